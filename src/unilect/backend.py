@@ -1,0 +1,87 @@
+"""
+The Backend contract: the one seam between unilect and whatever makes answers.
+
+A backend is an *engine* (we run the model, in a child process) or an *upstream* (a server that already runs). It knows nothing
+of HTTP requests of clients, of keys or of other backends. It serves one model.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Literal, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from unilect.events import Event
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+
+Support: TypeAlias = Literal["native", "emulated", "accepted", "refused"]
+Batches: TypeAlias = AsyncGenerator[list[Event], None]
+
+
+class Capabilities(Struct, frozen=True):
+    """
+    What a backend can do.
+
+    Attributes:
+        parameters: For each request parameter how it is honoured: *native* by the backend, *emulated* by unilect, *accepted*
+            (it is about the caller and changes no answer), *refused*. One that is missing here is unknown.
+        passes_unknown: Unknown fields are handed to the backend untouched; else they are reported as ignored.
+        fans_out: The backend takes one prompt and makes one choice at a time; unilect runs the others beside it.
+        context: The most tokens of prompt and answer together, or None where the backend does not say.
+        vision: Messages may hold images.
+        chat, completions, embeddings: Whether the backend answers these at all.
+    """
+
+    parameters: Mapping[str, Support] = {}
+    passes_unknown: bool = False
+    fans_out: bool = False
+    context: int | None = None
+    vision: bool = False
+    chat: bool = True
+    completions: bool = True
+    embeddings: bool = True
+
+
+class Backend(Protocol):
+    """
+    Something that answers for one model.
+
+    `generate`, `embed` and the others may be called at the same time, any number of times, between `start` and `aclose`.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this backend can do; final once `start` has returned."""
+
+    async def start(self) -> None:
+        """
+        Make ready. Idempotent: a second call waits for the first, and a backend that has died is started again.
+
+        Raises:
+            BackendUnavailable: It cannot be made ready now. The message says why.
+        """
+
+    def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """
+        Answer a request.
+
+        Yields batches of events: all that one read brought. Deltas and exactly one Finish per choice index, then one Usage.
+        Stops the model within 100 ms of the generator's `aclose()`. Holds no lock, timeout or task group across a `yield`.
+
+        Raises:
+            UnilectError: And nothing else. Before the first batch when it can be known by then.
+        """
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Embed the inputs of a request."""
+
+    async def tokenize(self, text: str) -> list[int]:
+        """The token ids of a text, without special tokens added."""
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids."""
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """The number of tokens that the model would read for this request."""
+
+    async def aclose(self) -> None:
+        """Stop, and leave nothing behind. Idempotent."""

@@ -1,0 +1,196 @@
+"""
+What a backend lacks and unilect makes up for: many prompts, `n`, `best_of`, `echo`, `max_tokens: 0`.
+
+It works on a backend that takes one prompt and makes one choice at a time (`Capabilities.fans_out`), and knows nothing of how
+that backend speaks. Every choice runs beside the others, so continuous batching in the engine does the work.
+"""
+
+import asyncio
+from contextlib import aclosing
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from unilect.backend import Backend, Batches
+from unilect.errors import InvalidRequest, UnilectError
+from unilect.events import Choice, Event, Finish, Fold, Progress, TextDelta, Usage
+from unilect.parameters import refusal
+from unilect.requests import ChatRequest, CompletionRequest, Prompt
+
+_QUEUE_BATCHES = 64  # what the choices of one request may run ahead of the client
+
+
+def generate(backend: Backend, request: ChatRequest | CompletionRequest) -> Batches:
+    """
+    Answer a request on a backend, with what the backend lacks made up for.
+
+    Raises:
+        UnilectError: As `Backend.generate`; UnsupportedParameter for combinations that cannot be made up for.
+    """
+    if not backend.capabilities.fans_out:
+        return backend.generate(request)
+    if isinstance(request, CompletionRequest):
+        return _completions(backend, request)
+    if (request.n or 1) == 1 and request.token_limit != 0:
+        return backend.generate(request)
+    return _merge(backend, [_Part(i, _single(request, i)) for i in range(request.n or 1)])
+
+
+class _Part(Struct):
+    """One choice to be made: its index, the request that makes it, and the prompt's text to echo before it."""
+
+    index: int
+    request: ChatRequest | CompletionRequest
+    echo: str | None = None
+
+
+async def _completions(backend: Backend, request: CompletionRequest) -> Batches:
+    n, best_of = request.n or 1, request.best_of or 1
+    if request.echo and request.logprobs is not None:
+        raise refusal("echo", "the engine gives no log probabilities of a prompt")
+    if best_of > 1 and best_of < n:
+        raise InvalidRequest(
+            f"`best_of` is {best_of} and `n` is {n}: best_of must be at least n.", param="best_of"
+        )
+    if best_of > n and request.stream:
+        raise InvalidRequest(
+            "`best_of` larger than `n` cannot be streamed: the best is known at the end only.",
+            param="best_of",
+        )
+    parts, texts = [], []
+    for prompt in request.prompts:
+        text = await _text(backend, prompt) if request.echo else None
+        texts.append(text)
+        for i in range(max(n, best_of)):
+            parts.append(_Part(len(parts), _single(request, i, prompt), text))
+    if len(parts) == 1 and request.token_limit != 0 and parts[0].echo is None:
+        batches = backend.generate(parts[0].request)
+    elif best_of > n:
+        batches = _best(backend, request, parts, texts)
+    else:
+        batches = _merge(backend, parts)
+    async with aclosing(batches):
+        async for batch in batches:
+            yield batch
+
+
+def _single(
+    request: ChatRequest | CompletionRequest, number: int, prompt: Prompt | None = None
+) -> ChatRequest | CompletionRequest:
+    """The request for one choice. Choices with one seed would all be the same, so each counts on from it."""
+    seed = None if request.seed is None else request.seed + number
+    if isinstance(request, ChatRequest):
+        return request.changed(n=None, seed=seed)
+    logprobs = request.logprobs
+    if (request.best_of or 1) > (request.n or 1) and logprobs is None:
+        logprobs = 0
+    return request.changed(
+        n=None, best_of=None, echo=None, seed=seed, prompt=prompt, logprobs=logprobs
+    )
+
+
+async def _text(backend: Backend, prompt: Prompt) -> str:
+    return prompt if isinstance(prompt, str) else await backend.detokenize(prompt)
+
+
+async def _one(backend: Backend, part: _Part) -> Batches:
+    """The events of one choice, with its own index."""
+    if part.echo is not None:
+        yield [TextDelta(part.echo, part.index)]
+    if part.request.token_limit == 0:
+        count = await backend.count_tokens(part.request)
+        yield [Finish("length", part.index), Usage(count, 0)]
+        return
+    async with aclosing(backend.generate(part.request)) as batches:
+        async for batch in batches:
+            yield [
+                event
+                if isinstance(event, Usage | Progress)
+                else msgspec.structs.replace(event, index=part.index)
+                for event in batch
+            ]
+
+
+_Queue: TypeAlias = "asyncio.Queue[tuple[_Part, list[Event] | Exception | None]]"
+
+
+async def _merge(backend: Backend, parts: list[_Part]) -> Batches:
+    """All parts at once, their batches as they come; the usage is added up, a shared prompt counted once."""
+    queue: _Queue = asyncio.Queue(_QUEUE_BATCHES)
+    tasks = [asyncio.create_task(_feed(backend, part, queue)) for part in parts]
+    usages: dict[int, Usage] = {}
+    running = len(tasks)
+    try:
+        while running:
+            part, item = await queue.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, Exception):
+                raise item
+            elif batch := [event for event in item if not isinstance(event, Usage)]:
+                yield batch
+            for event in item or ():
+                if isinstance(event, Usage):
+                    usages[part.index] = event
+        yield [_total(parts, usages)]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _feed(backend: Backend, part: _Part, queue: _Queue) -> None:
+    """Put the batches of one part into the queue, then None, or the error that ended it."""
+    try:
+        async with aclosing(_one(backend, part)) as batches:
+            async for batch in batches:
+                await queue.put((part, batch))
+    except UnilectError as error:
+        await queue.put((part, error))
+    else:
+        await queue.put((part, None))
+
+
+def _total(parts: list[_Part], usages: dict[int, Usage]) -> Usage:
+    """Each prompt is counted once, however many choices it has; every choice's tokens are counted."""
+    first: dict[str, Usage] = {}
+    for part in parts:
+        prompt = getattr(part.request, "prompt", "")
+        first.setdefault(repr(prompt), usages[part.index])
+    cached = [usage.cached_tokens for usage in first.values() if usage.cached_tokens is not None]
+    return Usage(
+        sum(usage.prompt_tokens for usage in first.values()),
+        sum(usage.completion_tokens for usage in usages.values()),
+        sum(cached) if cached else None,
+    )
+
+
+async def _best(
+    backend: Backend,
+    request: CompletionRequest,
+    parts: list[_Part],
+    texts: list[str | None],
+) -> Batches:
+    """Of each prompt's `best_of` answers the `n` with the highest mean log probability of a token."""
+    folding = Fold()
+    async with aclosing(_merge(backend, parts)) as batches:
+        async for batch in batches:
+            folding.add(batch)
+    answer = folding.answer()
+    n, best_of = request.n or 1, request.best_of or 1
+    events: list[Event] = []
+    for number in range(len(texts)):
+        candidates = answer.choices[number * best_of : (number + 1) * best_of]
+        candidates.sort(key=_mean_logprob, reverse=True)
+        for place, choice in enumerate(candidates[:n]):
+            index = number * n + place
+            logprobs = choice.logprobs if request.logprobs is not None else None
+            events.append(TextDelta(choice.text or "", index, logprobs))
+            events.append(Finish(choice.finish_reason or "stop", index))
+    yield [*events, answer.usage]
+
+
+def _mean_logprob(choice: Choice) -> float:
+    values = [token.logprob for token in choice.logprobs or ()]
+    return sum(values) / len(values) if values else float("-inf")

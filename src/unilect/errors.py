@@ -1,0 +1,237 @@
+"""
+Every error that unilect raises on purpose, and the HTTP answer that it becomes.
+
+::
+
+    UnilectError
+    + InvalidRequest                400  the request can never work as it is
+    | + UnsupportedParameter        400  the model's backend does not honour this parameter
+    | + ContextLengthExceeded       400  the prompt is longer than the model's context
+    + AuthenticationError           401  no key, or a wrong one
+    + PermissionDenied              403  known, but not allowed here
+    + ModelNotFound                 404
+    + RouteNotFound                 404
+    + MethodNotAllowed              405
+    + RequestTimeout                408  the body did not come in time
+    + BodyTooLarge                  413
+    + UnsupportedEncoding           415  a compressed request body
+    + MisdirectedRequest            421  a Host that this server does not answer for
+    + RateLimited                   429
+    + InternalError                 500  a flaw of ours
+    + BackendError                  502  the backend broke off or answered nonsense
+    | + EngineDied                  502  our own engine process ended in mid-answer
+    + BackendUnavailable            503  no backend can take the request now
+    + BackendTimeout                504  the backend was silent for too long
+    ConfigError                          not an answer: a mistake in configuration, told at start
+
+A message says what was wrong, what was expected, and what to do. It never contains a path of the server, an upstream's text
+or a traceback. The body (`envelope`) can be read by OpenAI's clients and by FastChat's, which look for `object`, `message`
+and an integer `code` at the top.
+
+Source: https://platform.openai.com/docs/guides/error-codes
+"""
+
+from typing import Any, ClassVar
+
+
+class UnilectError(Exception):
+    """
+    An error with an HTTP answer. Raise a subclass.
+
+    Attributes:
+        status: HTTP status code.
+        type: OpenAI's error type.
+        code: OpenAI's error code, a string, or None.
+        number: FastChat's error code, an integer.
+        param: The request parameter at fault, or None.
+        retry_after_s: Seconds after which a retry makes sense, or None.
+    """
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "api_error"
+    code: ClassVar[str | None] = None
+    number: ClassVar[int] = 50001
+
+    def __init__(
+        self, message: str, *, param: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def detail(self) -> dict[str, Any]:
+        """The inner error object: message, type, param and code."""
+        return {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+
+    def envelope(self) -> dict[str, Any]:
+        """The whole JSON body of an error answer."""
+        return {
+            "error": self.detail(),
+            "object": "error",
+            "message": self.message,
+            "code": self.number,
+        }
+
+
+class InvalidRequest(UnilectError):
+    """The request can never work as it is."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_value"
+    number = 40302
+
+
+class UnsupportedParameter(InvalidRequest):
+    """A parameter that the model's backend does not honour, at a value that would matter."""
+
+    code = "unsupported_parameter"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The prompt is longer than the model's context."""
+
+    code = "context_length_exceeded"
+    number = 40303
+
+
+class AuthenticationError(UnilectError):
+    """No key, or a wrong one."""
+
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+    number = 40102
+
+    def envelope(self) -> dict[str, Any]:
+        """FastChat's clients look for the error under `detail`."""
+        return super().envelope() | {"detail": {"error": self.detail()}}
+
+
+class PermissionDenied(UnilectError):
+    """The caller is known, or need not be, and may not do this."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "permission_denied"
+    number = 40103
+
+
+class ModelNotFound(UnilectError):
+    """No model of this name is served."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "model_not_found"
+    number = 40301
+
+
+class RouteNotFound(UnilectError):
+    """No such URL."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "unknown_url"
+    number = 40001
+
+
+class MethodNotAllowed(UnilectError):
+    """The URL exists, for another method."""
+
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
+    number = 40001
+
+
+class RequestTimeout(UnilectError):
+    """The request's body did not arrive in time."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+    number = 40001
+
+
+class BodyTooLarge(UnilectError):
+    """The request's body is larger than this server accepts."""
+
+    status = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+    number = 40001
+
+
+class UnsupportedEncoding(UnilectError):
+    """A request body in a Content-Encoding; compressed bombs are refused unread."""
+
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_content_encoding"
+    number = 40001
+
+
+class MisdirectedRequest(UnilectError):
+    """The Host header names a host that this server does not answer for (DNS rebinding)."""
+
+    status = 421
+    type = "invalid_request_error"
+    code = "misdirected_request"
+    number = 40001
+
+
+class RateLimited(UnilectError):
+    """The caller, or the backend, is over its limit."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+    number = 42901
+
+
+class InternalError(UnilectError):
+    """A flaw of ours."""
+
+    code = "internal_error"
+
+
+class BackendError(UnilectError):
+    """The backend broke off, or answered what no answer is."""
+
+    status = 502
+    type = "upstream_error"
+    code = "backend_error"
+
+
+class EngineDied(BackendError):
+    """The engine process that we run ended while it was answering."""
+
+    code = "engine_died"
+
+
+class BackendUnavailable(UnilectError):
+    """No backend can take the request now."""
+
+    status = 503
+    type = "upstream_error"
+    code = "backend_unavailable"
+    number = 50005
+
+
+class BackendTimeout(UnilectError):
+    """The backend was silent for too long."""
+
+    status = 504
+    type = "upstream_error"
+    code = "backend_timeout"
+    number = 50006
+
+
+class ConfigError(Exception):
+    """A mistake in the configuration or the command line: one sentence, told at start."""

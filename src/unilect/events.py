@@ -1,0 +1,272 @@
+"""
+The answer of a model, as a small language of events.
+
+A backend yields batches (lists) of events; dialects encode them; `fold` puts a whole answer together from the same events, so
+a streamed and a whole answer cannot disagree. Rules:
+
+1. For each choice index: deltas, then exactly one Finish. After all of them, exactly one Usage.
+2. The first ToolCallDelta of a call carries its id and name, later ones only arguments.
+3. What an OpenAI-speaking upstream sent that has no place here travels in `extra` and comes out again unchanged.
+4. The classes are final: match on them, do not subclass them.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+FinishReason: TypeAlias = Literal[
+    "stop", "length", "tool_calls", "content_filter", "function_call"
+]
+
+
+class TokenLogprob(Struct, frozen=True, gc=False):
+    """
+    A token and its log probability.
+
+    Attributes:
+        token: The token's text.
+        logprob: Natural logarithm of its probability.
+        bytes: Its UTF-8 bytes, for tokens that are a part of a character.
+        top_logprobs: The likeliest tokens at this place, themselves without alternatives.
+    """
+
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+    top_logprobs: list["TokenLogprob"] = []
+
+
+class Extra(Struct, frozen=True, gc=False):
+    """Fields of an upstream's chunk that we do not know, by the level they stood on."""
+
+    chunk: dict[str, Any] = {}
+    choice: dict[str, Any] = {}
+    delta: dict[str, Any] = {}
+
+
+class TextDelta(Struct, frozen=True, gc=False):
+    """A piece of the answer's text. `logprobs` covers the tokens of the piece."""
+
+    text: str
+    index: int = 0
+    logprobs: list[TokenLogprob] | None = None
+    extra: Extra | None = None
+
+
+class ReasoningDelta(Struct, frozen=True, gc=False):
+    """A piece of what the model thought before its answer."""
+
+    text: str
+    index: int = 0
+    extra: Extra | None = None
+
+
+class RefusalDelta(Struct, frozen=True, gc=False):
+    """A piece of a refusal."""
+
+    text: str
+    index: int = 0
+    extra: Extra | None = None
+
+
+class ToolCallDelta(Struct, frozen=True, gc=False):
+    """
+    A piece of a tool call.
+
+    Attributes:
+        call: Which call of this choice, from 0.
+        id: The call's id, in its first delta only.
+        name: The function's name, in its first delta only.
+        arguments: A piece of the arguments' JSON text.
+    """
+
+    call: int
+    arguments: str = ""
+    id: str | None = None
+    name: str | None = None
+    index: int = 0
+    extra: Extra | None = None
+
+
+class Finish(Struct, frozen=True, gc=False):
+    """The end of one choice."""
+
+    reason: FinishReason
+    index: int = 0
+    extra: Extra | None = None
+
+
+class Usage(Struct, frozen=True, gc=False):
+    """Tokens used by the whole request, all choices together. `extra` holds further counters."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    extra: Extra | None = None
+
+
+class Opaque(Struct, frozen=True, gc=False):
+    """A chunk of an upstream that carries only what we do not know."""
+
+    extra: Extra
+    index: int = 0
+
+
+class Progress(Struct, frozen=True, gc=False):
+    """The prompt is being read: `processed` of `total` tokens so far."""
+
+    processed: int
+    total: int
+
+
+Event: TypeAlias = (
+    TextDelta
+    | ReasoningDelta
+    | RefusalDelta
+    | ToolCallDelta
+    | Finish
+    | Usage
+    | Opaque
+    | Progress
+)
+
+
+class ToolCall(Struct):
+    """A whole tool call; `arguments` is JSON text, as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Choice(Struct):
+    """
+    One whole answer, while it is folded and after.
+
+    `text`, `reasoning` and `refusal` are None where the model gave none.
+    """
+
+    index: int
+    text: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[ToolCall] = []
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    extra: dict[str, Any] = {}
+    message_extra: dict[str, Any] = {}
+
+
+class Answer(Struct):
+    """What a whole request was answered with."""
+
+    choices: list[Choice]
+    usage: Usage
+    extra: dict[str, Any] = {}
+
+
+class Fold:
+    """
+    Puts a whole answer together, a batch at a time.
+
+    Text is gathered in lists and joined once: an answer of n pieces costs O(n).
+    """
+
+    def __init__(self) -> None:
+        self._choices: dict[int, Choice] = {}
+        self._text: dict[int, list[str]] = {}
+        self._reasoning: dict[int, list[str]] = {}
+        self._refusal: dict[int, list[str]] = {}
+        self._arguments: dict[tuple[int, int], list[str]] = {}
+        self._calls: dict[tuple[int, int], ToolCall] = {}
+        self._usage = Usage(0, 0)
+        self._extra: dict[str, Any] = {}
+
+    def add(self, batch: Iterable[Event]) -> None:
+        """Take in a batch of events."""
+        for event in batch:
+            match event:
+                case TextDelta():
+                    self._text.setdefault(event.index, []).append(event.text)
+                    if event.logprobs is not None:
+                        choice = self._choice(event.index)
+                        choice.logprobs = [*(choice.logprobs or ()), *event.logprobs]
+                case ReasoningDelta():
+                    self._reasoning.setdefault(event.index, []).append(event.text)
+                case RefusalDelta():
+                    self._refusal.setdefault(event.index, []).append(event.text)
+                case ToolCallDelta():
+                    self._tool_call(event)
+                case Finish():
+                    self._choice(event.index).finish_reason = event.reason
+                case Usage():
+                    self._usage = event
+                case Progress():
+                    continue
+                case Opaque():
+                    pass
+            if event.extra is not None:
+                self._take_extra(event.extra, getattr(event, "index", None))
+
+    def answer(self) -> Answer:
+        """The whole answer; its choices are in the order of their indices."""
+        for index in {*self._text, *self._reasoning, *self._refusal}:
+            self._choice(index)
+        for (index, _), call in sorted(self._calls.items()):
+            choice = self._choice(index)
+            choice.tool_calls = [*choice.tool_calls, call]
+        for (index, number), pieces in self._arguments.items():
+            self._calls[index, number].arguments = "".join(pieces)
+        for index, choice in self._choices.items():
+            choice.text = _joined(self._text.get(index))
+            choice.reasoning = _joined(self._reasoning.get(index))
+            choice.refusal = _joined(self._refusal.get(index))
+        choices = [self._choices[index] for index in sorted(self._choices)]
+        return Answer(choices, self._usage, self._extra)
+
+    def _choice(self, index: int) -> Choice:
+        return self._choices.setdefault(index, Choice(index))
+
+    def _tool_call(self, event: ToolCallDelta) -> None:
+        key = (event.index, event.call)
+        call = self._calls.setdefault(key, ToolCall(event.id or "", event.name or "", ""))
+        call.id = call.id or event.id or ""
+        call.name = call.name or event.name or ""
+        self._arguments.setdefault(key, []).append(event.arguments)
+        self._choice(event.index)
+
+    def _take_extra(self, extra: Extra, index: int | None) -> None:
+        _merge(self._extra, extra.chunk)
+        if index is not None and (extra.choice or extra.delta):
+            choice = self._choice(index)
+            _merge(choice.extra, extra.choice)
+            _merge(choice.message_extra, extra.delta)
+
+
+def fold(batches: Iterable[Iterable[Event]]) -> Answer:
+    """
+    The whole answer that these batches tell.
+
+    Args:
+        batches: All batches of one answer, in order.
+    """
+    folding = Fold()
+    for batch in batches:
+        folding.add(batch)
+    return folding.answer()
+
+
+def _joined(pieces: list[str] | None) -> str | None:
+    return None if pieces is None else "".join(pieces)
+
+
+def _merge(into: dict[str, Any], new: dict[str, Any]) -> None:
+    """Lists and strings of the same name grow (they are deltas); anything else is replaced."""
+    for name, value in new.items():
+        old = into.get(name)
+        if isinstance(old, list) and isinstance(value, list):
+            into[name] = old + value
+        elif value is not None or name not in into:
+            into[name] = value

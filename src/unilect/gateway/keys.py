@@ -1,0 +1,60 @@
+"""
+API keys: who may call.
+
+Keys are kept as SHA-256 digests and looked up by the whole digest. An attacker who times the look-up learns about digests of
+strings of his own choosing, which says nothing about a key; no two strings are compared.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from unilect.errors import AuthenticationError
+
+
+class Keys:
+    """
+    The keys that may call.
+
+    Args:
+        keys: The secrets. With none, everybody may call.
+    """
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._names = {_digest(key): f"{key[:3]}...{_digest(key).hex()[:4]}" for key in keys}
+
+    def __bool__(self) -> bool:
+        """True when a key is needed."""
+        return bool(self._names)
+
+    def caller(self, headers: Mapping[str, str]) -> str:
+        """
+        The caller's name for logs, from `Authorization: Bearer`, `X-API-Key` or `api-key`.
+
+        Raises:
+            AuthenticationError: No key, or an unknown one.
+        """
+        if not self._names:
+            return "anonymous"
+        secret = _secret(headers)
+        if secret is None:
+            raise AuthenticationError(
+                "No API key was sent. Send one as `Authorization: Bearer KEY`, `X-API-Key: KEY` or "
+                "`api-key: KEY`."
+            )
+        name = self._names.get(_digest(secret))
+        if name is None:
+            raise AuthenticationError("The API key is not known to this server.")
+        return name
+
+
+def _secret(headers: Mapping[str, str]) -> str | None:
+    authorization = headers.get("Authorization")
+    if authorization is not None:
+        scheme, _, secret = authorization.partition(" ")
+        if scheme.lower() == "bearer" and secret.strip():
+            return secret.strip()
+    return headers.get("X-API-Key") or headers.get("api-key")
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

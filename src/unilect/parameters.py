@@ -1,0 +1,118 @@
+"""
+Honest parameters: for each parameter of a request, whether the backend honours it, and what happens where it does not.
+
+No parameter is dropped silently. A parameter at its neutral value is no request. A field that nobody knows is passed on to a
+backend that passes unknown fields, and named in `ignored` for one that does not.
+"""
+
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from unilect.backend import Capabilities
+from unilect.errors import UnsupportedParameter
+from unilect.requests import Request
+
+Unsupported: TypeAlias = Literal["refuse", "report"]
+RequestT = TypeVar("RequestT", bound=Request)
+
+#: About the caller or the bookkeeping: they change no answer, and every backend may ignore them.
+ACCEPTED = frozenset(
+    {
+        "user",
+        "metadata",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "prompt_cache_options",
+    }
+)
+
+#: The values at which a parameter asks for nothing; None, False, 0, "", [] and {} are neutral for every parameter but these.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "temperature": (1,),
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "typical_p": (1,),
+    "repeat_penalty": (1,),
+    "repetition_penalty": (1,),
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
+    "parallel_tool_calls": (True,),
+    "modalities": (["text"], []),
+    "verbosity": ("medium",),
+    "logprobs": (False,),
+    "max_tokens": (),
+    "max_completion_tokens": (),
+    "seed": (),
+}
+_EMPTY: tuple[Any, ...] = (False, 0, "", [], {})
+
+
+def judge(
+    request: RequestT, capabilities: Capabilities, unsupported: Unsupported = "refuse"
+) -> tuple[RequestT, tuple[str, ...]]:
+    """
+    Hold a request against what a backend can do.
+
+    Args:
+        unsupported: What happens to a parameter that the backend refuses: *refuse* the request, or *report* it as ignored.
+
+    Returns:
+        The request without what is ignored, and the names of what is ignored.
+
+    Raises:
+        UnsupportedParameter: A parameter would matter and is not honoured.
+    """
+    ignored: list[str] = []
+    table = capabilities.parameters
+    for name in _asked(request):
+        if name in request.own or name in ACCEPTED:
+            continue
+        support = "native" if name not in table and capabilities.passes_unknown else table.get(name)
+        if support in ("native", "emulated") or is_neutral(request, name):
+            continue
+        if support == "refused" and unsupported == "refuse":
+            raise refusal(name)
+        ignored.append(name)
+    if not ignored:
+        return request, ()
+    known = {name: None for name in ignored if hasattr(request, name)}
+    wire = {name: raw for name, raw in request.wire.items() if name not in ignored}
+    return msgspec.structs.replace(request, wire=wire, **known), tuple(ignored)
+
+
+def refusal(name: str, why: str = "this model's backend does not honour it") -> UnsupportedParameter:
+    """The error for a parameter that is not honoured."""
+    return UnsupportedParameter(
+        f"The parameter `{name}` is not supported here: {why}. Leave it out, or use another model; "
+        "GET /v1/models/{model} lists what each one honours.",
+        param=name,
+    )
+
+
+def is_neutral(request: Request, name: str) -> bool:
+    """True when a parameter of a request asks for nothing."""
+    value = getattr(request, name, _MISSING)
+    if value is _MISSING:
+        raw = request.wire.get(name)
+        return raw is None or bytes(raw) == b"null"
+    if value is None:
+        return True
+    if isinstance(value, msgspec.Struct):
+        return type(value).__name__ == "TextFormat"
+    return value in _NEUTRAL.get(name, _EMPTY)
+
+
+def _asked(request: Request) -> list[str]:
+    """The fields that the client set; all that are not None where another dialect built the request."""
+    if request.wire:
+        return list(request.wire)
+    fields = msgspec.structs.asdict(request)
+    return [name for name, value in fields.items() if value is not None and name != "wire"]
+
+
+_MISSING = object()

@@ -1,0 +1,351 @@
+"""
+What a client asks for, typed. OpenAI's names are our names; a dialect with other names translates at its border.
+
+The Structs are decoded straight from the body, so their annotations are the validation and the schema of /openapi.json.
+`wire` keeps every top-level field of the body as it was written: what nobody here knows is passed on to an upstream that may
+know it, byte for byte. Whoever changes a field of a request does it with `changed`, which keeps both in step.
+
+Sources: https://platform.openai.com/docs/api-reference (chat, completions, embeddings);
+the local sampling fields are llama.cpp's and vLLM's.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+TextPartType = Literal["text"]
+MAX_MESSAGES = 2048  # a template over more blocks for seconds (RELIABILITY: 100,000 messages held a peer for 10 s)
+MAX_TOKENS_FIELD = 2**31 - 1
+MAX_CHOICES = 16
+
+Text = Annotated[str, Meta(max_length=16 * 1024 * 1024)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS_FIELD)]
+Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
+StopWord = Annotated[str, Meta(min_length=1, max_length=256)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKENS_FIELD)]
+
+
+class TextPart(Struct, frozen=True, tag_field="type", tag="text"):
+    """A piece of text in a message's content."""
+
+    text: Text
+
+
+class ImageUrl(Struct, frozen=True):
+    """An image, as a `data:` URL."""
+
+    url: Text
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+class ImagePart(Struct, frozen=True, tag_field="type", tag="image_url"):
+    """An image in a message's content."""
+
+    image_url: ImageUrl
+
+
+class InputAudio(Struct, frozen=True):
+    """Sound, as base64."""
+
+    data: Text
+    format: Literal["wav", "mp3"]
+
+
+class AudioPart(Struct, frozen=True, tag_field="type", tag="input_audio"):
+    """Sound in a message's content."""
+
+    input_audio: InputAudio
+
+
+class FilePart(Struct, frozen=True, tag_field="type", tag="file"):
+    """A file in a message's content; passed on, never read here."""
+
+    file: dict[str, Any]
+
+
+class RefusalPart(Struct, frozen=True, tag_field="type", tag="refusal"):
+    """An earlier refusal of the assistant, given back as history."""
+
+    refusal: Text
+
+
+Part: TypeAlias = TextPart | ImagePart | AudioPart | FilePart | RefusalPart
+
+
+class FunctionCall(Struct, frozen=True):
+    """A call that the assistant made; `arguments` is JSON text."""
+
+    name: str
+    arguments: Text
+
+
+class MessageToolCall(Struct, frozen=True):
+    """A tool call in an assistant's message, given back as history."""
+
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+
+
+class Message(Struct, frozen=True, omit_defaults=True):
+    """One turn of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Text | list[Part] | None = None
+    name: str | None = None
+    tool_calls: list[MessageToolCall] | None = None
+    tool_call_id: str | None = None
+    function_call: FunctionCall | None = None
+    refusal: Text | None = None
+    reasoning_content: Text | None = None
+    reasoning: Text | None = None
+    audio: dict[str, Any] | None = None
+
+
+class FunctionDefinition(Struct, frozen=True, omit_defaults=True):
+    """A function that the model may call; `parameters` is a JSON Schema."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Struct, frozen=True):
+    """A tool that the model may call."""
+
+    function: FunctionDefinition
+    type: Literal["function"] = "function"
+
+
+class NamedFunction(Struct, frozen=True):
+    """The name of a function."""
+
+    name: str
+
+
+class ToolChoice(Struct, frozen=True):
+    """The tool that must be called."""
+
+    function: NamedFunction
+    type: Literal["function"] = "function"
+
+
+class TextFormat(Struct, frozen=True, tag_field="type", tag="text"):
+    """Free text."""
+
+
+class JsonObjectFormat(Struct, frozen=True, tag_field="type", tag="json_object"):
+    """Any JSON object. `schema` is llama.cpp's older way to give a schema."""
+
+    schema: dict[str, Any] | None = None
+
+
+class JsonSchema(Struct, frozen=True, omit_defaults=True):
+    """A JSON Schema that the answer must satisfy."""
+
+    name: str
+    schema: dict[str, Any] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Struct, frozen=True, tag_field="type", tag="json_schema"):
+    """JSON that satisfies a schema."""
+
+    json_schema: JsonSchema
+
+
+ResponseFormat: TypeAlias = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+
+class StreamOptions(Struct, frozen=True, omit_defaults=True):
+    """How to stream."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """
+    What every request has.
+
+    Attributes:
+        model: The model's name as the client sent it; None means the default model.
+        wire: The body's top-level fields as they were written; empty when another dialect built the request.
+    """
+
+    model: str | None = None
+    user: str | None = None
+    wire: dict[str, Raw] = {}
+
+    #: Fields that unilect itself answers for, which no backend is asked about.
+    own: ClassVar[frozenset[str]] = frozenset({"model"})
+
+    def changed(self, **changes: Any) -> Self:
+        """A copy with these fields changed, in `wire` too; None removes a field from `wire`."""
+        wire = dict(self.wire)
+        for name, value in changes.items():
+            if value is None:
+                wire.pop(name, None)
+            else:
+                wire[name] = Raw(msgspec.json.encode(value))
+        return msgspec.structs.replace(self, wire=wire, **changes)
+
+
+class GenerationRequest(Request, frozen=True, kw_only=True):
+    """What chat and plain completions have in common."""
+
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Choices | None = None
+    max_tokens: Count | None = None
+    stop: StopWord | Annotated[list[StopWord], Meta(max_length=16)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: (
+        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | None
+    ) = None
+    # what local engines have beside OpenAI's fields
+    top_k: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    typical_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repeat_penalty: Annotated[float, Meta(ge=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0, le=10)] | None = None
+    repeat_last_n: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
+    mirostat: Literal[0, 1, 2] | None = None
+    mirostat_tau: Annotated[float, Meta(ge=0, le=100)] | None = None
+    mirostat_eta: Annotated[float, Meta(ge=0, le=100)] | None = None
+    grammar: Annotated[str, Meta(max_length=64 * 1024)] | None = None
+    ignore_eos: bool | None = None
+    cache_prompt: bool | None = None
+    # about the caller or the bookkeeping, not about the answer
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    own: ClassVar[frozenset[str]] = frozenset({"model", "stream", "stream_options"})
+
+    @property
+    def token_limit(self) -> int | None:
+        """The most tokens to generate for one choice; None for as many as fit."""
+        return self.max_tokens
+
+    @property
+    def stop_words(self) -> list[str]:
+        """The stop words, as a list."""
+        if self.stop is None:
+            return []
+        return [self.stop] if isinstance(self.stop, str) else self.stop
+
+    @property
+    def wants_usage_chunk(self) -> bool:
+        """True when a stream shall end with a usage chunk."""
+        options = self.stream_options
+        return options is not None and bool(options.include_usage)
+
+
+class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Annotated[list[FunctionDefinition], Meta(max_length=128)] | None = None
+    function_call: Literal["none", "auto"] | NamedFunction | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    modalities: list[str] | None = None
+    audio: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    own: ClassVar[frozenset[str]] = GenerationRequest.own | {"messages"}
+
+    @property
+    def token_limit(self) -> int | None:
+        """`max_completion_tokens`, or its older name."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens
+        return self.max_tokens
+
+
+Prompt: TypeAlias = str | list[int]
+
+
+class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
+    """POST /v1/completions. `prompt` holds texts or token ids, one or many; `prompts` sorts that out."""
+
+    prompt: Text | Annotated[list[Text | TokenId | list[TokenId]], Meta(max_length=65536)] | None
+    suffix: Text | None = None
+    echo: bool | None = None
+    best_of: Choices | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+    own: ClassVar[frozenset[str]] = GenerationRequest.own | {"prompt"}
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """The prompts one by one, each a text or a list of token ids."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        return one_by_one(self.prompt or [""])
+
+
+class EmbeddingRequest(Request, frozen=True, kw_only=True):
+    """POST /v1/embeddings."""
+
+    input: Text | Annotated[list[Text | TokenId | list[TokenId]], Meta(min_length=1, max_length=65536)]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None
+
+    own: ClassVar[frozenset[str]] = frozenset({"model", "input", "encoding_format"})
+
+    @property
+    def inputs(self) -> list[Prompt]:
+        """The inputs one by one, each a text or a list of token ids."""
+        return [self.input] if isinstance(self.input, str) else one_by_one(self.input)
+
+
+class Embeddings(Struct, frozen=True):
+    """
+    The answer to an EmbeddingRequest.
+
+    Attributes:
+        vectors: (n_inputs, n_dimensions), in the order of the inputs.
+        prompt_tokens: Tokens of all inputs together.
+    """
+
+    vectors: list[list[float]]
+    prompt_tokens: int
+
+
+def one_by_one(items: list[str | int | list[int]]) -> list[Prompt]:
+    """
+    A prompt list sorted out: a list of ids is one prompt, a list of texts or of lists of ids are many.
+
+    Raises:
+        ValueError: When texts, ids and lists of ids are mixed.
+    """
+    if all(isinstance(item, int) for item in items):
+        return [[item for item in items if isinstance(item, int)]]
+    prompts: list[Prompt] = [item for item in items if not isinstance(item, int)]
+    if len(prompts) != len(items) or len({type(item) for item in items}) != 1:
+        raise ValueError("texts and token ids are mixed")
+    return prompts

@@ -1,0 +1,147 @@
+"""
+Where a dialect and a backend meet: lease, judge, generate, meter.
+
+It knows no wire format. Whatever happens to a request (an error, a client that leaves, a cancellation), its lease is given
+back and its meter is finished, exactly once.
+"""
+
+import logging
+from contextlib import aclosing
+
+from unilect import emulation
+from unilect.backend import Batches
+from unilect.errors import InvalidRequest, UnilectError
+from unilect.events import Usage
+from unilect.gateway.metrics import Metrics
+from unilect.parameters import judge
+from unilect.registry import Model, Registry
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
+
+log = logging.getLogger("unilect")
+CLIENT_LEFT = 499  # nginx's status for a client that closed its request; it is seen in metrics only
+
+
+class Run:
+    """
+    One request on its way.
+
+    Attributes:
+        model: The model that answers.
+        ignored: Parameters that were ignored; final when the first batch has come.
+        usage: What the answer used; final after the last batch.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        request: ChatRequest | CompletionRequest,
+        metrics: Metrics,
+        endpoint: str,
+    ) -> None:
+        self.model = model
+        self.ignored: tuple[str, ...] = ()
+        self._request = request
+        self._meter = metrics.start(model.name, endpoint)
+
+    @property
+    def usage(self) -> Usage:
+        """What the answer used; zeros until the backend has said it."""
+        return self._meter.usage
+
+    async def batches(self) -> Batches:
+        """
+        The events of the answer. Iterate once, inside `aclosing`.
+
+        Raises:
+            UnilectError: Before the first batch or between batches.
+        """
+        meter, model, status = self._meter, self.model, CLIENT_LEFT
+        try:
+            backend = await model.acquire()
+            try:
+                request = model.with_defaults(self._request)
+                request, self.ignored = judge(request, backend.capabilities, model.unsupported)
+                _check_kind(request, model)
+                async with aclosing(emulation.generate(backend, request)) as batches:
+                    async for batch in batches:
+                        meter.see(batch)
+                        yield batch
+            finally:
+                model.release()
+            status = 200
+        except UnilectError as error:
+            status = error.status
+            raise
+        finally:
+            meter.finish(status)
+
+
+class Service:
+    """
+    Answers requests.
+
+    Args:
+        registry: The models.
+        metrics: Where everything is counted.
+    """
+
+    def __init__(self, registry: Registry, metrics: Metrics) -> None:
+        self.registry = registry
+        self.metrics = metrics
+
+    def run(self, request: ChatRequest | CompletionRequest, endpoint: str) -> Run:
+        """
+        Take a request in. Nothing is started before the run's batches are asked for.
+
+        Raises:
+            ModelNotFound: No model of that name.
+        """
+        return Run(self.registry.get(request.model), request, self.metrics, endpoint)
+
+    async def embed(
+        self, request: EmbeddingRequest
+    ) -> tuple[Model, Embeddings, tuple[str, ...]]:
+        """
+        Embed the inputs of a request.
+
+        Returns:
+            The model that answered, its vectors, and the parameters that were ignored.
+
+        Raises:
+            UnilectError: As the backend.
+        """
+        model = self.registry.get(request.model)
+        meter, status = self.metrics.start(model.name, "embeddings"), CLIENT_LEFT
+        try:
+            backend = await model.acquire()
+            try:
+                request, ignored = judge(request, backend.capabilities, model.unsupported)
+                if not backend.capabilities.embeddings:
+                    raise _not_for(model, "embeddings")
+                embeddings = await backend.embed(request)
+            finally:
+                model.release()
+            meter.see([Usage(embeddings.prompt_tokens, 0)])
+            status = 200
+            return model, embeddings, ignored
+        except UnilectError as error:
+            status = error.status
+            raise
+        finally:
+            meter.finish(status)
+
+
+def _check_kind(request: ChatRequest | CompletionRequest, model: Model) -> None:
+    capabilities = model.backend.capabilities
+    if isinstance(request, ChatRequest):
+        if not capabilities.chat:
+            raise _not_for(model, "chat completions")
+    elif not capabilities.completions:
+        raise _not_for(model, "completions")
+
+
+def _not_for(model: Model, what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The model `{model.name}` does not answer {what}. GET /v1/models lists the models.",
+        param="model",
+    )

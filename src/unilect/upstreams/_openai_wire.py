@@ -1,0 +1,317 @@
+"""
+OpenAI's stream format: the data of one frame in, events out. The only file that reads it.
+
+A chunk is first decoded into Structs that forbid unknown fields, which costs half of decoding a dict. Where that fails, the
+slow way takes the known fields and keeps the others as `extra`, and mends what real servers get wrong.
+
+Source: https://platform.openai.com/docs/api-reference/chat-streaming
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from unilect.errors import BackendError
+from unilect.events import (
+    Event,
+    Extra,
+    Finish,
+    FinishReason,
+    Opaque,
+    Progress,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+    Usage,
+)
+from unilect.upstreams._http import clean, refused_request, too_long
+
+
+class _Function(Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolDelta(Struct):
+    index: int = 0
+    id: str | None = None
+    type: str | None = None
+    function: _Function | None = None
+
+
+class _Delta(Struct, forbid_unknown_fields=True):
+    role: str | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolDelta] | None = None
+    function_call: _Function | None = None
+
+
+class _Logprobs(Struct):
+    """Chat's form has `content`, the completions' form the other four."""
+
+    content: list[TokenLogprob] | None = None
+    refusal: list[TokenLogprob] | None = None
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+    text_offset: list[int] | None = None
+
+
+class _Choice(Struct, forbid_unknown_fields=True):
+    index: int = 0
+    delta: _Delta | None = None
+    text: str | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class _PromptDetails(Struct):
+    cached_tokens: int | None = None
+
+
+class _CompletionDetails(Struct):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+
+
+class _Progress(Struct):
+    total: int
+    processed: int
+
+
+class _Chunk(Struct, forbid_unknown_fields=True):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    id: str | None = None
+    object: str | None = None
+    created: float | None = None
+    model: str | None = None
+    prompt_progress: _Progress | None = None
+
+
+_KNOWN = {
+    level: frozenset(field.encode_name for field in msgspec.structs.fields(level))
+    for level in (_Chunk, _Choice, _Delta)
+}
+_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "content_filter": "content_filter",
+    "function_call": "function_call",
+    "eos": "stop",
+    "max_tokens": "length",
+    "tool_call": "tool_calls",
+}
+
+
+class ChunkDecoder:
+    """
+    Decodes the chunks of one stream; it remembers which tool calls have begun and which choices have finished.
+
+    """
+
+    def __init__(self) -> None:
+        self._begun: set[int] = set()
+        self._finished: set[int] = set()
+        self._usage: Usage | None = None
+        self._calls: set[tuple[int, int]] = set()
+        self._sticky: dict[str, Any] = {}
+
+    def decode(self, data: bytes, into: list[Event]) -> None:
+        """
+        Append the events of one chunk.
+
+        Raises:
+            UnilectError: The chunk is an error, or is no chunk.
+        """
+        try:
+            chunk = _fast(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            chunk, extras = self._slow(data)
+        else:
+            extras = None
+        if chunk.prompt_progress is not None:
+            into.append(Progress(chunk.prompt_progress.processed, chunk.prompt_progress.total))
+        for position, choice in enumerate(chunk.choices):
+            self._choice(choice, extras[position] if extras else None, into)
+        if chunk.usage is not None:
+            # Some servers send it with the last choice, some as a running count with every chunk: the last one counts.
+            self._usage = _usage(chunk.usage)
+
+    def end(self, done: bool) -> list[Event]:
+        """
+        The last events of a stream whose bytes have ended.
+
+        An answer that said neither why each choice finished nor `[DONE]` was cut, and is never called finished.
+
+        Args:
+            done: `[DONE]` was seen.
+
+        Raises:
+            BackendError: The answer was cut.
+        """
+        if not done and not (self._finished and self._finished >= self._begun):
+            raise BackendError("The model's server ended its answer before it was finished.")
+        events: list[Event] = [
+            Finish("stop", index) for index in sorted((self._begun or {0}) - self._finished)
+        ]
+        events.append(self._usage or Usage(0, 0))
+        return events
+
+    def _choice(self, choice: _Choice, extra: Extra | None, into: list[Event]) -> None:
+        index, logprobs = choice.index, _logprobs(choice.logprobs)
+        delta = choice.delta
+        self._begun.add(index)
+        before = len(into)
+        if delta is None:
+            if choice.text or logprobs:
+                into.append(TextDelta(choice.text or "", index, logprobs))
+        else:
+            if reasoning := (delta.reasoning_content or delta.reasoning):
+                into.append(ReasoningDelta(reasoning, index))
+            if delta.content or logprobs or (delta.content is not None and extra is not None):
+                into.append(TextDelta(delta.content or "", index, logprobs, extra))
+                extra = None
+            if delta.refusal:
+                into.append(RefusalDelta(delta.refusal, index))
+            for call in delta.tool_calls or ():
+                into.append(self._tool_call(call.index, call.id, call.function, index))
+            if delta.function_call is not None:
+                into.append(self._tool_call(0, "call_0", delta.function_call, index))
+        if choice.finish_reason is not None and index not in self._finished:
+            self._finished.add(index)
+            into.append(Finish(_REASONS.get(choice.finish_reason, "stop"), index, extra))
+            extra = None
+        if extra is not None:
+            into.append(Opaque(extra, index))
+        elif len(into) == before and delta is not None and delta.content == "":
+            into.append(TextDelta("", index))
+
+    def _tool_call(
+        self, number: int, id: str | None, function: _Function | None, index: int
+    ) -> ToolCallDelta:
+        """Servers repeat the id and the name in every delta; clients then glue them together."""
+        function = function or _Function()
+        arguments = function.arguments or ""
+        if (index, number) in self._calls:
+            return ToolCallDelta(number, arguments, index=index)
+        self._calls.add((index, number))
+        return ToolCallDelta(number, arguments, id or f"call_{number}", function.name or "", index)
+
+    def _slow(self, data: bytes) -> tuple[_Chunk, list[Extra | None]]:
+        try:
+            raw = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BackendError("The model's server sent a frame that is not JSON.") from error
+        if not isinstance(raw, dict) or "choices" not in raw:
+            _raise_if_error(raw)
+            raw = raw if isinstance(raw, dict) else {}
+        chunk_extra = {k: v for k, v in raw.items() if k not in _KNOWN[_Chunk] and v is not None}
+        choices, extras = [], []
+        for choice in raw.get("choices") or ():
+            known, extra = _split(choice)
+            choices.append(known)
+            extras.append(extra)
+        raw = {k: v for k, v in raw.items() if k in _KNOWN[_Chunk]} | {"choices": choices}
+        try:
+            chunk = msgspec.convert(raw, _Chunk, strict=False)
+        except msgspec.ValidationError as error:
+            raise BackendError("The model's server sent a frame that is no chunk.") from error
+        self._spread(chunk_extra, chunk, extras)
+        return chunk, extras
+
+    def _spread(self, fields: dict[str, Any], chunk: _Chunk, extras: list[Extra | None]) -> None:
+        """Unknown fields of the chunk travel with its first choice; what only repeats itself travels once."""
+        new = {k: v for k, v in fields.items() if self._sticky.get(k, _UNSEEN) != v}
+        self._sticky.update(new)
+        if not new:
+            return
+        if not chunk.choices:
+            chunk.choices.append(_Choice())
+            extras.append(None)
+        old = extras[0] or Extra()
+        extras[0] = Extra(new, old.choice, old.delta)
+
+
+_UNSEEN = object()
+_fast = msgspec.json.Decoder(_Chunk).decode
+
+
+def _split(choice: Any) -> tuple[dict[str, Any], Extra | None]:
+    """A choice's known fields, and the others."""
+    if not isinstance(choice, dict):
+        raise BackendError("The model's server sent a choice that is no object.")
+    delta = choice.get("delta")
+    choice_extra = {k: v for k, v in choice.items() if k not in _KNOWN[_Choice]}
+    known = {k: v for k, v in choice.items() if k in _KNOWN[_Choice]}
+    delta_extra: dict[str, Any] = {}
+    if isinstance(delta, dict):
+        delta_extra = {k: v for k, v in delta.items() if k not in _KNOWN[_Delta]}
+        known["delta"] = {k: v for k, v in delta.items() if k in _KNOWN[_Delta]}
+    choice_extra = {k: v for k, v in choice_extra.items() if v is not None}
+    delta_extra = {k: v for k, v in delta_extra.items() if v is not None}
+    if choice_extra or delta_extra:
+        return known, Extra({}, choice_extra, delta_extra)
+    return known, None
+
+
+def _raise_if_error(raw: Any) -> None:
+    """An error told inside a stream: `{"error": {...}}`, `{"error": "text"}` or a flat `{"message": ...}`."""
+    error = raw.get("error", raw) if isinstance(raw, dict) else raw
+    if isinstance(error, str):
+        error = {"message": error}
+    if not isinstance(error, dict) or not ("message" in error or "error_code" in error):
+        if isinstance(raw, dict) and raw.get("usage") is not None:
+            return
+        raise BackendError("The model's server sent a frame that is no chunk.")
+    code = error.get("code")
+    if error.get("type") == "exceed_context_size_error":
+        raise too_long(error.get("n_prompt_tokens"), error.get("n_ctx"))
+    if code in (400, "400", 422) or error.get("type") == "invalid_request_error":
+        raise refused_request(msgspec.json.encode(error))
+    raise BackendError(
+        f"The model's server reported an error: {clean(error.get('message'))}"
+    )
+
+
+def _usage(usage: _Usage) -> Usage:
+    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+    return Usage(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        prompt.cached_tokens if prompt else None,
+        completion.reasoning_tokens if completion else None,
+    )
+
+
+def _logprobs(logprobs: _Logprobs | None) -> list[TokenLogprob] | None:
+    """Either form as a list of tokens; the completions' form may have no value for a first token."""
+    if logprobs is None:
+        return None
+    if logprobs.content is not None or logprobs.tokens is None:
+        return logprobs.content
+    values = logprobs.token_logprobs or [None] * len(logprobs.tokens)
+    tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
+    return [
+        TokenLogprob(
+            token,
+            value if value is not None else 0.0,
+            list(token.encode()),
+            [TokenLogprob(t, v, list(t.encode())) for t, v in (top or {}).items()],
+        )
+        for token, value, top in zip(logprobs.tokens, values, tops, strict=False)
+    ]

@@ -1,0 +1,222 @@
+"""
+Any server that speaks OpenAI's API: vLLM, SGLang, llama-server, Ollama, LiteLLM, a cloud.
+
+Answers are always asked for as streams, also where the client wants a whole one: many servers go on generating when the
+client of a whole answer leaves, and none does when the client of a stream leaves. Fields that nobody here knows are passed on
+as they were written.
+
+Source: https://platform.openai.com/docs/api-reference
+"""
+
+import base64
+from array import array
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from unilect.backend import Batches, Capabilities
+from unilect.errors import BackendError, UnilectError
+from unilect.events import Event
+from unilect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Embeddings,
+    GenerationRequest,
+    Prompt,
+)
+from unilect.upstreams._http import HttpServer
+from unilect.upstreams._openai_wire import ChunkDecoder
+from unilect.upstreams._sse import FrameReader
+
+_DONE = b"[DONE]"
+_TRUE = Raw(b"true")
+_USAGE = Raw(b'{"include_usage":true}')
+
+
+#: A server that we know nothing of is handed every parameter.
+PASSES_ALL = Capabilities(passes_unknown=True, vision=True)
+
+
+class OpenAIUpstream:
+    """
+    A model on a server that speaks OpenAI's API.
+
+    Args:
+        server: The server; its base URL ends before `/chat/completions`.
+        model: The model's name there; None asks the server, and takes its only model.
+    """
+
+    def __init__(self, server: HttpServer, model: str | None = None) -> None:
+        self._server = server
+        self._model = model
+        self.capabilities = PASSES_ALL
+
+    async def start(self) -> None:
+        """Learn the model's name where none was configured; nothing else is needed."""
+        if self._model is None:
+            self._model = _first_model(await self._server.get("/models"))
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request; see `Backend`."""
+        chat = isinstance(request, ChatRequest)
+        path = "/chat/completions" if chat else "/completions"
+        async with aclosing(stream(self._server, path, self._body(request))) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Embed the inputs of a request; see `Backend`."""
+        body = {"model": self._name()} | request_fields(request, without=("model",))
+        body["encoding_format"] = Raw(b'"float"')
+        return decode_embeddings(
+            await self._server.post("/embeddings", msgspec.json.encode(body))
+        )
+
+    async def tokenize(self, text: str) -> list[int]:
+        """OpenAI's API has no such call."""
+        raise _no_call("tokenize")
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """OpenAI's API has no such call."""
+        raise _no_call("detokenize")
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """OpenAI's API has no such call."""
+        raise _no_call("count tokens")
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._server.aclose()
+
+    def _name(self) -> str:
+        return self._model or ""
+
+    def _body(self, request: GenerationRequest) -> bytes:
+        fields = request_fields(request, without=("model", "stream", "stream_options"))
+        fields["model"] = self._name()
+        fields["stream"] = _TRUE
+        fields["stream_options"] = _USAGE
+        return msgspec.json.encode(fields)
+
+
+async def stream(
+    server: HttpServer,
+    path: str,
+    body: bytes,
+    decoder_class: Callable[[], ChunkDecoder] = ChunkDecoder,
+) -> Batches:
+    """
+    POST a request for a stream and yield its events.
+
+    The end of the bytes is not the end of an answer: `ChunkDecoder.end` tells.
+
+    Raises:
+        UnilectError: As `HttpServer.stream` and `ChunkDecoder.decode`; BackendError when the stream was cut.
+    """
+    reader, decoder = FrameReader(), decoder_class()
+    done = False
+    async with aclosing(server.stream(path, body)) as chunks:
+        async for data in chunks:
+            batch: list[Event] = []
+            try:
+                done = _decode(reader.feed(data), decoder, batch) or done
+            except UnilectError:
+                if batch:
+                    yield batch
+                raise
+            if batch:
+                yield batch
+    batch = []
+    done = _decode(reader.end(), decoder, batch) or done
+    batch.extend(decoder.end(done))
+    if batch:
+        yield batch
+
+
+def _decode(frames: list[bytes], decoder: ChunkDecoder, into: list[Event]) -> bool:
+    done = False
+    for frame in frames:
+        if frame == _DONE:
+            done = True
+        else:
+            decoder.decode(frame, into)
+    return done
+
+
+def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
+    """
+    The fields of a request as they go on the wire: as the client wrote them where the request came from OpenAI's dialect,
+    else encoded from the Struct.
+    """
+    if request.wire:
+        return {name: raw for name, raw in request.wire.items() if name not in without}
+    fields = msgspec.structs.asdict(request)
+    return {
+        name: value
+        for name, value in fields.items()
+        if value is not None and name != "wire" and name not in without
+    }
+
+
+class _Item(Struct):
+    embedding: list[float] | str
+    index: int = 0
+
+
+class _ListUsage(Struct):
+    prompt_tokens: int = 0
+
+
+class _List(Struct):
+    data: list[_Item]
+    usage: _ListUsage = _ListUsage()
+
+
+def decode_embeddings(body: bytes) -> Embeddings:
+    """
+    The vectors of an embeddings answer, also where the server gives base64 unasked.
+
+    Raises:
+        BackendError: It is no such answer.
+    """
+    try:
+        answer = msgspec.json.decode(body, type=_List)
+        items = sorted(answer.data, key=lambda item: item.index)
+        vectors = [
+            list(array("f", base64.b64decode(item.embedding)))
+            if isinstance(item.embedding, str)
+            else item.embedding
+            for item in items
+        ]
+    except (msgspec.DecodeError, ValueError) as error:
+        raise BackendError("The model's server answered with no embeddings.") from error
+    return Embeddings(vectors, answer.usage.prompt_tokens)
+
+
+class _Model(Struct):
+    id: str
+
+
+class _Models(Struct):
+    data: list[_Model]
+
+
+def _first_model(body: bytes) -> str:
+    try:
+        models = msgspec.json.decode(body, type=_Models).data
+    except msgspec.DecodeError as error:
+        raise BackendError("The server does not list its models as OpenAI does.") from error
+    if len(models) != 1:
+        names = ", ".join(model.id for model in models[:20])
+        raise BackendError(
+            f"The server has {len(models)} models ({names}); name one with `model = ...`."
+        )
+    return models[0].id
+
+
+def _no_call(what: str) -> UnilectError:
+    return BackendError(f"An OpenAI server has no call to {what}.")
