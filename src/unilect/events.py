@@ -15,9 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-FinishReason: TypeAlias = Literal[
-    "stop", "length", "tool_calls", "content_filter", "function_call"
-]
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 
 
 class TokenLogprob(Struct, frozen=True, gc=False):
@@ -122,14 +120,7 @@ class Progress(Struct, frozen=True, gc=False):
 
 
 Event: TypeAlias = (
-    TextDelta
-    | ReasoningDelta
-    | RefusalDelta
-    | ToolCallDelta
-    | Finish
-    | Usage
-    | Opaque
-    | Progress
+    TextDelta | ReasoningDelta | RefusalDelta | ToolCallDelta | Finish | Usage | Opaque | Progress
 )
 
 

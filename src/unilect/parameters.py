@@ -85,7 +85,9 @@ def judge(
     return msgspec.structs.replace(request, wire=wire, **known), tuple(ignored)
 
 
-def refusal(name: str, why: str = "this model's backend does not honour it") -> UnsupportedParameter:
+def refusal(
+    name: str, why: str = "this model's backend does not honour it"
+) -> UnsupportedParameter:
     """The error for a parameter that is not honoured."""
     return UnsupportedParameter(
         f"The parameter `{name}` is not supported here: {why}. Leave it out, or use another model; "

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from unilect.backend import Backend
-from unilect.errors import InvalidRequest, ModelNotFound, UnilectError
+from unilect.errors import ConfigError, ModelNotFound
 from unilect.parameters import Unsupported
 from unilect.requests import Request
 
@@ -163,21 +163,26 @@ class Registry:
         model.release()
 
 
-def check_defaults(model: str, defaults: Mapping[str, Any], request_class: type[Request]) -> None:
+def check_defaults(
+    model: str, defaults: Mapping[str, Any], *request_classes: type[Request]
+) -> None:
     """
     Validate a model's defaults as if they stood in a request.
 
     Raises:
-        InvalidRequest: A value is not allowed; the message names it.
+        ConfigError: No kind of request has such a parameter, or it does not take the value.
     """
-    fields = {field.name: field for field in msgspec.structs.fields(request_class)}
+    types = {
+        field.name: field.type
+        for request_class in request_classes
+        for field in msgspec.structs.fields(request_class)
+        if field.name not in request_class.own and field.name != "wire"
+    }
     for name, value in defaults.items():
-        if name not in fields:
-            raise InvalidRequest(f"models.{model}.defaults.{name}: no such parameter.", param=name)
+        where = f"models.{model}.defaults.{name}"
+        if name not in types:
+            raise ConfigError(f"{where}: there is no such parameter.")
         try:
-            msgspec.convert(value, fields[name].type)
+            msgspec.convert(value, types[name])
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"models.{model}.defaults.{name}: {error}", param=name) from error
-
-
-__all__ = ["Model", "Registry", "UnilectError", "check_defaults"]
+            raise ConfigError(f"{where}: {error}.") from error

@@ -311,7 +311,9 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 class EmbeddingRequest(Request, frozen=True, kw_only=True):
     """POST /v1/embeddings."""
 
-    input: Text | Annotated[list[Text | TokenId | list[TokenId]], Meta(min_length=1, max_length=65536)]
+    input: (
+        Text | Annotated[list[Text | TokenId | list[TokenId]], Meta(min_length=1, max_length=65536)]
+    )
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None
 

@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from unilect import emulation
 from unilect.backend import Batches
-from unilect.errors import InvalidRequest, UnilectError
+from unilect.errors import BackendUnavailable, InvalidRequest, UnilectError
 from unilect.events import Usage
 from unilect.gateway.metrics import Metrics
 from unilect.parameters import judge
@@ -83,11 +83,15 @@ class Service:
     Args:
         registry: The models.
         metrics: Where everything is counted.
+
+    Attributes:
+        ready: True while requests are taken; false once the server is stopping.
     """
 
     def __init__(self, registry: Registry, metrics: Metrics) -> None:
         self.registry = registry
         self.metrics = metrics
+        self.ready = True
 
     def run(self, request: ChatRequest | CompletionRequest, endpoint: str) -> Run:
         """
@@ -95,12 +99,12 @@ class Service:
 
         Raises:
             ModelNotFound: No model of that name.
+            BackendUnavailable: The server is stopping.
         """
+        self._check_ready()
         return Run(self.registry.get(request.model), request, self.metrics, endpoint)
 
-    async def embed(
-        self, request: EmbeddingRequest
-    ) -> tuple[Model, Embeddings, tuple[str, ...]]:
+    async def embed(self, request: EmbeddingRequest) -> tuple[Model, Embeddings, tuple[str, ...]]:
         """
         Embed the inputs of a request.
 
@@ -110,6 +114,7 @@ class Service:
         Raises:
             UnilectError: As the backend.
         """
+        self._check_ready()
         model = self.registry.get(request.model)
         meter, status = self.metrics.start(model.name, "embeddings"), CLIENT_LEFT
         try:
@@ -129,6 +134,10 @@ class Service:
             raise
         finally:
             meter.finish(status)
+
+    def _check_ready(self) -> None:
+        if not self.ready:
+            raise BackendUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
 
 
 def _check_kind(request: ChatRequest | CompletionRequest, model: Model) -> None:

@@ -6,7 +6,6 @@ would give it to the next request, and llama-server closes after each stream wit
 (they would carry prompts and keys elsewhere), nothing is decompressed, and no proxy is taken from the environment.
 """
 
-import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
@@ -172,7 +171,7 @@ def translated_errors() -> Iterator[None]:
             "The model's server cannot be reached. Try again, or ask its operator.",
             retry_after_s=1,
         ) from error
-    except (aiohttp.ServerTimeoutError, asyncio.TimeoutError) as error:
+    except (TimeoutError, aiohttp.ServerTimeoutError) as error:
         raise BackendTimeout(
             "The model's server was silent for too long; the answer was given up."
         ) from error

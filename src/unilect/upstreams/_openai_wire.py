@@ -283,9 +283,7 @@ def _raise_if_error(raw: Any) -> None:
         raise too_long(error.get("n_prompt_tokens"), error.get("n_ctx"))
     if code in (400, "400", 422) or error.get("type") == "invalid_request_error":
         raise refused_request(msgspec.json.encode(error))
-    raise BackendError(
-        f"The model's server reported an error: {clean(error.get('message'))}"
-    )
+    raise BackendError(f"The model's server reported an error: {clean(error.get('message'))}")
 
 
 def _usage(usage: _Usage) -> Usage:

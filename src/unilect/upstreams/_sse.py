@@ -6,7 +6,9 @@ Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-str
 
 from unilect.errors import BackendError
 
-MAX_FRAME_BYTES = 1024 * 1024  # one endless line froze a peer for 60 s; nginx's and Envoy's limits are smaller
+MAX_FRAME_BYTES = (
+    1024 * 1024
+)  # one endless line froze a peer for 60 s; nginx's and Envoy's limits are smaller
 
 
 class FrameReader:

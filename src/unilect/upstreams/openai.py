@@ -16,9 +16,10 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
+from yarl import URL
 
 from unilect.backend import Batches, Capabilities
-from unilect.errors import BackendError, UnilectError
+from unilect.errors import BackendError, ConfigError, UnilectError
 from unilect.events import Event
 from unilect.requests import (
     ChatRequest,
@@ -28,6 +29,7 @@ from unilect.requests import (
     GenerationRequest,
     Prompt,
 )
+from unilect.sources import Place
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams._sse import FrameReader
@@ -72,9 +74,7 @@ class OpenAIUpstream:
         """Embed the inputs of a request; see `Backend`."""
         body = {"model": self._name()} | request_fields(request, without=("model",))
         body["encoding_format"] = Raw(b'"float"')
-        return decode_embeddings(
-            await self._server.post("/embeddings", msgspec.json.encode(body))
-        )
+        return decode_embeddings(await self._server.post("/embeddings", msgspec.json.encode(body)))
 
     async def tokenize(self, text: str) -> list[int]:
         """OpenAI's API has no such call."""
@@ -167,7 +167,7 @@ class _Item(Struct):
     index: int = 0
 
 
-class _ListUsage(Struct):
+class _ListUsage(Struct, frozen=True):
     prompt_tokens: int = 0
 
 
@@ -220,3 +220,22 @@ def _first_model(body: bytes) -> str:
 
 def _no_call(what: str) -> UnilectError:
     return BackendError(f"An OpenAI server has no call to {what}.")
+
+
+def backend(place: Place) -> OpenAIUpstream:
+    """The upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
+    config = place.config
+    base = f"{place.scheme.removeprefix('openai+')}:{place.location}"
+    if not URL(base).host:
+        raise ConfigError(f"{base}: this URL names no host.")
+    headers = {}
+    if config.api_key is not None:
+        bearer = config.api_key_header.lower() == "authorization"
+        headers[config.api_key_header] = f"Bearer {config.api_key}" if bearer else config.api_key
+    server = HttpServer(
+        base,
+        headers=headers,
+        timeout_s=config.timeout_s,
+        reuse_connections=config.reuse_connections,
+    )
+    return OpenAIUpstream(server, config.model)

@@ -1,0 +1,1 @@
+"""unilect makes any local language model answer the OpenAI API. See docs/design.md for how it is built."""

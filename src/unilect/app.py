@@ -1,0 +1,83 @@
+"""
+The HTTP application: every route in one table, behind the guard.
+
+A route that is not declared public needs a key; there is no other way to add one.
+"""
+
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from aiohttp import web
+
+from unilect import openapi
+from unilect.config import Config
+from unilect.dialects import DIALECTS
+from unilect.dialects._routes import Route
+from unilect.gateway.guard import Guard
+from unilect.gateway.metrics import Metrics
+from unilect.registry import Registry
+from unilect.service import Service
+
+SERVICE = web.AppKey("service", Service)
+GUARD = web.AppKey("guard", Guard)
+
+
+def create_app(
+    config: Config, registry: Registry, metrics: Metrics | None = None
+) -> web.Application:
+    """
+    The application for a configuration and its models.
+
+    Args:
+        registry: The models; the application stops their backends when it is cleaned up.
+        metrics: Where to count; new ones by default.
+    """
+    service = Service(registry, metrics or Metrics())
+    routes = all_routes(service)
+    guard = Guard(config, public={route.path for route in routes if route.public})
+    app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
+    app[SERVICE], app[GUARD] = service, guard
+    for route in routes:
+        app.router.add_route(route.method, route.path, route.handler)
+
+    async def stop_backends(app: web.Application) -> None:
+        await registry.aclose()
+
+    app.on_cleanup.append(stop_backends)
+    return app
+
+
+def all_routes(service: Service) -> list[Route]:
+    """The routes of every dialect, of every `unilect.dialects` entry point, and our own."""
+    modules = [import_module(name) for name in DIALECTS.values()]
+    modules += [entry.load() for entry in entry_points(group="unilect.dialects")]
+    routes = [route for module in modules for route in module.routes(service)]
+    own = own_routes(service)
+    return own + routes + openapi.routes(own + routes)
+
+
+def own_routes(service: Service) -> list[Route]:
+    """The routes that belong to no dialect."""
+
+    async def healthz(request: web.Request) -> web.StreamResponse:
+        """Say that the process lives."""
+        return web.Response(text="ok\n")
+
+    async def readyz(request: web.Request) -> web.StreamResponse:
+        """Say that requests are taken: 200, or 503 while the server starts or stops."""
+        if service.ready:
+            return web.Response(text="ready\n")
+        return web.Response(text="not ready\n", status=503)
+
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        """Tell all metrics, in Prometheus' text format."""
+        return web.Response(
+            body=service.metrics.exposition(),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+    return [
+        Route("GET", "/healthz", healthz, public=True, summary="Say that the process lives"),
+        Route("GET", "/readyz", readyz, public=True, summary="Say that requests are taken"),
+        Route("GET", "/metrics", metrics, summary="Metrics for Prometheus"),
+    ]

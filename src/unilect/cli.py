@@ -1,0 +1,93 @@
+"""The command line: flags become calls, nothing else."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="unilect",
+    help="Makes any local language model answer the OpenAI API.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+def serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=]SOURCE...", help="Models to serve; the bundled one if none."
+        ),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file; flags are stronger.")] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen on [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="The port [8000]; 0 for a free one.")] = None,
+    api_key: Annotated[
+        list[str] | None, typer.Option(help="A key that clients must send; may be repeated.")
+    ] = None,
+    insecure_no_auth: Annotated[
+        bool, typer.Option("--insecure-no-auth", help="Listen beyond loopback without keys.")
+    ] = False,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error [info].")
+    ] = None,
+    context: Annotated[int | None, typer.Option(help="Tokens for each request.")] = None,
+    parallel: Annotated[int | None, typer.Option(help="Requests at the same time [4].")] = None,
+    threads: Annotated[int | None, typer.Option(help="Processor threads for each engine.")] = None,
+    gpu_layers: Annotated[int | None, typer.Option(help="Layers on the GPU; -1 for all.")] = None,
+    lora: Annotated[
+        list[str] | None, typer.Option(help="A LoRA adapter, path[=scale]; may be repeated.")
+    ] = None,
+    mmproj: Annotated[str | None, typer.Option(help="The projector of a model that sees.")] = None,
+    chat_template: Annotated[
+        str | None, typer.Option(help="A Jinja template, or its path.")
+    ] = None,
+) -> None:
+    """Serve models at http://127.0.0.1:8000/v1."""
+    from unilect import commands
+
+    server = {
+        "host": host,
+        "port": port,
+        "api_keys": api_key or None,
+        "insecure_no_auth": insecure_no_auth or None,
+        "log_level": log_level,
+    }
+    engine: dict[str, Any] = {
+        "context": context,
+        "parallel": parallel,
+        "threads": threads,
+        "gpu_layers": gpu_layers,
+        "lora": lora or None,
+        "mmproj": mmproj,
+        "chat_template": chat_template,
+    }
+    commands.serve(models or [], config, server, engine)
+
+
+@app.command()
+def models(
+    config: Annotated[Path | None, typer.Option(help="A TOML file.")] = None,
+) -> None:
+    """List the models of a configuration."""
+    from unilect import commands
+
+    commands.list_models(config)
+
+
+config_app = typer.Typer(no_args_is_help=True, help="Work with configuration files.")
+app.add_typer(config_app, name="config")
+
+
+@config_app.command("check")
+def config_check(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file.")] = None,
+) -> None:
+    """Check a configuration file."""
+    from unilect import commands
+
+    commands.check_config(config)

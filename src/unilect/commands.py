@@ -1,0 +1,160 @@
+"""What the commands do: configuration in, a running server (or an exit code) out. It knows the terminal, and no flags."""
+
+import json
+import logging
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from unilect import config as configuration
+from unilect import sources
+from unilect.config import Config, ModelConfig
+from unilect.errors import ConfigError
+
+
+def serve(
+    models: Sequence[str],
+    config: Path | None,
+    server: Mapping[str, Any],
+    engine: Mapping[str, Any],
+) -> None:
+    """
+    Serve until SIGTERM.
+
+    Args:
+        models: `[NAME=]SOURCE` arguments; they replace the models of the file.
+        server: Flags about the server; None where not given.
+        engine: Flags about every engine; None where not given.
+    """
+    settings = _or_exit(lambda: merged(models, config, server, engine))
+    _log_to_stderr(settings.log_level)
+    from unilect import server as http
+    from unilect.terminal import Progress
+
+    progress = Progress()
+
+    def started(url: str) -> None:
+        progress.stop()
+        print(start_screen(url, settings), flush=True)
+
+    def run() -> None:
+        registry = sources.registry(settings, progress.show)
+        try:
+            http.run(settings, registry, started)
+        finally:
+            progress.stop()
+
+    _or_exit(run)
+
+
+def merged(
+    models: Sequence[str],
+    config: Path | None,
+    server: Mapping[str, Any],
+    engine: Mapping[str, Any],
+) -> Config:
+    """
+    The configuration of the file, the environment and the command line together.
+
+    Raises:
+        ConfigError: Something is wrong with one of them.
+    """
+    loaded = configuration.load(config, server)
+    tables = dict(loaded.models)
+    if models:
+        tables = {}
+        for argument in models:
+            name, source = sources.named(argument, tables)
+            if name in tables:
+                raise ConfigError(f"Two models are named `{name}`.")
+            tables[name] = ModelConfig(source=source)
+    flags = {name: value for name, value in engine.items() if value is not None}
+    if flags:
+        tables = tables or {sources.DEMO: ModelConfig()}
+        tables = {name: _changed(name, table, flags) for name, table in tables.items()}
+    merged = msgspec.structs.replace(loaded, models=tables)
+    configuration.check(merged)
+    return merged
+
+
+def start_screen(url: str, config: Config) -> str:
+    """One screen: where it listens, what it serves, and how to call it."""
+    names = list(config.models) or [sources.DEMO]
+    base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
+    key = "$UNILECT_API_KEY" if config.api_keys else "none"
+    header = f' -H "Authorization: Bearer {key}"' if config.api_keys else ""
+    python_key = "os.environ['UNILECT_API_KEY']" if config.api_keys else "'none'"
+    imports = "import os, openai" if config.api_keys else "import openai"
+    hello = {"model": names[0], "messages": [{"role": "user", "content": "Hello!"}]}
+    body = json.dumps(hello)
+    python = (
+        f"{imports}; print(openai.OpenAI(base_url='{base}/v1', api_key={python_key})"
+        f".chat.completions.create(model='{names[0]}', messages=[dict(role='user', content='Hello!')])"
+        ".choices[0].message.content)"
+    )
+    lines = [
+        f"unilect answers at {base}/v1",
+        f"models: {', '.join(names)}",
+        "",
+        f"  curl {base}/v1/chat/completions{header} -d {shlex.quote(body)}",
+        "",
+        f'  python -c "{python}"',
+        "",
+        f"endpoints: {base}/docs   metrics: {base}/metrics   stop: Ctrl-C",
+    ]
+    return "\n".join(lines)
+
+
+def check_config(config: Path | None) -> None:
+    """Say that a configuration is right, or what is wrong with it (exit code 2)."""
+    settings = _or_exit(lambda: configuration.load(config), code=2)
+    for name, model in (settings.models or {sources.DEMO: ModelConfig()}).items():
+        scheme, _ = _or_exit(lambda model=model: sources.split(model.source), code=2)
+        print(f"{name}: {model.source} ({scheme})")
+    _or_exit(lambda: sources.registry(settings), code=2)
+    print("The configuration is right.")
+
+
+def list_models(config: Path | None) -> None:
+    """Print the models of a configuration and what they are."""
+    settings = _or_exit(lambda: configuration.load(config))
+    models = settings.models or {sources.DEMO: ModelConfig()}
+    width = max(len(name) for name in models)
+    for name, model in models.items():
+        aliases = f"  (also {', '.join(model.aliases)})" if model.aliases else ""
+        print(f"{name:{width}}  {model.source}{aliases}")
+
+
+def _changed(name: str, table: ModelConfig, flags: Mapping[str, Any]) -> ModelConfig:
+    values = msgspec.structs.asdict(table) | dict(flags)
+    try:
+        return msgspec.convert(values, ModelConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name}: {configuration.sentence(str(error))}") from error
+
+
+def _log_to_stderr(level: str) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level.upper(),
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    for noisy in ("asyncio", "aiohttp", "huggingface_hub", "httpx2"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _or_exit(step: Callable[[], Any], code: int = 1) -> Any:
+    try:
+        return step()
+    except ConfigError as error:
+        fail(str(error), code)
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    """End with one sentence on stderr."""
+    print(f"unilect: {message}", file=sys.stderr)
+    raise SystemExit(code)

@@ -1,0 +1,125 @@
+"""
+What chat and plain completions of OpenAI's API have in common on the way out: ids, usage, log probabilities.
+
+Source: https://platform.openai.com/docs/api-reference
+"""
+
+import secrets
+import time
+from typing import Any, Protocol
+
+import msgspec
+
+from unilect.errors import UnilectError
+from unilect.events import TokenLogprob, Usage
+
+encode_json = msgspec.json.encode
+DONE = b"data: [DONE]\n\n"
+
+
+class _HasOptions(Protocol):
+    @property
+    def wants_usage_chunk(self) -> bool: ...
+
+
+class ChunkHead:
+    """
+    The parts of a chunk that are the same all through one answer, encoded once.
+
+    Attributes:
+        head: Up to and including `"choices":[`.
+        tail: From the end of the choices to the end of the frame; `"usage":null` where the client asked for usage.
+    """
+
+    __slots__ = ("head", "id", "meta", "tail", "usage_wanted")
+
+    def __init__(self, prefix: str, kind: str, model: str, request: _HasOptions) -> None:
+        self.id = prefix + secrets.token_hex(12)
+        self.usage_wanted = request.wants_usage_chunk
+        self.meta: dict[str, Any] = {
+            "id": self.id,
+            "object": kind,
+            "created": int(time.time()),
+            "model": model,
+        }
+        self.tail = b'],"usage":null}\n\n' if self.usage_wanted else b"]}\n\n"
+        self._build()
+
+    def add(self, fields: dict[str, Any]) -> None:
+        """Fields of the upstream that every later chunk shall carry too."""
+        new = {name: value for name, value in fields.items() if name not in self.meta}
+        if new:
+            self.meta |= new
+            self._build()
+
+    def frame(self, choices: bytes) -> bytes:
+        """A chunk with these encoded choices."""
+        return self.head + choices + self.tail
+
+    def usage_frame(self, usage: Usage) -> bytes:
+        """The last chunk: no choices, the usage."""
+        return self.head + b'],"usage":' + encode_json(usage_object(usage)) + b"}\n\n"
+
+    def error_frame(self, error: UnilectError) -> bytes:
+        """The frame that ends a broken stream; clients of OpenAI and of FastChat both see the error."""
+        body = {"error": error.detail(), "text": error.message, "error_code": error.number}
+        return b"data: " + encode_json(body) + b"\n\n"
+
+    def _build(self) -> None:
+        self.head = b"data: " + encode_json(self.meta)[:-1] + b',"choices":['
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """OpenAI's `usage`, with details as far as they are known."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
+    }
+
+
+def chat_logprobs(tokens: list[TokenLogprob]) -> dict[str, Any]:
+    """OpenAI's chat form of log probabilities."""
+    return {"content": [_token(token, alternatives=True) for token in tokens], "refusal": None}
+
+
+def legacy_logprobs(tokens: list[TokenLogprob], offset: int) -> tuple[dict[str, Any], int]:
+    """
+    The completions' form of log probabilities.
+
+    Args:
+        offset: Characters of the answer before these tokens.
+
+    Returns:
+        The object, and the offset after these tokens.
+    """
+    offsets = []
+    for token in tokens:
+        offsets.append(offset)
+        offset += len(token.token)
+    return {
+        "tokens": [token.token for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [
+            {top.token: top.logprob for top in token.top_logprobs} for token in tokens
+        ],
+        "text_offset": offsets,
+    }, offset
+
+
+def ignored_object(ignored: tuple[str, ...]) -> dict[str, Any]:
+    """What unilect adds to a whole answer: the parameters that were ignored, where there are any."""
+    return {"unilect": {"ignored": list(ignored)}} if ignored else {}
+
+
+def _token(token: TokenLogprob, alternatives: bool) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "token": token.token,
+        "logprob": token.logprob,
+        "bytes": token.bytes if token.bytes is not None else list(token.token.encode()),
+    }
+    if alternatives:
+        body["top_logprobs"] = [_token(top, alternatives=False) for top in token.top_logprobs]
+    return body

@@ -1,0 +1,269 @@
+"""
+OpenAI's chat completions: POST /v1/chat/completions, and /chat/completions for older clients.
+
+Rules that real clients need (measured with the official ones): the role in a choice's first delta and only there, `index`
+everywhere, a call's id and name in its first delta only, one finish reason per choice, errors in a stream as `data:` frames.
+
+Source: https://platform.openai.com/docs/api-reference/chat
+"""
+
+from typing import Any
+
+from aiohttp import web
+
+from unilect.dialects._decode import BodyDecoder, check_free_form
+from unilect.dialects._openai import (
+    DONE,
+    ChunkHead,
+    chat_logprobs,
+    encode_json,
+    ignored_object,
+    usage_object,
+)
+from unilect.dialects._routes import Route, both
+from unilect.errors import InvalidRequest, UnilectError
+from unilect.events import (
+    Answer,
+    Choice,
+    Event,
+    Extra,
+    Finish,
+    Opaque,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from unilect.requests import ChatRequest, JsonSchemaFormat, NamedFunction, Tool, ToolChoice
+from unilect.service import Service
+from unilect.streaming import respond
+
+_decoder = BodyDecoder(ChatRequest)
+_FIRST = b'"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}'
+_AFTER = b'},"logprobs":null,"finish_reason":null}'
+
+
+def routes(service: Service) -> list[Route]:
+    """The URLs of this dialect."""
+
+    async def create_chat_completion(request: web.Request) -> web.StreamResponse:
+        """Answer a conversation."""
+        chat, legacy = decode(await request.read())
+        run = service.run(chat, "chat.completions")
+        encoder = ChatEncoder(chat, run.model.name, legacy)
+        return await respond(request, run, encoder, bool(chat.stream))
+
+    return both(
+        "POST",
+        "/chat/completions",
+        create_chat_completion,
+        request=ChatRequest,
+        summary="Answer a conversation",
+    )
+
+
+def decode(body: bytes) -> tuple[ChatRequest, bool]:
+    """
+    A body as a typed request; the older `functions` become `tools`.
+
+    Returns:
+        The request, and whether it came with `functions`, so that the answer must speak of them.
+
+    Raises:
+        InvalidRequest: A field is missing or wrong, alone or together with another; the message names it.
+    """
+    request = _decoder.decode(body)
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidRequest(
+            "`top_logprobs` needs `logprobs: true` beside it.", param="top_logprobs"
+        )
+    for number, message in enumerate(request.messages):
+        if message.content is None and message.role != "assistant":
+            where = f"messages[{number}].content"
+            raise InvalidRequest(
+                f"`{where}` is missing; a message of role {message.role} needs it.", param=where
+            )
+    if isinstance(request.response_format, JsonSchemaFormat):
+        check_free_form("response_format", request.response_format.json_schema.schema)
+    legacy = bool(request.functions)
+    if legacy:
+        request = _with_tools(request)
+    for number, tool in enumerate(request.tools or ()):
+        check_free_form(f"tools[{number}].function.parameters", tool.function.parameters)
+    _check_tool_choice(request)
+    return request, legacy
+
+
+def _with_tools(request: ChatRequest) -> ChatRequest:
+    choice: Any = request.function_call
+    if isinstance(choice, NamedFunction):
+        choice = ToolChoice(choice)
+    if request.tools:
+        raise InvalidRequest(
+            "`functions` and `tools` cannot stand together; use `tools`.", param="functions"
+        )
+    tools = [Tool(function) for function in request.functions or ()]
+    return request.changed(tools=tools, tool_choice=choice, functions=None, function_call=None)
+
+
+def _check_tool_choice(request: ChatRequest) -> None:
+    choice = request.tool_choice
+    if choice is None or choice == "none":
+        return
+    names = [tool.function.name for tool in request.tools or ()]
+    if not names and choice != "auto":
+        raise InvalidRequest("`tool_choice` needs `tools` beside it.", param="tool_choice")
+    if isinstance(choice, ToolChoice) and choice.function.name not in names:
+        raise InvalidRequest(
+            f"`tool_choice` names `{choice.function.name[:100]}`, which is not in `tools`.",
+            param="tool_choice",
+        )
+
+
+class ChatEncoder:
+    """
+    The words of one chat answer.
+
+    Args:
+        request: What was asked for.
+        model: The model's name, as the answer gives it.
+        legacy: Tool calls are told as `function_call`.
+    """
+
+    def __init__(self, request: ChatRequest, model: str, legacy: bool = False) -> None:
+        kind = "chat.completion.chunk" if request.stream else "chat.completion"
+        self._chunk = ChunkHead("chatcmpl-", kind, model, request)
+        self._legacy = legacy
+        self._begun: set[int] = set()
+        self._usage: Usage | None = None
+
+    def encode(self, batch: list[Event]) -> bytes:
+        """The frames for a batch of events."""
+        frames: list[bytes] = []
+        head, tail = self._chunk.head, self._chunk.tail
+        plain = head + b'{"index":0,"delta":{"content":'
+        plain_end = _AFTER + tail
+        begun = 0 in self._begun
+        for event in batch:
+            if (
+                type(event) is TextDelta
+                and begun
+                and event.index == 0
+                and event.logprobs is None
+                and event.extra is None
+            ):
+                frames.append(plain + encode_json(event.text) + plain_end)
+            else:
+                self._encode_other(event, frames)
+                begun = 0 in self._begun
+        return b"".join(frames)
+
+    def end(self) -> bytes:
+        """The usage chunk, where it was asked for, and `[DONE]`."""
+        if self._usage is not None and self._chunk.usage_wanted:
+            return self._chunk.usage_frame(self._usage) + DONE
+        return DONE
+
+    def error(self, error: UnilectError) -> bytes:
+        """The frame that ends a broken answer."""
+        return self._chunk.error_frame(error)
+
+    def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
+        """The body of a whole answer."""
+        return encode_json(
+            self._chunk.meta
+            | {
+                "choices": [self._choice(choice) for choice in answer.choices],
+                "usage": usage_object(answer.usage),
+            }
+            | answer.extra
+            | ignored_object(ignored)
+        )
+
+    def _encode_other(self, event: Event, frames: list[bytes]) -> None:
+        match event:
+            case Usage():
+                self._usage = event
+                return
+            case TextDelta():
+                delta: dict[str, Any] = {"content": event.text}
+            case ReasoningDelta():
+                delta = {"reasoning_content": event.text, "reasoning": event.text}
+            case RefusalDelta():
+                delta = {"refusal": event.text}
+            case ToolCallDelta():
+                delta = self._tool_delta(event)
+            case Finish() | Opaque():
+                delta = {}
+            case _:
+                return
+        if event.extra is not None:
+            self._chunk.add(event.extra.chunk)
+            delta |= event.extra.delta
+        if event.index not in self._begun:
+            self._begun.add(event.index)
+            frames.append(self._chunk.frame(b'{"index":%d,' % event.index + _FIRST))
+        if (
+            isinstance(event, TextDelta)
+            and not event.text
+            and not event.logprobs
+            and not event.extra
+        ):
+            return
+        frames.append(self._chunk.frame(self._delta_choice(event, delta, event.extra)))
+
+    def _delta_choice(self, event: Any, delta: dict[str, Any], extra: Extra | None) -> bytes:
+        logprobs = getattr(event, "logprobs", None)
+        reason = event.reason if isinstance(event, Finish) else None
+        choice = {
+            "index": event.index,
+            "delta": delta,
+            "logprobs": chat_logprobs(logprobs) if logprobs is not None else None,
+            "finish_reason": self._reason(reason),
+        }
+        return encode_json(choice | (extra.choice if extra is not None else {}))
+
+    def _tool_delta(self, event: ToolCallDelta) -> dict[str, Any]:
+        function: dict[str, Any] = {"arguments": event.arguments}
+        if event.name is not None:
+            function = {"name": event.name} | function
+        if self._legacy:
+            return {"function_call": function}
+        call: dict[str, Any] = {"index": event.call, "function": function}
+        if event.id is not None:
+            call = {"index": event.call, "id": event.id, "type": "function", "function": function}
+        return {"tool_calls": [call]}
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": choice.text,
+            "refusal": choice.refusal,
+        }
+        if choice.text is None and not choice.tool_calls and choice.refusal is None:
+            message["content"] = ""
+        if choice.reasoning is not None:
+            message |= {"reasoning_content": choice.reasoning, "reasoning": choice.reasoning}
+        calls = [
+            {"id": call.id, "type": "function", "function": _function(call.name, call.arguments)}
+            for call in choice.tool_calls
+        ]
+        if calls and self._legacy:
+            message["function_call"] = calls[0]["function"]
+        elif calls:
+            message["tool_calls"] = calls
+        return {
+            "index": choice.index,
+            "message": message | choice.message_extra,
+            "logprobs": chat_logprobs(choice.logprobs) if choice.logprobs is not None else None,
+            "finish_reason": self._reason(choice.finish_reason),
+        } | choice.extra
+
+    def _reason(self, reason: str | None) -> str | None:
+        """A client that sent `functions` knows no `tool_calls`."""
+        return "function_call" if self._legacy and reason == "tool_calls" else reason
+
+
+def _function(name: str, arguments: str) -> dict[str, str]:
+    return {"name": name, "arguments": arguments}

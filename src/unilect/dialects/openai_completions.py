@@ -1,0 +1,144 @@
+"""
+OpenAI's plain completions: POST /v1/completions, and /completions for older clients.
+
+Source: https://platform.openai.com/docs/api-reference/completions
+"""
+
+from typing import Any
+
+from aiohttp import web
+
+from unilect.dialects._decode import BodyDecoder
+from unilect.dialects._openai import (
+    DONE,
+    ChunkHead,
+    encode_json,
+    ignored_object,
+    legacy_logprobs,
+    usage_object,
+)
+from unilect.dialects._routes import Route, both
+from unilect.errors import InvalidRequest, UnilectError
+from unilect.events import Answer, Event, Finish, ReasoningDelta, TextDelta, Usage
+from unilect.requests import CompletionRequest
+from unilect.service import Service
+from unilect.streaming import respond
+
+_decoder = BodyDecoder(CompletionRequest)
+MAX_CHOICES = 128  # prompts x n of one request
+
+
+def routes(service: Service) -> list[Route]:
+    """The URLs of this dialect."""
+
+    async def create_completion(request: web.Request) -> web.StreamResponse:
+        """Continue a text."""
+        completion = decode(await request.read())
+        run = service.run(completion, "completions")
+        encoder = CompletionEncoder(completion, run.model.name)
+        return await respond(request, run, encoder, bool(completion.stream))
+
+    return both(
+        "POST",
+        "/completions",
+        create_completion,
+        request=CompletionRequest,
+        summary="Continue a text",
+    )
+
+
+def decode(body: bytes) -> CompletionRequest:
+    """
+    A body as a typed request.
+
+    Raises:
+        InvalidRequest: A field is missing or wrong; the message names it.
+    """
+    request = _decoder.decode(body)
+    try:
+        prompts = request.prompts
+    except ValueError as error:
+        raise InvalidRequest(
+            "`prompt`: expected a text, a list of texts, a list of token ids or a list of such lists; "
+            f"{error}.",
+            param="prompt",
+        ) from error
+    if not prompts or any(prompt == [] for prompt in prompts):
+        raise InvalidRequest("`prompt` holds an empty list of token ids.", param="prompt")
+    choices = len(prompts) * max(request.n or 1, request.best_of or 1)
+    if choices > MAX_CHOICES:
+        raise InvalidRequest(
+            f"`prompt` and `n` ask for {choices} answers; at most {MAX_CHOICES} are made at a time.",
+            param="prompt",
+        )
+    return request
+
+
+class CompletionEncoder:
+    """
+    The words of one plain completion.
+
+    Args:
+        request: What was asked for.
+        model: The model's name, as the answer gives it.
+    """
+
+    def __init__(self, request: CompletionRequest, model: str) -> None:
+        self._chunk = ChunkHead("cmpl-", "text_completion", model, request)
+        self._offsets: dict[int, int] = {}
+        self._usage: Usage | None = None
+
+    def encode(self, batch: list[Event]) -> bytes:
+        """The frames for a batch of events."""
+        frames: list[bytes] = []
+        for event in batch:
+            match event:
+                case TextDelta(text, index, logprobs):
+                    frames.append(self._text(event, text, index, logprobs))
+                case ReasoningDelta(text, index):
+                    frames.append(self._text(event, text, index, None))
+                case Finish(reason, index):
+                    choice = self._choice(index, "", None, reason)
+                    frames.append(self._chunk.frame(encode_json(choice)))
+                case Usage():
+                    self._usage = event
+        return b"".join(frames)
+
+    def end(self) -> bytes:
+        """The usage chunk, where it was asked for, and `[DONE]`."""
+        if self._usage is not None and self._chunk.usage_wanted:
+            return self._chunk.usage_frame(self._usage) + DONE
+        return DONE
+
+    def error(self, error: UnilectError) -> bytes:
+        """The frame that ends a broken answer."""
+        return self._chunk.error_frame(error)
+
+    def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
+        """The body of a whole answer."""
+        choices = []
+        for choice in answer.choices:
+            text = (choice.reasoning or "") + (choice.text or "")
+            logprobs = None
+            if choice.logprobs is not None:
+                logprobs, _ = legacy_logprobs(choice.logprobs, 0)
+            choices.append(
+                self._choice(choice.index, text, logprobs, choice.finish_reason) | choice.extra
+            )
+        body = {"choices": choices, "usage": usage_object(answer.usage)}
+        return encode_json(self._chunk.meta | body | answer.extra | ignored_object(ignored))
+
+    def _text(self, event: Any, text: str, index: int, logprobs: Any) -> bytes:
+        offset = self._offsets.get(index, 0)
+        legacy = None
+        if logprobs is not None:
+            legacy, _ = legacy_logprobs(logprobs, offset)
+        self._offsets[index] = offset + len(text)
+        choice = self._choice(index, text, legacy, None)
+        if event.extra is not None:
+            self._chunk.add(event.extra.chunk)
+            choice |= event.extra.choice
+        return self._chunk.frame(encode_json(choice))
+
+    def _choice(self, index: int, text: str, logprobs: Any, reason: str | None) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}

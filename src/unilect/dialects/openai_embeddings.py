@@ -1,0 +1,119 @@
+"""
+OpenAI's embeddings: POST /v1/embeddings, and /embeddings for older clients.
+
+The official clients ask for base64 unless told otherwise: little-endian float32, which is a quarter of the JSON.
+
+Source: https://platform.openai.com/docs/api-reference/embeddings
+"""
+
+import base64
+import math
+import sys
+from array import array
+
+from aiohttp import web
+
+from unilect.dialects._decode import BodyDecoder
+from unilect.dialects._openai import encode_json, ignored_object
+from unilect.dialects._routes import Route, both
+from unilect.errors import InvalidRequest
+from unilect.requests import EmbeddingRequest, Embeddings
+from unilect.service import Service
+
+_decoder = BodyDecoder(EmbeddingRequest)
+MAX_INPUTS = 2048  # OpenAI's own limit
+
+
+def routes(service: Service) -> list[Route]:
+    """The URLs of this dialect."""
+
+    async def create_embedding(request: web.Request) -> web.StreamResponse:
+        """Embed texts."""
+        embedding = decode(await request.read())
+        model, embeddings, ignored = await service.embed(embedding)
+        body = encode(embedding, embeddings, model.name, ignored)
+        headers = {"Content-Type": "application/json", "X-Request-Id": request["id"]}
+        if ignored:
+            headers["X-Unilect-Ignored"] = ", ".join(ignored)
+        return web.Response(body=body, headers=headers)
+
+    return both(
+        "POST", "/embeddings", create_embedding, request=EmbeddingRequest, summary="Embed texts"
+    )
+
+
+def decode(body: bytes) -> EmbeddingRequest:
+    """
+    A body as a typed request.
+
+    Raises:
+        InvalidRequest: A field is missing or wrong; the message names it.
+    """
+    request = _decoder.decode(body)
+    try:
+        inputs = request.inputs
+    except ValueError as error:
+        raise InvalidRequest(
+            "`input`: expected a text, a list of texts, a list of token ids or a list of such lists; "
+            f"{error}.",
+            param="input",
+        ) from error
+    if len(inputs) > MAX_INPUTS:
+        raise InvalidRequest(
+            f"`input` has {len(inputs)} inputs; at most {MAX_INPUTS} are embedded at a time.",
+            param="input",
+        )
+    if not all(inputs):
+        raise InvalidRequest("`input` holds an empty input; leave it out.", param="input")
+    return request
+
+
+def encode(
+    request: EmbeddingRequest, embeddings: Embeddings, model: str, ignored: tuple[str, ...] = ()
+) -> bytes:
+    """
+    The body of an answer.
+
+    Raises:
+        InvalidRequest: `dimensions` is larger than the model's vectors.
+    """
+    data = [
+        {"object": "embedding", "index": index, "embedding": _form(request, vector)}
+        for index, vector in enumerate(embeddings.vectors)
+    ]
+    usage = {
+        "prompt_tokens": embeddings.prompt_tokens,
+        "total_tokens": embeddings.prompt_tokens,
+    }
+    body = {"object": "list", "data": data, "model": model, "usage": usage}
+    return encode_json(body | ignored_object(ignored))
+
+
+def _form(request: EmbeddingRequest, vector: list[float]) -> list[float] | str:
+    if request.dimensions is not None:
+        vector = shortened(vector, request.dimensions)
+    if request.encoding_format != "base64":
+        return vector
+    floats = array("f", vector)
+    if sys.byteorder == "big":
+        floats.byteswap()
+    return base64.b64encode(floats.tobytes()).decode()
+
+
+def shortened(vector: list[float], dimensions: int) -> list[float]:
+    """
+    The first `dimensions` numbers of a vector, made unit length again.
+
+    Raises:
+        InvalidRequest: The vector has fewer.
+    """
+    if dimensions > len(vector):
+        raise InvalidRequest(
+            f"`dimensions` is {dimensions}; this model's embeddings have {len(vector)}.",
+            param="dimensions",
+        )
+    if dimensions == len(vector):
+        return vector
+    head = vector[:dimensions]
+    length = math.sqrt(sum(x * x for x in head)) or 1.0
+    return [x / length for x in head]

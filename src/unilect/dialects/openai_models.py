@@ -1,0 +1,73 @@
+"""
+OpenAI's list of models: GET /v1/models and /v1/models/{model}, and both without /v1.
+
+A model's card has the fields that OpenAI requires, those that FastChat's clients read (`root`, `parent`, `permission`), and
+`unilect`: what the model's backend can do, parameter by parameter.
+
+Source: https://platform.openai.com/docs/api-reference/models
+"""
+
+from typing import Any
+
+from aiohttp import web
+
+from unilect.dialects._openai import encode_json
+from unilect.dialects._routes import Route, both
+from unilect.parameters import ACCEPTED
+from unilect.registry import Model
+from unilect.service import Service
+
+
+def routes(service: Service) -> list[Route]:
+    """The URLs of this dialect."""
+
+    async def list_models(request: web.Request) -> web.StreamResponse:
+        """List the models that are served."""
+        data = [card(model) for model in service.registry.models.values()]
+        return _json(request, {"object": "list", "data": data})
+
+    async def retrieve_model(request: web.Request) -> web.StreamResponse:
+        """Tell about one model, and what it can do."""
+        model = service.registry.get(request.match_info["model"])
+        return _json(request, card(model) | {"unilect": abilities(model)})
+
+    return both("GET", "/models", list_models, summary="List the models") + both(
+        "GET", "/models/{model:.+}", retrieve_model, summary="Tell about one model"
+    )
+
+
+def card(model: Model) -> dict[str, Any]:
+    """A model as OpenAI and FastChat list it."""
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "unilect",
+        "root": model.name,
+        "parent": None,
+        "permission": [],
+    }
+
+
+def abilities(model: Model) -> dict[str, Any]:
+    """What a model can do; complete once its backend has been started."""
+    can = model.backend.capabilities
+    return {
+        "aliases": list(model.aliases),
+        "context": can.context,
+        "chat": can.chat,
+        "completions": can.completions,
+        "embeddings": can.embeddings,
+        "vision": can.vision,
+        "unknown_parameters": "passed on" if can.passes_unknown else "ignored and reported",
+        "unsupported_parameters": model.unsupported,
+        "defaults": model.defaults,
+        "parameters": dict(
+            sorted({**can.parameters, **dict.fromkeys(ACCEPTED, "accepted")}.items())
+        ),
+    }
+
+
+def _json(request: web.Request, body: dict[str, Any]) -> web.Response:
+    headers = {"Content-Type": "application/json", "X-Request-Id": request["id"]}
+    return web.Response(body=encode_json(body), headers=headers)

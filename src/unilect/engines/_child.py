@@ -1,0 +1,48 @@
+"""
+The child's side of `_process`: read the settings, say ready or failed, serve until SIGTERM. It imports as little as it can.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+_PR_SET_PDEATHSIG = 1
+
+
+def run(serve: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
+    """
+    Serve until SIGTERM, then end at once.
+
+    Args:
+        serve: Given the settings, begins to serve in threads of its own and returns what to say when ready. A ValueError or
+            OSError that it raises is the reason for a failure.
+    """
+    words = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints must not be taken for a word
+    settings = json.loads(sys.stdin.readline())
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    die_with(settings["parent"])
+    try:
+        ready = serve(settings)
+    except (ValueError, OSError, ImportError) as error:
+        print(json.dumps({"failed": str(error)}), file=words, flush=True)
+        os._exit(1)
+    print(json.dumps({"ready": ready or {"ok": True}}), file=words, flush=True)
+    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    # llama.cpp's destructor waits for running requests, 59 s have been seen; the kernel frees everything at once.
+    shutil.rmtree(Path(settings["socket_path"]).parent, ignore_errors=True)
+    os._exit(0)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel send SIGTERM when the parent dies, also if it has died already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)

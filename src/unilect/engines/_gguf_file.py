@@ -1,0 +1,199 @@
+"""
+The head of a GGUF file, read and checked before llama.cpp sees it: a broken or hostile file is refused with a reason.
+
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+import mmap
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+MAX_TENSORS = 100_000
+MAX_FIELDS = 100_000
+MAX_STRING_BYTES = 64 * 1024 * 1024
+MAX_DIMENSIONS = 4
+_NUMBERS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+_STRING, _ARRAY = 8, 9
+_KEPT_ARRAY = 64  # longer arrays (vocabularies) are skipped over; nobody here reads them
+_EMBEDDING_ONLY = (
+    "bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "modern-bert",
+)
+
+
+class GgufHead(Struct, frozen=True):
+    """
+    What the head of a GGUF file says.
+
+    Attributes:
+        fields: The metadata, without long arrays.
+        size_bytes: The size of the file.
+    """
+
+    fields: dict[str, Any]
+    size_bytes: int
+
+    @property
+    def architecture(self) -> str:
+        """llama.cpp's name for the kind of network."""
+        return str(self.fields.get("general.architecture", ""))
+
+    @property
+    def context(self) -> int:
+        """The context that the model was trained with, in tokens; 2048 where the file does not say."""
+        value = self.fields.get(f"{self.architecture}.context_length")
+        return value if isinstance(value, int) and value > 0 else 2048
+
+    @property
+    def embedding_only(self) -> bool:
+        """True for a model that makes embeddings and no text."""
+        return self.architecture in _EMBEDDING_ONLY
+
+    @property
+    def pooling(self) -> bool:
+        """True where the model says itself how its embeddings are pooled."""
+        return bool(self.fields.get(f"{self.architecture}.pooling_type"))
+
+
+def read_head(path: Path) -> GgufHead:
+    """
+    Read and check the head of a file.
+
+    Raises:
+        ValueError: The file is missing, cannot be read, or is no sound GGUF file. The message is one sentence.
+    """
+    try:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder, not a GGUF file.")
+        size = path.stat().st_size
+        if size < 24:
+            raise ValueError(f"{path} is no GGUF file: it has only {size} bytes.")
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return GgufHead(_Reader(data, size).head(), size)
+    except FileNotFoundError as error:
+        raise ValueError(f"There is no file {path}.") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
+    except (struct.error, IndexError, UnicodeDecodeError, OverflowError) as error:
+        raise ValueError(
+            f"{path} is no sound GGUF file: its head is cut off or damaged."
+        ) from error
+    except _Damaged as error:
+        raise ValueError(f"{path} is no sound GGUF file: {error}.") from error
+
+
+class _Damaged(Exception):
+    """The head contradicts itself."""
+
+
+class _Reader:
+    """Reads the head of one file from a mapping of it."""
+
+    def __init__(self, data: mmap.mmap, size: int) -> None:
+        self._data = data
+        self._size = size
+        self._at = 0
+
+    def head(self) -> dict[str, Any]:
+        if self._data[:4] != b"GGUF":
+            raise _Damaged("it does not begin with `GGUF`")
+        self._at = 4
+        version = self._number("I")
+        if version not in (2, 3):
+            raise _Damaged(f"its version is {version}, and 2 or 3 were expected")
+        tensors, count = self._number("Q"), self._number("Q")
+        if tensors > MAX_TENSORS or count > MAX_FIELDS:
+            raise _Damaged(f"it claims {tensors} tensors and {count} fields")
+        fields = {}
+        for _ in range(count):
+            name = self._string()
+            fields[name] = self._value(self._number("I"))
+        alignment = fields.get("general.alignment", 32)
+        if not isinstance(alignment, int) or not 1 <= alignment <= 2**20:
+            raise _Damaged("its alignment makes no sense")
+        self._check_tensors(tensors, alignment)
+        return fields
+
+    def _check_tensors(self, tensors: int, alignment: int) -> None:
+        furthest = 0
+        for _ in range(tensors):
+            self._string()
+            dimensions = self._number("I")
+            if dimensions > MAX_DIMENSIONS:
+                raise _Damaged(f"a tensor has {dimensions} dimensions")
+            for _ in range(dimensions):
+                if not 1 <= self._number("Q") <= 2**40:
+                    raise _Damaged("a tensor's size makes no sense")
+            self._number("I")
+            furthest = max(furthest, self._number("Q"))
+        start = (self._at + alignment - 1) // alignment * alignment
+        if tensors and start + furthest >= self._size:
+            raise _Damaged("it is cut off: tensors lie beyond its end")
+
+    def _number(self, code: str) -> Any:
+        (value,) = struct.unpack_from("<" + code, self._data, self._at)
+        self._at += struct.calcsize(code)
+        return value
+
+    def _string(self) -> str:
+        return self._bytes().decode("utf-8", "replace")
+
+    def _bytes(self) -> bytes:
+        size = self._number("Q")
+        if size > MAX_STRING_BYTES or self._at + size > self._size:
+            raise _Damaged("a text reaches beyond its end")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def _skip_string(self) -> None:
+        size = self._number("Q")
+        if size > MAX_STRING_BYTES or self._at + size > self._size:
+            raise _Damaged("a text reaches beyond its end")
+        self._at += size
+
+    def _value(self, kind: int) -> Any:
+        if kind in _NUMBERS:
+            return self._number(_NUMBERS[kind])
+        if kind == _STRING:
+            return self._string()
+        if kind == _ARRAY:
+            return self._array()
+        raise _Damaged(f"a field has the unknown type {kind}")
+
+    def _array(self) -> Any:
+        kind, count = self._number("I"), self._number("Q")
+        if kind in _NUMBERS:
+            size = count * struct.calcsize(_NUMBERS[kind])
+            if self._at + size > self._size:
+                raise _Damaged("an array reaches beyond its end")
+            if count > _KEPT_ARRAY:
+                self._at += size
+                return None
+            return [self._number(_NUMBERS[kind]) for _ in range(count)]
+        if kind != _STRING or count > self._size:
+            raise _Damaged(f"an array has elements of the type {kind}")
+        if count > _KEPT_ARRAY:
+            for _ in range(count):
+                self._skip_string()
+            return None
+        return [self._string() for _ in range(count)]

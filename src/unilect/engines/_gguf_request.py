@@ -1,0 +1,246 @@
+"""
+Requests in the words of llama.cpp's server.
+
+What it bends or refuses is put right here (ENGINES 2.3 measured each): every LoRA adapter is named in every request, since a
+request that names none reuses the prompt cache of one that did; progress is asked for, since only then can a prompt be given up
+while it is read; a developer is a system; `repetition_penalty` is `repeat_penalty`.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+"""
+
+from typing import Any
+
+import msgspec
+
+from unilect.backend import Support
+from unilect.errors import InvalidRequest
+from unilect.parameters import refusal
+from unilect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    ImagePart,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    Message,
+    Part,
+    RefusalPart,
+    TextPart,
+    Tool,
+)
+
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repeat_last_n",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "logit_bias",
+    "grammar",
+    "ignore_eos",
+    "cache_prompt",
+)
+PARAMETERS: dict[str, Support] = {
+    **dict.fromkeys(_SAMPLING, "native"),
+    "top_k": "native",
+    "repeat_penalty": "native",
+    "repetition_penalty": "native",
+    "max_tokens": "native",
+    "max_completion_tokens": "native",
+    "stop": "native",
+    "n": "emulated",
+    "best_of": "emulated",
+    "echo": "emulated",
+    "suffix": "refused",
+    "logprobs": "native",
+    "top_logprobs": "native",
+    "response_format": "native",
+    "tools": "native",
+    "tool_choice": "emulated",
+    "parallel_tool_calls": "native",
+    "functions": "emulated",
+    "function_call": "emulated",
+    "reasoning_effort": "native",
+    "chat_template_kwargs": "native",
+    "verbosity": "refused",
+    "modalities": "refused",
+    "audio": "refused",
+    "prediction": "refused",
+    "web_search_options": "refused",
+    "store": "refused",
+    "encoding_format": "emulated",
+    "dimensions": "emulated",
+}
+TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
+MAX_IMAGES = 8
+_TEMPLATE_FLAGS = frozenset({"enable_thinking", "thinking", "reasoning_effort", "thinking_budget"})
+
+
+def chat_body(request: ChatRequest, lora: list[dict[str, Any]]) -> dict[str, Any]:
+    """
+    The body for /v1/chat/completions.
+
+    Raises:
+        InvalidRequest: The request holds what llama.cpp cannot be given.
+    """
+    body = _common(request, lora)
+    body["messages"] = messages(request.messages)
+    body |= _template_flags(request)
+    if request.logprobs:
+        if request.tools and request.tool_choice != "none":
+            raise refusal("logprobs", "the engine gives none beside tools")
+        body["logprobs"] = True
+        body["top_logprobs"] = request.top_logprobs or 0
+    if request.tools and request.tool_choice != "none":
+        if request.grammar:
+            raise refusal("grammar", "the engine takes none beside tools")
+        body["tools"] = tools(request.tools)
+        body["tool_choice"] = "auto"
+        body["parallel_tool_calls"] = request.parallel_tool_calls is not False
+    match request.response_format:
+        case JsonObjectFormat(schema):
+            body["response_format"] = {"type": "json_object"} | (
+                {"schema": schema} if schema else {}
+            )
+        case JsonSchemaFormat(json_schema):
+            body["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": json_schema.name, "schema": json_schema.schema or {}},
+            }
+    if "response_format" in body and request.grammar:
+        raise InvalidRequest(
+            "`grammar` and `response_format` cannot stand together; send one of them.",
+            param="grammar",
+        )
+    return body
+
+
+def completion_body(request: CompletionRequest, lora: list[dict[str, Any]]) -> dict[str, Any]:
+    """The body for /v1/completions: one prompt, one choice."""
+    body = _common(request, lora)
+    prompt = request.prompts[0]
+    body["prompt"] = prompt if prompt else ""
+    if request.logprobs is not None:
+        body["logprobs"] = max(request.logprobs, 1)
+    return body
+
+
+def template_body(request: ChatRequest) -> dict[str, Any]:
+    """The body for /apply-template and for counting tokens."""
+    body: dict[str, Any] = {"messages": messages(request.messages)} | _template_flags(request)
+    if request.tools and request.tool_choice != "none":
+        body["tools"] = tools(request.tools)
+    return body
+
+
+def messages(conversation: list[Message]) -> list[dict[str, Any]]:
+    """
+    Messages that every chat template knows.
+
+    Raises:
+        InvalidRequest: A part that this engine cannot read.
+    """
+    out, images = [], 0
+    for number, message in enumerate(conversation):
+        fields: dict[str, Any] = msgspec.to_builtins(message)
+        fields["role"] = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+        if isinstance(message.content, list):
+            where = f"messages[{number}].content"
+            fields["content"] = [_part(part, where) for part in message.content]
+            images += sum(isinstance(part, ImagePart) for part in message.content)
+        elif message.content is None:
+            fields["content"] = ""
+        fields.pop("reasoning", None)
+        fields.pop("refusal", None)
+        out.append(fields)
+    if images > MAX_IMAGES:
+        raise InvalidRequest(
+            f"`messages` holds {images} images; at most {MAX_IMAGES} are read.", param="messages"
+        )
+    return out
+
+
+def tools(given: list[Tool]) -> list[dict[str, Any]]:
+    """Tools as templates expect them: every function with a description and parameters."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.function.name,
+                "description": tool.function.description or "",
+                "parameters": tool.function.parameters or {"type": "object", "properties": {}},
+            },
+        }
+        for tool in given
+    ]
+
+
+def _part(part: Part, where: str) -> dict[str, Any]:
+    match part:
+        case TextPart(text) | RefusalPart(text):
+            return {"type": "text", "text": text}
+        case ImagePart(image):
+            if not image.url.startswith("data:image/"):
+                raise InvalidRequest(
+                    f"`{where}`: images are taken as `data:image/...;base64,` URLs only; nothing is fetched.",
+                    param=where,
+                )
+            return {"type": "image_url", "image_url": {"url": image.url}}
+    raise InvalidRequest(f"`{where}`: this model reads text and images only.", param=where)
+
+
+def _common(request: GenerationRequest, lora: list[dict[str, Any]]) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_progress": True,
+        "lora": lora,
+    }
+    for name in _SAMPLING:
+        value = getattr(request, name)
+        if value is not None:
+            body[name] = value
+    if request.top_k is not None:
+        body["top_k"] = max(request.top_k, 0)
+    penalty = request.repeat_penalty or request.repetition_penalty
+    if penalty is not None:
+        body["repeat_penalty"] = penalty
+    if request.token_limit is not None:
+        body["max_tokens"] = request.token_limit
+    if request.stop_words:
+        body["stop"] = request.stop_words
+    if request.seed is not None:
+        body["seed"] = request.seed % 2**32
+    if request.logit_bias is not None:
+        body["logit_bias"] = _logit_bias(request.logit_bias)
+    return body
+
+
+def _logit_bias(given: dict[str, float]) -> dict[str, float]:
+    for token in given:
+        if not token.isdecimal() or len(token) > 10:
+            raise InvalidRequest(
+                f"`logit_bias` has the key {token[:30]!r}; keys are token ids, as texts.",
+                param="logit_bias",
+            )
+    return given
+
+
+def _template_flags(request: ChatRequest) -> dict[str, Any]:
+    """What a template is told beside the messages; only known switches, since a template is a program."""
+    flags = dict(request.chat_template_kwargs or {})
+    if unknown := sorted(set(flags) - _TEMPLATE_FLAGS):
+        raise InvalidRequest(
+            f"`chat_template_kwargs` has {unknown[0][:50]!r}; known are {', '.join(sorted(_TEMPLATE_FLAGS))}.",
+            param="chat_template_kwargs",
+        )
+    if request.reasoning_effort is not None:
+        flags.setdefault("reasoning_effort", request.reasoning_effort)
+        flags.setdefault("enable_thinking", request.reasoning_effort != "none")
+    return {"chat_template_kwargs": flags} if flags else {}

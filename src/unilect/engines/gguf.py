@@ -1,0 +1,373 @@
+"""
+GGUF models: llama.cpp's server in a supervised child process, spoken to over a unix socket.
+
+One child generates; a second one, started by the first request for embeddings, embeds: llama.cpp wants a text to be embedded
+read in one step, and a prompt that can be given up midway read in small ones. A model that only embeds has the second alone.
+"""
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from unilect import hub
+from unilect.backend import Batches, Capabilities
+from unilect.config import ModelConfig
+from unilect.engines import _gguf_request as wire
+from unilect.engines._forced_call import CallStyle, call_style, forced_call, must_call
+from unilect.engines._gguf_file import GgufHead, read_head
+from unilect.engines._process import ChildProcess, python_command
+from unilect.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigError,
+    ContextLengthExceeded,
+    EngineDied,
+)
+from unilect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Embeddings,
+    Prompt,
+)
+from unilect.sources import Place
+from unilect.upstreams._http import HttpServer
+from unilect.upstreams.openai import decode_embeddings, stream
+
+MAX_DEFAULT_CONTEXT = 8192
+_EMBEDDINGS_AT_ONCE = 8
+_CHILD = "unilect.engines._gguf_child"
+
+
+class _Props(Struct):
+    """What /props of llama-server says, as far as we ask."""
+
+    chat_template: str = ""
+    chat_template_caps: dict[str, Any] = {}
+    modalities: dict[str, bool] = {}
+
+
+class _Tokens(Struct):
+    tokens: list[int]
+
+
+class _Content(Struct):
+    content: str
+
+
+class _Rendered(Struct):
+    prompt: str
+
+
+class _Count(Struct):
+    input_tokens: int
+
+
+class GgufEngine:
+    """
+    A GGUF file that we serve.
+
+    Args:
+        name: The model's name, for logs.
+        path: The file.
+        config: Its settings.
+        threads: Processor threads, where the settings do not say.
+        on_progress: Called with a fraction from 0 to 1 while the model loads.
+
+    Raises:
+        ConfigError: The file, or a setting, is wrong. Nothing has been started.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        config: ModelConfig,
+        threads: int = 1,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> None:
+        self._head = _checked_head(path)
+        self._path = path
+        self._config = config
+        self._threads = config.threads or threads
+        self._context = _context(self._head, config)
+        self._lora = [_lora(text) for text in config.lora]
+        self._template = _template(config.chat_template)
+        if config.mmproj:
+            _checked_head(Path(config.mmproj))
+        self._key = secrets.token_urlsafe(24)
+        self._on_progress = on_progress
+        self._generator = self._child(name, embedding=False)
+        self._embedder = self._child(f"{name} (embeddings)", embedding=True)
+        self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
+        self._style = call_style(self._template or "")
+        self.capabilities = Capabilities(
+            parameters=wire.PARAMETERS,
+            fans_out=True,
+            context=self._context,
+            vision=config.mmproj is not None,
+            chat=not self._head.embedding_only,
+            completions=not self._head.embedding_only,
+        )
+
+    async def start(self) -> None:
+        """Start the child that this model mainly needs; see `Backend`."""
+        if self._head.embedding_only:
+            await self._embedder.start()
+            return
+        if self._generator.alive and self._generator in self._servers:
+            return
+        server = await self._server(self._generator)
+        self._learn(msgspec.json.decode(await server.get("/props"), type=_Props))
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request; see `Backend`. What had not begun when the child died is begun once more."""
+        for attempt in (1, 2):
+            begun = False
+            try:
+                server = await self._server(self._generator)
+                batches = await self._batches(server, request)
+                async with aclosing(batches):
+                    async for batch in batches:
+                        begun = True
+                        yield batch
+                return
+            except (BackendError, BackendUnavailable) as error:
+                if self._generator.closed:
+                    raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
+                if not await self._generator.has_died():
+                    raise
+                if begun or attempt == 2:
+                    raise EngineDied(
+                        "The model's engine died in the middle of the answer and is being started "
+                        "again. Send the request again."
+                    ) from error
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Embed the inputs, one request each: several in one give wrong vectors; see `Backend`."""
+        server = await self._server(self._embedder)
+        places = asyncio.Semaphore(_EMBEDDINGS_AT_ONCE)
+
+        async def one(text: Prompt) -> Embeddings:
+            async with places:
+                await self._check_length(server, text)
+                body = msgspec.json.encode({"input": text, "encoding_format": "float"})
+                return decode_embeddings(await server.post("/v1/embeddings", body))
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(text)) for text in request.inputs]
+        parts = [task.result() for task in tasks]
+        return Embeddings(
+            [part.vectors[0] for part in parts], sum(part.prompt_tokens for part in parts)
+        )
+
+    async def tokenize(self, text: str) -> list[int]:
+        """The token ids of a text; see `Backend`."""
+        return await self._tokenize(await self._any_server(), text, special=False)
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids; see `Backend`."""
+        server = await self._any_server()
+        body = await server.post("/detokenize", msgspec.json.encode({"tokens": tokens}))
+        return msgspec.json.decode(body, type=_Content).content
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """The number of tokens that the model would read; see `Backend`."""
+        server = await self._any_server()
+        if isinstance(request, ChatRequest):
+            body = msgspec.json.encode(wire.template_body(request))
+            answer = await server.post("/v1/chat/completions/input_tokens", body)
+            return msgspec.json.decode(answer, type=_Count).input_tokens
+        prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
+        if isinstance(prompt, list):
+            return len(prompt)
+        return len(await self._tokenize(server, prompt, special=True))
+
+    async def aclose(self) -> None:
+        """Stop both children; see `Backend`."""
+        servers = [server for _, server in self._servers.values()]
+        self._servers.clear()
+        await asyncio.gather(*(server.aclose() for server in servers))
+        await asyncio.gather(self._generator.aclose(), self._embedder.aclose())
+
+    async def _batches(
+        self, server: HttpServer, request: ChatRequest | CompletionRequest
+    ) -> Batches:
+        if isinstance(request, CompletionRequest):
+            body = wire.completion_body(request, self._lora_list())
+            return stream(server, "/v1/completions", msgspec.json.encode(body))
+        body = wire.chat_body(request, self._lora_list())
+        if not must_call(request):
+            return stream(server, "/v1/chat/completions", msgspec.json.encode(body))
+        rendered = await server.post(
+            "/apply-template", msgspec.json.encode(wire.template_body(request))
+        )
+        for name in ("messages", "tools", "tool_choice", "parallel_tool_calls", "stop"):
+            body.pop(name, None)
+        prompt = msgspec.json.decode(rendered, type=_Rendered).prompt
+        return forced_call(server, request, prompt, body, self._style)
+
+    def _learn(self, props: _Props) -> None:
+        """What only the loaded model knows."""
+        template = self._template or props.chat_template
+        self._style: CallStyle = call_style(template)
+        parameters = dict(wire.PARAMETERS)
+        if not props.chat_template_caps.get("supports_tools"):
+            parameters |= dict.fromkeys(wire.TOOL_PARAMETERS, "refused")
+        self.capabilities = msgspec.structs.replace(
+            self.capabilities,
+            parameters=parameters,
+            vision=bool(props.modalities.get("vision")),
+        )
+
+    def _lora_list(self) -> list[dict[str, Any]]:
+        return [{"id": id, "scale": scale} for id, (_, scale) in enumerate(self._lora)]
+
+    def _child(self, name: str, embedding: bool) -> ChildProcess:
+        def settings(socket_path: str) -> dict[str, Any]:
+            config = self._config
+            return {
+                "socket_path": socket_path,
+                "api_key": self._key,
+                "path": str(self._path),
+                "context": self._context,
+                "parallel": 1 if embedding else config.parallel,
+                "threads": self._threads,
+                "batch": config.batch,
+                "gpu_layers": config.gpu_layers,
+                "lora": self._lora,
+                "mmproj": None if embedding else config.mmproj,
+                "chat_template": self._template,
+                "cache_type_k": config.cache_type_k,
+                "cache_type_v": config.cache_type_v,
+                "embedding": embedding,
+                "pooling": config.pooling or (None if self._head.pooling else "mean"),
+            }
+
+        return ChildProcess(
+            name,
+            python_command(_CHILD),
+            settings,
+            start_timeout_s=self._config.start_timeout_s,
+            on_progress=self._report if self._on_progress is not None else None,
+        )
+
+    def _report(self, pid: int) -> None:
+        """Progress is the part of the file that the child has in memory; llama.cpp itself tells none."""
+        if self._on_progress is not None:
+            self._on_progress(min(1.0, _resident_bytes(pid) / max(1, self._head.size_bytes)))
+
+    async def _server(self, child: ChildProcess) -> HttpServer:
+        """The connection to a child, which is started where it is not running; a new one after every start."""
+        await child.start()
+        pid, server = self._servers.get(child, (None, None))
+        if server is None or pid != child.pid:
+            if server is not None:
+                await server.aclose()
+            server = HttpServer(
+                "http://engine",
+                headers={"Authorization": f"Bearer {self._key}"},
+                socket_path=child.socket_path,
+                timeout_s=self._config.timeout_s,
+            )
+            self._servers[child] = (child.pid, server)
+        return server
+
+    async def _any_server(self) -> HttpServer:
+        return await self._server(self._embedder if self._head.embedding_only else self._generator)
+
+    async def _tokenize(self, server: HttpServer, text: str, special: bool) -> list[int]:
+        body = msgspec.json.encode({"content": text, "add_special": special})
+        return msgspec.json.decode(await server.post("/tokenize", body), type=_Tokens).tokens
+
+    async def _check_length(self, server: HttpServer, text: Prompt) -> None:
+        """
+        Count only what may be too long: a token is at least a byte.
+
+        Raises:
+            ContextLengthExceeded: The input is longer than the context.
+        """
+        count = len(text if isinstance(text, list) else text.encode())
+        if count + 2 > self._context and isinstance(text, str):
+            count = len(await self._tokenize(server, text, special=True))
+        if count > self._context:
+            raise ContextLengthExceeded(
+                f"This model's context is {self._context} tokens, and an input has {count}. Shorten it.",
+                param="input",
+            )
+
+
+def _checked_head(path: Path) -> GgufHead:
+    try:
+        return read_head(path)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _context(head: GgufHead, config: ModelConfig) -> int:
+    if config.context is None:
+        return min(head.context, MAX_DEFAULT_CONTEXT)
+    if config.context > head.context:
+        raise ConfigError(
+            f"context: {config.context} is more than the {head.context} tokens that the model was made for."
+        )
+    return config.context
+
+
+def _lora(text: str) -> tuple[str, float]:
+    """`path` or `path=0.5`."""
+    path, _, scale = text.rpartition("=")
+    try:
+        value = (path, float(scale)) if path else (text, 1.0)
+    except ValueError:
+        value = (text, 1.0)
+    _checked_head(Path(value[0]))
+    return value
+
+
+def _template(text: str | None) -> str | None:
+    """A template given as text, or as the path of a file."""
+    if text is None or "{" in text or "\n" in text:
+        return text
+    try:
+        return Path(text).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"chat_template: {text} cannot be read.") from error
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def backend(place: Place) -> GgufEngine:
+    """
+    The engine for `path/to/x.gguf` or `gguf:...`: a local file, or one of the hub as `org/repo/file.gguf`.
+
+    Raises:
+        ConfigError: There is no such file, or it is no sound GGUF file.
+    """
+    return engine(
+        place, hub.local_file(place.location, lambda part: place.progress("downloading", part))
+    )
+
+
+def engine(place: Place, path: Path) -> GgufEngine:
+    """The engine for a file, with the settings of a place."""
+    return GgufEngine(
+        place.name,
+        path,
+        place.config,
+        place.threads,
+        lambda part: place.progress("loading", part),
+    )

@@ -1,0 +1,243 @@
+"""
+What stands before every route, the unknown ones too: Host, Origin, key; and what becomes of errors.
+
+1. It reads headers only, never a rebuilt URL, and compares the matched route's own path (a client cannot spell it).
+2. Every error leaves in the one envelope of errors.py: ours, aiohttp's, and our flaws.
+3. One line a request in the log, with control characters escaped; never its text.
+"""
+
+import asyncio
+import itertools
+import logging
+import math
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Collection
+from typing import TypeAlias
+
+import msgspec
+from aiohttp import web
+
+from unilect.config import Config, is_loopback
+from unilect.errors import (
+    BodyTooLarge,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    MisdirectedRequest,
+    PermissionDenied,
+    RequestTimeout,
+    RouteNotFound,
+    UnilectError,
+    UnsupportedEncoding,
+)
+from unilect.gateway.keys import Keys
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+log = logging.getLogger("unilect")
+access = logging.getLogger("unilect.access")
+BODY_TIMEOUT_S = 30.0
+_HAS_PORT = re.compile(r":\d*$")
+_SDK_HEADERS = (  # what the official JavaScript client sends from a browser
+    "X-Stainless-Arch",
+    "X-Stainless-Lang",
+    "X-Stainless-OS",
+    "X-Stainless-Package-Version",
+    "X-Stainless-Retry-Count",
+    "X-Stainless-Runtime",
+    "X-Stainless-Runtime-Version",
+    "X-Stainless-Timeout",
+)
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class Guard:
+    """
+    The middleware of one server.
+
+    Args:
+        config: Its keys, hosts and origins.
+        public: Paths of the routes that need no key.
+
+    Attributes:
+        active: Requests that are being answered.
+    """
+
+    def __init__(self, config: Config, public: Collection[str]) -> None:
+        self.active = 0
+        self._keys = Keys(config.api_keys)
+        self._public = frozenset(public)
+        self._hosts = _host_names(config)
+        self._origins = frozenset(config.allowed_origins)
+        self._ids = (f"req_{secrets.token_hex(6)}_{n:x}" for n in itertools.count(1))
+
+    @web.middleware
+    async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Let a request through to its route, or answer with the error that it meets."""
+        start = time.perf_counter()
+        request["id"] = next(self._ids)
+        caller, status = "-", 499
+        self.active += 1
+        try:
+            self._check_host(request)
+            allowed = self._check_origin(request)
+            if request.method == "OPTIONS" and allowed:
+                status = 204
+                return web.Response(status=204, headers=_cors(request))
+            if not self._is_public(request):
+                caller = self._keys.caller(request.headers)
+            response = await self._answer(request, handler)
+            status = response.status
+            if allowed and not response.prepared:
+                response.headers.update(_cors(request))
+            return response
+        except UnilectError as error:
+            response = self._error(request, error)
+            status = response.status
+            return response
+        finally:
+            self.active -= 1
+            if access.isEnabledFor(logging.INFO):
+                self._log(request, caller, status, time.perf_counter() - start)
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """
+        The route's answer.
+
+        Raises:
+            UnilectError: Whatever else it raised, translated.
+        """
+        try:
+            if request.can_read_body:
+                await _read(request)
+            return await handler(request)
+        except UnilectError:
+            raise
+        except web.HTTPNotFound as error:
+            raise RouteNotFound(
+                f"There is no {request.method} {request.path[:100]} here; see GET /docs."
+            ) from error
+        except web.HTTPMethodNotAllowed as error:
+            methods = ", ".join(sorted(error.allowed_methods))
+            raise MethodNotAllowed(
+                f"{request.path[:100]} does not take {request.method[:20]}; use {methods}."
+            ) from error
+        except web.HTTPException as error:
+            raise InvalidRequest(f"The request was refused: {error.reason}.") from error
+        except (ConnectionError, web.RequestPayloadError) as error:
+            raise asyncio.CancelledError from error  # the client left while it sent or read
+        except Exception as error:
+            log.exception("%s failed", request["id"])
+            raise InternalError(
+                f"The server failed on this request ({request['id']}); that is a flaw of unilect."
+            ) from error
+
+    def _is_public(self, request: web.Request) -> bool:
+        resource = request.match_info.route.resource
+        return resource is not None and resource.canonical in self._public
+
+    def _check_host(self, request: web.Request) -> None:
+        """
+        A page whose name resolves to this machine must not reach it with that name.
+
+        Raises:
+            MisdirectedRequest: The Host header names another host.
+        """
+        host = request.headers.get("Host", "")
+        name = host.rpartition(":")[0] if _HAS_PORT.search(host) else host
+        if self._hosts is not None and name.lower() not in self._hosts:
+            raise MisdirectedRequest(
+                "This server does not answer for the host that the request names. Add it to "
+                "`allowed_hosts` if it should.",
+            )
+
+    def _check_origin(self, request: web.Request) -> bool:
+        """
+        Whether the answer gets CORS headers.
+
+        Raises:
+            PermissionDenied: A page of another origin calls, which none may unless it is configured.
+        """
+        origin = request.headers.get("Origin")
+        if origin is None:
+            return False
+        if "*" in self._origins or origin in self._origins:
+            return True
+        if origin.partition("://")[2] == request.headers.get("Host"):
+            return False
+        raise PermissionDenied(
+            "Pages of this origin may not call this server. Add it to `allowed_origins` if they should."
+        )
+
+    def _error(self, request: web.Request, error: UnilectError) -> web.Response:
+        headers = {"Content-Type": "application/json", "X-Request-Id": request["id"]}
+        if error.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        if error.retry_after_s is not None:
+            headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+        origin = request.headers.get("Origin")
+        if origin is not None and ("*" in self._origins or origin in self._origins):
+            headers |= _cors(request)
+        body = msgspec.json.encode(error.envelope())
+        return web.Response(status=error.status, body=body, headers=headers)
+
+    def _log(self, request: web.Request, caller: str, status: int, seconds: float) -> None:
+        """One line, which no client can break: `repr` escapes control characters."""
+        access.info(
+            "%s %s %r %d %.1f ms %s",
+            request["id"],
+            request.method,
+            request.path[:200],
+            status,
+            seconds * 1000,
+            caller,
+        )
+
+
+async def _read(request: web.Request) -> None:
+    """
+    Read the body, in time; the route finds it read.
+
+    Raises:
+        UnsupportedEncoding: It is compressed: what it unpacks to could be anything.
+        BodyTooLarge, RequestTimeout: As they say.
+    """
+    if "Content-Encoding" in request.headers:
+        raise UnsupportedEncoding(
+            "Compressed request bodies are not read. Send the body without Content-Encoding."
+        )
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            await request.read()
+    except TimeoutError as error:
+        raise RequestTimeout(
+            f"The request's body did not arrive within {BODY_TIMEOUT_S:.0f} s. Send it again."
+        ) from error
+    except web.HTTPRequestEntityTooLarge as error:
+        raise BodyTooLarge(
+            "The request's body is too large. Send less, or raise `max_body_bytes` in the server's "
+            "configuration."
+        ) from error
+
+
+def _cors(request: web.Request) -> dict[str, str]:
+    return {
+        "Access-Control-Allow-Origin": request.headers.get("Origin", ""),
+        "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+        "Access-Control-Allow-Headers": "Authorization, Content-Type, X-API-Key, api-key, "
+        + ", ".join(_SDK_HEADERS),
+        "Access-Control-Expose-Headers": "X-Request-Id, X-Unilect-Ignored",
+        "Access-Control-Max-Age": "600",
+        "Vary": "Origin",
+    }
+
+
+def _host_names(config: Config) -> frozenset[str] | None:
+    """The names that a Host header may have; None for any, where every machine may call with a key."""
+    if "*" in config.allowed_hosts or config.host in ("0.0.0.0", "::", ""):
+        return None
+    names = {config.host.lower(), *(host.lower() for host in config.allowed_hosts)}
+    if ":" in config.host:
+        names.add(f"[{config.host.lower()}]")
+    return frozenset(names | _LOOPBACK_NAMES if is_loopback(config.host) else names)

@@ -1,0 +1,164 @@
+"""
+The one place that writes answers: events in, an HTTP response out, whole or as server-sent events.
+
+1. One task reads events and writes the response. aiohttp cancels it within a millisecond when the client leaves, in every
+   phase, and `aclosing` then closes the generator, which stops the backend.
+2. The status is 200 only once there is something to say: an error before the first event is an ordinary error answer.
+   The exception is a long silence: after `KEEP_ALIVE_S` a comment is sent, and what fails later is told in the stream.
+3. A broken answer is never called finished: a stream ends with its finish reasons and `[DONE]`, or with one error frame.
+4. A client that does not read stops the backend's reading; after `SLOW_CLIENT_S` it is let go.
+"""
+
+import asyncio
+from contextlib import aclosing, suppress
+from typing import Protocol
+
+from aiohttp import web
+
+from unilect.errors import UnilectError
+from unilect.events import Answer, Event, Fold, Usage
+from unilect.service import Run
+
+KEEP_ALIVE_S = 10.0  # client libraries and proxies give up after 30 to 60 s without a byte
+SLOW_CLIENT_S = 60.0
+_KEEP_ALIVE = b": keep-alive\n\n"
+_STREAM_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+
+
+class Encoder(Protocol):
+    """A dialect's words for one answer. It keeps what belongs to the answer: id, time, model."""
+
+    def encode(self, batch: list[Event]) -> bytes:
+        """The frames for a batch; empty where it has nothing to say."""
+
+    def end(self) -> bytes:
+        """The frames after the last batch."""
+
+    def error(self, error: UnilectError) -> bytes:
+        """The frame that ends a broken answer."""
+
+    def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
+        """The body of a whole answer."""
+
+
+async def respond(
+    request: web.Request, run: Run, encoder: Encoder, stream: bool
+) -> web.StreamResponse:
+    """
+    Answer a request.
+
+    Raises:
+        UnilectError: Before anything was sent; the caller turns it into an error answer.
+    """
+    if stream:
+        return await _Stream(request, run, encoder).respond()
+    folding = Fold()
+    async with aclosing(run.batches()) as batches:
+        async for batch in batches:
+            folding.add(batch)
+    body = encoder.whole(folding.answer(), run.ignored)
+    headers = {"Content-Type": "application/json"} | _headers(request, run)
+    return web.Response(body=body, headers=headers)
+
+
+class _Stream:
+    """One streamed answer."""
+
+    def __init__(self, request: web.Request, run: Run, encoder: Encoder) -> None:
+        self._request = request
+        self._run = run
+        self._encoder = encoder
+        self._response: web.StreamResponse | None = None
+        self._opening = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._last_write = self._loop.time()
+        self._writing = False
+        self._keeping_alive: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_later(KEEP_ALIVE_S, self._tick)
+
+    async def respond(self) -> web.StreamResponse:
+        """Send the answer, or the error that broke it; before the first byte errors are raised."""
+        try:
+            last = await self._send_all()
+        except UnilectError as error:
+            last = await self._broken(error)
+        except ConnectionError as error:
+            raise asyncio.CancelledError from error  # the client left in the middle of a write
+        finally:
+            self._timer.cancel()
+        response = self._response or await self._open()
+        await response.write_eof(last)
+        return response
+
+    async def _send_all(self) -> bytes:
+        """
+        Send every batch but the last.
+
+        Returns:
+            The last bytes, which go out together with the end of the body.
+        """
+        encode, last = self._encoder.encode, b""
+        async with aclosing(self._run.batches()) as batches:
+            async for batch in batches:
+                data = encode(batch)
+                if type(batch[-1]) is Usage:
+                    last = data
+                elif data:
+                    await self._write(data)
+        return last + self._encoder.end()
+
+    async def _write(self, data: bytes) -> None:
+        response = self._response or await self._open()
+        self._last_write = self._loop.time()
+        self._writing = True
+        await response.write(data)
+        self._writing = False
+
+    async def _open(self) -> web.StreamResponse:
+        """The response, its head sent once, by this task or by the keep-alive timer."""
+        async with self._opening:
+            if self._response is None:
+                headers = _STREAM_HEADERS | _headers(self._request, self._run)
+                response = web.StreamResponse(headers=headers)
+                await response.prepare(self._request)
+                self._response = response
+        return self._response
+
+    async def _broken(self, error: UnilectError) -> bytes:
+        """
+        The frame for an error in a begun stream.
+
+        Raises:
+            UnilectError: The error itself, where nothing was sent yet.
+        """
+        if self._keeping_alive is not None:
+            await self._keeping_alive
+        if self._response is None:
+            raise error
+        return self._encoder.error(error)
+
+    def _tick(self) -> None:
+        """Every KEEP_ALIVE_S: keep a silent connection alive; let a client go that does not read."""
+        silent_s = self._loop.time() - self._last_write
+        if self._writing:
+            if silent_s >= SLOW_CLIENT_S and self._request.transport is not None:
+                self._request.transport.abort()
+        elif silent_s >= KEEP_ALIVE_S / 2:
+            self._keeping_alive = self._loop.create_task(self._keep_alive())
+        self._timer = self._loop.call_later(KEEP_ALIVE_S, self._tick)
+
+    async def _keep_alive(self) -> None:
+        with suppress(ConnectionError):
+            response = await self._open()
+            await response.write(_KEEP_ALIVE)
+
+
+def _headers(request: web.Request, run: Run) -> dict[str, str]:
+    headers = {"X-Request-Id": request["id"]}
+    if run.ignored:
+        headers["X-Unilect-Ignored"] = ", ".join(run.ignored)
+    return headers
