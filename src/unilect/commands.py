@@ -113,8 +113,7 @@ def check_config(config: Path | None) -> None:
     """Say that a configuration is right, or what is wrong with it (exit code 2)."""
     settings = _or_exit(lambda: configuration.load(config), code=2)
     for name, model in (settings.models or {sources.DEMO: ModelConfig()}).items():
-        scheme, _ = _or_exit(lambda model=model: sources.split(model.source), code=2)
-        print(f"{name}: {model.source} ({scheme})")
+        print(f"{name}: {model.source}")
     _or_exit(lambda: sources.registry(settings), code=2)
     print("The configuration is right.")
 

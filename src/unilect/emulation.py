@@ -58,7 +58,8 @@ async def _completions(backend: Backend, request: CompletionRequest) -> Batches:
             "`best_of` larger than `n` cannot be streamed: the best is known at the end only.",
             param="best_of",
         )
-    parts, texts = [], []
+    parts: list[_Part] = []
+    texts: list[str | None] = []
     for prompt in request.prompts:
         text = await _text(backend, prompt) if request.echo else None
         texts.append(text)
@@ -128,8 +129,10 @@ async def _merge(backend: Backend, parts: list[_Part]) -> Batches:
                 running -= 1
             elif isinstance(item, Exception):
                 raise item
-            elif batch := [event for event in item if not isinstance(event, Usage)]:
-                yield batch
+            else:
+                batch: list[Event] = [event for event in item if not isinstance(event, Usage)]
+                if batch:
+                    yield batch
             for event in item or ():
                 if isinstance(event, Usage):
                     usages[part.index] = event

@@ -106,10 +106,10 @@ class Usage(Struct, frozen=True, gc=False):
 
 
 class Opaque(Struct, frozen=True, gc=False):
-    """A chunk of an upstream that carries only what we do not know."""
+    """A chunk of an upstream that carries only what we do not know; `index` is None where it had no choice."""
 
     extra: Extra
-    index: int = 0
+    index: int | None = None
 
 
 class Progress(Struct, frozen=True, gc=False):

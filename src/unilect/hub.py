@@ -44,7 +44,7 @@ def fetch(repo: str, file: str, on_progress: Callable[[float], None]) -> Path:
     )
     from tqdm.auto import tqdm
 
-    class Bar(tqdm):  # type: ignore[type-arg, misc]
+    class Bar(tqdm):  # type: ignore[misc]
         """Tells us, and draws nothing."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:

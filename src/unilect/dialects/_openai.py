@@ -15,6 +15,7 @@ from unilect.events import TokenLogprob, Usage
 
 encode_json = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
+_LASTING = ("system_fingerprint", "service_tier")
 
 
 class _HasOptions(Protocol):
@@ -45,16 +46,24 @@ class ChunkHead:
         self.tail = b'],"usage":null}\n\n' if self.usage_wanted else b"]}\n\n"
         self._build()
 
-    def add(self, fields: dict[str, Any]) -> None:
-        """Fields of the upstream that every later chunk shall carry too."""
-        new = {name: value for name, value in fields.items() if name not in self.meta}
-        if new:
-            self.meta |= new
-            self._build()
+    def add(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """
+        Take the upstream's fields that every later chunk carries too.
 
-    def frame(self, choices: bytes) -> bytes:
-        """A chunk with these encoded choices."""
-        return self.head + choices + self.tail
+        Returns:
+            The other fields, which belong to one chunk.
+        """
+        lasting = {name: value for name, value in fields.items() if name in _LASTING}
+        if lasting:
+            self.meta |= lasting
+            self._build()
+        return {name: value for name, value in fields.items() if name not in _LASTING}
+
+    def frame(self, choices: bytes, extra: dict[str, Any] | None = None) -> bytes:
+        """A chunk with these encoded choices, and further fields at its top."""
+        if not extra:
+            return self.head + choices + self.tail
+        return self.head + choices + b"]," + encode_json(extra)[1:-1] + self.tail[1:]
 
     def usage_frame(self, usage: Usage) -> bytes:
         """The last chunk: no choices, the usage."""
@@ -85,15 +94,12 @@ def chat_logprobs(tokens: list[TokenLogprob]) -> dict[str, Any]:
     return {"content": [_token(token, alternatives=True) for token in tokens], "refusal": None}
 
 
-def legacy_logprobs(tokens: list[TokenLogprob], offset: int) -> tuple[dict[str, Any], int]:
+def legacy_logprobs(tokens: list[TokenLogprob], offset: int) -> dict[str, Any]:
     """
     The completions' form of log probabilities.
 
     Args:
         offset: Characters of the answer before these tokens.
-
-    Returns:
-        The object, and the offset after these tokens.
     """
     offsets = []
     for token in tokens:
@@ -106,7 +112,7 @@ def legacy_logprobs(tokens: list[TokenLogprob], offset: int) -> tuple[dict[str, 
             {top.token: top.logprob for top in token.top_logprobs} for token in tokens
         ],
         "text_offset": offsets,
-    }, offset
+    }
 
 
 def ignored_object(ignored: tuple[str, ...]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from unilect.events import (
     Extra,
     Finish,
     Opaque,
+    Progress,
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
@@ -182,42 +183,46 @@ class ChatEncoder:
         )
 
     def _encode_other(self, event: Event, frames: list[bytes]) -> None:
-        match event:
-            case Usage():
-                self._usage = event
-                return
-            case TextDelta():
-                delta: dict[str, Any] = {"content": event.text}
-            case ReasoningDelta():
-                delta = {"reasoning_content": event.text, "reasoning": event.text}
-            case RefusalDelta():
-                delta = {"refusal": event.text}
-            case ToolCallDelta():
-                delta = self._tool_delta(event)
-            case Finish() | Opaque():
-                delta = {}
-            case _:
-                return
-        if event.extra is not None:
-            self._chunk.add(event.extra.chunk)
-            delta |= event.extra.delta
-        if event.index not in self._begun:
-            self._begun.add(event.index)
-            frames.append(self._chunk.frame(b'{"index":%d,' % event.index + _FIRST))
-        if (
-            isinstance(event, TextDelta)
-            and not event.text
-            and not event.logprobs
-            and not event.extra
-        ):
+        delta = self._delta(event)
+        if isinstance(event, Usage):
+            self._usage = event
+        if delta is None or isinstance(event, Usage | Progress):
             return
-        frames.append(self._chunk.frame(self._delta_choice(event, delta, event.extra)))
+        extra = event.extra
+        more = self._chunk.add(extra.chunk) if extra is not None else None
+        if isinstance(event, Opaque) and event.index is None:
+            if more:
+                frames.append(self._chunk.frame(b"", more))
+            return
+        index = event.index or 0
+        if index not in self._begun:
+            self._begun.add(index)
+            frames.append(self._chunk.frame(b'{"index":%d,' % index + _FIRST))
+        if isinstance(event, TextDelta) and not (event.text or event.logprobs or extra):
+            return
+        delta |= extra.delta if extra is not None else {}
+        frames.append(self._chunk.frame(self._delta_choice(event, delta, extra), more))
+
+    def _delta(self, event: Event) -> dict[str, Any] | None:
+        """The `delta` of an event; None for an event that has none."""
+        match event:
+            case TextDelta(text):
+                return {"content": text}
+            case ReasoningDelta(text):
+                return {"reasoning_content": text, "reasoning": text}
+            case RefusalDelta(text):
+                return {"refusal": text}
+            case ToolCallDelta():
+                return self._tool_delta(event)
+            case Finish() | Opaque():
+                return {}
+        return None
 
     def _delta_choice(self, event: Any, delta: dict[str, Any], extra: Extra | None) -> bytes:
         logprobs = getattr(event, "logprobs", None)
         reason = event.reason if isinstance(event, Finish) else None
         choice = {
-            "index": event.index,
+            "index": event.index or 0,
             "delta": delta,
             "logprobs": chat_logprobs(logprobs) if logprobs is not None else None,
             "finish_reason": self._reason(reason),

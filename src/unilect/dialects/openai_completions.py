@@ -19,7 +19,17 @@ from unilect.dialects._openai import (
 )
 from unilect.dialects._routes import Route, both
 from unilect.errors import InvalidRequest, UnilectError
-from unilect.events import Answer, Event, Finish, ReasoningDelta, TextDelta, Usage
+from unilect.events import (
+    Answer,
+    Event,
+    Extra,
+    Finish,
+    Opaque,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    Usage,
+)
 from unilect.requests import CompletionRequest
 from unilect.service import Service
 from unilect.streaming import respond
@@ -90,19 +100,7 @@ class CompletionEncoder:
 
     def encode(self, batch: list[Event]) -> bytes:
         """The frames for a batch of events."""
-        frames: list[bytes] = []
-        for event in batch:
-            match event:
-                case TextDelta(text, index, logprobs):
-                    frames.append(self._text(event, text, index, logprobs))
-                case ReasoningDelta(text, index):
-                    frames.append(self._text(event, text, index, None))
-                case Finish(reason, index):
-                    choice = self._choice(index, "", None, reason)
-                    frames.append(self._chunk.frame(encode_json(choice)))
-                case Usage():
-                    self._usage = event
-        return b"".join(frames)
+        return b"".join([self._frame(event) for event in batch])
 
     def end(self) -> bytes:
         """The usage chunk, where it was asked for, and `[DONE]`."""
@@ -121,24 +119,38 @@ class CompletionEncoder:
             text = (choice.reasoning or "") + (choice.text or "")
             logprobs = None
             if choice.logprobs is not None:
-                logprobs, _ = legacy_logprobs(choice.logprobs, 0)
+                logprobs = legacy_logprobs(choice.logprobs, 0)
             choices.append(
                 self._choice(choice.index, text, logprobs, choice.finish_reason) | choice.extra
             )
         body = {"choices": choices, "usage": usage_object(answer.usage)}
         return encode_json(self._chunk.meta | body | answer.extra | ignored_object(ignored))
 
-    def _text(self, event: Any, text: str, index: int, logprobs: Any) -> bytes:
+    def _frame(self, event: Event) -> bytes:
+        """The frame for one event; empty where it has nothing to say."""
+        extra = getattr(event, "extra", None) or Extra()
+        more = self._chunk.add(extra.chunk) if extra.chunk else None
+        match event:
+            case TextDelta(text, index, logprobs):
+                choice = self._text(text, index, logprobs)
+            case ReasoningDelta(text, index):
+                choice = self._text(text, index, None)
+            case Finish(reason, index):
+                choice = self._choice(index, "", None, reason)
+            case Opaque(_, index) if more or extra.choice:
+                choice = self._choice(index or 0, "", None, None)
+            case Usage():
+                self._usage = event
+                return b""
+            case _:
+                return b""
+        return self._chunk.frame(encode_json(choice | extra.choice), more)
+
+    def _text(self, text: str, index: int, logprobs: list[TokenLogprob] | None) -> dict[str, Any]:
         offset = self._offsets.get(index, 0)
-        legacy = None
-        if logprobs is not None:
-            legacy, _ = legacy_logprobs(logprobs, offset)
+        legacy = legacy_logprobs(logprobs, offset) if logprobs is not None else None
         self._offsets[index] = offset + len(text)
-        choice = self._choice(index, text, legacy, None)
-        if event.extra is not None:
-            self._chunk.add(event.extra.chunk)
-            choice |= event.extra.choice
-        return self._chunk.frame(encode_json(choice))
+        return self._choice(index, text, legacy, None)
 
     def _choice(self, index: int, text: str, logprobs: Any, reason: str | None) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}

@@ -20,7 +20,7 @@ from unilect import hub
 from unilect.backend import Batches, Capabilities
 from unilect.config import ModelConfig
 from unilect.engines import _gguf_request as wire
-from unilect.engines._forced_call import CallStyle, call_style, forced_call, must_call
+from unilect.engines._forced_call import call_style, forced_call, must_call
 from unilect.engines._gguf_file import GgufHead, read_head
 from unilect.engines._process import ChildProcess, python_command
 from unilect.errors import (
@@ -217,7 +217,7 @@ class GgufEngine:
     def _learn(self, props: _Props) -> None:
         """What only the loaded model knows."""
         template = self._template or props.chat_template
-        self._style: CallStyle = call_style(template)
+        self._style = call_style(template)
         parameters = dict(wire.PARAMETERS)
         if not props.chat_template_caps.get("supports_tools"):
             parameters |= dict.fromkeys(wire.TOOL_PARAMETERS, "refused")

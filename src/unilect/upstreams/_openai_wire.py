@@ -99,6 +99,8 @@ class _Chunk(Struct, forbid_unknown_fields=True):
     object: str | None = None
     created: float | None = None
     model: str | None = None
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
     prompt_progress: _Progress | None = None
 
 
@@ -129,7 +131,7 @@ class ChunkDecoder:
         self._finished: set[int] = set()
         self._usage: Usage | None = None
         self._calls: set[tuple[int, int]] = set()
-        self._sticky: dict[str, Any] = {}
+        self._told = False
 
     def decode(self, data: bytes, into: list[Event]) -> None:
         """
@@ -138,14 +140,21 @@ class ChunkDecoder:
         Raises:
             UnilectError: The chunk is an error, or is no chunk.
         """
+        extras: list[Extra | None] = []
         try:
             chunk = _fast(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             chunk, extras = self._slow(data)
-        else:
-            extras = None
+        if chunk.system_fingerprint is not None and not self._told:
+            self._told = True
+            fields = {"system_fingerprint": chunk.system_fingerprint}
+            if chunk.service_tier is not None:
+                fields["service_tier"] = chunk.service_tier
+            into.append(Opaque(Extra(fields)))
         if chunk.prompt_progress is not None:
             into.append(Progress(chunk.prompt_progress.processed, chunk.prompt_progress.total))
+        if not chunk.choices and extras:
+            into.append(Opaque(extras[0] or Extra(), None))
         for position, choice in enumerate(chunk.choices):
             self._choice(choice, extras[position] if extras else None, into)
         if chunk.usage is not None:
@@ -176,7 +185,6 @@ class ChunkDecoder:
         index, logprobs = choice.index, _logprobs(choice.logprobs)
         delta = choice.delta
         self._begun.add(index)
-        before = len(into)
         if delta is None:
             if choice.text or logprobs:
                 into.append(TextDelta(choice.text or "", index, logprobs))
@@ -198,8 +206,6 @@ class ChunkDecoder:
             extra = None
         if extra is not None:
             into.append(Opaque(extra, index))
-        elif len(into) == before and delta is not None and delta.content == "":
-            into.append(TextDelta("", index))
 
     def _tool_call(
         self, number: int, id: str | None, function: _Function | None, index: int
@@ -231,23 +237,14 @@ class ChunkDecoder:
             chunk = msgspec.convert(raw, _Chunk, strict=False)
         except msgspec.ValidationError as error:
             raise BackendError("The model's server sent a frame that is no chunk.") from error
-        self._spread(chunk_extra, chunk, extras)
+        if chunk_extra:
+            if not chunk.choices:
+                return chunk, [Extra(chunk_extra)]
+            old = extras[0] or Extra()
+            extras[0] = Extra(chunk_extra, old.choice, old.delta)
         return chunk, extras
 
-    def _spread(self, fields: dict[str, Any], chunk: _Chunk, extras: list[Extra | None]) -> None:
-        """Unknown fields of the chunk travel with its first choice; what only repeats itself travels once."""
-        new = {k: v for k, v in fields.items() if self._sticky.get(k, _UNSEEN) != v}
-        self._sticky.update(new)
-        if not new:
-            return
-        if not chunk.choices:
-            chunk.choices.append(_Choice())
-            extras.append(None)
-        old = extras[0] or Extra()
-        extras[0] = Extra(new, old.choice, old.delta)
 
-
-_UNSEEN = object()
 _fast = msgspec.json.Decoder(_Chunk).decode
 
 
