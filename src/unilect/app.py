@@ -40,10 +40,11 @@ def create_app(
     for route in routes:
         app.router.add_route(route.method, route.path, route.handler)
 
-    async def stop_backends(app: web.Application) -> None:
+    async def clean_up(app: web.Application) -> None:
         await registry.aclose()
+        guard.log.flush()
 
-    app.on_cleanup.append(stop_backends)
+    app.on_cleanup.append(clean_up)
     return app
 
 

@@ -4,7 +4,7 @@ What chat and plain completions of OpenAI's API have in common on the way out: i
 Source: https://platform.openai.com/docs/api-reference
 """
 
-import secrets
+import random
 import time
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from unilect.events import TokenLogprob, Usage
 
 encode_json = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
+_random = random.Random()  # seeded by the system; ids must be unique, and guard nothing
 _LASTING = ("system_fingerprint", "service_tier")
 
 
@@ -35,7 +36,7 @@ class ChunkHead:
     __slots__ = ("head", "id", "meta", "tail", "usage_wanted")
 
     def __init__(self, prefix: str, kind: str, model: str, request: _HasOptions) -> None:
-        self.id = prefix + secrets.token_hex(12)
+        self.id = f"{prefix}{_random.getrandbits(96):024x}"
         self.usage_wanted = request.wants_usage_chunk
         self.meta: dict[str, Any] = {
             "id": self.id,

@@ -3,7 +3,7 @@ What stands before every route, the unknown ones too: Host, Origin, key; and wha
 
 1. It reads headers only, never a rebuilt URL, and compares the matched route's own path (a client cannot spell it).
 2. Every error leaves in the one envelope of errors.py: ours, aiohttp's, and our flaws.
-3. One line a request in the log, with control characters escaped; never its text.
+3. One line a request in the log, with control characters escaped (`repr`); never its text.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from unilect.errors import (
     UnilectError,
     UnsupportedEncoding,
 )
+from unilect.gateway.access_log import AccessLog
 from unilect.gateway.keys import Keys
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger("unilect")
-access = logging.getLogger("unilect.access")
 BODY_TIMEOUT_S = 30.0
 _HAS_PORT = re.compile(r":\d*$")
 _SDK_HEADERS = (  # what the official JavaScript client sends from a browser
@@ -62,10 +62,12 @@ class Guard:
 
     Attributes:
         active: Requests that are being answered.
+        log: The access log.
     """
 
     def __init__(self, config: Config, public: Collection[str]) -> None:
         self.active = 0
+        self.log = AccessLog()
         self._keys = Keys(config.api_keys)
         self._public = frozenset(public)
         self._hosts = _host_names(config)
@@ -98,8 +100,11 @@ class Guard:
             return response
         finally:
             self.active -= 1
-            if access.isEnabledFor(logging.INFO):
-                self._log(request, caller, status, time.perf_counter() - start)
+            if self.log.on:
+                self.log.add(
+                    f"{request['id']} {request.method} {request.path[:200]!r} {status} "
+                    f"{(time.perf_counter() - start) * 1000:.1f} ms {caller}"
+                )
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """
@@ -182,18 +187,6 @@ class Guard:
         body = msgspec.json.encode(error.envelope())
         return web.Response(status=error.status, body=body, headers=headers)
 
-    def _log(self, request: web.Request, caller: str, status: int, seconds: float) -> None:
-        """One line, which no client can break: `repr` escapes control characters."""
-        access.info(
-            "%s %s %r %d %.1f ms %s",
-            request["id"],
-            request.method,
-            request.path[:200],
-            status,
-            seconds * 1000,
-            caller,
-        )
-
 
 async def _read(request: web.Request) -> None:
     """
@@ -208,6 +201,9 @@ async def _read(request: web.Request) -> None:
             "Compressed request bodies are not read. Send the body without Content-Encoding."
         )
     try:
+        if request.content.is_eof():  # all of it came with the head, as nearly always
+            await request.read()
+            return
         async with asyncio.timeout(BODY_TIMEOUT_S):
             await request.read()
     except TimeoutError as error:

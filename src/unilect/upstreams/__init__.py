@@ -1,1 +1,1 @@
-"""Servers that already run, one file per protocol. Only this package knows aiohttp's client."""
+"""Servers that already run, one file per protocol."""

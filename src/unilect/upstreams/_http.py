@@ -1,40 +1,48 @@
 """
-A connection to one server: the single border where aiohttp's client errors become ours.
+One server that answers JSON and event streams: the single border where its failures become our errors.
 
 Every request gets a fresh connection unless told otherwise: an upstream that sends one answer too many on a kept connection
-would give it to the next request, and llama-server closes after each stream without saying so. Redirects are never followed
-(they would carry prompts and keys elsewhere), nothing is decompressed, and no proxy is taken from the environment.
+could give it to the next request, and llama-server closes after each stream without saying so. Redirects are never followed:
+they would carry prompts and keys elsewhere.
 """
 
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
-from yarl import URL
 
 from unilect.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
+    ConfigError,
     ContextLengthExceeded,
     InvalidRequest,
     RateLimited,
     UnilectError,
 )
+from unilect.upstreams._http1 import (
+    Address,
+    Connection,
+    ProtocolError,
+    Response,
+    Silence,
+    exchange,
+)
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
-_SKIPPED_HEADERS = ("User-Agent", "Accept", "Accept-Encoding")
+MAX_IDLE = 64  # kept connections to one server
 _PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+-]+){2,}|[A-Za-z]:\\\S+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
 
 
 class HttpServer:
     """
-    One server that answers JSON and event streams.
+    A server, and the connections to it.
 
     Args:
         base: Its base URL; a path in it is kept. For a unix socket, the host does not matter.
@@ -42,6 +50,9 @@ class HttpServer:
         socket_path: The unix socket that it listens on, instead of the URL's host.
         timeout_s: The longest silence before and between the bytes of an answer.
         reuse_connections: Keep connections open between requests.
+
+    Raises:
+        ConfigError: The URL or a header is wrong.
     """
 
     def __init__(
@@ -53,17 +64,21 @@ class HttpServer:
         timeout_s: float = 300.0,
         reuse_connections: bool = False,
     ) -> None:
+        try:
+            url = urlsplit(base.rstrip("/"))
+            port = url.port or (443 if url.scheme == "https" else 80)
+        except ValueError as error:
+            raise ConfigError(f"{base}: this is no URL.") from error
+        if url.scheme not in ("http", "https") or not url.hostname or not base.isascii():
+            raise ConfigError(f"{base}: expected a URL such as http://host:8000/v1.")
         self.base = base.rstrip("/")
-        self._headers = {
-            "Content-Type": "application/json",
-            "Accept-Encoding": "identity",
-            **(headers or {}),
-        }
-        self._socket_path = socket_path
+        self._address = Address(url.hostname, port, url.scheme == "https", socket_path)
+        self._path = url.path
         self._timeout_s = timeout_s
         self._reuse = reuse_connections
-        self._urls: dict[str, URL] = {}
-        self._session: aiohttp.ClientSession | None = None
+        self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
+        self._head = _head(url.netloc.rpartition("@")[2], headers or {}, reuse_connections)
 
     async def post(self, path: str, body: bytes) -> bytes:
         """
@@ -72,11 +87,11 @@ class HttpServer:
         Raises:
             UnilectError: As `raise_for_answer` says, or the server could not be reached.
         """
-        return await self._whole("POST", path, body)
+        return await self._whole(self._request("POST", path, body))
 
     async def get(self, path: str) -> bytes:
         """GET and read the whole answer; errors as in `post`."""
-        return await self._whole("GET", path, None)
+        return await self._whole(self._request("GET", path, b""))
 
     async def stream(self, path: str, body: bytes) -> AsyncGenerator[bytes, None]:
         """
@@ -86,65 +101,89 @@ class HttpServer:
             UnilectError: As in `post`; before the first byte when the status is not 200.
         """
         with translated_errors():
-            async with self._request("POST", path, body) as response:
-                kind = response.headers.get("Content-Type", "")
+            connection, response = await self._exchange(self._request("POST", path, body))
+            try:
+                kind = response.headers.get("content-type", "")
                 if response.status != 200 or not kind.startswith("text/event-stream"):
                     raise_for_answer(response.status, response.headers, await _body(response))
                     raise BackendError(
                         "The backend answered a request for a stream with something else "
-                        f"({kind.partition(';')[0] or 'no content type'})."
+                        f"({clean(kind.partition(';')[0] or 'no content type')})."
                     )
-                try:
-                    while data := await response.content.readany():
-                        yield data
-                except BaseException:
-                    response.close()
-                    raise
+                async for data in response.body():
+                    yield data
+            finally:
+                self._release(connection, response.complete)
 
     async def aclose(self) -> None:
-        """Close all connections."""
-        if self._session is not None:
-            session, self._session = self._session, None
-            await session.close()
+        """Close all connections; running requests break off."""
+        for connection in list(self._open):
+            connection.close()
+        self._idle.clear()
 
-    async def _whole(self, method: str, path: str, body: bytes | None) -> bytes:
+    async def _whole(self, request: bytes) -> bytes:
         with translated_errors():
-            async with self._request(method, path, body) as response:
+            connection, response = await self._exchange(request)
+            try:
                 answer = await _body(response)
                 raise_for_answer(response.status, response.headers, answer)
                 return answer
+            finally:
+                self._release(connection, response.complete)
 
-    def _request(self, method: str, path: str, body: bytes | None) -> Any:
-        url = self._urls.get(path)
-        if url is None:
-            url = self._urls[path] = URL(self.base + path)
-        if self._session is None:
-            self._session = self._open()
-        return self._session.request(method, url, data=body, allow_redirects=False)
+    async def _exchange(self, request: bytes) -> tuple[Connection, Response]:
+        """The head of the answer; a kept connection that turns out to be closed is no failure."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_fresh:
+                try:
+                    return connection, await self._answer(connection, request)
+                except ConnectionError:
+                    continue
+            self._release(connection, reusable=False)
+        connection = await self._address.connect(CONNECT_TIMEOUT_S)
+        self._open.add(connection)
+        return connection, await self._answer(connection, request)
 
-    def _open(self) -> aiohttp.ClientSession:
-        connector: aiohttp.BaseConnector
-        if self._socket_path is not None:
-            connector = aiohttp.UnixConnector(
-                self._socket_path, force_close=not self._reuse, limit=0
-            )
+    async def _answer(self, connection: Connection, request: bytes) -> Response:
+        try:
+            return await exchange(connection, request, self._timeout_s)
+        except BaseException:
+            self._release(connection, reusable=False)
+            raise
+
+    def _release(self, connection: Connection, reusable: bool) -> None:
+        if reusable and self._reuse and connection.is_fresh and len(self._idle) < MAX_IDLE:
+            self._idle.append(connection)
         else:
-            connector = aiohttp.TCPConnector(force_close=not self._reuse, limit=0)
-        return aiohttp.ClientSession(
-            connector=connector,
-            headers=self._headers,
-            skip_auto_headers=_SKIPPED_HEADERS,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
-            read_bufsize=2**18,
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=self._timeout_s
-            ),
+            self._open.discard(connection)
+            connection.close()
+
+    def _request(self, method: str, path: str, body: bytes) -> bytes:
+        return b"%s %s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (
+            method.encode(),
+            (self._path + path).encode(),
+            self._head,
+            len(body),
+            body,
         )
 
 
-async def _body(response: aiohttp.ClientResponse) -> bytes:
+def _head(host: str, headers: Mapping[str, str], reuse: bool) -> bytes:
+    lines = {
+        "Host": host,
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json",
+        "Connection": "keep-alive" if reuse else "close",
+        **headers,
+    }
+    for name, value in lines.items():
+        if not re.fullmatch(r"[A-Za-z0-9-]+", name) or not re.fullmatch(r"[\x20-\x7e]*", value):
+            raise ConfigError(f"The header {name[:50]!r} for an upstream is not a valid one.")
+    return "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode()
+
+
+async def _body(response: Response) -> bytes:
     """
     The whole body of an answer.
 
@@ -152,10 +191,9 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
         BackendError: It is longer than MAX_BODY_BYTES.
     """
     pieces, size = [], 0
-    while data := await response.content.readany():
+    async for data in response.body():
         size += len(data)
         if size > MAX_BODY_BYTES:
-            response.close()
             raise BackendError(f"The backend's answer is longer than {MAX_BODY_BYTES} bytes.")
         pieces.append(data)
     return b"".join(pieces)
@@ -163,20 +201,27 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """aiohttp's client errors, and the operating system's, as ours."""
+    """The client's errors, and the operating system's, as ours."""
     try:
         yield
-    except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
-        raise BackendUnavailable(
-            "The model's server cannot be reached. Try again, or ask its operator.",
-            retry_after_s=1,
-        ) from error
-    except (TimeoutError, aiohttp.ServerTimeoutError) as error:
+    except (Silence, TimeoutError) as error:
         raise BackendTimeout(
             "The model's server was silent for too long; the answer was given up."
         ) from error
-    except (aiohttp.ClientError, OSError) as error:
+    except ProtocolError as error:
+        raise BackendError(f"The model's server broke the protocol: {error}.") from error
+    except ConnectionRefusedError as error:
+        raise _unreachable() from error
+    except ConnectionError as error:
         raise BackendError("The model's server broke off in the middle of its answer.") from error
+    except OSError as error:
+        raise _unreachable() from error
+
+
+def _unreachable() -> BackendUnavailable:
+    return BackendUnavailable(
+        "The model's server cannot be reached. Try again, or ask its operator.", retry_after_s=1
+    )
 
 
 def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -196,7 +241,7 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
         return
     if status in (400, 404, 409, 413, 422):
         raise refused_request(body)
-    retry_after_s = _seconds(headers.get("Retry-After"))
+    retry_after_s = _seconds(headers.get("retry-after"))
     if status == 429:
         raise RateLimited(
             "The model's server is over its limit. Try again later.", retry_after_s=retry_after_s

@@ -29,20 +29,22 @@ from unilect.events import (
 )
 from unilect.upstreams._http import clean, refused_request, too_long
 
+DONE = b"[DONE]"
 
-class _Function(Struct):
+
+class _Function(Struct, gc=False):
     name: str | None = None
     arguments: str | None = None
 
 
-class _ToolDelta(Struct):
+class _ToolDelta(Struct, gc=False):
     index: int = 0
     id: str | None = None
     type: str | None = None
     function: _Function | None = None
 
 
-class _Delta(Struct, forbid_unknown_fields=True):
+class _Delta(Struct, forbid_unknown_fields=True, gc=False):
     role: str | None = None
     content: str | None = None
     reasoning_content: str | None = None
@@ -52,7 +54,7 @@ class _Delta(Struct, forbid_unknown_fields=True):
     function_call: _Function | None = None
 
 
-class _Logprobs(Struct):
+class _Logprobs(Struct, gc=False):
     """Chat's form has `content`, the completions' form the other four."""
 
     content: list[TokenLogprob] | None = None
@@ -63,7 +65,7 @@ class _Logprobs(Struct):
     text_offset: list[int] | None = None
 
 
-class _Choice(Struct, forbid_unknown_fields=True):
+class _Choice(Struct, forbid_unknown_fields=True, gc=False):
     index: int = 0
     delta: _Delta | None = None
     text: str | None = None
@@ -71,15 +73,15 @@ class _Choice(Struct, forbid_unknown_fields=True):
     finish_reason: str | None = None
 
 
-class _PromptDetails(Struct):
+class _PromptDetails(Struct, gc=False):
     cached_tokens: int | None = None
 
 
-class _CompletionDetails(Struct):
+class _CompletionDetails(Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Struct):
+class _Usage(Struct, gc=False):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
@@ -87,12 +89,12 @@ class _Usage(Struct):
     completion_tokens_details: _CompletionDetails | None = None
 
 
-class _Progress(Struct):
+class _Progress(Struct, gc=False):
     total: int
     processed: int
 
 
-class _Chunk(Struct, forbid_unknown_fields=True):
+class _Chunk(Struct, forbid_unknown_fields=True, gc=False):
     choices: list[_Choice] = []
     usage: _Usage | None = None
     id: str | None = None
@@ -123,7 +125,6 @@ _REASONS: dict[str, FinishReason] = {
 class ChunkDecoder:
     """
     Decodes the chunks of one stream; it remembers which tool calls have begun and which choices have finished.
-
     """
 
     def __init__(self) -> None:
@@ -133,18 +134,53 @@ class ChunkDecoder:
         self._calls: set[tuple[int, int]] = set()
         self._told = False
 
-    def decode(self, data: bytes, into: list[Event]) -> None:
+    def decode(self, frames: list[bytes], into: list[Event]) -> bool:
         """
-        Append the events of one chunk.
+        Append the events of frames. All are decoded in one call, and one by one only where that fails.
+
+        Returns:
+            True when `[DONE]` was among them.
 
         Raises:
-            UnilectError: The chunk is an error, or is no chunk.
+            UnilectError: A frame is an error, or is no chunk. What came before it has been appended.
         """
-        extras: list[Extra | None] = []
+        done = DONE in frames
+        if done:
+            frames = [frame for frame in frames if frame != DONE]
         try:
-            chunk = _fast(data)
+            chunks = _fast(b"[" + b",".join(frames) + b"]")
         except (msgspec.DecodeError, UnicodeDecodeError):
-            chunk, extras = self._slow(data)
+            for frame in frames:
+                self._chunk(*self._slow(frame), into)
+            return done
+        for chunk in chunks:
+            if len(chunk.choices) == 1 and self._is_plain(chunk):
+                choice = chunk.choices[0]
+                into.append(TextDelta(choice.delta.content, choice.index))  # type: ignore[union-attr, arg-type]
+            else:
+                self._chunk(chunk, [], into)
+        return done
+
+    def _is_plain(self, chunk: _Chunk) -> bool:
+        """True for a chunk with a piece of text and nothing else, as nearly all are."""
+        choice = chunk.choices[0]
+        delta = choice.delta
+        return (
+            delta is not None
+            and bool(delta.content)
+            and choice.finish_reason is None
+            and choice.logprobs is None
+            and delta.reasoning_content is None
+            and delta.reasoning is None
+            and delta.tool_calls is None
+            and delta.refusal is None
+            and delta.function_call is None
+            and chunk.usage is None
+            and (self._told or chunk.system_fingerprint is None)
+            and choice.index in self._begun
+        )
+
+    def _chunk(self, chunk: _Chunk, extras: list[Extra | None], into: list[Event]) -> None:
         if chunk.system_fingerprint is not None and not self._told:
             self._told = True
             fields = {"system_fingerprint": chunk.system_fingerprint}
@@ -245,7 +281,7 @@ class ChunkDecoder:
         return chunk, extras
 
 
-_fast = msgspec.json.Decoder(_Chunk).decode
+_fast = msgspec.json.Decoder(list[_Chunk]).decode
 
 
 def _split(choice: Any) -> tuple[dict[str, Any], Extra | None]:

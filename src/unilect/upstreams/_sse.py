@@ -35,19 +35,18 @@ class FrameReader:
         """
         if self._ends_in_cr or b"\r" in data:
             data = self._without_cr(data)
-        *blocks, self._rest = (self._rest + data).split(b"\n\n")
+        if self._rest:
+            data = self._rest + data
+        end = data.rfind(b"\n\n") + 2
+        if end == 1:
+            end = 0
+        whole, self._rest = data[:end], data[end:]
         if len(self._rest) > self._limit_bytes:
             raise BackendError(
                 f"The backend sent a frame of more than {self._limit_bytes} bytes; "
                 "the answer was given up."
             )
-        frames = []
-        for block in blocks:
-            if block.startswith(b"data: ") and b"\n" not in block:
-                frames.append(block[6:])
-            elif (frame := _parse(block)) is not None:
-                frames.append(frame)
-        return frames
+        return _frames(whole) if whole else []
 
     def end(self) -> list[bytes]:
         """The frame that the end of the stream completes, if any."""
@@ -61,6 +60,16 @@ class FrameReader:
         if self._ends_in_cr:
             data = data[:-1]
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _frames(whole: bytes) -> list[bytes]:
+    """The data of whole blocks. Where each is one `data:` line, as nearly always, no block is looked at by itself."""
+    if whole.startswith(b"data: "):
+        frames = whole[6:-2].split(b"\n\ndata: ")
+        if whole.count(b"\n") == 2 * len(frames):
+            return frames
+    parsed = (_parse(block) for block in whole.split(b"\n\n"))
+    return [frame for frame in parsed if frame is not None]
 
 
 def _parse(block: bytes) -> bytes | None:

@@ -16,10 +16,9 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
-from yarl import URL
 
 from unilect.backend import Batches, Capabilities
-from unilect.errors import BackendError, ConfigError, UnilectError
+from unilect.errors import BackendError, UnilectError
 from unilect.events import Event
 from unilect.requests import (
     ChatRequest,
@@ -34,7 +33,6 @@ from unilect.upstreams._http import HttpServer
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams._sse import FrameReader
 
-_DONE = b"[DONE]"
 _TRUE = Raw(b"true")
 _USAGE = Raw(b'{"include_usage":true}')
 
@@ -123,7 +121,7 @@ async def stream(
         async for data in chunks:
             batch: list[Event] = []
             try:
-                done = _decode(reader.feed(data), decoder, batch) or done
+                done = decoder.decode(reader.feed(data), batch) or done
             except UnilectError:
                 if batch:
                     yield batch
@@ -131,20 +129,10 @@ async def stream(
             if batch:
                 yield batch
     batch = []
-    done = _decode(reader.end(), decoder, batch) or done
+    done = decoder.decode(reader.end(), batch) or done
     batch.extend(decoder.end(done))
     if batch:
         yield batch
-
-
-def _decode(frames: list[bytes], decoder: ChunkDecoder, into: list[Event]) -> bool:
-    done = False
-    for frame in frames:
-        if frame == _DONE:
-            done = True
-        else:
-            decoder.decode(frame, into)
-    return done
 
 
 def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
@@ -226,8 +214,6 @@ def backend(place: Place) -> OpenAIUpstream:
     """The upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
     config = place.config
     base = f"{place.scheme.removeprefix('openai+')}:{place.location}"
-    if not URL(base).host:
-        raise ConfigError(f"{base}: this URL names no host.")
     headers = {}
     if config.api_key is not None:
         bearer = config.api_key_header.lower() == "authorization"
