@@ -20,6 +20,7 @@ from unilect.errors import BackendError
 from unilect.events import Event, Finish, TextDelta, ToolCallDelta, Usage
 from unilect.requests import ChatRequest, ToolChoice
 from unilect.upstreams._http import HttpServer
+from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams.openai import stream
 
 _NAME_TOKENS = 64
@@ -113,7 +114,8 @@ async def _choose(
 
 
 async def _stream(server: HttpServer, body: dict[str, Any]) -> AsyncIterator[list[Event]]:
-    async with aclosing(stream(server, "/v1/completions", msgspec.json.encode(body))) as batches:
+    batches = stream(server, "/v1/completions", msgspec.json.encode(body), ChunkDecoder())
+    async with aclosing(batches):
         async for batch in batches:
             yield batch
 

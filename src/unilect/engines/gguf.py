@@ -39,6 +39,7 @@ from unilect.requests import (
 )
 from unilect.sources import Place
 from unilect.upstreams._http import HttpServer
+from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams.openai import decode_embeddings, stream
 
 MAX_DEFAULT_CONTEXT = 8192
@@ -200,12 +201,13 @@ class GgufEngine:
     async def _batches(
         self, server: HttpServer, request: ChatRequest | CompletionRequest
     ) -> Batches:
+        decoder = ChunkDecoder(joined=not request.stream)
         if isinstance(request, CompletionRequest):
             body = wire.completion_body(request, self._lora_list())
-            return stream(server, "/v1/completions", msgspec.json.encode(body))
+            return stream(server, "/v1/completions", msgspec.json.encode(body), decoder)
         body = wire.chat_body(request, self._lora_list())
         if not must_call(request):
-            return stream(server, "/v1/chat/completions", msgspec.json.encode(body))
+            return stream(server, "/v1/chat/completions", msgspec.json.encode(body), decoder)
         rendered = await server.post(
             "/apply-template", msgspec.json.encode(wire.template_body(request))
         )

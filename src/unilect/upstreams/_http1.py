@@ -11,6 +11,7 @@ Source: https://www.rfc-editor.org/rfc/rfc9112
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator
+from functools import lru_cache
 from typing import cast
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -364,6 +365,7 @@ class ChunkedBody:
             self._pending = data
 
 
+@lru_cache(1024)  # a stream's chunks have a few sizes, over and over
 def _chunk_size(line: bytes) -> int:
     digits = line.partition(b";")[0].strip()
     if not digits or len(digits) > 8 or not _HEX.issuperset(digits):

@@ -125,9 +125,13 @@ _REASONS: dict[str, FinishReason] = {
 class ChunkDecoder:
     """
     Decodes the chunks of one stream; it remembers which tool calls have begun and which choices have finished.
+
+    Args:
+        joined: Join the pieces of text that one read brought: for an answer that nobody sees before it is whole.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, joined: bool = False) -> None:
+        self._joined = joined
         self._begun: set[int] = set()
         self._finished: set[int] = set()
         self._usage: Usage | None = None
@@ -153,32 +157,46 @@ class ChunkDecoder:
             for frame in frames:
                 self._chunk(*self._slow(frame), into)
             return done
+        texts: list[str] = []
         for chunk in chunks:
-            if len(chunk.choices) == 1 and self._is_plain(chunk):
-                choice = chunk.choices[0]
-                into.append(TextDelta(choice.delta.content, choice.index))  # type: ignore[union-attr, arg-type]
-            else:
+            text = self._plain_text(chunk)
+            if text is None:
+                self._flush(texts, into)
                 self._chunk(chunk, [], into)
+            elif self._joined:
+                texts.append(text)
+            else:
+                into.append(TextDelta(text))
+        self._flush(texts, into)
         return done
 
-    def _is_plain(self, chunk: _Chunk) -> bool:
-        """True for a chunk with a piece of text and nothing else, as nearly all are."""
+    def _flush(self, texts: list[str], into: list[Event]) -> None:
+        if texts:
+            into.append(TextDelta("".join(texts)))
+            texts.clear()
+
+    def _plain_text(self, chunk: _Chunk) -> str | None:
+        """The text of a chunk that adds to choice 0 and says nothing else, as nearly all do; else None."""
+        if len(chunk.choices) != 1 or chunk.usage is not None:
+            return None
         choice = chunk.choices[0]
         delta = choice.delta
-        return (
-            delta is not None
-            and bool(delta.content)
-            and choice.finish_reason is None
-            and choice.logprobs is None
-            and delta.reasoning_content is None
-            and delta.reasoning is None
-            and delta.tool_calls is None
-            and delta.refusal is None
-            and delta.function_call is None
-            and chunk.usage is None
-            and (self._told or chunk.system_fingerprint is None)
-            and choice.index in self._begun
-        )
+        if (
+            delta is None
+            or not delta.content
+            or choice.index != 0
+            or choice.finish_reason is not None
+            or choice.logprobs is not None
+            or delta.reasoning_content is not None
+            or delta.reasoning is not None
+            or delta.tool_calls is not None
+            or delta.refusal is not None
+            or delta.function_call is not None
+            or 0 not in self._begun
+            or (chunk.system_fingerprint is not None and not self._told)
+        ):
+            return None
+        return delta.content
 
     def _chunk(self, chunk: _Chunk, extras: list[Extra | None], into: list[Event]) -> None:
         if chunk.system_fingerprint is not None and not self._told:

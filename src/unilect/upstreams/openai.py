@@ -10,7 +10,6 @@ Source: https://platform.openai.com/docs/api-reference
 
 import base64
 from array import array
-from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -60,13 +59,10 @@ class OpenAIUpstream:
         if self._model is None:
             self._model = _first_model(await self._server.get("/models"))
 
-    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+    def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
-        chat = isinstance(request, ChatRequest)
-        path = "/chat/completions" if chat else "/completions"
-        async with aclosing(stream(self._server, path, self._body(request))) as batches:
-            async for batch in batches:
-                yield batch
+        path = "/chat/completions" if isinstance(request, ChatRequest) else "/completions"
+        return stream(self._server, path, self._body(request), ChunkDecoder(not request.stream))
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
@@ -105,7 +101,7 @@ async def stream(
     server: HttpServer,
     path: str,
     body: bytes,
-    decoder_class: Callable[[], ChunkDecoder] = ChunkDecoder,
+    decoder: ChunkDecoder,
 ) -> Batches:
     """
     POST a request for a stream and yield its events.
@@ -115,8 +111,7 @@ async def stream(
     Raises:
         UnilectError: As `HttpServer.stream` and `ChunkDecoder.decode`; BackendError when the stream was cut.
     """
-    reader, decoder = FrameReader(), decoder_class()
-    done = False
+    reader, done = FrameReader(), False
     async with aclosing(server.stream(path, body)) as chunks:
         async for data in chunks:
             batch: list[Event] = []
