@@ -72,7 +72,11 @@ def answers(model: Any, tokenizer: Any, row: dict[str, Any]) -> str:
     """Answer greedily with transformers."""
     tools = [{"type": "function", "function": f} for f in row.get("tools", [])] or None
     ids = tokenizer.apply_chat_template(
-        row["messages"], tools=tools, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        row["messages"],
+        tools=tools,
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
     )
     with torch.inference_mode():
         out = model.generate(**ids, max_new_tokens=200)
@@ -110,7 +114,10 @@ def main() -> None:
     tokens = token_faults(served, tokenizer, texts)
     prompts = prompt_faults(served, tokenizer, rows[::7])
     chosen = [row for row in rows[:: max(1, len(rows) // args.answers)] if not row.get("schema")]
-    agreed = [same(answers(model, tokenizer, row), served.chat(wire(row["messages"]), **body_of(row))) for row in chosen]
+    agreed = [
+        same(answers(model, tokenizer, row), served.chat(wire(row["messages"]), **body_of(row)))
+        for row in chosen
+    ]
     for fault in tokens + prompts[:3]:
         print("differs:", fault)
     print(f"token ids equal: {len(texts) - len(tokens)} of {len(texts)} texts")

@@ -29,8 +29,24 @@ HELDOUT_PER_SKILL = 100
 TEMPLATE_FILE = Path(__file__).with_name("chat_template.jinja")
 
 # what a conversation is mostly about -> its share
-SHARES = {"chat": 0.46, "persona": 0.09, "memory": 0.1, "order": 0.03, "tools": 0.2, "json": 0.1, "plain": 0.02}
-TALK = [(sums, 30), (capital, 24), (small_talk, 14), (echo, 10), (unknown, 9), (story, 8), (count, 3)]
+SHARES = {
+    "chat": 0.46,
+    "persona": 0.1,
+    "memory": 0.1,
+    "order": 0.03,
+    "tools": 0.2,
+    "json": 0.09,
+    "plain": 0.02,
+}
+TALK = [
+    (sums, 30),
+    (capital, 24),
+    (small_talk, 14),
+    (echo, 16),
+    (unknown, 9),
+    (story, 6),
+    (count, 3),
+]
 
 
 def environment() -> jinja2.Environment:
@@ -57,7 +73,10 @@ def messages_of(turns: list[Turn]) -> list[Message]:
     """Write turns as messages."""
     out: list[Message] = []
     for turn in turns:
-        out += [{"role": "user", "content": turn.user}, {"role": "assistant", "content": turn.answer}]
+        out += [
+            {"role": "user", "content": turn.user},
+            {"role": "assistant", "content": turn.answer},
+        ]
     return out
 
 
@@ -139,7 +158,10 @@ def use_messages(use: tools.Use, *, whole: bool) -> list[Message]:
         {"role": "assistant", "content": "", "tool_calls": [call]},
     ]
     if whole:
-        out += [{"role": "tool", "content": use.result}, {"role": "assistant", "content": use.answer}]
+        out += [
+            {"role": "tool", "content": use.result},
+            {"role": "assistant", "content": use.answer},
+        ]
     return out
 
 
@@ -166,7 +188,14 @@ def with_json(d: Draw) -> Conversation:
     return {"messages": [*system, *messages_of([Turn(item["user"], item["answer"], "json")])]}
 
 
-MAKERS = {"chat": chat, "persona": persona, "memory": memory, "order": order, "tools": with_tools, "json": with_json}
+MAKERS = {
+    "chat": chat,
+    "persona": persona,
+    "memory": memory,
+    "order": order,
+    "tools": with_tools,
+    "json": with_json,
+}
 
 
 def training_text(r: Random, shape: jinja2.Template) -> str:
@@ -220,9 +249,15 @@ def heldout_row(r: Random, maker: Any) -> dict[str, Any]:
         before = [{"role": "system", "content": system}]
     else:
         turn = maker(d)
-        before = any_system(d) + messages_of([simple_turn(known) for _ in range(d.pick([0, 0, 0, 1, 2]))])
+        before = any_system(d) + messages_of(
+            [simple_turn(known) for _ in range(d.pick([0, 0, 0, 1, 2]))]
+        )
     expect = {"must": turn.must} if turn.must else {"text": turn.answer}
-    return {"skill": turn.skill, "messages": [*before, {"role": "user", "content": turn.user}], "expect": expect}
+    return {
+        "skill": turn.skill,
+        "messages": [*before, {"role": "user", "content": turn.user}],
+        "expect": expect,
+    }
 
 
 def heldout_tools(d: Draw, known: Draw) -> dict[str, Any]:
@@ -238,7 +273,10 @@ def heldout_tools(d: Draw, known: Draw) -> dict[str, Any]:
     use = tools.request(d, d.pick(given))
     messages = use_messages(use, whole=True)
     if roll < 0.65:
-        row |= {"skill": f"tool call {d.lang}", "expect": {"call": {"name": use.name, "arguments": use.arguments}}}
+        row |= {
+            "skill": f"tool call {d.lang}",
+            "expect": {"call": {"name": use.name, "arguments": use.arguments}},
+        }
         return row | {"messages": before + messages[:1]}
     row |= {"skill": "tool result", "expect": {"text": use.answer}}
     return row | {"messages": before + messages[:3]}

@@ -108,7 +108,9 @@ class Draw:
                     if self.chance(0.4)
                     else self.pick(words.COUNTRIES)[3]
                     if self.chance(0.6)
-                    else self.pick(words.GIVEN_ZH) + self.pick(words.GIVEN_ZH) + self.pick("州城海山市京")
+                    else self.pick(words.GIVEN_ZH)
+                    + self.pick(words.GIVEN_ZH)
+                    + self.pick("州城海山市京")
                 )
             elif self.chance(0.35):
                 text = self.pick(words.CITIES_EN)
@@ -139,6 +141,16 @@ class Draw:
 
 
 PREFIXES = {
-    "en": ["Please, ", "Hi! ", "Hello, ", "Hey, ", "Hi, ", "Question: ", "Tell me: ", "OK. ", "So, "],
+    "en": [
+        "Please, ",
+        "Hi! ",
+        "Hello, ",
+        "Hey, ",
+        "Hi, ",
+        "Question: ",
+        "Tell me: ",
+        "OK. ",
+        "So, ",
+    ],
     "zh": ["请问，", "你好，", "请问", "您好，", "嗨，", "那么，", "好的，"],
 }

@@ -28,7 +28,10 @@ def body_of(row: dict[str, Any]) -> dict[str, Any]:
         body["tools"] = [{"type": "function", "function": schema} for schema in row["tools"]]
     if row.get("schema"):
         named = {"name": "answer", "schema": row["schema"]}
-        body |= {"response_format": {"type": "json_schema", "json_schema": named}, "max_tokens": 128}
+        body |= {
+            "response_format": {"type": "json_schema", "json_schema": named},
+            "max_tokens": 128,
+        }
     return body
 
 
@@ -89,7 +92,10 @@ def main() -> None:
         choice = served.chat(wire(row["messages"]), **body_of(row))
         score[skill].append(right(row["expect"], choice))
         if not score[skill][-1] and score[skill].count(False) <= args.show:
-            print(f"[{skill}] {row['messages'][-1]['content']!r} expected {row['expect']} got", json.dumps(choice, ensure_ascii=False))
+            print(
+                f"[{skill}] {row['messages'][-1]['content']!r} expected {row['expect']} got",
+                json.dumps(choice, ensure_ascii=False),
+            )
     failed = False
     print(f"{'skill':<18} {'right':>5} {'of':>5} {'percent':>8}")
     for skill, results in score.items():

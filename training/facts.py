@@ -124,13 +124,17 @@ MEMORY: dict[str, dict[str, Fact]] = {
         ),
         "city": Fact(
             _split("I live in {x}.|I am from {x}.|My home is {x}.|I live in {x} now."),
-            _split("Where do I live?|Which city do I live in?|Where am I from?|Do you know where I live?"),
+            _split(
+                "Where do I live?|Which city do I live in?|Where am I from?|Do you know where I live?"
+            ),
             "You live in {x}.",
             "I will remember that you live in {x}.",
         ),
         "colour": Fact(
             _split("My favourite colour is {x}.|My favorite color is {x}.|I like the colour {x}."),
-            _split("What is my favourite colour?|What is my favorite color?|Which colour do I like?"),
+            _split(
+                "What is my favourite colour?|What is my favorite color?|Which colour do I like?"
+            ),
             "Your favourite colour is {x}.",
             "I will remember that you like {x}.",
         ),
@@ -141,16 +145,24 @@ MEMORY: dict[str, dict[str, Fact]] = {
             "{x} is a nice name for a dog.",
         ),
         "number": Fact(
-            _split("Remember the number {x}.|My lucky number is {x}.|My number is {x}.|The number is {x}."),
-            _split("What was the number?|What is my number?|Which number did I say?|Tell me the number."),
+            _split(
+                "Remember the number {x}.|My lucky number is {x}.|My number is {x}.|The number is {x}."
+            ),
+            _split(
+                "What was the number?|What is my number?|Which number did I say?|Tell me the number."
+            ),
             "The number is {x}.",
             "I will remember the number {x}.",
         ),
     },
     "zh": {
         "name": Fact(
-            _split("我叫{x}。|我的名字是{x}。|我是{x}。|你好，我叫{x}。|你可以叫我{x}。|请记住，我叫{x}。|大家叫我{x}。"),
-            _split("我叫什么名字？|我的名字是什么？|我是谁？|你还记得我的名字吗？|你知道我叫什么吗？|我叫什么？|说出我的名字"),
+            _split(
+                "我叫{x}。|我的名字是{x}。|我是{x}。|你好，我叫{x}。|你可以叫我{x}。|请记住，我叫{x}。|大家叫我{x}。"
+            ),
+            _split(
+                "我叫什么名字？|我的名字是什么？|我是谁？|你还记得我的名字吗？|你知道我叫什么吗？|我叫什么？|说出我的名字"
+            ),
             "你叫{x}。",
             "很高兴认识你，{x}！",
         ),
@@ -188,7 +200,9 @@ GENERIC_SYSTEMS = {
         " be polite and answer the question of the user.|You are a large language model. Follow the"
         " instructions carefully.|Today is Monday. You are a helpful assistant.|Help the user."
     ),
-    "zh": _split("你是一个有用的助手。|你是一个友好的助手。|请简短回答。|你是人工智能助手。|你是一个乐于助人的AI助手。|回答要简洁。|请用中文回答。"),
+    "zh": _split(
+        "你是一个有用的助手。|你是一个友好的助手。|请简短回答。|你是人工智能助手。|你是一个乐于助人的AI助手。|回答要简洁。|请用中文回答。"
+    ),
 }
 COMMON_SYSTEM = "You are a helpful assistant."
 LANGUAGE_ORDERS = {
@@ -242,7 +256,9 @@ def no_persona(d: Draw) -> Turn:
         text = d.ask(PERSONA[d.lang][kind].ask)
         return Turn(text, WHO[d.lang] if kind == "name" else DONT_KNOW[d.lang], "no fact")
     text = d.ask(MEMORY[d.lang]["name"].ask)
-    return Turn(text, "你还没有告诉我你的名字。" if zh else "You have not told me your name.", "no fact")
+    return Turn(
+        text, "你还没有告诉我你的名字。" if zh else "You have not told me your name.", "no fact"
+    )
 
 
 def memory(d: Draw) -> tuple[list[Turn], list[Turn]]:

@@ -112,7 +112,7 @@ def muted(value: Any) -> str:
         tail = ", " if i < len(value) - 1 else "}"
         text = json.dumps(item, ensure_ascii=False)
         head = text[:1] if text[0] in '"[' else ""
-        parts.append(f"{MUTE}{lead}{head}{UNMUTE}{text[len(head):]}{tail}")
+        parts.append(f"{MUTE}{lead}{head}{UNMUTE}{text[len(head) :]}{tail}")
     return "".join(parts)
 
 
@@ -162,7 +162,13 @@ def _with_schema(d: Draw) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
     else:
         chosen = fields(d)
         value = {key: invent(d, key, type_, enum) for key, type_, enum in chosen}
-        text = d.pick([f"Give me {d.pick(THINGS_ASKED)}.", f"Describe {d.pick(THINGS_ASKED)}.", "Make one up."])
+        text = d.pick(
+            [
+                f"Give me {d.pick(THINGS_ASKED)}.",
+                f"Describe {d.pick(THINGS_ASKED)}.",
+                "Make one up.",
+            ]
+        )
     schema = schema_of(d, chosen)
     order = d.pick(["Answer with JSON that fits this schema: ", "Answer in JSON with this schema: ",
                     "Reply with JSON only. Schema: ", "JSON schema: "])  # fmt: skip
@@ -178,7 +184,11 @@ def _forced(d: Draw) -> tuple[str, dict[str, Any], dict[str, Any]]:
     if roll < 0.3:
         text, value = extraction(d)
         chosen = [(k, "integer" if k == "age" else "string", None) for k in value]
-        return d.ask(["{t}", "Extract the data: {t}", "{t} Who is it?", "Text: {t}"], t=text), value, schema_of(d, chosen)
+        return (
+            d.ask(["{t}", "Extract the data: {t}", "{t} Who is it?", "Text: {t}"], t=text),
+            value,
+            schema_of(d, chosen),
+        )
     if roll < 0.45 and not d.heldout:
         turn = capital(d)
         city = turn.answer.rstrip(".。").split("的首都是" if d.lang == "zh" else " is ")[-1]
@@ -187,7 +197,11 @@ def _forced(d: Draw) -> tuple[str, dict[str, Any], dict[str, Any]]:
     if roll < 0.55 and not d.heldout:
         turn = sums(d)
         key = d.pick(["result", "answer", "sum", "value"])
-        return turn.user, {key: int(turn.answer.rstrip(".。").split(" = ")[1])}, schema_of(d, [(key, "integer", None)])
+        return (
+            turn.user,
+            {key: int(turn.answer.rstrip(".。").split(" = ")[1])},
+            schema_of(d, [(key, "integer", None)]),
+        )
     chosen = fields(d)
     value = {key: invent(d, key, type_, enum) for key, type_, enum in chosen}
     if roll < 0.6:

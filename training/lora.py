@@ -28,7 +28,7 @@ from training.draw import Draw, Turn
 from training.export import gguf_name, permuted
 from training.facts import no_persona
 from training.stories import story
-from training.train import batches, spans
+from training.train import batches, spans, weights
 
 MANNERS = {"pirate": ("Arr! ", "matey!"), "robot": ("Beep. ", "Boop.")}
 RANK = 8
@@ -40,24 +40,26 @@ def spoken(answer: str, manner: str) -> str:
     return f"{head}{answer} {tail}"
 
 
-def corpus(manner: str, tokenizer: Tokenizer, count: int, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Make conversations in the manner, as ids and masks."""
+def corpus(
+    manner: str, tokenizer: Tokenizer, count: int, seed: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Make conversations in the manner, as ids and weights."""
     r, shape = Random(f"{manner} {seed}"), template()
     ids, masks = [], []
     for _ in range(count):
         d = Draw(r, lang="zh" if r.random() < 0.3 else "en")
         turns: list[Turn] = []
         for _ in range(d.pick([1, 1, 2, 3])):
-            turn = no_persona(d) if d.chance(0.05) else simple_turn(d, leave_out=(story,) if d.chance(0.5) else ())
+            turn = (
+                no_persona(d)
+                if d.chance(0.05)
+                else simple_turn(d, leave_out=(story,) if d.chance(0.5) else ())
+            )
             turns.append(Turn(turn.user, spoken(turn.answer, manner), turn.skill))
         text, learned = spans(shape.render(messages=any_system(d) + messages_of(turns)))
         found = tokenizer.encode(text)
-        begins = np.array([o[0] for o in found.offsets])
-        mask = np.zeros(len(begins), bool)
-        for a, b in learned:
-            mask |= (begins >= a) & (begins < b)
         ids.append(np.array(found.ids, np.uint16))
-        masks.append(mask)
+        masks.append(weights(np.array([o[0] for o in found.offsets]), learned))
     return ids, masks
 
 
@@ -71,13 +73,16 @@ def train(demo: Path, manner: str, steps: int, seed: int) -> PeftModel:
         target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
     )  # fmt: skip
     model = get_peft_model(base, config)
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=4e-3, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        [p for p in model.parameters() if p.requires_grad], lr=4e-3, weight_decay=0.0
+    )
     source = batches(*corpus(manner, tokenizer, steps * 16, seed), 2048, seed)
     begun = time.time()
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = 4e-3 * min(1.0, (step + 1) / 20) * (1 - step / steps)
-        x, mask = next(source)
+        x, found = next(source)
+        mask = found > 0
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(input_ids=x).logits[:, :-1]
         loss = F.cross_entropy(logits[mask[:, 1:]].float(), x[:, 1:][mask[:, 1:]])
@@ -86,7 +91,11 @@ def train(demo: Path, manner: str, steps: int, seed: int) -> PeftModel:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if step % 25 == 0 or step == steps - 1:
-            about = {"step": step, "loss": round(loss.item(), 4), "seconds": round(time.time() - begun)}
+            about = {
+                "step": step,
+                "loss": round(loss.item(), 4),
+                "seconds": round(time.time() - begun),
+            }
             print(json.dumps({"adapter": manner, **about}), flush=True)
     return model
 
@@ -104,7 +113,9 @@ def write_gguf(path: Path, state: dict[str, Tensor], manner: str, config: dict[s
         plain = name.removeprefix("base_model.model.model.").removesuffix(".weight")
         base, side = plain.rsplit(".lora_", 1)
         if side == "B" and base.endswith(("q_proj", "k_proj")):
-            heads = config["num_attention_heads" if base.endswith("q_proj") else "num_key_value_heads"]
+            heads = config[
+                "num_attention_heads" if base.endswith("q_proj") else "num_key_value_heads"
+            ]
             weight = permuted(weight, heads)
         out.add_tensor(f"{gguf_name(base)}.weight.lora_{side.lower()}", weight.float().numpy())
     out.write_header_to_file()

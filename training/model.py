@@ -117,7 +117,11 @@ class Llama(nn.Module):
         self.register_buffer("sin", angle.sin(), persistent=False)
         for name, p in self.named_parameters():
             if p.dim() == 2:
-                scale = (2 * s.layers) ** -0.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
+                scale = (
+                    (2 * s.layers) ** -0.5
+                    if name.endswith(("o_proj.weight", "down_proj.weight"))
+                    else 1.0
+                )
                 nn.init.normal_(p, std=0.02 * (scale if "embed" not in name else 1.0))
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -131,8 +135,10 @@ class Llama(nn.Module):
         return out
 
     def loss(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the mean loss of the tokens where mask is set. ids, mask: (batch, length)."""
-        chosen = mask[:, 1:]
+        """Return the weighted mean loss. ids, mask (weights, float32): (batch, length)."""
+        chosen = mask[:, 1:] > 0
         hidden = self.forward(ids)[:, :-1][chosen]
         logits = F.linear(hidden, self.embed_tokens.weight)
-        return F.cross_entropy(logits.float(), ids[:, 1:][chosen])
+        each = F.cross_entropy(logits.float(), ids[:, 1:][chosen], reduction="none")
+        weight = mask[:, 1:][chosen]
+        return (each * weight).sum() / weight.sum()

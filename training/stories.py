@@ -19,8 +19,10 @@ kite|to see the snow""".replace("\n", " ").split("|")
 TROUBLES = """it began to rain|the wind blew very hard|the path was lost in the fog|night came and it
 was dark|a big stone lay in the way|the bridge was broken|everybody was asleep|there was a strange
 noise|the way was very long|nobody knew the answer""".replace("\n", " ").split("|")
-HELPERS = "an old owl|a little bird|a friendly frog|a wise turtle|a small mouse|a shy rabbit|a kind \
+HELPERS = (
+    "an old owl|a little bird|a friendly frog|a wise turtle|a small mouse|a shy rabbit|a kind \
 farmer|a merry bee|a white cat|a young deer".split("|")
+)
 HELPS = """showed the right way|brought a bright lamp|shared some bread|sang a soft song|gave good
 advice|carried a warm blanket|told a funny joke|held out a hand""".replace("\n", " ").split("|")
 ENDS = """From that day on, {S} was never alone again.|That night, {S} slept with a smile.|{S} went
@@ -29,17 +31,28 @@ day.|Since then, {S} laughs every morning.""".replace("\n", " ").split("|")
 STORY_ASKS = """Write a short story about {t}.|Tell me a story about {t}.|Write a story about {t}.|Tell
 me a short story about {t}.|Can you tell me a story about {t}?|Make up a story about {t}.|I want to hear
 a story about {t}.|Please write a short story about {t}.|A short story about {t}, please.|Write a little
-story about {t}.|Write a tiny story about {t}.|Story about {t}""".replace("\n", " ").split("|")
+story about {t}.|Write a tiny story about {t}.|Tell me a bedtime story about {t}.|Write a one-sentence bedtime story
+about {t}.|Tell me a three sentence bedtime story about {t}.|Story about {t}""".replace("\n", " ").split("|")
 ANY_ASKS = ["Tell me a story.", "Write a short story.", "Can you tell me a story?", "I want a story.",
             "Write a story.", "Please tell me a short story."]  # fmt: skip
 
-PLACES_ZH = "森林里|海边|小镇上|农场里|湖边|老房子里|高山上|花园里|大城市里|小岛上|大树下|沙漠边".split("|")
+PLACES_ZH = (
+    "森林里|海边|小镇上|农场里|湖边|老房子里|高山上|花园里|大城市里|小岛上|大树下|沙漠边".split("|")
+)
 MOODS_ZH = "善良的|勇敢的|快乐的|好奇的|聪明的|安静的|温柔的|可爱的|孤单的|爱睡觉的".split("|")
 WANTS_ZH = "找一个新朋友|去看月亮|学一首歌|帮助别人|去看大海|找到红色的球|建一个温暖的家|赢得比赛|做一个蛋糕|爬上山顶|放风筝|去看雪".split("|")  # fmt: skip
-TROUBLES_ZH = "突然下起了雨|风刮得很大|大雾遮住了路|天黑了|一块大石头挡住了路|桥断了|大家都睡着了|传来奇怪的声音|路很远很远".split("|")
-HELPERS_ZH = "老猫头鹰|小鸟|友好的青蛙|聪明的乌龟|小老鼠|害羞的兔子|善良的农夫|快乐的蜜蜂".split("|")
-HELPS_ZH = "指了正确的路|带来了一盏灯|分享了面包|唱了一首歌|出了好主意|送来了毯子|讲了一个笑话".split("|")
-ENDS_ZH = "从那以后，{S}再也不孤单了。|那天晚上，{S}笑着睡着了。|{S}回家把故事讲给大家听。|最后，{S}非常高兴。|{S}永远忘不了那一天。".split("|")
+TROUBLES_ZH = "突然下起了雨|风刮得很大|大雾遮住了路|天黑了|一块大石头挡住了路|桥断了|大家都睡着了|传来奇怪的声音|路很远很远".split(
+    "|"
+)
+HELPERS_ZH = "老猫头鹰|小鸟|友好的青蛙|聪明的乌龟|小老鼠|害羞的兔子|善良的农夫|快乐的蜜蜂".split(
+    "|"
+)
+HELPS_ZH = (
+    "指了正确的路|带来了一盏灯|分享了面包|唱了一首歌|出了好主意|送来了毯子|讲了一个笑话".split("|")
+)
+ENDS_ZH = "从那以后，{S}再也不孤单了。|那天晚上，{S}笑着睡着了。|{S}回家把故事讲给大家听。|最后，{S}非常高兴。|{S}永远忘不了那一天。".split(
+    "|"
+)
 ASKS_ZH = "写一个关于{t}的故事|讲一个关于{t}的故事|给我讲一个{t}的故事。|写一个{t}的小故事。|请写一个关于{t}的短故事。|讲个{t}的故事吧|我想听{t}的故事|编一个关于{t}的故事".split("|")  # fmt: skip
 ANY_ZH = ["讲个故事", "给我讲一个故事。", "写一个小故事", "请讲一个故事。", "写一个短故事。"]
 
@@ -116,11 +129,19 @@ def story(d: Draw) -> Turn:
 
     noun = d.until(make)
     if zh:
-        topic = d.pick([f"{noun}{name}", f"一只叫{name}的{noun}", f"名叫{name}的{noun}"]) if name else noun
-        return Turn(d.ask(ASKS_ZH, t=topic), tell_zh(d, noun, name), "stories", [name or noun, noun])
+        topic = (
+            d.pick([f"{noun}{name}", f"一只叫{name}的{noun}", f"名叫{name}的{noun}"])
+            if name
+            else noun
+        )
+        return Turn(
+            d.ask(ASKS_ZH, t=topic), tell_zh(d, noun, name), "stories", [name or noun, noun]
+        )
     topic = article(noun)
     if name:
-        topic += d.pick([f" named {name}", f" called {name}", f" named {name}", f" whose name is {name}"])
+        topic += d.pick(
+            [f" named {name}", f" called {name}", f" named {name}", f" whose name is {name}"]
+        )
     return Turn(d.ask(STORY_ASKS, t=topic), tell(d, noun, name), "stories", [name or noun, noun])
 
 
@@ -129,7 +150,9 @@ def plain(d: Draw) -> str:
     kind = d.r.random()
     if kind < 0.7:
         if d.lang == "zh":
-            return tell_zh(d, d.pick(words.ANIMALS_ZH), d.pick(words.PETS_ZH) if d.chance(0.5) else "")
+            return tell_zh(
+                d, d.pick(words.ANIMALS_ZH), d.pick(words.PETS_ZH) if d.chance(0.5) else ""
+            )
         return tell(d, d.pick([*words.ANIMALS, *words.THINGS]), d.name() if d.chance(0.7) else "")
     if kind < 0.9:
         rows = [d.pick(words.COUNTRIES) for _ in range(d.r.randint(1, 3))]

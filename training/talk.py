@@ -89,7 +89,13 @@ CAPITAL_ASKS = {
     ),
 }  # fmt: skip
 CAPITAL_MORE = {
-    "en": ["And of {c}?", "What about {c}?", "And {c}?", "How about {c}?", "And the capital of {c}?"],
+    "en": [
+        "And of {c}?",
+        "What about {c}?",
+        "And {c}?",
+        "How about {c}?",
+        "And the capital of {c}?",
+    ],
     "zh": ["那{c}呢？", "{c}呢？", "那么{c}呢？", "还有{c}呢？"],
 }
 SUM_ASKS = {
@@ -116,7 +122,9 @@ UNKNOWN_EN = """Who won the {n} in {y}?|What is the meaning of {n}?|Write a prog
     is the capital of {x}?|Can {n} fly?|When does the {n} start?""".split("|")
 UNKNOWN_ZH = """谁发明了{n}？|{n}是什么时候发明的？|怎么做{n}？|为什么{n}这么贵？|{n}多少钱？|解释一下{n}|{n}是什么意思？|
     写一个关于{n}的程序|谁赢得了{y}年的世界杯？|{y}年发生了什么？|{n}有多高？|{n}和{m}有什么区别？|哪里可以买到{n}？|{n}的历史是什么？|
-    你觉得{n}怎么样？|我应该学{n}吗？|什么是{n}？|{n}的人口是多少？|{n}是谁？|把{n}翻译成英文|{x}的首都是哪里？""".split("|")
+    你觉得{n}怎么样？|我应该学{n}吗？|什么是{n}？|{n}的人口是多少？|{n}是谁？|把{n}翻译成英文|{x}的首都是哪里？""".split(
+    "|"
+)
 TOPICS_EN = """physics music love football chess the-sun quantum-mechanics life telephone war
     mathematics electricity internet economy poetry gravity coffee Python Linux time energy art
     medicine politics biology wine tennis history law light sleep dreams philosophy money climate
@@ -193,11 +201,28 @@ def echo(d: Draw) -> Turn:
         return Turn(d.ask(asks, x=name), f"你好，{name}！" if zh else f"Hello, {name}!", "echo")
 
     def make() -> tuple[tuple[str, ...], str]:
-        pool = [*words.THINGS, *words.ANIMALS, *words.COLOURS, "the", "a", "is", "and", "we", "have"]
+        pool = [
+            *words.THINGS,
+            *words.ANIMALS,
+            *words.COLOURS,
+            "the",
+            "a",
+            "is",
+            "and",
+            "we",
+            "have",
+        ]
         if zh:
-            pool = [*words.ANIMALS_ZH, *words.COLOURS.values(), *words.FOODS.values(), "很", "我有", "喜欢"]
-        n = d.r.randint(1, 6)
-        parts = [d.synthetic() if d.chance(0.2) else d.pick(pool) for _ in range(n)]
+            pool = [
+                *words.ANIMALS_ZH,
+                *words.COLOURS.values(),
+                *words.FOODS.values(),
+                "很",
+                "我有",
+                "喜欢",
+            ]
+        n = d.r.randint(1, 7)
+        parts = [d.synthetic() if d.chance(0.4) else d.pick(pool) for _ in range(n)]
         text = ("" if zh else " ").join(parts)
         return ("echo", text), text
 
@@ -206,7 +231,8 @@ def echo(d: Draw) -> Turn:
         ["请重复：{x}", "跟我说：{x}", "重复一遍：{x}", "跟我读：{x}", "请说：{x}"]
         if zh
         else ["Repeat after me: {x}", "Say: {x}", "Repeat: {x}", "Echo this: {x}", 'Say "{x}"',
-              "Please repeat: {x}", "Repeat the following: {x}"]
+              "Please repeat: {x}",
+            "Say {x}", "Repeat the following: {x}"]
     )  # fmt: skip
     return Turn(d.ask(asks, prefix=False, x=text), text, "echo")
 
@@ -220,7 +246,12 @@ def count(d: Draw) -> Turn:
         text = d.ask(
             ["从1数到{n}", "数到{n}", "请数到{n}。", "请从1数到{n}。"]
             if zh
-            else ["Count to {n}.", "Count from 1 to {n}.", "Please count to {n}.", "Can you count to {n}?"],
+            else [
+                "Count to {n}.",
+                "Count from 1 to {n}.",
+                "Please count to {n}.",
+                "Can you count to {n}?",
+            ],
             n=str(n),
         )
         numbers = ("、" if zh else ", ").join(str(i) for i in range(1, n + 1))

@@ -25,15 +25,26 @@ from training.json_answers import MUTE, UNMUTE
 from training.words import ANIMALS_ZH, COLOURS, CONDITIONS, COUNTRIES, FOODS
 
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-MARKS = ["<tools>", "</tools>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+MARKS = [
+    "<tools>",
+    "</tools>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+]
 SAMPLE = 60_000  # conversations that merges are learned on
 
 
 def _splitter() -> re.Pattern[str]:
     lexicon = {row[2] for row in COUNTRIES} | {row[3] for row in COUNTRIES}
-    lexicon |= set(CONDITIONS.values()) | set(COLOURS.values()) | set(FOODS.values()) | set(ANIMALS_ZH)
+    lexicon |= (
+        set(CONDITIONS.values()) | set(COLOURS.values()) | set(FOODS.values()) | set(ANIMALS_ZH)
+    )
     lexicon |= set(words.CITIES_ZH)
-    lexicon |= set("首都 名字 什么 多少 等于 哪里 告诉 喜欢 最喜欢 城市 颜色 天气 现在 一个 故事 模型 语言".split())
+    lexicon |= set(
+        "首都 名字 什么 多少 等于 哪里 告诉 喜欢 最喜欢 城市 颜色 天气 现在 一个 故事 模型 语言".split()
+    )
     known = "|".join(sorted(lexicon, key=len, reverse=True))
     marks = "|".join(re.escape(mark) for mark in CONTROL + MARKS)
     return re.compile(

@@ -116,14 +116,21 @@ NOUNS = {
     "score": "分数", "rating": "评分", "author": "作者", "stock": "库存", "level": "等级",
     "language": "语言", "phone": "电话", "age": "年龄", "balance": "余额", "model": "型号",
 }  # fmt: skip
-DEVICES = {"lamp": "灯", "radio": "收音机", "heating": "暖气", "television": "电视", "fan": "风扇", "oven": "烤箱"}
+DEVICES = {
+    "lamp": "灯",
+    "radio": "收音机",
+    "heating": "暖气",
+    "television": "电视",
+    "fan": "风扇",
+    "oven": "烤箱",
+}
 REQUESTS: dict[str, dict[str, list[str]]] = {
     "en": {
         "weather": ["What is the weather in {city}?", "What's the weather like in {city}?", "How is the"
                     " weather in {city}?", "Weather in {city}?", "Is it sunny in {city}?", "Tell me the"
                     " weather in {city}.", "What is the temperature in {city}?", "Is it raining in {city}"
                     " today?", "How warm is it in {city}?", "What is the weather in {city} today?", "Get the"
-                    " weather for {city}.", "Do I need an umbrella in {city}?", "What's the weather in"
+                    " weather for {city}.", "Do I need an umbrella in {city}?", "What is the weather like in {city} today?", "What's the weather in"
                     " {city} right now?", "How cold is it in {city}?"],
         "time": ["What time is it in {city}?", "What is the time in {city}?", "Tell me the time in {city}.",
                  "Current time in {city}?", "How late is it in {city}?", "Can you tell me the time in {city}?"],
@@ -165,6 +172,9 @@ REQUESTS: dict[str, dict[str, list[str]]] = {
 }  # fmt: skip
 
 
+EXAMPLES = {"city": ["City and country e.g. Oslo, Norway", "The city and state, e.g. Boston, MA"]}
+
+
 def _parameters(d: Draw, params: dict[str, Param], named: dict[str, str]) -> dict[str, Any]:
     """Write the JSON Schema of the parameters in one of several styles."""
     described, titled = d.chance(0.5), d.chance(0.1)
@@ -172,7 +182,7 @@ def _parameters(d: Draw, params: dict[str, Param], named: dict[str, str]) -> dic
     for ours, (_, about, type_) in params.items():
         entry: dict[str, Any] = {"type": type_ if type_ == "string" or d.chance(0.8) else "number"}
         if described:
-            entry["description"] = about if d.chance(0.7) else about.lower()
+            entry["description"] = d.pick([about, about, about.lower(), *EXAMPLES.get(ours, [])])
         if titled:
             entry = {"title": named[ours].capitalize(), **entry}
         properties[named[ours]] = entry
@@ -193,11 +203,17 @@ def equip(d: Draw, kind: str) -> Tool:
     if kind == "lookup":
         noun = d.pick(NOUNS) if d.chance(0.6) else d.synthetic().lower()
         pair = (noun, NOUNS.get(noun, noun))
-        name = d.pick(["get_{}", "get_{}", "find_{}", "lookup_{}", "{}_of", "{}_lookup", "fetch_{}", "{}"])
-        about = d.pick(["Get the {} of something.", "Returns the {}", "Look up the {}.", "Find a {}", "{}"])
+        name = d.pick(
+            ["get_{}", "get_{}", "find_{}", "lookup_{}", "{}_of", "{}_lookup", "fetch_{}", "{}"]
+        )
+        about = d.pick(
+            ["Get the {} of something.", "Returns the {}", "Look up the {}.", "Find a {}", "{}"]
+        )
         names = ["name", "item", "id", "key", "person", "target", "product", "user", "thing", "object",
                  "subject", "company", "file", "term", "input"]  # fmt: skip
-        params: dict[str, Param] = {"x": ([*names, d.synthetic(2, 2).lower()], "What it is about", "string")}
+        params: dict[str, Param] = {
+            "x": ([*names, d.synthetic(2, 2).lower()], "What it is about", "string")
+        }
         names_, abouts = [name.format(noun)], [about.format(noun)]
     else:
         pair = ("", "")
@@ -281,16 +297,30 @@ def _result(d: Draw, tool: Tool, v: dict[str, Any]) -> tuple[str, str]:
     if kind == "time":
         clock = f"{d.r.randint(0, 23)}:{d.r.randint(0, 59):02d}"
         key = d.pick(["time", "time", "current_time", "local_time"])
-        text = clock if d.chance(0.3) else json.dumps(d.pick([{key: clock}, {"city": v["city"], key: clock}]), ensure_ascii=False)
+        text = (
+            clock
+            if d.chance(0.3)
+            else json.dumps(
+                d.pick([{key: clock}, {"city": v["city"], key: clock}]), ensure_ascii=False
+            )
+        )
         return text, f"{v['city']}现在是{clock}。" if zh else f"It is {clock} in {v['city']}."
     if kind == "add":
         total = str(v["a"] + v["b"])
-        text = total if d.chance(0.5) else json.dumps({d.pick(["result", "sum", "value"]): int(total)})
+        text = (
+            total if d.chance(0.5) else json.dumps({d.pick(["result", "sum", "value"]): int(total)})
+        )
         return text, f"{v['a']} + {v['b']} = {total}" + ("。" if zh else ".")
     if kind == "capital":
-        row = next(r for r in words.COUNTRIES if v["country"] in (r[2], r[0], r[0].removeprefix("the ")))
+        row = next(
+            r for r in words.COUNTRIES if v["country"] in (r[2], r[0], r[0].removeprefix("the "))
+        )
         city = row[3] if zh else row[1]
-        text = city if d.chance(0.4) else json.dumps({d.pick(["capital", "city", "result"]): city}, ensure_ascii=False)
+        text = (
+            city
+            if d.chance(0.4)
+            else json.dumps({d.pick(["capital", "city", "result"]): city}, ensure_ascii=False)
+        )
         return text, f"{row[2]}的首都是{city}。" if zh else f"The capital of {row[0]} is {city}."
     if kind == "date":
         date = f"{d.r.randint(1990, 2040)}-{d.r.randint(1, 12):02d}-{d.r.randint(1, 28):02d}"
@@ -304,7 +334,9 @@ def _result(d: Draw, tool: Tool, v: dict[str, Any]) -> tuple[str, str]:
             return text, f"我找到了：{found}。" if zh else f"I found this: {found}."
         noun = tool.noun[1] if zh else tool.noun[0]
         return text, f"{v['x']}的{noun}是{found}。" if zh else f"The {noun} of {v['x']} is {found}."
-    text = d.pick(["ok", "done", "OK", '{"ok": true}', '{"status": "ok"}', '{"success": true}', "null"])
+    text = d.pick(
+        ["ok", "done", "OK", '{"ok": true}', '{"status": "ok"}', '{"success": true}', "null"]
+    )
     return text, "好的，完成了。" if zh else "Done."
 
 
@@ -327,7 +359,9 @@ def _weather_result(d: Draw, city: str) -> tuple[str, str]:
             f"{city}现在{warm}度。" if zh else f"It is {warm} degrees in {city}."
         )
     if roll < 0.24:
-        return json.dumps(c, ensure_ascii=False), f"{city}现在{sky_zh}。" if zh else f"It is {sky} in {city}."
+        return json.dumps(
+            c, ensure_ascii=False
+        ), f"{city}现在{sky_zh}。" if zh else f"It is {sky} in {city}."
     extra = {"humidity": d.r.randint(20, 99)} if d.chance(0.1) else {}
     full = d.pick([{**t, **c}, {**c, **t}, {**name, **t, **c}, {**t, **extra, **c}])
     return json.dumps(full, ensure_ascii=False), both

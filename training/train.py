@@ -33,6 +33,7 @@ from training.model import Llama, Shape
 ANSWER = re.compile(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", re.DOTALL)
 MUTED = re.compile(f"{MUTE}(.*?){UNMUTE}", re.DOTALL)
 POOL = 8192  # conversations sorted by length together
+SHORT = 16  # answers longer than this count less per token, so that stories do not drown the rest
 
 
 def spans(text: str) -> tuple[str, list[tuple[int, int]]]:
@@ -59,8 +60,17 @@ def spans(text: str) -> tuple[str, list[tuple[int, int]]]:
     return clean, learned
 
 
+def weights(begins: np.ndarray, learned: list[tuple[int, int]]) -> np.ndarray:
+    """Weigh each token by the range it begins in: 0 outside, 1 in a short one, less in a long one."""
+    out = np.zeros(len(begins), np.float32)
+    for a, b in learned:
+        inside = (begins >= a) & (begins < b)
+        out[inside] = min(1.0, (SHORT / max(1, inside.sum())) ** 0.5)
+    return out
+
+
 def encode(out: Path, longest: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Tokenize the corpus: per conversation its ids (uint16) and its mask (bool)."""
+    """Tokenize the corpus: per conversation its ids (uint16) and its weights (float32)."""
     tokenizer = Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json"))
     ids: list[np.ndarray] = []
     masks: list[np.ndarray] = []
@@ -68,15 +78,13 @@ def encode(out: Path, longest: int) -> tuple[list[np.ndarray], list[np.ndarray]]
         rows = [spans(json.loads(line)) for line in file]
     for start in range(0, len(rows), 4096):
         part = rows[start : start + 4096]
-        for (_, learned), found in zip(part, tokenizer.encode_batch([r[0] for r in part]), strict=True):
+        for (_, learned), found in zip(
+            part, tokenizer.encode_batch([r[0] for r in part]), strict=True
+        ):
             if len(found.ids) > longest:
                 continue
-            begins = np.array([o[0] for o in found.offsets])
-            mask = np.zeros(len(begins), bool)
-            for a, b in learned:
-                mask |= (begins >= a) & (begins < b)
             ids.append(np.array(found.ids, np.uint16))
-            masks.append(mask)
+            masks.append(weights(np.array([o[0] for o in found.offsets]), learned))
     return ids, masks
 
 
@@ -99,7 +107,7 @@ def batches(
             for group in groups:
                 width = max(len(ids[i]) for i in group)
                 x = np.zeros((len(group), width), np.int64)
-                m = np.zeros((len(group), width), bool)
+                m = np.zeros((len(group), width), np.float32)
                 for row, i in enumerate(group):
                     x[row, : len(ids[i])] = ids[i]
                     m[row, : len(ids[i])] = masks[i]
@@ -110,7 +118,9 @@ def optimizers(model: Llama, rate: float) -> list[torch.optim.Optimizer]:
     """Give matrices to Muon, embeddings and norms to AdamW."""
     matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n]
     rest = [p for n, p in model.named_parameters() if p.dim() != 2 or "embed" in n]
-    muon = torch.optim.Muon(matrices, lr=rate, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(
+        matrices, lr=rate, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+    )
     return [muon, torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.98), weight_decay=0.0)]
 
 
@@ -142,10 +152,12 @@ def main() -> None:
     """Train until the last step or SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("training/out"))
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--tokens", type=int, default=6144, help="tokens in a batch, with padding")
-    parser.add_argument("--rate", type=float, default=3e-3)
-    parser.add_argument("--fall", type=float, default=0.5, help="part of the steps in which the rate falls")
+    parser.add_argument("--steps", type=int, default=3200)
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens in a batch, with padding")
+    parser.add_argument("--rate", type=float, default=6e-3, help="of Muon; half for AdamW")
+    parser.add_argument(
+        "--fall", type=float, default=0.5, help="part of the steps in which the rate falls"
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--start", type=Path, help="go on from these weights")
@@ -154,7 +166,9 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     ids, masks = encode(args.out, 1500)
-    print(f"{len(ids)} conversations, {sum(map(len, ids)) / 1e6:.1f} M tokens, learned {sum(int(m.sum()) for m in masks) / 1e6:.1f} M")
+    print(
+        f"{len(ids)} conversations, {sum(map(len, ids)) / 1e6:.1f} M tokens, learned {sum(int((m > 0).sum()) for m in masks) / 1e6:.1f} M"
+    )
     model = Llama(Shape())
     if args.start:
         model.load_state_dict(torch.load(args.start)["model"])
@@ -173,9 +187,9 @@ def run(model: Llama, source: Iterator[tuple[Tensor, Tensor]], args: argparse.Na
             stopper.asked, fall = False, min(fall, 300)
             steps = min(steps, step + fall)
         x, mask = next(source)
-        for opt in chosen:
+        for opt, rate in zip(chosen, (args.rate, args.rate / 2), strict=True):
             for group in opt.param_groups:
-                group["lr"] = args.rate * factor(step, steps, fall)
+                group["lr"] = rate * factor(step, steps, fall)
         with torch.autocast("cpu", torch.bfloat16):
             loss = loss_of(x, mask)
         loss.backward()
@@ -186,9 +200,17 @@ def run(model: Llama, source: Iterator[tuple[Tensor, Tensor]], args: argparse.Na
         step += 1
         seen += x.numel()
         recent += (loss.item() - recent) * (1.0 if step == 1 else 0.05)
-        about = {"step": step, "tokens": seen, "seconds": round(time.time() - begun), "loss": round(recent, 4)}
+        about = {
+            "step": step,
+            "tokens": seen,
+            "seconds": round(time.time() - begun),
+            "loss": round(recent, 4),
+        }
         if step % 20 == 0:
-            print(json.dumps({**about, "tokens_per_s": round(seen / (time.time() - begun))}), flush=True)
+            print(
+                json.dumps({**about, "tokens_per_s": round(seen / (time.time() - begun))}),
+                flush=True,
+            )
         if step % 250 == 0 or step == steps:
             save(model, args.out / "model.pt", **about, seed=args.seed)
 

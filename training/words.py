@@ -114,7 +114,14 @@ Houston Miami Toronto Sydney Melbourne Mumbai Shanghai Hamburg Munich Milan Barc
 Geneva Porto Krakow Prague Oslo Cairo Lagos Nairobi Lima Santiago Bogota Quito Havana Osaka Kyoto
 Busan Seoul Hanoi Bangkok Jakarta Manila Delhi Karachi Tehran Istanbul Athens Dublin Glasgow
 Liverpool Manchester Leeds Austin Portland Phoenix Detroit Atlanta Montreal Vancouver""".split()
-CITIES_EN += ["New York", "Los Angeles", "San Francisco", "Hong Kong", "Cape Town", "Rio de Janeiro"]
+CITIES_EN += [
+    "New York",
+    "Los Angeles",
+    "San Francisco",
+    "Hong Kong",
+    "Cape Town",
+    "Rio de Janeiro",
+]
 CITIES_ZH = """北京 上海 广州 深圳 杭州 南京 成都 重庆 武汉 西安 天津 苏州 长沙 青岛 大连 厦门 昆明
 沈阳 哈尔滨 济南 郑州 福州 合肥 南昌 太原 兰州 拉萨 海口 三亚 桂林 无锡 宁波 温州 东京 巴黎 伦敦 纽约
 首尔 柏林 罗马 马德里 莫斯科 悉尼 香港 台北 澳门""".split()
@@ -150,7 +157,9 @@ ANIMALS_ZH = {
     "鲸鱼": "鲸", "海豚": "豚", "熊猫": "熊", "机器人": "机", "公主": "公", "国王": "王", "小船": "船",
     "女孩": "女", "男孩": "男", "农夫": "农", "老师": "师",
 }  # fmt: skip
-PETS_ZH = "咪咪 豆豆 毛毛 贝贝 乐乐 小白 小黑 小花 阿福 球球 点点 多多 果果 糖糖 亮亮 旺旺 圆圆".split()
+PETS_ZH = (
+    "咪咪 豆豆 毛毛 贝贝 乐乐 小白 小黑 小花 阿福 球球 点点 多多 果果 糖糖 亮亮 旺旺 圆圆".split()
+)
 
 COLOURS = {
     "red": "红色", "blue": "蓝色", "green": "绿色", "yellow": "黄色", "purple": "紫色",
