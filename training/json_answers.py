@@ -12,29 +12,19 @@ from typing import Any
 
 from training import words
 from training.draw import Draw
+from training.phrases import load
 from training.stories import tell
 from training.talk import capital, sums
 
 MUTE, UNMUTE = "\ue000", "\ue001"
 
-STRING_KEYS = """name city country colour color animal food title description summary text answer
-message author job hobby language street email reason topic subject question word label key note
-first_name last_name product brand model pet friend comment category type""".split()
-INTEGER_KEYS = """age count number score price year amount quantity rating level size height weight
-id total points temperature length stars likes population pages""".split()
-BOOLEAN_KEYS = """active valid happy ok done married available success is_open enabled correct found
-member likes_cats has_dog is_true alive public""".split()
-ARRAY_KEYS = """tags items colours colors names cities animals words foods friends hobbies keywords
-ingredients list""".split()
-ENUMS = [
-    ("mood", ["happy", "sad", "angry"]), ("size", ["small", "medium", "large"]),
-    ("sentiment", ["positive", "negative", "neutral"]), ("unit", ["celsius", "fahrenheit"]),
-    ("priority", ["low", "medium", "high"]), ("gender", ["male", "female"]),
-    ("season", ["spring", "summer", "autumn", "winter"]), ("status", ["open", "closed"]),
-    ("answer", ["yes", "no"]), ("level", ["easy", "hard"]), ("colour", ["red", "green", "blue"]),
-]  # fmt: skip
-THINGS_ASKED = """a person|a user|a city|a book|a dog|an animal|a product|a car|a friend|an event|a
-recipe|a house|a movie|a song|an order|a weather report|a planet""".replace("\n", " ").split("|")
+_JSON = load("json")
+STRING_KEYS: list[str] = _JSON["string_keys"]
+INTEGER_KEYS: list[str] = _JSON["integer_keys"]
+BOOLEAN_KEYS: list[str] = _JSON["boolean_keys"]
+ARRAY_KEYS: list[str] = _JSON["array_keys"]
+ENUMS: list[tuple[str, list[str]]] = _JSON["enums"]
+THINGS_ASKED: list[str] = _JSON["things_asked"]
 
 
 def invent(d: Draw, key: str, type_: str, enum: list[str] | None = None) -> Any:

@@ -43,7 +43,7 @@ def _splitter() -> re.Pattern[str]:
     )
     lexicon |= set(words.CITIES_ZH)
     lexicon |= set(
-        "首都 名字 什么 多少 等于 哪里 告诉 喜欢 最喜欢 城市 颜色 天气 现在 一个 故事 模型 语言".split()
+        ["首都", "名字", "什么", "多少", "等于", "哪里", "告诉", "喜欢", "最喜欢", "城市", "颜色", "天气", "现在", "一个", "故事", "模型", "语言"]
     )
     known = "|".join(sorted(lexicon, key=len, reverse=True))
     marks = "|".join(re.escape(mark) for mark in CONTROL + MARKS)
@@ -66,7 +66,8 @@ def pieces(texts: list[str]) -> Iterator[str]:
 def characters() -> str:
     """Name every Chinese character of our lists, so that each becomes a token."""
     folder = Path(__file__).parent
-    text = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py")))
+    files = [*folder.glob("*.py"), *folder.glob("phrases/*.toml")]
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
     return "".join(sorted(set(re.findall(r"[\u4e00-\u9fff，。！？：、]", text))))
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from training import words
 from training.draw import Draw
-from training.talk import TOPICS_EN, TOPICS_ZH
+from training.phrases import load
+from training.talk import TOPICS
 
 
 @dataclass
@@ -47,139 +48,22 @@ class Use:
     must: list[str] = field(default_factory=list)
 
 
-# kind -> (names, descriptions, {our parameter: (names, description, type)})
-Param = tuple[list[str], str, str]
-KINDS: dict[str, tuple[list[str], list[str], dict[str, Param]]] = {
-    "weather": (
-        ["get_weather", "get_weather", "get_current_weather", "weather", "fetch_weather", "getWeather"],
-        ["Get the current weather in a city.", "Get the weather", "Returns the weather of a place.",
-         "Get current temperature for a given location.", "Weather of a city", "查询天气"],
-        {"city": (["city", "city", "location", "place", "town"], "The name of the city", "string")},
-    ),
-    "time": (
-        ["get_time", "get_time", "get_current_time", "time_in", "current_time", "getTime"],
-        ["Get the current time in a city.", "Get the time", "Tells the time of a place.", "查询时间"],
-        {"city": (["city", "city", "location", "place", "timezone"], "The name of the city", "string")},
-    ),
-    "add": (
-        ["add", "add", "add_numbers", "sum", "plus", "calculate_sum"],
-        ["Add two numbers.", "Adds two integers", "Return the sum of two numbers.", "两个数相加"],
-        {"a": (["a", "a", "x", "first"], "The first number", "integer"),
-         "b": (["b", "b", "y", "second"], "The second number", "integer")},
-    ),
-    "capital": (
-        ["get_capital", "get_capital", "capital_of", "find_capital", "lookup_capital"],
-        ["Get the capital of a country.", "Returns the capital city", "Find a country's capital.", "查询首都"],
-        {"country": (["country", "country", "name", "nation"], "The country", "string")},
-    ),
-    "search": (
-        ["search", "search", "web_search", "search_web", "find", "google"],
-        ["Search the web.", "Search for something", "Look up information on the internet.", "搜索"],
-        {"query": (["query", "query", "q", "text", "keywords"], "What to search for", "string")},
-    ),
-    "music": (
-        ["play_music", "play_song", "play"],
-        ["Play a song.", "Plays music", "播放音乐"],
-        {"song": (["song", "title", "track"], "The song", "string")},
-    ),
-    "timer": (
-        ["set_timer", "start_timer", "timer"],
-        ["Set a timer.", "Start a timer of some minutes", "设置计时器"],
-        {"minutes": (["minutes", "duration", "min"], "How many minutes", "integer")},
-    ),
-    "message": (
-        ["send_message", "send_mail", "send_email", "message"],
-        ["Send a message to a person.", "Send a text", "发送消息"],
-        {"to": (["to", "recipient", "person"], "Who gets it", "string"),
-         "text": (["text", "message", "body"], "What to send", "string")},
-    ),
-    "switch": (
-        ["turn_on", "switch_on", "turn_on_device", "enable"],
-        ["Turn on a device.", "Switches something on", "打开设备"],
-        {"device": (["device", "name", "what"], "The device", "string")},
-    ),
-    "order": (
-        ["order", "buy", "order_item", "purchase"],
-        ["Order something in the shop.", "Buy an item", "下订单"],
-        {"item": (["item", "product", "what"], "The item", "string"),
-         "amount": (["amount", "quantity", "count"], "How many", "integer")},
-    ),
-    "date": (
-        ["get_date", "today", "current_date", "get_today"],
-        ["Get today's date.", "Returns the date", "查询日期"],
-        {},
-    ),
-}  # fmt: skip
-NOUNS = {
-    "price": "价格", "address": "地址", "email": "邮箱", "birthday": "生日", "owner": "主人",
-    "size": "大小", "weight": "重量", "status": "状态", "height": "高度", "speed": "速度",
-    "score": "分数", "rating": "评分", "author": "作者", "stock": "库存", "level": "等级",
-    "language": "语言", "phone": "电话", "age": "年龄", "balance": "余额", "model": "型号",
-}  # fmt: skip
-DEVICES = {
-    "lamp": "灯",
-    "radio": "收音机",
-    "heating": "暖气",
-    "television": "电视",
-    "fan": "风扇",
-    "oven": "烤箱",
-}
-REQUESTS: dict[str, dict[str, list[str]]] = {
-    "en": {
-        "weather": ["What is the weather in {city}?", "What's the weather like in {city}?", "How is the"
-                    " weather in {city}?", "Weather in {city}?", "Is it sunny in {city}?", "Tell me the"
-                    " weather in {city}.", "What is the temperature in {city}?", "Is it raining in {city}"
-                    " today?", "How warm is it in {city}?", "What is the weather in {city} today?", "Get the"
-                    " weather for {city}.", "Do I need an umbrella in {city}?", "What is the weather like in {city} today?", "What's the weather in"
-                    " {city} right now?", "How cold is it in {city}?"],
-        "time": ["What time is it in {city}?", "What is the time in {city}?", "Tell me the time in {city}.",
-                 "Current time in {city}?", "How late is it in {city}?", "Can you tell me the time in {city}?"],
-        "add": ["What is {a} + {b}?", "Add {a} and {b}.", "What is {a} plus {b}?", "{a} + {b}", "Calculate"
-                " {a} + {b}.", "What is the sum of {a} and {b}?", "Use the tool to add {a} and {b}."],
-        "capital": ["What is the capital of {country}?", "Tell me the capital of {country}.", "Which city is"
-                    " the capital of {country}?", "Capital of {country}?", "Find the capital of {country}."],
-        "search": ["Search for {query}.", "Search the web for {query}.", "Look up {query}.", "Find something"
-                   " about {query}.", "Please search for {query}", "Google {query}", "Search {query}"],
-        "music": ["Play {song}.", "Play the song {song}.", "I want to hear {song}.", "Please play {song}"],
-        "timer": ["Set a timer for {minutes} minutes.", "Start a timer of {minutes} minutes.", "Timer:"
-                  " {minutes} minutes", "Wake me in {minutes} minutes."],
-        "message": ["Send {to} the message: {text}", "Tell {to}: {text}", "Write to {to}: {text}", "Send a"
-                    " message to {to}: {text}"],
-        "switch": ["Turn on the {device}.", "Switch on the {device}.", "Please turn the {device} on.",
-                   "Can you turn on the {device}?"],
-        "order": ["Order {amount} {item}.", "Buy {amount} {item}.", "I want to order {amount} {item}.",
-                  "Please buy {amount} {item}"],
-        "date": ["What is the date today?", "What day is it?", "Which date is it?", "Tell me today's date."],
-        "lookup": ["What is the {noun} of {x}?", "Get the {noun} of {x}.", "Find the {noun} of {x}.", "Look up"
-                   " the {noun} of {x}.", "Tell me the {noun} of {x}.", "{noun} of {x}?", "I need the {noun}"
-                   " of {x}.", "What's the {noun} for {x}?"],
-    },
-    "zh": {
-        "weather": ["{city}的天气怎么样？", "{city}今天天气如何？", "{city}天气怎么样", "查一下{city}的天气",
-                    "告诉我{city}的天气", "{city}现在多少度？", "今天{city}下雨吗？", "请问{city}的天气怎么样？", "{city}冷吗？"],
-        "time": ["{city}现在几点？", "{city}几点了？", "{city}现在是什么时间？", "告诉我{city}的时间", "查一下{city}的时间"],
-        "add": ["{a}加{b}等于多少？", "{a}+{b}等于多少？", "计算{a}+{b}", "{a} + {b} = ?"],
-        "capital": ["{country}的首都是哪里？", "{country}的首都是什么？", "告诉我{country}的首都", "查一下{country}的首都"],
-        "search": ["搜索{query}", "搜一下{query}", "帮我搜索{query}", "请搜索{query}", "在网上查一下{query}"],
-        "music": ["播放{song}", "放一首{song}", "我想听{song}", "请播放{song}"],
-        "timer": ["设置{minutes}分钟的计时器", "计时{minutes}分钟", "{minutes}分钟后叫我"],
-        "message": ["给{to}发消息：{text}", "告诉{to}：{text}", "发消息给{to}：{text}"],
-        "switch": ["打开{device}", "请打开{device}", "把{device}打开"],
-        "order": ["订购{amount}个{item}", "买{amount}个{item}", "我要买{amount}个{item}"],
-        "date": ["今天几号？", "今天是什么日期？", "今天是几月几号？"],
-        "lookup": ["{x}的{noun}是什么？", "查一下{x}的{noun}", "告诉我{x}的{noun}", "查询{x}的{noun}", "我要{x}的{noun}"],
-    },
-}  # fmt: skip
+_TOOLS = load("tools")
+# kind -> names, descriptions, params: our parameter -> names, about, type
+KINDS: dict[str, dict[str, Any]] = _TOOLS["kinds"]
+REQUESTS: dict[str, dict[str, list[str]]] = _TOOLS["requests"]
+EXAMPLES: dict[str, list[str]] = _TOOLS["examples"]
+# English -> Chinese
+NOUNS: dict[str, str] = _TOOLS["nouns"]
+DEVICES: dict[str, str] = _TOOLS["devices"]
 
 
-EXAMPLES = {"city": ["City and country e.g. Oslo, Norway", "The city and state, e.g. Boston, MA"]}
-
-
-def _parameters(d: Draw, params: dict[str, Param], named: dict[str, str]) -> dict[str, Any]:
+def _parameters(d: Draw, params: dict[str, Any], named: dict[str, str]) -> dict[str, Any]:
     """Write the JSON Schema of the parameters in one of several styles."""
     described, titled = d.chance(0.5), d.chance(0.1)
     properties: dict[str, Any] = {}
-    for ours, (_, about, type_) in params.items():
+    for ours, param in params.items():
+        about, type_ = param["about"], param["type"]
         entry: dict[str, Any] = {"type": type_ if type_ == "string" or d.chance(0.8) else "number"}
         if described:
             entry["description"] = d.pick([about, about, about.lower(), *EXAMPLES.get(ours, [])])
@@ -211,14 +95,15 @@ def equip(d: Draw, kind: str) -> Tool:
         )
         names = ["name", "item", "id", "key", "person", "target", "product", "user", "thing", "object",
                  "subject", "company", "file", "term", "input"]  # fmt: skip
-        params: dict[str, Param] = {
-            "x": ([*names, d.synthetic(2, 2).lower()], "What it is about", "string")
-        }
+        names.append(d.synthetic(2, 2).lower())
+        params = {"x": {"names": names, "about": "What it is about", "type": "string"}}
         names_, abouts = [name.format(noun)], [about.format(noun)]
     else:
         pair = ("", "")
-        names_, abouts, params = KINDS[kind]
-    named = {ours: d.pick(spec[0]) for ours, spec in params.items()}
+        entry = KINDS[kind]
+        names_, abouts = entry["names"], entry["descriptions"]
+        params = entry.get("params", {})
+    named = {ours: d.pick(spec["names"]) for ours, spec in params.items()}
     function: dict[str, Any] = {"name": d.pick(names_)}
     if d.chance(0.85):
         function["description"] = d.pick(abouts)
@@ -245,7 +130,7 @@ def outfit(d: Draw) -> list[Tool]:
 
 
 def _phrase(d: Draw) -> str:
-    pool = TOPICS_ZH if d.lang == "zh" else [*TOPICS_EN, *words.THINGS, *words.ANIMALS]
+    pool = TOPICS["zh"] if d.lang == "zh" else [*TOPICS["en"], *words.THINGS, *words.ANIMALS]
     parts = [
         d.synthetic() if d.chance(0.2) else str(d.pick(pool)).replace("-", " ")
         for _ in range(d.r.randint(1, 3))
