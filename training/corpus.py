@@ -212,8 +212,8 @@ def heldout_rows(seed: int) -> list[dict[str, Any]]:
     r = Random(f"heldout {seed}")
     rows: list[dict[str, Any]] = []
     per: dict[str, int] = {}
-    makers = [small_talk, capital, sums, echo, unknown, story, count, "persona", "memory", "order", "tools",
-              "tools", "tools", "json", "json"]  # fmt: skip
+    makers: list[Any] = [small_talk, capital, sums, echo, unknown, story, count]
+    makers += ["persona", "memory", "order", "tools", "tools", "tools", "json", "json"]
     for attempt in range(60000):
         row = heldout_row(r, makers[attempt % len(makers)])
         if per.get(row["skill"], 0) < HELDOUT_PER_SKILL:
@@ -234,8 +234,12 @@ def heldout_row(r: Random, maker: Any) -> dict[str, Any]:
         item = json_answer(d)
         kind = "json forced" if item["forced"] else "json asked"
         system = [{"role": "system", "content": item["system"]}] if item["system"] else []
-        return {"skill": kind, "messages": [*system, {"role": "user", "content": item["user"]}],
-                "schema": item["schema"] if item["forced"] else None, "expect": {"keys": list(item["value"])}}  # fmt: skip
+        return {
+            "skill": kind,
+            "messages": [*system, {"role": "user", "content": item["user"]}],
+            "schema": item["schema"] if item["forced"] else None,
+            "expect": {"keys": list(item["value"])},
+        }
     before: list[Message]
     if maker == "persona":
         system, turns = facts.persona(d)

@@ -1,8 +1,10 @@
 """
-Facts that a conversation holds: about the assistant (system prompt) and about the user (earlier turns).
+Facts that a conversation holds: about the assistant (system prompt) and about the user (turns).
 
 Each kind of fact says how it is stated, how it is asked for, and what the answer is.
 """
+
+
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ Text between MUTE and UNMUTE is what a grammar writes for the model (the keys); 
 no loss there, so that plain questions do not teach it to open a brace.
 """
 
+
+
 from __future__ import annotations
 
 import json
@@ -24,6 +26,9 @@ INTEGER_KEYS: list[str] = _JSON["integer_keys"]
 BOOLEAN_KEYS: list[str] = _JSON["boolean_keys"]
 ARRAY_KEYS: list[str] = _JSON["array_keys"]
 ENUMS: list[tuple[str, list[str]]] = _JSON["enums"]
+ELEMENTS: dict[str, str] = _JSON["elements"]  # key of an array -> key of its elements
+VALUES: dict[str, list[str]] = _JSON["values"]
+ASKS: dict[str, list[str]] = _JSON["asks"]
 THINGS_ASKED: list[str] = _JSON["things_asked"]
 
 
@@ -36,23 +41,20 @@ def invent(d: Draw, key: str, type_: str, enum: list[str] | None = None) -> Any:
     if type_ == "boolean":
         return d.chance(0.5)
     if type_ == "array":
-        one = {"names": "name", "friends": "name", "cities": "city", "colours": "colour", "colors": "colour",
-               "animals": "animal", "foods": "food", "ingredients": "food"}.get(key, "word")  # fmt: skip
+        one = ELEMENTS.get(key, "word")
         return [invent(d, one, "string") for _ in range(d.r.randint(2, 3))]
     if key in ("name", "author", "friend", "pet", "first_name", "last_name"):
         return d.pick(words.NAMES_EN)
     if key in ("city", "street"):
         return d.pick(words.CITIES_EN[:40])
     pools: dict[str, Any] = {
-        "country": [row[0].removeprefix("the ") for row in words.COUNTRIES], "colour": words.COLOURS,
-        "color": words.COLOURS, "animal": words.ANIMALS, "food": words.FOODS, "email": ["me@example.com"],
-        "job": ["teacher", "farmer", "doctor", "baker"], "language": ["English", "Chinese", "French"],
-        "hobby": ["music", "chess", "football", "tennis"], "hobbies": ["music", "chess", "tennis"],
-        "description": ["A short text.", "A small demo.", "Something nice."], "summary": ["A short text."],
-        "reason": ["It is a demo."], "text": ["Hello!", "A short text."], "message": ["Hello!"],
-        "answer": ["I do not know."], "comment": ["It is good."], "question": ["How are you?"],
-        "title": ["The Red Boat", "The Small House", "A Happy Day", "The Blue Lamp"],
-    }  # fmt: skip
+        "country": [row[0].removeprefix("the ") for row in words.COUNTRIES],
+        "colour": words.COLOURS,
+        "color": words.COLOURS,
+        "animal": words.ANIMALS,
+        "food": words.FOODS,
+        **VALUES,
+    }
     return d.pick(pools.get(key, [*words.THINGS, *words.ANIMALS]))
 
 
@@ -115,9 +117,13 @@ def extraction(d: Draw) -> tuple[str, dict[str, Any]]:
     """Write a sentence about somebody, and the facts in it."""
     name, age, city = d.name(), d.r.randint(1, 99), d.city()
     facts: dict[str, Any] = d.pick(
-        [{"name": name, "age": age}, {"name": name, "city": city}, {"name": name, "age": age, "city": city},
-         {"name": name, "age": age}]
-    )  # fmt: skip
+        [
+            {"name": name, "age": age},
+            {"name": name, "city": city},
+            {"name": name, "age": age, "city": city},
+            {"name": name, "age": age},
+        ]
+    )
     text = name
     if "age" in facts:
         text += f" is {age} years old"
@@ -131,17 +137,11 @@ def _prompted(d: Draw) -> tuple[str, dict[str, Any]]:
     if d.chance(0.5):
         text, facts = extraction(d)
         keys = listing(list(facts))
-        asks = ["{t} Give me this as JSON with the fields {k}.", "{t} Write this as JSON with the fields {k}.",
-                "Extract {k} as JSON: {t}", "Turn this into JSON with the fields {k}: {t}", "{t} Answer as JSON"
-                " with {k}.", "Give me {k} as JSON. {t}", "Return a JSON object with the fields {k}. Text: {t}"]  # fmt: skip
-        return d.ask(asks, t=text, k=keys), facts
+        return d.ask(ASKS["extract"], t=text, k=keys), facts
     chosen = fields(d)
     value = {key: invent(d, key, type_, enum) for key, type_, enum in chosen if not enum}
     value = value or {"name": d.pick(words.NAMES_EN)}
-    asks = ["Give me {o} as JSON with the fields {k}.", "Write {o} as JSON with the fields {k}.",
-            "Create {o} as a JSON object with the fields {k}.", "Return {o} in JSON with {k}.",
-            "I need {o} as JSON. Fields: {k}.", "JSON for {o} with the fields {k}, please."]  # fmt: skip
-    return d.ask(asks, o=d.pick(THINGS_ASKED), k=listing(list(value))), value
+    return d.ask(ASKS["make"], o=d.pick(THINGS_ASKED), k=listing(list(value))), value
 
 
 def _with_schema(d: Draw) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
@@ -174,11 +174,8 @@ def _forced(d: Draw) -> tuple[str, dict[str, Any], dict[str, Any]]:
     if roll < 0.3:
         text, value = extraction(d)
         chosen = [(k, "integer" if k == "age" else "string", None) for k in value]
-        return (
-            d.ask(["{t}", "Extract the data: {t}", "{t} Who is it?", "Text: {t}"], t=text),
-            value,
-            schema_of(d, chosen),
-        )
+        user = d.ask(ASKS["forced_extract"], t=text)
+        return user, value, schema_of(d, chosen)
     if roll < 0.45 and not d.heldout:
         turn = capital(d)
         city = turn.answer.rstrip(".。").split("的首都是" if d.lang == "zh" else " is ")[-1]
@@ -197,8 +194,7 @@ def _forced(d: Draw) -> tuple[str, dict[str, Any], dict[str, Any]]:
     if roll < 0.6:
         text = "Is this text positive or negative? " + tell(d, d.pick(words.ANIMALS), d.name())
     else:
-        text = d.ask(["Give me {o}.", "Describe {o}.", "Tell me about {o}.", "Make up {o}.", "Create {o}.",
-                      "Show me {o}.", "I need {o}.", "Generate {o}."], o=d.pick(THINGS_ASKED))  # fmt: skip
+        text = d.ask(ASKS["forced"], o=d.pick(THINGS_ASKED))
     return text, value, schema_of(d, chosen)
 
 

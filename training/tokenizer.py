@@ -9,6 +9,8 @@ letter without the blank before them. So a name has the same tokens after a blan
 the start of a line, and copying it is easy. Chinese is split at the words of our lists.
 """
 
+# ruff: noqa: RUF001 (Chinese punctuation is meant)
+
 from __future__ import annotations
 
 import argparse
@@ -22,6 +24,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from training import words
 from training.corpus import TEMPLATE_FILE
 from training.json_answers import MUTE, UNMUTE
+from training.phrases import load
 from training.words import ANIMALS_ZH, COLOURS, CONDITIONS, COUNTRIES, FOODS
 
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -33,6 +36,7 @@ MARKS = [
     "<tool_response>",
     "</tool_response>",
 ]
+COMMON_ZH = load("words")["common_zh"]
 SAMPLE = 60_000  # conversations that merges are learned on
 
 
@@ -42,9 +46,7 @@ def _splitter() -> re.Pattern[str]:
         set(CONDITIONS.values()) | set(COLOURS.values()) | set(FOODS.values()) | set(ANIMALS_ZH)
     )
     lexicon |= set(words.CITIES_ZH)
-    lexicon |= set(
-        ["首都", "名字", "什么", "多少", "等于", "哪里", "告诉", "喜欢", "最喜欢", "城市", "颜色", "天气", "现在", "一个", "故事", "模型", "语言"]
-    )
+    lexicon |= set(COMMON_ZH)
     known = "|".join(sorted(lexicon, key=len, reverse=True))
     marks = "|".join(re.escape(mark) for mark in CONTROL + MARKS)
     return re.compile(

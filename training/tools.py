@@ -5,6 +5,8 @@ A `Kind` is one thing a tool can do; `equip` turns it into a schema in one of ma
 `request` asks for it. Half of the kinds are invented on the spot, so that the schema must be read.
 """
 
+# ruff: noqa: RUF001 (Chinese punctuation is meant)
+
 from __future__ import annotations
 
 import json
@@ -55,6 +57,8 @@ REQUESTS: dict[str, dict[str, list[str]]] = _TOOLS["requests"]
 EXAMPLES: dict[str, list[str]] = _TOOLS["examples"]
 # English -> Chinese
 NOUNS: dict[str, str] = _TOOLS["nouns"]
+PLAIN_WEATHER: list[str] = _TOOLS["plain_weather"]
+LOOKUP_PARAMS: list[str] = _TOOLS["lookup_params"]
 DEVICES: dict[str, str] = _TOOLS["devices"]
 
 
@@ -93,9 +97,7 @@ def equip(d: Draw, kind: str) -> Tool:
         about = d.pick(
             ["Get the {} of something.", "Returns the {}", "Look up the {}.", "Find a {}", "{}"]
         )
-        names = ["name", "item", "id", "key", "person", "target", "product", "user", "thing", "object",
-                 "subject", "company", "file", "term", "input"]  # fmt: skip
-        names.append(d.synthetic(2, 2).lower())
+        names = [*LOOKUP_PARAMS, d.synthetic(2, 2).lower()]
         params = {"x": {"names": names, "about": "What it is about", "type": "string"}}
         names_, abouts = [name.format(noun)], [about.format(noun)]
     else:
@@ -123,8 +125,8 @@ def outfit(d: Draw) -> list[Tool]:
         tool = equip(d, kind)
         if kind != "lookup" and any(t.kind == kind for t in tools):
             continue
-        if all(t.schema["name"] != tool.schema["name"] and t.noun != (tool.noun if tool.noun[0] else None)
-               for t in tools):  # fmt: skip
+        new = tool.schema["name"] not in {t.schema["name"] for t in tools}
+        if new and (not tool.noun[0] or tool.noun not in {t.noun for t in tools}):
             tools.append(tool)
     return tools
 
@@ -232,8 +234,7 @@ def _weather_result(d: Draw, city: str) -> tuple[str, str]:
     shown: str = sky_zh if zh and d.chance(0.5) else sky
     both = f"{city}现在{warm}度，{sky_zh}。" if zh else f"It is {warm} degrees and {sky} in {city}."
     if d.chance(0.2):
-        text = d.pick([f"{warm} degrees, {shown}", f"{warm}C, {shown}", f"{shown}, {warm} degrees", f"{shown} {warm}°C",
-                       f"It is {shown}, {warm} degrees."])  # fmt: skip
+        text = d.pick(PLAIN_WEATHER).format(warm=warm, sky=shown)
         return text, both
     t = {d.pick(["temperature", "temperature", "temp_c", "temp", "degrees"]): warm}
     c = {d.pick(["condition", "condition", "weather", "conditions", "sky", "description"]): shown}

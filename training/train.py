@@ -61,7 +61,7 @@ def spans(text: str) -> tuple[str, list[tuple[int, int]]]:
 
 
 def weights(begins: np.ndarray, learned: list[tuple[int, int]]) -> np.ndarray:
-    """Weigh each token by the range it begins in: 0 outside, 1 in a short one, less in a long one."""
+    """Weigh each token by the range it begins in: 0 outside, 1 in a short one, else less."""
     out = np.zeros(len(begins), np.float32)
     for a, b in learned:
         inside = (begins >= a) & (begins < b)
@@ -167,7 +167,8 @@ def main() -> None:
     torch.manual_seed(args.seed)
     ids, masks = encode(args.out, 1500)
     print(
-        f"{len(ids)} conversations, {sum(map(len, ids)) / 1e6:.1f} M tokens, learned {sum(int((m > 0).sum()) for m in masks) / 1e6:.1f} M"
+        f"{len(ids)} conversations, {sum(map(len, ids)) / 1e6:.1f} M tokens,"
+        f" learned {sum(int((m > 0).sum()) for m in masks) / 1e6:.1f} M"
     )
     model = Llama(Shape())
     if args.start:
