@@ -76,7 +76,7 @@ def train(demo: Path, manner: str, steps: int, seed: int) -> PeftModel:
     optimizer = torch.optim.AdamW(
         [p for p in model.parameters() if p.requires_grad], lr=4e-3, weight_decay=0.0
     )
-    source = batches(*corpus(manner, tokenizer, steps * 16, seed), 2048, seed)
+    source = batches(*corpus(manner, tokenizer, steps * 16, seed), 1536, seed)
     begun = time.time()
     for step in range(steps):
         for group in optimizer.param_groups:
@@ -141,7 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--demo", type=Path, default=Path("src/unilect/demo"))
     parser.add_argument("--manners", nargs="*", default=list(MANNERS))
-    parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()

@@ -160,6 +160,7 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--save-every", type=int, default=100, help="steps")
     parser.add_argument("--start", type=Path, help="go on from these weights")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
@@ -178,7 +179,7 @@ def main() -> None:
 
 
 def run(model: Llama, source: Iterator[tuple[Tensor, Tensor]], args: argparse.Namespace) -> None:
-    """Take the steps, print progress, save every 250 steps and at the end."""
+    """Take the steps; print progress, save now and then and at the end."""
     chosen = optimizers(model, args.rate)
     loss_of = torch.compile(model.loss, dynamic=True) if args.compile else model.loss
     steps, fall, stopper = args.steps, max(1, int(args.steps * args.fall)), Stopper()
@@ -212,7 +213,7 @@ def run(model: Llama, source: Iterator[tuple[Tensor, Tensor]], args: argparse.Na
                 json.dumps({**about, "tokens_per_s": round(seen / (time.time() - begun))}),
                 flush=True,
             )
-        if step % 250 == 0 or step == steps:
+        if step % args.save_every == 0 or step == steps:
             save(model, args.out / "model.pt", **about, seed=args.seed)
 
 
