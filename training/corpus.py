@@ -1,7 +1,7 @@
 """
 Write the corpus: conversations in ChatML, seeded, and the held-out requests of the evaluation.
 
-    python -m training.corpus --count 260000 --seed 1 --out training/out
+    python -m training.corpus --count 200000 --seed 1 --out training/out
 
 Writes `train.jsonl` (one {"text", "muted"} a line, rendered with the shipped chat template) and
 `heldout.jsonl` (one request with what is expected a line). Same seed, same bytes.
@@ -289,7 +289,7 @@ def heldout_tools(d: Draw, known: Draw) -> dict[str, Any]:
 def main() -> None:
     """Write both files."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=260_000)
+    parser.add_argument("--count", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("training/out"))
     args = parser.parse_args()

@@ -1,7 +1,7 @@
 """
 Train the network on the corpus.
 
-    python -m training.train --out training/out --steps 4000
+    python -m training.train --out training/out --steps 3500
 
 Batches hold conversations of similar length, each from position 0 and padded at its end, as they
 are served. The loss is taken on what the assistant says (and on all of a plain text). Matrices
@@ -152,9 +152,9 @@ def main() -> None:
     """Train until the last step or SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("training/out"))
-    parser.add_argument("--steps", type=int, default=3200)
+    parser.add_argument("--steps", type=int, default=3500)
     parser.add_argument("--tokens", type=int, default=4096, help="tokens in a batch, with padding")
-    parser.add_argument("--rate", type=float, default=6e-3, help="of Muon; half for AdamW")
+    parser.add_argument("--rate", type=float, default=3e-3, help="of Muon; half for AdamW")
     parser.add_argument(
         "--fall", type=float, default=0.5, help="part of the steps in which the rate falls"
     )
