@@ -1,0 +1,3 @@
+"""
+How the bundled model is made: corpus, tokenizer, training, export, adapters, evaluation.
+"""
