@@ -26,8 +26,12 @@ ACCEPTED = frozenset(
         "prompt_cache_key",
         "prompt_cache_retention",
         "prompt_cache_options",
+        "store",
     }
 )
+
+#: Accepted, and yet a promise that nobody here keeps: answers are not stored.
+_NOT_DONE = frozenset({"store"})
 
 #: The values at which a parameter asks for nothing; None, False, 0, "", [] and {} are neutral for every parameter but these.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -71,6 +75,8 @@ def judge(
     table = capabilities.parameters
     for name in _asked(request):
         if name in request.own or name in ACCEPTED:
+            if name in _NOT_DONE and not is_neutral(request, name):
+                ignored.append(name)
             continue
         support = "native" if name not in table and capabilities.passes_unknown else table.get(name)
         if support in ("native", "emulated") or is_neutral(request, name):

@@ -75,10 +75,15 @@ async def forced_call(
     yield [call]
     arguments = body | {
         "prompt": prompt + name + style.between,
-        "json_schema": schema or {"type": "object", "properties": {}},
+        "json_schema": _closed(schema),
     }
     async for batch in _stream(server, arguments):
         yield [_as_call(event, extra_tokens) for event in batch]
+
+
+def _closed(schema: dict[str, Any] | None) -> dict[str, Any]:
+    """A tool's schema; where it does not say, it takes no other arguments than it names."""
+    return {"type": "object", "properties": {}, "additionalProperties": False} | (schema or {})
 
 
 def _as_call(event: Event, extra_tokens: int) -> Event:

@@ -73,7 +73,6 @@ PARAMETERS: dict[str, Support] = {
     "audio": "refused",
     "prediction": "refused",
     "web_search_options": "refused",
-    "store": "refused",
     "encoding_format": "emulated",
     "dimensions": "emulated",
 }
