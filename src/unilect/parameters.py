@@ -80,7 +80,7 @@ def judge(
         ignored.append(name)
     if not ignored:
         return request, ()
-    known = {name: None for name in ignored if hasattr(request, name)}
+    known = {name: None for name in ignored if name in _fields(request)}
     wire = {name: raw for name, raw in request.wire.items() if name not in ignored}
     return msgspec.structs.replace(request, wire=wire, **known), tuple(ignored)
 
@@ -98,10 +98,10 @@ def refusal(
 
 def is_neutral(request: Request, name: str) -> bool:
     """True when a parameter of a request asks for nothing."""
-    value = getattr(request, name, _MISSING)
-    if value is _MISSING:
+    if name not in _fields(request):
         raw = request.wire.get(name)
         return raw is None or bytes(raw) == b"null"
+    value = getattr(request, name)
     if value is None:
         return True
     if isinstance(value, msgspec.Struct):
@@ -117,4 +117,6 @@ def _asked(request: Request) -> list[str]:
     return [name for name, value in fields.items() if value is not None and name != "wire"]
 
 
-_MISSING = object()
+def _fields(request: Request) -> frozenset[str]:
+    """The parameters that this kind of request has a place for; an attribute alone is none."""
+    return frozenset(request.__struct_fields__) - {"wire"}
