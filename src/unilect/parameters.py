@@ -5,7 +5,9 @@ No parameter is dropped silently. A parameter at its neutral value is no request
 backend that passes unknown fields, and named in `ignored` for one that does not.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -49,6 +51,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "max_completion_tokens": (),
     "seed": (),
 }
+_HEADER_NAMES = 32  # a client gives up on headers of some kilobytes
+_HEADER_NAME = 64
 _EMPTY: tuple[Any, ...] = (False, 0, "", [], {})
 
 
@@ -83,6 +87,12 @@ def judge(
     known = {name: None for name in ignored if name in _fields(request)}
     wire = {name: raw for name, raw in request.wire.items() if name not in ignored}
     return msgspec.structs.replace(request, wire=wire, **known), tuple(ignored)
+
+
+def ignored_header(ignored: Sequence[str]) -> str:
+    """The names for a header: clients choose them, so each is quoted like a part of a URL, and they are bounded."""
+    names = [quote(name[:_HEADER_NAME], safe="") for name in ignored[:_HEADER_NAMES]]
+    return ", ".join(names if len(ignored) <= _HEADER_NAMES else [*names, "..."])
 
 
 def refusal(
