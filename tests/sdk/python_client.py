@@ -125,7 +125,9 @@ def among(allowed: Any, actual: Any) -> None:
     assert actual in allowed, f"expected one of {allowed!r}, got {actual!r}"
 
 
-def raises(error_class: type[openai.APIStatusError], call: Callable[[], Any], **expected: Any) -> Any:
+def raises(
+    error_class: type[openai.APIStatusError], call: Callable[[], Any], **expected: Any
+) -> Any:
     """Fail unless a call raises this class of error with these attributes, and give the error."""
     try:
         answer = call()
@@ -372,9 +374,9 @@ def chat_ignored(client: Client) -> None:
 @check
 def tools_required(client: Client) -> None:
     """tool_choice required gives a sound call of one of the tools."""
-    choice = client.chat(
-        ASK, tools=[WEATHER, TIME], tool_choice="required", max_tokens=64
-    ).choices[0]
+    choice = client.chat(ASK, tools=[WEATHER, TIME], tool_choice="required", max_tokens=64).choices[
+        0
+    ]
     equal("tool_calls", choice.finish_reason)
     call = choice.message.tool_calls[0]
     among(("get_weather", "get_time"), call.function.name)
@@ -672,9 +674,7 @@ def async_client(client: Client) -> None:
             create = many.chat.completions.create
             answers = await asyncio.gather(*(create(**fields, temperature=0) for _ in range(8)))
             equal(8, len({answer.id for answer in answers}))
-            chunks = [
-                chunk async for chunk in await create(**fields, temperature=0, stream=True)
-            ]
+            chunks = [chunk async for chunk in await create(**fields, temperature=0, stream=True)]
             sound_chunks(chunks)
             equal(answers[0].choices[0].message.content, text_of(chunks))
             embeddings = await many.embeddings.create(model="demo", input="x")
