@@ -352,3 +352,18 @@ def one_by_one(items: list[str | int | list[int]]) -> list[Prompt]:
     if len(prompts) != len(items) or len({type(item) for item in items}) != 1:
         raise ValueError("texts and token ids are mixed")
     return prompts
+
+
+def nested(value: Any, levels: int) -> bool:
+    """True when a decoded JSON value has more levels than this, counted without recursion and no further than needed."""
+    level = [value]
+    for _ in range(levels):
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return False
+    return True
