@@ -166,8 +166,12 @@ def messages(conversation: list[Message]) -> list[dict[str, Any]]:
                 _call(call, f"messages[{number}].tool_calls[{place}].function.arguments")
                 for place, call in enumerate(message.tool_calls)
             ]
+        elif message.function_call is not None:  # the older form, which templates do not know
+            call = MessageToolCall(f"call_{number}", message.function_call)
+            fields["tool_calls"] = [_call(call, f"messages[{number}].function_call.arguments")]
         fields.pop("reasoning", None)
         fields.pop("refusal", None)
+        fields.pop("function_call", None)
         out.append(fields)
     if images > MAX_IMAGES:
         raise InvalidRequest(
