@@ -13,7 +13,7 @@ import math
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import openai
 from openai import AsyncOpenAI, OpenAI
@@ -866,7 +866,7 @@ def knows_schemas(client: Client) -> None:
         name: str = Field(max_length=20)
         age: int = Field(ge=0, le=120)
         address: Address
-        pets: list[str] = Field(max_length=2)
+        pets: list[Literal["cat", "dog"]] = Field(max_length=2)
 
     for question in ("Tell me about a person.", "Anna is 30 and lives in Oslo.", "Hello!"):
         messages = [{"role": "user", "content": question}]
