@@ -107,7 +107,7 @@ async def _one(backend: Backend, part: _Part) -> Batches:
         async for batch in batches:
             yield [
                 event
-                if isinstance(event, Usage | Progress)
+                if isinstance(event, Usage | Progress) or event.index is None
                 else msgspec.structs.replace(event, index=part.index)
                 for event in batch
             ]

@@ -14,8 +14,9 @@ from aiohttp import web
 
 from unilect.dialects._routes import Route
 from unilect.errors import UnilectError
+from unilect.requests import WIRE
 
-_INTERNAL = ("wire",)  # fields of the Structs that no client sends
+_INTERNAL = (WIRE,)  # fields of the Structs that no client sends
 
 
 def routes(documented: Sequence[Route]) -> list[Route]:

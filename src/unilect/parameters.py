@@ -5,7 +5,9 @@ No parameter is dropped silently. A parameter at its neutral value is no request
 backend that passes unknown fields, and named in `ignored` for one that does not.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -53,6 +55,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "max_completion_tokens": (),
     "seed": (),
 }
+_HEADER_NAMES = 32  # a client gives up on headers of some kilobytes
+_HEADER_NAME = 64
 _EMPTY: tuple[Any, ...] = (False, 0, "", [], {})
 
 
@@ -86,9 +90,15 @@ def judge(
         ignored.append(name)
     if not ignored:
         return request, ()
-    known = {name: None for name in ignored if hasattr(request, name)}
+    known = {name: None for name in ignored if name in _fields(request)}
     wire = {name: raw for name, raw in request.wire.items() if name not in ignored}
     return msgspec.structs.replace(request, wire=wire, **known), tuple(ignored)
+
+
+def ignored_header(ignored: Sequence[str]) -> str:
+    """The names for a header: clients choose them, so each is quoted like a part of a URL, and they are bounded."""
+    names = [quote(name[:_HEADER_NAME], safe="") for name in ignored[:_HEADER_NAMES]]
+    return ", ".join(names if len(ignored) <= _HEADER_NAMES else [*names, "..."])
 
 
 def refusal(
@@ -104,10 +114,10 @@ def refusal(
 
 def is_neutral(request: Request, name: str) -> bool:
     """True when a parameter of a request asks for nothing."""
-    value = getattr(request, name, _MISSING)
-    if value is _MISSING:
+    if name not in _fields(request):
         raw = request.wire.get(name)
         return raw is None or bytes(raw) == b"null"
+    value = getattr(request, name)
     if value is None:
         return True
     if isinstance(value, msgspec.Struct):
@@ -123,4 +133,6 @@ def _asked(request: Request) -> list[str]:
     return [name for name, value in fields.items() if value is not None and name != "wire"]
 
 
-_MISSING = object()
+def _fields(request: Request) -> frozenset[str]:
+    """The parameters that this kind of request has a place for; an attribute alone is none."""
+    return frozenset(request.__struct_fields__) - {"wire"}

@@ -18,6 +18,7 @@ TextPartType = Literal["text"]
 MAX_MESSAGES = 2048  # a template over more blocks for seconds (RELIABILITY: 100,000 messages held a peer for 10 s)
 MAX_TOKENS_FIELD = 2**31 - 1
 MAX_CHOICES = 16
+WIRE = "unilect:wire"  # not `wire`: a client may send a field of that name, which is unknown like any other
 
 Text = Annotated[str, Meta(max_length=16 * 1024 * 1024)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -181,7 +182,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     user: str | None = None
-    wire: dict[str, Raw] = {}
+    wire: dict[str, Raw] = msgspec.field(default_factory=dict, name=WIRE)
 
     #: Fields that unilect itself answers for, which no backend is asked about.
     own: ClassVar[frozenset[str]] = frozenset({"model"})
@@ -351,3 +352,18 @@ def one_by_one(items: list[str | int | list[int]]) -> list[Prompt]:
     if len(prompts) != len(items) or len({type(item) for item in items}) != 1:
         raise ValueError("texts and token ids are mixed")
     return prompts
+
+
+def nested(value: Any, levels: int) -> bool:
+    """True when a decoded JSON value has more levels than this, counted without recursion and no further than needed."""
+    level = [value]
+    for _ in range(levels):
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return False
+    return True

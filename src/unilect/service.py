@@ -10,7 +10,12 @@ from contextlib import aclosing
 
 from unilect import emulation
 from unilect.backend import Batches
-from unilect.errors import BackendUnavailable, InvalidRequest, UnilectError
+from unilect.errors import (
+    BackendUnavailable,
+    ContextLengthExceeded,
+    InvalidRequest,
+    UnilectError,
+)
 from unilect.events import Usage
 from unilect.gateway.metrics import Metrics
 from unilect.parameters import judge
@@ -71,6 +76,8 @@ class Run:
             status = 200
         except UnilectError as error:
             status = error.status
+            if isinstance(error, ContextLengthExceeded) and error.param is None:
+                error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
             raise
         finally:
             meter.finish(status)

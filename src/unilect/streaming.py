@@ -17,6 +17,7 @@ from aiohttp import web
 
 from unilect.errors import UnilectError
 from unilect.events import Answer, Event, Fold, Usage
+from unilect.parameters import ignored_header
 from unilect.service import Run
 
 KEEP_ALIVE_S = 10.0  # client libraries and proxies give up after 30 to 60 s without a byte
@@ -160,5 +161,5 @@ class _Stream:
 def _headers(request: web.Request, run: Run) -> dict[str, str]:
     headers = {"X-Request-Id": request["id"]}
     if run.ignored:
-        headers["X-Unilect-Ignored"] = ", ".join(run.ignored)
+        headers["X-Unilect-Ignored"] = ignored_header(run.ignored)
     return headers

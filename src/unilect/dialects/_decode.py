@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from unilect.errors import InvalidRequest
-from unilect.requests import Request
+from unilect.requests import Request, nested
 
 RequestT = TypeVar("RequestT", bound=Request)
 _WIRE = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -79,26 +79,12 @@ def check_free_form(name: str, value: Any, max_bytes: int = 64 * 1024) -> None:
     Raises:
         InvalidRequest: It is nested too deep, or too large.
     """
-    if _depth(value) > MAX_DEPTH:
+    if nested(value, MAX_DEPTH):
         raise InvalidRequest(
             f"`{name}` is nested more than {MAX_DEPTH} levels deep; flatten it.", param=name
         )
     if len(msgspec.json.encode(value)) > max_bytes:
         raise InvalidRequest(f"`{name}` is larger than {max_bytes} bytes.", param=name)
-
-
-def _depth(value: Any) -> int:
-    """Levels of nesting, counted without recursion and no further than needed."""
-    depth, level = 0, [value]
-    while level and depth <= MAX_DEPTH:
-        depth += 1
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
-    return depth
 
 
 def _lower(text: str) -> str:

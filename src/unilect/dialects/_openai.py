@@ -33,7 +33,7 @@ class ChunkHead:
         tail: From the end of the choices to the end of the frame; `"usage":null` where the client asked for usage.
     """
 
-    __slots__ = ("head", "id", "meta", "tail", "usage_wanted")
+    __slots__ = ("_late", "head", "id", "meta", "tail", "usage_wanted")
 
     def __init__(self, prefix: str, kind: str, model: str, request: _HasOptions) -> None:
         self.id = f"{prefix}{_random.getrandbits(96):024x}"
@@ -45,6 +45,7 @@ class ChunkHead:
             "model": model,
         }
         self.tail = b'],"usage":null}\n\n' if self.usage_wanted else b"]}\n\n"
+        self._late: dict[str, Any] = {}
         self._build()
 
     def add(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -66,9 +67,14 @@ class ChunkHead:
             return self.head + choices + self.tail
         return self.head + choices + b"]," + encode_json(extra)[1:-1] + self.tail[1:]
 
+    def keep(self, extra: dict[str, Any]) -> None:
+        """Keep fields that came without a choice for the usage chunk: `choices[0]` of any other must not fail."""
+        self._late |= extra
+
     def usage_frame(self, usage: Usage) -> bytes:
         """The last chunk: no choices, the usage."""
-        return self.head + b'],"usage":' + encode_json(usage_object(usage)) + b"}\n\n"
+        fields = self._late | {"usage": usage_object(usage)}
+        return self.head + b"]," + encode_json(fields)[1:] + b"\n\n"
 
     def error_frame(self, error: UnilectError) -> bytes:
         """The frame that ends a broken stream; clients of OpenAI and of FastChat both see the error."""

@@ -191,8 +191,7 @@ class ChatEncoder:
         extra = event.extra
         more = self._chunk.add(extra.chunk) if extra is not None else None
         if isinstance(event, Opaque) and event.index is None:
-            if more:
-                frames.append(self._chunk.frame(b"", more))
+            self._chunk.keep(more or {})
             return
         index = event.index or 0
         if index not in self._begun:

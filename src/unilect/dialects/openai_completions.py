@@ -137,8 +137,11 @@ class CompletionEncoder:
                 choice = self._text(text, index, None)
             case Finish(reason, index):
                 choice = self._choice(index, "", None, reason)
-            case Opaque(_, index) if more or extra.choice:
-                choice = self._choice(index or 0, "", None, None)
+            case Opaque(_, None):
+                self._chunk.keep(more or {})
+                return b""
+            case Opaque(_, int(index)) if more or extra.choice:
+                choice = self._choice(index, "", None, None)
             case Usage():
                 self._usage = event
                 return b""

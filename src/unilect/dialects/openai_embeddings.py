@@ -17,6 +17,7 @@ from unilect.dialects._decode import BodyDecoder
 from unilect.dialects._openai import encode_json, ignored_object
 from unilect.dialects._routes import Route, both
 from unilect.errors import InvalidRequest
+from unilect.parameters import ignored_header
 from unilect.requests import EmbeddingRequest, Embeddings
 from unilect.service import Service
 
@@ -34,7 +35,7 @@ def routes(service: Service) -> list[Route]:
         body = encode(embedding, embeddings, model.name, ignored)
         headers = {"Content-Type": "application/json", "X-Request-Id": request["id"]}
         if ignored:
-            headers["X-Unilect-Ignored"] = ", ".join(ignored)
+            headers["X-Unilect-Ignored"] = ignored_header(ignored)
         return web.Response(body=body, headers=headers)
 
     return both(

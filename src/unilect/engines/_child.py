@@ -5,10 +5,10 @@ The child's side of `_process`: read the settings, say ready or failed, serve un
 import ctypes
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,9 +35,16 @@ def run(serve: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
         os._exit(1)
     print(json.dumps({"ready": ready or {"ok": True}}), file=words, flush=True)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    clean_up(Path(settings["socket_path"]))
     # llama.cpp's destructor waits for running requests, 59 s have been seen; the kernel frees everything at once.
-    shutil.rmtree(Path(settings["socket_path"]).parent, ignore_errors=True)
     os._exit(0)
+
+
+def clean_up(socket: Path) -> None:
+    """Remove the socket and its folder, and never anything else: a folder that holds more stays."""
+    with suppress(OSError):
+        socket.unlink(missing_ok=True)
+        socket.parent.rmdir()
 
 
 def die_with(parent: int) -> None:

@@ -23,10 +23,12 @@ from unilect.requests import (
     JsonObjectFormat,
     JsonSchemaFormat,
     Message,
+    MessageToolCall,
     Part,
     RefusalPart,
     TextPart,
     Tool,
+    nested,
 )
 
 _SAMPLING = (
@@ -78,6 +80,9 @@ PARAMETERS: dict[str, Support] = {
 }
 TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 MAX_IMAGES = 8
+_MAX_ARGUMENTS_DEPTH = (
+    256  # of a call in the history: written by a model once, so deeper than a schema may be
+)
 _TEMPLATE_FLAGS = frozenset({"enable_thinking", "thinking", "reasoning_effort", "thinking_budget"})
 
 
@@ -155,8 +160,17 @@ def messages(conversation: list[Message]) -> list[dict[str, Any]]:
             images += sum(isinstance(part, ImagePart) for part in message.content)
         elif message.content is None:
             fields["content"] = ""
+        if message.tool_calls:
+            fields["tool_calls"] = [
+                _call(call, f"messages[{number}].tool_calls[{place}].function.arguments")
+                for place, call in enumerate(message.tool_calls)
+            ]
+        elif message.function_call is not None:  # the older form, which templates do not know
+            call = MessageToolCall(f"call_{number}", message.function_call)
+            fields["tool_calls"] = [_call(call, f"messages[{number}].function_call.arguments")]
         fields.pop("reasoning", None)
         fields.pop("refusal", None)
+        fields.pop("function_call", None)
         out.append(fields)
     if images > MAX_IMAGES:
         raise InvalidRequest(
@@ -178,6 +192,29 @@ def tools(given: list[Tool]) -> list[dict[str, Any]]:
         }
         for tool in given
     ]
+
+
+def _call(call: MessageToolCall, where: str) -> dict[str, Any]:
+    """
+    An earlier call; some clients keep one without arguments as an empty text.
+
+    Raises:
+        InvalidRequest: Its arguments are no JSON, as when `max_tokens` cut them, or a bomb: llama.cpp overflows its stack.
+    """
+    arguments = call.function.arguments or "{}"
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidRequest(
+            f"`{where}` is not the JSON text of an object ({str(error)[:100]}).", param=where
+        ) from error
+    if nested(value, _MAX_ARGUMENTS_DEPTH):
+        raise InvalidRequest(
+            f"`{where}` is nested more than {_MAX_ARGUMENTS_DEPTH} levels deep; flatten it.",
+            param=where,
+        )
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": call.type, "function": function}
 
 
 def _part(part: Part, where: str) -> dict[str, Any]:

@@ -105,6 +105,9 @@ class ChildProcess:
             return self._ready
         async with self._lock:
             if not self.alive:
+                if self._watcher is not None:
+                    # The watcher of a dead child cleans up; it must not meet the next one's folder.
+                    await asyncio.shield(self._watcher)
                 self.closed = False
                 await self._pause_after_deaths()
                 await self._start()

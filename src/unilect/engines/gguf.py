@@ -162,8 +162,11 @@ class GgufEngine:
                 body = msgspec.json.encode({"input": text, "encoding_format": "float"})
                 return decode_embeddings(await server.post("/v1/embeddings", body))
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(text)) for text in request.inputs]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(text)) for text in request.inputs]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
         parts = [task.result() for task in tasks]
         return Embeddings(
             [part.vectors[0] for part in parts], sum(part.prompt_tokens for part in parts)

@@ -282,8 +282,7 @@ def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:
     """The error for a prompt that does not fit, with both numbers."""
     return ContextLengthExceeded(
         f"This model's context is {context} tokens, and the prompt has {prompt_tokens}. "
-        "Shorten the prompt, or serve the model with a larger context.",
-        param="messages",
+        "Shorten the prompt, or serve the model with a larger context."
     )
 
 

@@ -1,0 +1,118 @@
+"""
+A real `unilect serve`, for tests: a process of its own, on a free port, in a folder of its own.
+
+It knows the command line and the start screen, and nothing of what is inside.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+KEY = "sk-test"
+START_TIMEOUT_S = 60.0  # a model is loaded by then, on a machine that does other things too
+STOP_TIMEOUT_S = 15.0
+_GREETING = "unilect answers at "
+
+
+@dataclass(frozen=True)
+class Server:
+    """
+    A server that answers.
+
+    Attributes:
+        url: Its base URL for OpenAI's clients, `http://127.0.0.1:PORT/v1`.
+        pid: Its process.
+        log: The file that its stderr goes to.
+    """
+
+    url: str
+    pid: int
+    log: Path
+
+    @property
+    def root(self) -> str:
+        """Its URL without `/v1`."""
+        return self.url.removesuffix("/v1")
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self.root.rpartition(":")[2])
+
+
+@contextmanager
+def serve(
+    *args: str, config: str | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """
+    Run `unilect serve` until the block ends; it must then end by itself, with exit code 0.
+
+    Args:
+        args: Arguments after `serve`; `--port 0` is added.
+        config: The text of a TOML file to serve with.
+        env: Variables for its environment; no other `UNILECT_*` reaches it.
+
+    Raises:
+        RuntimeError: It did not start; the message holds its log.
+    """
+    with tempfile.TemporaryDirectory(prefix="unilect-test-") as folder:
+        log = Path(folder) / "stderr"
+        command = [sys.executable, "-m", "unilect", "serve", *args, "--port", "0"]
+        if config is not None:
+            (Path(folder) / "unilect.toml").write_text(config)
+            command += ["--config", "unilect.toml"]
+        with log.open("wb") as stderr:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=_environment(env),
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        try:
+            server = Server(_url(process, log), process.pid, log)
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
+        try:
+            yield server
+        finally:
+            _stop(process, log)
+
+
+def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("UNILECT_")}
+    return ours | dict(more or {})
+
+
+def _url(process: "subprocess.Popen[str]", log: Path) -> str:
+    """The URL of the start screen's first line, which is printed when the server answers."""
+    assert process.stdout is not None
+    too_late = threading.Timer(START_TIMEOUT_S, process.kill)
+    too_late.start()
+    line = process.stdout.readline()
+    too_late.cancel()
+    if not line.startswith(_GREETING):
+        raise RuntimeError(f"the server did not start: {line!r}\n{log.read_text()[-4000:]}")
+    return line.removeprefix(_GREETING).strip()
+
+
+def _stop(process: "subprocess.Popen[str]", log: Path) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.communicate(timeout=STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    assert process.returncode == 0, log.read_text()[-4000:]
