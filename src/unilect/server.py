@@ -46,17 +46,7 @@ async def serve(config: Config, registry: Registry, on_start: Callable[[str], No
     try:
         await _start_models(config, registry, stop)
         app = create_app(config, registry)
-        runner = web.AppRunner(
-            app,
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=KEEP_ALIVE_TIMEOUT_S,
-            shutdown_timeout=CUT_TIMEOUT_S,
-            max_line_size=8 * 1024,
-            max_field_size=16 * 1024,
-            max_headers=100,
-            auto_decompress=False,
-        )
+        runner = make_runner(app)
         await runner.setup()
         try:
             on_start(await _listen(config, runner))
@@ -67,6 +57,21 @@ async def serve(config: Config, registry: Registry, on_start: Callable[[str], No
             await runner.cleanup()
     finally:
         await registry.aclose()
+
+
+def make_runner(app: web.Application) -> web.AppRunner:
+    """What runs the application: limits on heads, and handlers that are cancelled when their client leaves."""
+    return web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        keepalive_timeout=KEEP_ALIVE_TIMEOUT_S,
+        shutdown_timeout=CUT_TIMEOUT_S,
+        max_line_size=8 * 1024,
+        max_field_size=16 * 1024,
+        max_headers=100,
+        auto_decompress=False,
+    )
 
 
 async def _start_models(config: Config, registry: Registry, stop: "_Signals") -> None:

@@ -20,6 +20,7 @@ from unilect.errors import InvalidRequest
 from unilect.parameters import ignored_header
 from unilect.requests import EmbeddingRequest, Embeddings
 from unilect.service import Service
+from unilect.streaming import REQUEST_ID
 
 _decoder = BodyDecoder(EmbeddingRequest)
 MAX_INPUTS = 2048  # OpenAI's own limit
@@ -33,7 +34,7 @@ def routes(service: Service) -> list[Route]:
         embedding = decode(await request.read())
         model, embeddings, ignored = await service.embed(embedding)
         body = encode(embedding, embeddings, model.name, ignored)
-        headers = {"Content-Type": "application/json", "X-Request-Id": request["id"]}
+        headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
         if ignored:
             headers["X-Unilect-Ignored"] = ignored_header(ignored)
         return web.Response(body=body, headers=headers)

@@ -16,6 +16,7 @@ from unilect.dialects._routes import Route, both
 from unilect.parameters import ACCEPTED
 from unilect.registry import Model
 from unilect.service import Service
+from unilect.streaming import REQUEST_ID
 
 
 def routes(service: Service) -> list[Route]:
@@ -69,5 +70,5 @@ def abilities(model: Model) -> dict[str, Any]:
 
 
 def _json(request: web.Request, body: dict[str, Any]) -> web.Response:
-    headers = {"Content-Type": "application/json", "X-Request-Id": request["id"]}
+    headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
     return web.Response(body=encode_json(body), headers=headers)

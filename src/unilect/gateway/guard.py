@@ -34,6 +34,7 @@ from unilect.errors import (
 )
 from unilect.gateway.access_log import AccessLog
 from unilect.gateway.keys import Keys
+from unilect.streaming import REQUEST_ID
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger("unilect")
@@ -78,7 +79,7 @@ class Guard:
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let a request through to its route, or answer with the error that it meets."""
         start = time.perf_counter()
-        request["id"] = next(self._ids)
+        request[REQUEST_ID] = next(self._ids)
         caller, status = "-", 499
         self.active += 1
         try:
@@ -102,7 +103,7 @@ class Guard:
             self.active -= 1
             if self.log.on:
                 self.log.add(
-                    f"{request['id']} {request.method} {request.path[:200]!r} {status} "
+                    f"{request[REQUEST_ID]} {request.method} {request.path[:200]!r} {status} "
                     f"{(time.perf_counter() - start) * 1000:.1f} ms {caller}"
                 )
 
@@ -133,9 +134,9 @@ class Guard:
         except (ConnectionError, web.RequestPayloadError) as error:
             raise asyncio.CancelledError from error  # the client left while it sent or read
         except Exception as error:
-            log.exception("%s failed", request["id"])
+            log.exception("%s failed", request[REQUEST_ID])
             raise InternalError(
-                f"The server failed on this request ({request['id']}); that is a flaw of unilect."
+                f"The server failed on this request ({request[REQUEST_ID]}); that is a flaw of unilect."
             ) from error
 
     def _is_public(self, request: web.Request) -> bool:
@@ -176,7 +177,7 @@ class Guard:
         )
 
     def _error(self, request: web.Request, error: UnilectError) -> web.Response:
-        headers = {"Content-Type": "application/json", "X-Request-Id": request["id"]}
+        headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
         if error.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         if error.retry_after_s is not None:

@@ -1,0 +1,91 @@
+"""A server in this process, so that a test can ask its engine directly what it is doing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from unilect import sources
+from unilect.app import create_app
+from unilect.config import Config
+from unilect.engines.gguf import GgufEngine
+from unilect.registry import Registry
+from unilect.server import make_runner
+
+
+class Site:
+    """
+    A server on a free port, and a client for it.
+
+    Attributes:
+        url: Its base URL, without `/v1`.
+        registry: Its models.
+        client: An HTTP client.
+    """
+
+    def __init__(self, url: str, registry: Registry, client: aiohttp.ClientSession) -> None:
+        self.url = url
+        self.registry = registry
+        self.client = client
+
+    def engine(self, name: str | None = None) -> GgufEngine:
+        """The engine of a model."""
+        backend = self.registry.get(name).backend
+        assert isinstance(backend, GgufEngine)
+        return backend
+
+    async def slots(self) -> list[dict[str, Any]]:
+        """The slots of the default model's engine, as llama.cpp itself tells them."""
+        engine = self.engine()
+        server = await engine._server(engine._generator)
+        slots: list[dict[str, Any]] = msgspec.json.decode(await server.get("/slots"))
+        return slots
+
+    async def busy(self) -> int:
+        """How many slots are at work."""
+        return sum(bool(slot["is_processing"]) for slot in await self.slots())
+
+    async def until_busy(self, slots: int) -> None:
+        """Wait until so many slots are at work."""
+        await until(lambda: self._is_busy(slots))
+
+    async def _is_busy(self, slots: int) -> bool:
+        return await self.busy() == slots
+
+    def post(self, path: str = "/v1/chat/completions", **body: Any) -> Any:
+        """POST a body; messages that say hello where it has none."""
+        if path.endswith("chat/completions"):
+            body = {"messages": [{"role": "user", "content": "Hello!"}]} | body
+        return self.client.post(self.url + path, json=body)
+
+
+async def until(condition: Callable[[], Any], deadline_s: float = 10.0) -> None:
+    """
+    Wait until an asynchronous condition holds, asking again as fast as it answers.
+
+    Raises:
+        TimeoutError: It did not hold in time.
+    """
+    async with asyncio.timeout(deadline_s):
+        while not await condition():
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def site(config: Config) -> AsyncIterator[Site]:
+    """Serve a configuration in this process."""
+    registry = sources.registry(config)
+    runner = make_runner(create_app(config, registry))
+    await runner.setup()
+    try:
+        await registry.start(list(registry.models))
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with aiohttp.ClientSession() as client:
+            yield Site(url, registry, client)
+    finally:
+        await runner.cleanup()

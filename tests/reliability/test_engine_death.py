@@ -1,0 +1,123 @@
+"""An engine that dies takes nothing with it: streams end with an error frame, the engine comes back, nothing is left."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from inprocess import Site, site, until
+
+from unilect.config import Config, ModelConfig
+
+STREAMS = 8
+
+
+async def frames(response: Any) -> list[Any]:
+    """The frames of a stream, decoded; `[DONE]` as it is."""
+    text = (await response.read()).decode()
+    data = [
+        block.removeprefix("data: ") for block in text.split("\n\n") if block.startswith("data: ")
+    ]
+    return [block if block == "[DONE]" else json.loads(block) for block in data]
+
+
+async def test_streams_end_with_one_error_frame_and_the_engine_comes_back() -> None:
+    """kill -9 under eight streams: eight error frames, no finish reason, no [DONE], and the next request is answered."""
+    config = Config(models={"demo": ModelConfig(parallel=STREAMS)}, log_level="warning")
+    async with site(config) as running:
+        child = running.engine()._generator
+        folder, pid = Path(child.socket_path).parent, child.pid
+        body = {"max_tokens": 1500, "ignore_eos": True, "stream": True}
+        responses = [await running.post(**body).__aenter__() for _ in range(STREAMS)]
+        for response in responses:
+            await response.content.readline()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        endings = [await frames(response) for response in responses]
+        async with running.post(max_tokens=5) as response:
+            answer = await response.json()
+
+        for ending in endings:
+            assert ending[-1]["error"]["code"] == "engine_died"
+            assert {"message", "type", "param", "code"} == set(ending[-1]["error"])
+            reasons = [c["finish_reason"] for f in ending[:-1] for c in f["choices"]]
+            assert {None} == set(reasons)
+        assert response.status == 200
+        assert answer["choices"][0]["finish_reason"] in ("stop", "length")
+        assert pid != child.pid
+        assert not folder.exists()
+        last = Path(child.socket_path).parent
+    assert not last.exists()
+    assert not Path(f"/proc/{child.pid}").exists() or child.pid is None
+
+
+async def test_request_that_had_not_begun_is_answered_by_the_new_engine() -> None:
+    """A whole answer whose engine dies before its first token is begun again, and the client sees nothing of it."""
+    async with site(
+        Config(models={"demo": ModelConfig(parallel=1)}, log_level="warning")
+    ) as running:
+        child = running.engine()._generator
+        long = asyncio.ensure_future(
+            running.post(max_tokens=1500, ignore_eos=True, stream=True).__aenter__()
+        )
+        await running.until_busy(1)
+        queued = asyncio.ensure_future(running.post(max_tokens=5).__aenter__())
+        await until(lambda: two_requests(running))
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+
+        response = await queued
+        assert response.status == 200
+        (await long).close()
+
+
+async def test_engine_dies_with_its_gateway() -> None:
+    """An engine whose gateway is killed ends by itself, and its socket with it."""
+    from serving import serve
+
+    with serve_killed(serve) as (pid, folder):
+        await until(lambda: gone(pid))
+        await until(lambda: missing(folder))
+
+
+def serve_killed(serve: Any) -> Any:
+    """A context with the pid and folder of the engine of a server that has been killed."""
+    from contextlib import contextmanager
+
+    import psutil
+
+    @contextmanager
+    def killed() -> Any:
+        process = None
+        try:
+            with serve() as server:
+                process = psutil.Process(server.pid)
+                engine = process.children()[0]
+                folder = next(
+                    Path(c.laddr).parent for c in engine.net_connections("unix") if c.laddr
+                )
+                process.kill()
+                yield engine.pid, folder
+        except AssertionError:
+            pass  # `serve` rightly complains that its server did not end by itself
+
+    return killed()
+
+
+async def gone(pid: int) -> bool:
+    """True when there is no such process."""
+    return not Path(f"/proc/{pid}").exists()
+
+
+async def missing(folder: Path) -> bool:
+    """True when there is no such folder."""
+    return not folder.exists()
+
+
+async def two_requests(running: Site) -> bool:
+    """True when two requests are with the server."""
+    async with running.client.get(running.url + "/metrics") as response:
+        text = await response.text()
+    return 'unilect_requests_waiting{model="demo"} 1.0' in text

@@ -1,0 +1,114 @@
+"""When a client leaves, the model stops: in each phase, read from llama.cpp's own slots."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from inprocess import Site, until
+
+LONG = {"max_tokens": 1500, "ignore_eos": True}  # a second of work and more
+PROMPT = {"messages": [{"role": "user", "content": "a word and another " * 380}]}
+WITHIN_S = 0.1
+TRIES = 5  # a busy machine delays some; a slot that is not freed takes over a second each time
+
+
+async def until_idle_after_leaving(site: Site, **body: Any) -> float:
+    """Send a request, leave once the engine works on it, and return the seconds until it no longer does."""
+    request = asyncio.ensure_future(site.post(**body).__aenter__())
+    await site.until_busy(1)
+    if body.get("stream") and body is not PROMPT:
+        response = await asyncio.wait_for(asyncio.shield(request), 10)
+        await response.content.readany()
+        response.close()
+    request.cancel()
+    left = time.perf_counter()
+    await asyncio.gather(request, return_exceptions=True)
+    await site.until_busy(0)
+    return time.perf_counter() - left
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param({**LONG, "stream": True}, id="in a stream"),
+        pytest.param({**LONG, "stream": False}, id="in a whole answer"),
+        pytest.param(
+            {**LONG, "n": 1, "echo": True, "path": "/v1/completions", "prompt": "Once"},
+            id="in an echo",
+        ),
+    ],
+)
+async def test_slot_is_free_soon_after_the_client_leaves(demo: Site, body: dict[str, Any]) -> None:
+    """The slot of a client that leaves is free within 100 ms."""
+    best = min([await until_idle_after_leaving(demo, **body) for _ in range(TRIES)])
+
+    assert best < WITHIN_S
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_prompt_is_given_up_when_the_client_leaves(demo: Site, stream: bool) -> None:
+    """A prompt that is being read is given up within 100 ms, streamed or not."""
+    times = []
+    for number in range(TRIES):
+        content = (
+            f"{number} is a number. " + PROMPT["messages"][0]["content"]
+        )  # nothing is in the cache
+        request = asyncio.ensure_future(
+            demo.post(messages=[{"role": "user", "content": content}], stream=stream).__aenter__()
+        )
+        await demo.until_busy(1)
+        assert not request.done()
+        request.cancel()
+        left = time.perf_counter()
+        await asyncio.gather(request, return_exceptions=True)
+        await demo.until_busy(0)
+        times.append(time.perf_counter() - left)
+
+    assert min(times) < WITHIN_S
+
+
+async def test_queued_request_never_runs_when_its_client_leaves(demo: Site) -> None:
+    """A request that waits for a slot is dropped when its client leaves, and the running ones go on."""
+    running = [asyncio.ensure_future(demo.post(**LONG).__aenter__()) for _ in range(2)]
+    await demo.until_busy(2)
+    queued = asyncio.ensure_future(demo.post(**LONG).__aenter__())
+    await until(lambda: waiting(demo, 3))
+    queued.cancel()
+    await asyncio.gather(queued, return_exceptions=True)
+
+    answers = [await (await request).json() for request in running]
+
+    assert [answer["choices"][0]["finish_reason"] for answer in answers] == ["length", "length"]
+    assert await demo.busy() == 0
+
+
+async def test_all_choices_stop_when_the_client_leaves(demo: Site) -> None:
+    """With n = 2 both slots are freed."""
+    request = asyncio.ensure_future(demo.post(**LONG, n=2, temperature=1).__aenter__())
+    await demo.until_busy(2)
+    request.cancel()
+    await asyncio.gather(request, return_exceptions=True)
+
+    await demo.until_busy(0)
+
+
+async def test_client_that_left_is_counted(demo: Site) -> None:
+    """A request whose client left is counted with status 499."""
+    await until_idle_after_leaving(demo, **LONG)
+
+    async with demo.client.get(demo.url + "/metrics") as response:
+        text = await response.text()
+    assert 'status="499"' in text
+
+
+async def waiting(site: Site, count: int) -> bool:
+    """True when so many requests are with the server."""
+    async with site.client.get(site.url + "/metrics") as response:
+        text = await response.text()
+    values = [
+        float(line.split()[-1])
+        for line in text.splitlines()
+        if line.startswith(("unilect_requests_waiting{", "unilect_requests_running{"))
+    ]
+    return sum(values) == count

@@ -1,0 +1,155 @@
+"""Starting, sharing, idling and stopping."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from inprocess import site, until
+
+from serving import serve
+from unilect.config import Config, ModelConfig
+from unilect.demo import MODEL
+
+
+async def test_two_models_answer_side_by_side() -> None:
+    """Two models are listed, and requests to both may run at the same time."""
+    models = {"one": ModelConfig(), "two": ModelConfig(aliases=["zwei"])}
+    async with site(Config(models=models, log_level="warning")) as running:
+        async with running.client.get(running.url + "/v1/models") as response:
+            listed = [model["id"] for model in (await response.json())["data"]]
+
+        async def ask(name: str) -> str:
+            async with running.post(model=name, max_tokens=5) as response:
+                answer = await response.json()
+                return str(answer["model"])
+
+        names = ["one", "two", "zwei", "one", "two", "zwei"] * 3
+        answered = await asyncio.gather(*(ask(name) for name in names))
+
+    assert listed == ["one", "two"]
+    assert [name.replace("zwei", "two") for name in names] == answered
+
+
+async def test_engine_is_started_once_for_many_requests() -> None:
+    """Requests that come while a model loads wait for it, and start nothing themselves."""
+    models = {"demo": ModelConfig(load="demand")}
+    async with site(Config(models=models, log_level="warning")) as running:
+        await running.engine().aclose()
+
+        async def ask() -> int:
+            async with running.post(max_tokens=1) as response:
+                return int(response.status)
+
+        statuses = await asyncio.gather(*(ask() for _ in range(10)))
+
+        assert statuses == [200] * 10
+        children = subprocess.run(
+            ["pgrep", "-P", str(os.getpid()), "-f", "_gguf_child"], capture_output=True, check=False
+        )
+        assert len(children.stdout.split()) == 1
+
+
+async def test_idle_engine_stops_and_starts_again() -> None:
+    """An engine without requests is stopped after its time, and the next request is answered all the same."""
+    models = {"demo": ModelConfig(idle_stop_s=0.05)}
+    async with site(Config(models=models, log_level="warning")) as running:
+        child = running.engine()._generator
+
+        async def stopped() -> bool:
+            return child.pid is None and child.closed
+
+        async with running.post(max_tokens=1) as response:
+            assert response.status == 200
+        await until(stopped)
+        async with running.post(max_tokens=1) as response:
+            assert response.status == 200
+
+
+def test_running_answer_is_finished_after_sigterm() -> None:
+    """A stream that runs when SIGTERM comes is finished, and the server then exits with 0."""
+    import openai
+
+    with serve() as server, openai.OpenAI(base_url=server.url, api_key="x") as client:
+        stream = client.chat.completions.create(
+            model="demo",
+            messages=[{"role": "user", "content": "Tell me a story."}],
+            max_tokens=200,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        chunks = iter(stream)
+        next(chunks)
+        os.kill(server.pid, signal.SIGTERM)
+        rest = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices]
+
+    assert rest[-1] == "length"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["missing.gguf"], "There is no file"),
+        (["./empty.gguf"], "is no GGUF file"),
+        (["./text.gguf"], "no sound GGUF file"),
+        (["./cut.gguf"], "cut off"),
+        (["./garbled.gguf"], "The engine ended while it loaded the model"),
+        (["demo:", "--host", "0.0.0.0"], "no key is set"),
+        (["demo:", "--context", "9999999"], "context"),
+        (["demo:", "--parallel", "0"], "parallel"),
+        (["demo:", "--lora", "missing.gguf"], "missing.gguf"),
+        (["gguf://nonsense"], "nonsense"),
+        (["ftp://host/x"], "scheme"),
+        (["localhost:8080"], "write http://localhost:8080"),
+        (["a=demo:", "a=demo:"], "named `a`"),
+        (["--config", "missing.toml"], "missing.toml"),
+    ],
+)
+def test_what_cannot_be_served_is_told_in_one_sentence(
+    tmp_path: Path, arguments: list[str], expected: str
+) -> None:
+    """A wrong file or flag is told in one line on stderr, with exit code 1, within seconds."""
+    whole = MODEL.read_bytes()
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    (tmp_path / "text.gguf").write_text("no model, but a text\n" * 100)
+    (tmp_path / "cut.gguf").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "garbled.gguf").write_bytes(
+        whole.replace(b"llama.embedding_length", b"llama.embedding_lenght", 1)
+    )
+    begun = time.monotonic()
+
+    done = subprocess.run(
+        [sys.executable, "-m", "unilect", "serve", *arguments, "--port", "0"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+    assert done.returncode == 1, done
+    lines = [line for line in done.stderr.splitlines() if line]
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("unilect: ")
+    assert expected in lines[0]
+    assert time.monotonic() - begun < 10
+
+
+def test_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    """A port that another server has is told in one line, and nothing is left running."""
+    with serve() as server:
+        done = subprocess.run(
+            [sys.executable, "-m", "unilect", "serve", "--port", str(server.port)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert "cannot listen" in done.stderr
