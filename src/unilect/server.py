@@ -57,6 +57,7 @@ async def serve(config: Config, registry: Registry, on_start: Callable[[str], No
             await runner.cleanup()
     finally:
         await registry.aclose()
+        stop.ignore()
 
 
 def make_runner(app: web.Application) -> web.AppRunner:
@@ -138,6 +139,12 @@ class _Signals:
         for number in (signal.SIGTERM, signal.SIGINT):
             if sys.platform != "win32":
                 loop.add_signal_handler(number, self._got)
+
+    def ignore(self) -> None:
+        """The work is done; another signal shall not turn a clean exit into a death."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
 
     def _got(self) -> None:
         (self.second if self.first.is_set() else self.first).set()

@@ -49,6 +49,15 @@ class Site:
         """How many slots are at work."""
         return sum(bool(slot["is_processing"]) for slot in await self.slots())
 
+    async def tokens_made(self) -> int:
+        """How many tokens the engine has made since it started, as llama.cpp counts them."""
+        engine = self.engine()
+        server = await engine._server(engine._generator)
+        for line in (await server.get("/metrics")).decode().splitlines():
+            if line.startswith("llamacpp:tokens_predicted_total "):
+                return int(float(line.split()[1]))
+        raise AssertionError("llama.cpp counts no tokens")
+
     async def until_busy(self, slots: int) -> None:
         """Wait until so many slots are at work."""
         await until(lambda: self._is_busy(slots))

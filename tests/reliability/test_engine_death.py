@@ -43,7 +43,7 @@ async def test_streams_end_with_one_error_frame_and_the_engine_comes_back() -> N
             assert ending[-1]["error"]["code"] == "engine_died"
             assert {"message", "type", "param", "code"} == set(ending[-1]["error"])
             reasons = [c["finish_reason"] for f in ending[:-1] for c in f["choices"]]
-            assert {None} == set(reasons)
+            assert set(reasons) <= {None}
         assert response.status == 200
         assert answer["choices"][0]["finish_reason"] in ("stop", "length")
         assert pid != child.pid
