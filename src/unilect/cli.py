@@ -79,6 +79,27 @@ def models(
     commands.list_models(config)
 
 
+@app.command()
+def chat(
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="[SOURCE]", help="A model to start a server for; the bundled one."),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="A server that runs already: http://host:port/v1.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name [the first].")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="UNILECT_API_KEY", help="The key of the server at --url.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
+) -> None:
+    """Chat with a model in the terminal."""
+    from unilect import commands
+
+    commands.chat(url, model, api_key, system, source)
+
+
 config_app = typer.Typer(no_args_is_help=True, help="Work with configuration files.")
 app.add_typer(config_app, name="config")
 

@@ -128,6 +128,25 @@ def list_models(config: Path | None) -> None:
         print(f"{name:{width}}  {model.source}{aliases}")
 
 
+def chat(
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    system: str | None,
+    source: str | None,
+) -> NoReturn:
+    """Chat in the terminal, with the server at a URL or with one of our own; see `unilect.chat.run`."""
+    if url is not None and source is not None:
+        fail("--url names a server, and SOURCE a model for a server of our own: give one of them.")
+    from unilect import chat as terminal
+
+    try:
+        code = _or_exit(lambda: terminal.run(url, model, api_key, system, source or "demo:"))
+    except KeyboardInterrupt:
+        code = 130
+    raise SystemExit(code)
+
+
 def _changed(name: str, table: ModelConfig, flags: Mapping[str, Any]) -> ModelConfig:
     values = msgspec.structs.asdict(table) | dict(flags)
     try:
