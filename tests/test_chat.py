@@ -500,6 +500,28 @@ def test_url_and_source_exclude_each_other() -> None:
     assert done.stderr.startswith("unilect: --url names a server")
 
 
+def test_worker_is_a_source() -> None:
+    """A worker says in JSON where it serves, and another server's model comes from there."""
+    worker = subprocess.Popen(
+        [*UNILECT, "worker", "far=demo:", "--port", "0", "--api-key", KEY],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert worker.stdout is not None
+    ready = json.loads(worker.stdout.readline())["ready"]
+    done = piped(ready["url"], "/set max_tokens 4", "Hello!")
+    worker.send_signal(signal.SIGTERM)
+    rest, _ = worker.communicate(timeout=TIMEOUT_S)
+
+    assert ready["model"] == "far"
+    assert done.stdout.strip() != ""
+    assert done.returncode == 0
+    assert rest == ""
+    assert worker.returncode == 0
+
+
 def children(pid: int) -> list[int]:
     """The child processes of a process."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
