@@ -21,6 +21,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from loopback import served
+
 TIMEOUT_S = 30.0
 KEY = "sk-chat"
 UNILECT = [sys.executable, "-m", "unilect"]
@@ -99,29 +101,10 @@ async def send(response: web.StreamResponse, choice: dict[str, object]) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[Model]:
-    """The scripted model, in a thread of its own."""
-    scripted, started = Model(), threading.Event()
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
-
-    async def serve() -> None:
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", scripted.answer)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        scripted.port = runner.addresses[0][1]
-        started.set()
-        await stop.wait()
-        await runner.cleanup()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    assert started.wait(TIMEOUT_S)
-    yield scripted
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(TIMEOUT_S)
-    loop.close()
+    """The scripted model."""
+    scripted = Model()
+    with served(web.post("/v1/chat/completions", scripted.answer)) as scripted.port:
+        yield scripted
 
 
 @pytest.fixture(scope="module")
