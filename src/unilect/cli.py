@@ -79,6 +79,42 @@ def models(
     commands.list_models(config)
 
 
+@app.command()
+def chat(
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="[SOURCE]", help="A model to start a server for; the bundled one."),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="A server that runs already: http://host:port/v1.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model's name [the first].")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="UNILECT_API_KEY", help="The key of the server at --url.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
+) -> None:
+    """Chat with a model in the terminal."""
+    from unilect import commands
+
+    commands.chat(url, model, api_key, system, source)
+
+
+@app.command()
+def worker(
+    source: Annotated[str, typer.Argument(metavar="[NAME=]SOURCE", help="The model to serve.")],
+    host: Annotated[str | None, typer.Option(help="The address to listen on [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="The port [8000]; 0 for a free one.")] = None,
+    api_key: Annotated[
+        list[str] | None, typer.Option(help="A key that clients must send; may be repeated.")
+    ] = None,
+) -> None:
+    """Serve one model for a unilect on another machine."""
+    from unilect import commands
+
+    commands.worker(source, {"host": host, "port": port, "api_keys": api_key or None})
+
+
 config_app = typer.Typer(no_args_is_help=True, help="Work with configuration files.")
 app.add_typer(config_app, name="config")
 

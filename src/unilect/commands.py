@@ -3,6 +3,7 @@
 import json
 import logging
 import shlex
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -126,6 +127,47 @@ def list_models(config: Path | None) -> None:
     for name, model in models.items():
         aliases = f"  (also {', '.join(model.aliases)})" if model.aliases else ""
         print(f"{name:{width}}  {model.source}{aliases}")
+
+
+def worker(source: str, server: Mapping[str, Any]) -> None:
+    """
+    Serve one model for the gateway of another machine, until SIGTERM; say on stdout where, as one line of JSON.
+
+    Args:
+        source: `[NAME=]SOURCE`.
+        server: Flags about the server; None where not given.
+    """
+    settings = _or_exit(lambda: merged([source], None, server, {}))
+    _log_to_stderr(settings.log_level)
+    from unilect import server as http
+
+    def started(url: str) -> None:
+        # no other machine can call a wildcard address
+        for wildcard in ("//0.0.0.0", "//[::]"):
+            url = url.replace(wildcard, f"//{socket.gethostname()}")
+        ready = {"url": f"{url}/v1", "model": next(iter(settings.models))}
+        print(json.dumps({"ready": ready}), flush=True)
+
+    _or_exit(lambda: http.run(settings, sources.registry(settings), started))
+
+
+def chat(
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    system: str | None,
+    source: str | None,
+) -> NoReturn:
+    """Chat in the terminal, with the server at a URL or with one of our own; see `unilect.chat.run`."""
+    if url is not None and source is not None:
+        fail("--url names a server, and SOURCE a model for a server of our own: give one of them.")
+    from unilect import chat as terminal
+
+    try:
+        code = _or_exit(lambda: terminal.run(url, model, api_key, system, source or "demo:"))
+    except KeyboardInterrupt:
+        code = 130
+    raise SystemExit(code)
 
 
 def _changed(name: str, table: ModelConfig, flags: Mapping[str, Any]) -> ModelConfig:

@@ -1,22 +1,42 @@
 """
 Model files from the Hugging Face hub: fetched once, resumed where they were cut off, checked, kept in the hub's own cache.
 
-Source: https://huggingface.co/docs/huggingface_hub/guides/download
+The hub's client (2.4) gives a partial file up when its process ends, so the bytes are fetched here: they are appended to one
+partial file for each version of a file, and this becomes the cache's blob once its size and its hash are the hub's. The cache
+itself, with its names and links, is the client's business; it finds the blob there and fetches nothing.
+
+Sources: https://huggingface.co/docs/huggingface_hub/guides/download (the client and its cache);
+https://huggingface.co/docs/hub/storage-backends (the ETag of a large file is its SHA-256, that of a small one git's blob id)
 """
 
+import hashlib
 import re
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from unilect.errors import ConfigError
 
-_HUB_FILE = re.compile(r"^([\w.-]+/[\w.-]+)/(.+\.gguf)$")
+OnProgress: TypeAlias = Callable[[float], None]
+CONNECT_TIMEOUT_S = 10.0
+SILENCE_TIMEOUT_S = 30.0
+MAX_FRUITLESS_TRIES = 5
+PAUSE_S = 1.0
+# the hub serves larger files through its own storage protocol only, which its client speaks
+MAX_HTTP_BYTES = 50 * 10**9
+_CHUNK_BYTES = 2**20
+_HUB_FILE = re.compile(r"^(\w[\w.-]*/\w[\w.-]*)/(.+\.gguf)$", re.ASCII)
+_PART = re.compile(r"-00001-of-(\d{5})\.gguf$")
+_HASH = re.compile(r"^(?:[0-9a-f]{40}|[0-9a-f]{64})$")
 
 
-def local_file(location: str, on_progress: Callable[[float], None]) -> Path:
+def local_file(location: str, on_progress: OnProgress) -> Path:
     """
     The local path of a file: itself, or fetched from the hub where `org/repo/file.gguf` is no local path.
+
+    A model in several files is named by its first, `...-00001-of-00003.gguf`, and fetched as a whole.
 
     Raises:
         ConfigError: There is no such file, here or there.
@@ -25,56 +45,224 @@ def local_file(location: str, on_progress: Callable[[float], None]) -> Path:
     match = _HUB_FILE.match(location)
     if path.exists() or match is None:
         return path
-    return fetch(match.group(1), match.group(2), on_progress)
+    repo, file = match.groups()
+    part = _PART.search(file)
+    count = int(part.group(1)) if part is not None else 1
+    files = [file.replace("-00001-of-", f"-{number:05}-of-") for number in range(1, count + 1)]
+    paths = [
+        fetch(repo, name, _share(number, count, on_progress)) for number, name in enumerate(files)
+    ]
+    return paths[0]
 
 
-def fetch(repo: str, file: str, on_progress: Callable[[float], None]) -> Path:
+def _share(number: int, count: int, on_progress: OnProgress) -> OnProgress:
+    """Progress of one file of many, told as progress of all."""
+    return lambda part: on_progress((number + part) / count)
+
+
+def fetch(repo: str, file: str, on_progress: OnProgress) -> Path:
     """
     Fetch a file of a repository of the hub, or find it in the cache.
 
+    Args:
+        on_progress: Told the part of the file that is here, from 0 to 1; never where it was here already.
+
     Raises:
-        ConfigError: There is no such file, or the hub cannot be reached.
+        ConfigError: There is no such file, the hub cannot be reached, or what it sent is not the file.
     """
     # huggingface_hub takes 0.3 s to import, which a server of local files shall not pay
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError, RevisionNotFoundError
+
+    with _translated_errors(f"{repo}/{file}"):
+        try:
+            metadata = get_hf_file_metadata(hf_hub_url(repo, file), timeout=CONNECT_TIMEOUT_S)
+        except (EntryNotFoundError, RevisionNotFoundError):
+            raise
+        except _hub_errors():
+            cached = _cached(repo, file)
+            if cached is None:
+                raise
+            return cached
+        size, digest, commit = metadata.size, metadata.etag or "", metadata.commit_hash
+        if commit and size and size <= MAX_HTTP_BYTES and _HASH.match(digest):
+            url = hf_hub_url(repo, file, revision=commit)
+            _Download(repo, url, size, digest, on_progress).run()
+        return Path(hf_hub_download(repo, file))
+
+
+def _cached(repo: str, file: str) -> Path | None:
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
-    from tqdm.auto import tqdm
-
-    class Bar(tqdm):  # type: ignore[misc]
-        """Tells us, and draws nothing."""
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs | {"disable": False, "file": _Nowhere()})
-
-        def update(self, n: float | None = 1) -> bool | None:
-            """Take note of `n` more bytes."""
-            drawn = super().update(n)
-            if self.total:
-                on_progress(self.n / self.total)
-            return drawn
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        return Path(hf_hub_download(repo, file, tqdm_class=Bar))
-    except LocalEntryNotFoundError as error:
+        return Path(hf_hub_download(repo, file, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+
+
+class _Download:
+    """
+    One version of a file on its way into the cache.
+
+    Args:
+        repo: The repository.
+        url: Where this version is.
+        size: Its bytes.
+        digest: Its hash, as the hub's ETag gives it.
+    """
+
+    def __init__(
+        self, repo: str, url: str, size: int, digest: str, on_progress: OnProgress
+    ) -> None:
+        from huggingface_hub.constants import HF_HUB_CACHE
+        from huggingface_hub.file_download import repo_folder_name
+
+        folder = repo_folder_name(repo_id=repo, repo_type="model")
+        blobs = Path(HF_HUB_CACHE) / folder / "blobs"
+        self._blob = blobs / digest
+        self._partial = blobs / f"{digest}.unilect.incomplete"
+        self._lock = Path(HF_HUB_CACHE) / ".locks" / folder / f"{digest}.lock"
+        self._url = url
+        self._size = size
+        self._digest = digest
+        self._on_progress = on_progress
+
+    def run(self) -> None:
+        """
+        Put the file into the cache unless it is there.
+
+        Raises:
+            ConfigError: What came is not the file; it is thrown away.
+        """
+        from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+
+        self._blob.parent.mkdir(parents=True, exist_ok=True)
+        self._lock.parent.mkdir(parents=True, exist_ok=True)
+        with WeakFileLock(self._lock):  # another server may be fetching the same file
+            if self._blob.exists():
+                return
+            self._fetch_all()
+            self._check()
+            self._partial.replace(self._blob)
+
+    def _fetch_all(self) -> None:
+        """Fetch what is missing, again after each break, until nothing more comes."""
+        fruitless = 0
+        while (have := self._have()) != self._size:
+            if have > self._size:
+                self._partial.unlink()
+                have = 0
+            try:
+                self._fetch_rest(have)
+                return
+            except _hub_errors() as error:
+                fruitless = 0 if self._have() > have else fruitless + 1
+                if fruitless == MAX_FRUITLESS_TRIES or not _may_pass(error):
+                    raise
+                time.sleep(PAUSE_S)
+
+    def _fetch_rest(self, have: int) -> None:
+        """Append the bytes from `have` on; from the start where the server does not give a part."""
+        import httpx2
+        from huggingface_hub import get_session, hf_raise_for_status
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+        headers = build_hf_headers() | {"Accept-Encoding": "identity"}
+        if have:
+            headers["Range"] = f"bytes={have}-"
+        timeout = httpx2.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        with get_session().stream("GET", self._url, headers=headers, timeout=timeout) as response:
+            hf_raise_for_status(response)
+            have = have if response.status_code == 206 else 0
+            with self._partial.open("ab" if have else "wb") as file:
+                for chunk in response.iter_raw():
+                    file.write(chunk)
+                    have += len(chunk)
+                    if have > self._size:
+                        return  # `_check` refuses it
+                    self._on_progress(have / self._size)
+
+    def _check(self) -> None:
+        """
+        Compare size and hash with the hub's.
+
+        Raises:
+            ConfigError: They differ.
+        """
+        have = self._have()
+        if have != self._size:
+            self._partial.unlink(missing_ok=True)
+            raise ConfigError(
+                f"{self._url}: {have} bytes came, and the file has {self._size}. Try again."
+            )
+        if _digest(self._partial, self._size, self._digest) != self._digest:
+            self._partial.unlink()
+            raise ConfigError(
+                f"{self._url}: what came does not have the hash that the hub names. Try again."
+            )
+
+    def _have(self) -> int:
+        return self._partial.stat().st_size if self._partial.exists() else 0
+
+
+def _digest(path: Path, size: int, like: str) -> str:
+    """The hash of a file, of the kind that the hub gave: SHA-256, or git's SHA-1 of `blob SIZE\\0` and the content."""
+    digest = hashlib.sha256()
+    if len(like) == 40:
+        digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(_CHUNK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _hub_errors() -> tuple[type[Exception], ...]:
+    """What the hub, the way to it, and the client that will not go there raise."""
+    import httpx2
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    return (httpx2.HTTPError, OfflineModeIsEnabled)
+
+
+def _may_pass(error: Exception) -> bool:
+    """True for what may be gone in a moment: a broken connection, a busy or failing server."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code == 429 or error.response.status_code >= 500
+    return not isinstance(error, OSError)
+
+
+@contextmanager
+def _translated_errors(name: str) -> Iterator[None]:
+    """The errors of the hub's client, of its HTTP client and of the operating system as one sentence."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
         raise ConfigError(
-            f"{repo}/{file}: the hub cannot be reached, and the file is not in its cache."
+            f"{name}: its owner asks for your consent to terms. Give it on the hub, and set HF_TOKEN."
         ) from error
-    except (RepositoryNotFoundError, EntryNotFoundError) as error:
-        raise ConfigError(f"{repo}/{file}: neither a local file nor one on the hub.") from error
+    except errors.LocalEntryNotFoundError as error:
+        raise ConfigError(f"{name}: HF_ENDPOINT does not answer as a hub does.") from error
+    except (
+        errors.RepositoryNotFoundError,
+        errors.RevisionNotFoundError,
+        errors.EntryNotFoundError,
+        errors.HFValidationError,
+    ) as error:
+        raise ConfigError(
+            f"{name}: neither a local file nor one on the hub. A private one needs HF_TOKEN."
+        ) from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        raise ConfigError(f"{name}: the hub answered with status {status}. Try again.") from error
+    except _hub_errors() as error:
+        raise ConfigError(
+            f"{name}: there is no such local file, and the hub cannot be reached. What has come of it is "
+            "kept; start again to go on from there."
+        ) from error
     except OSError as error:
-        raise ConfigError(f"{repo}/{file}: could not be fetched ({error}).") from error
-
-
-class _Nowhere:
-    """A file that forgets."""
-
-    def write(self, text: str) -> int:
-        """Forget the text."""
-        return len(text)
-
-    def flush(self) -> None:
-        """Do nothing."""
+        raise ConfigError(f"{name}: could not be fetched ({error.strerror or error}).") from error

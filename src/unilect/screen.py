@@ -1,0 +1,109 @@
+"""
+What a person in a chat types and sees.
+
+Where stdin or stdout is no terminal, stdout gets the answers and nothing else, and what else there is to say goes to stderr.
+"""
+
+import sys
+
+from unilect.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
+
+_DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+#: An answer must not move the cursor, rename the window or write to the clipboard: control characters are shown as blanks.
+_HARMLESS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ") | {0x09: "\t", 0x0A: "\n"}
+
+
+class Screen:
+    """
+    What the person sees.
+
+    Attributes:
+        interactive: Somebody sits at a terminal.
+    """
+
+    def __init__(self) -> None:
+        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        self._colours = sys.stdout.isatty()
+        self._part: object = (
+            None  # what is being written: a kind of event, or the number of a tool call
+        )
+
+    def ask(self, prompt: str) -> str:
+        """
+        One line, joined with the next ones where it ends with a backslash.
+
+        Raises:
+            EOFError: There are no more.
+        """
+        lines = [self._line(prompt)]
+        while lines[-1].endswith("\\"):
+            lines[-1] = lines[-1][:-1]
+            try:
+                lines.append(self._line("... "))
+            except EOFError:
+                break
+        return "\n".join(lines)
+
+    def show(self, batch: list[Event]) -> None:
+        """Write what a batch of events brings."""
+        for event in batch:
+            match event:
+                case TextDelta(text) | RefusalDelta(text):
+                    self._piece(TextDelta, text)
+                case ReasoningDelta(text) if self._colours:
+                    self._piece(ReasoningDelta, text)
+                case ToolCallDelta(call, arguments, _, name):
+                    self._begin(call)
+                    self._write(f"{name}({arguments}" if name else arguments)
+        sys.stdout.flush()
+
+    def end(self, what: str = "") -> None:
+        """End an answer, and say how it went where it is a terminal."""
+        self._begin(None)
+        if what and self._colours:
+            print(f"{_DIM}{what}{_PLAIN}")
+        sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """Say something that is no part of an answer."""
+        file = sys.stdout if self.interactive else sys.stderr
+        print(f"{_DIM}{_clean(text)}{_PLAIN}" if self.interactive else text, file=file, flush=True)
+
+    def error(self, error: Exception) -> None:
+        """Say in one line what went wrong."""
+        sys.stdout.flush()
+        print(f"unilect: {_clean(' '.join(str(error).split()))}", file=sys.stderr, flush=True)
+
+    def _line(self, prompt: str) -> str:
+        if self.interactive:
+            # readline counts what lies between \1 and \2 as no column
+            return input(f"\1{_BOLD}\2{prompt}\1{_PLAIN}\2")
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        return line.rstrip("\r\n")
+
+    def _piece(self, part: type, text: str) -> None:
+        if self._part is not part:
+            text = text.lstrip("\n")  # models put blank lines between thoughts and answer
+        if text:
+            self._begin(part)
+            self._write(text)
+
+    def _begin(self, part: object) -> None:
+        if part == self._part:
+            return
+        if isinstance(self._part, int):
+            self._write(")")
+        if self._part is not None:
+            print(_PLAIN if self._part is ReasoningDelta else "")
+        if part is ReasoningDelta:
+            print(_DIM, end="")
+        self._part = part
+
+    def _write(self, text: str) -> None:
+        print(_clean(text) if self._colours else text, end="")
+
+
+def _clean(text: str) -> str:
+    return text.translate(_HARMLESS)

@@ -1,0 +1,43 @@
+"""An aiohttp application on a loopback port, in a thread of its own, for tests of processes that call it."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+
+START_TIMEOUT_S = 30.0
+
+
+@contextmanager
+def served(*routes: web.RouteDef) -> Iterator[int]:
+    """
+    Serve routes while the block runs.
+
+    Yields:
+        The port.
+    """
+    loop, stop, started = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
+    ports: list[int] = []
+
+    async def serve() -> None:
+        app = web.Application()
+        app.add_routes(routes)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        ports.append(runner.addresses[0][1])
+        started.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert started.wait(START_TIMEOUT_S)
+        yield ports[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(START_TIMEOUT_S)
+        loop.close()

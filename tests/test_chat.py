@@ -1,0 +1,523 @@
+"""`unilect chat`, through pipes and through a terminal, with a real server before a scripted model and with one of its own."""
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from loopback import served
+
+TIMEOUT_S = 30.0
+KEY = "sk-chat"
+UNILECT = [sys.executable, "-m", "unilect"]
+ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if not name.startswith("UNILECT_")
+} | {"TERM": "xterm"}
+
+
+@dataclass
+class Model:
+    """
+    An upstream whose answers are known.
+
+    Attributes:
+        asked: The bodies that it was sent.
+        left: Set when the client of a slow answer went away.
+    """
+
+    port: int = 0
+    asked: list[dict[str, object]] = field(default_factory=list)
+    left: threading.Event = field(default_factory=threading.Event)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer with what the last message asks for: `slow`, `think`, `weather`, or an account of what was said."""
+        body = await request.json()
+        self.asked.append(body)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        last = body["messages"][-1]
+        try:
+            for delta in deltas(body, last):
+                await send(response, {"index": 0, "delta": delta, "finish_reason": None})
+                if last["content"] == "slow":
+                    await asyncio.sleep(0.02)
+        except (ConnectionError, asyncio.CancelledError):
+            self.left.set()
+            raise
+        calls = last["content"] == "weather"
+        await send(
+            response,
+            {"index": 0, "delta": {}, "finish_reason": "tool_calls" if calls else "stop"},
+        )
+        usage = {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10}
+        await response.write(b"data: %s\n\n" % json.dumps({"choices": [], "usage": usage}).encode())
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+def deltas(body: dict[str, object], last: dict[str, object]) -> Iterator[dict[str, object]]:
+    """The deltas of the answer to a conversation."""
+    messages = body["messages"]
+    assert isinstance(messages, list)
+    match last["content"]:
+        case "slow":
+            for number in range(10_000):
+                yield {"content": f"word{number} "}
+        case "think":
+            yield {"reasoning_content": "Let me see."}
+            yield {"content": "\n\nDone."}
+        case "weather":
+            function = {"name": "get_weather", "arguments": '{"city": '}
+            yield {"tool_calls": [{"index": 0, "id": "call_1", "function": function}]}
+            yield {"tool_calls": [{"index": 0, "function": {"arguments": '"Paris"}'}}]}
+        case "escape":
+            yield {"content": "a\x1b]0;title\x07b"}
+        case _:
+            roles = "+".join(message["role"] for message in messages)
+            yield {"content": f"{roles}: "}
+            yield {"content": str(last["content"])}
+
+
+async def send(response: web.StreamResponse, choice: dict[str, object]) -> None:
+    """Send one chunk."""
+    await response.write(b"data: %s\n\n" % json.dumps({"choices": [choice]}).encode())
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    """The scripted model."""
+    scripted = Model()
+    with served(web.post("/v1/chat/completions", scripted.answer)) as scripted.port:
+        yield scripted
+
+
+@pytest.fixture(scope="module")
+def url(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with the scripted model and the bundled one."""
+    config = tmp_path_factory.mktemp("chat") / "unilect.toml"
+    config.write_text(
+        f'[models.scripted]\nsource = "http://127.0.0.1:{model.port}/v1"\nmodel = "m"\n[models.demo]\n'
+    )
+    process = subprocess.Popen(
+        [*UNILECT, "serve", "--config", str(config), "--port", "0", "--log-level", "error"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT | {"UNILECT_API_KEYS": KEY},
+    )
+    assert process.stdout is not None
+    yield process.stdout.readline().removeprefix("unilect answers at ").strip()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=TIMEOUT_S)
+
+
+def piped(url: str, *lines: str, args: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
+    """A chat whose lines come through a pipe."""
+    return subprocess.run(
+        [*UNILECT, "chat", "--url", url, *args],
+        input="".join(line + "\n" for line in lines),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=ENVIRONMENT | {"UNILECT_API_KEY": KEY},
+    )
+
+
+class Terminal:
+    """A chat in a terminal."""
+
+    def __init__(self, *args: str) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [*UNILECT, "chat", *args],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=ENVIRONMENT | {"UNILECT_API_KEY": KEY},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def type(self, text: str) -> None:
+        """Type; a line ends with `\\r`."""
+        os.write(self._master, text.encode())
+
+    def until(self, text: str) -> str:
+        """All that was shown since the last call, up to a text."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while text not in self.seen:
+            assert time.monotonic() < deadline, f"{text!r} did not come: {self.seen!r}"
+            if select.select([self._master], [], [], 0.1)[0]:
+                try:
+                    self.seen += os.read(self._master, 65536).decode()
+                except OSError:  # Linux' way to say that the other side is closed
+                    assert text in self.seen, self.seen
+        shown, found, self.seen = self.seen.partition(text)
+        return shown + found
+
+    def ends(self) -> int:
+        """Wait for the end; the exit code."""
+        code = self.process.wait(TIMEOUT_S)
+        os.close(self._master)
+        return code
+
+
+@contextmanager
+def terminal(*args: str) -> Iterator[Terminal]:
+    """A chat in a terminal, at its first prompt."""
+    chat = Terminal(*args)
+    try:
+        chat.until(PROMPT)
+        yield chat
+    finally:
+        if chat.process.poll() is None:
+            chat.process.kill()
+            chat.process.wait()
+
+
+PROMPT = "\x1b[1m> \x1b[0m"
+
+
+def test_pipe_prints_answers_only(url: str) -> None:
+    """From a pipe each line is a question, and stdout holds the answers."""
+    done = piped(url, "one", "", "two")
+
+    assert done.stdout == "user: one\nuser+assistant+user: two\n"
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_history_is_sent(url: str, model: Model) -> None:
+    """The earlier turns are sent with each question."""
+    piped(url, "one", "two")
+
+    assert model.asked[-1]["messages"] == [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "user: one"},
+        {"role": "user", "content": "two"},
+    ]
+
+
+def test_system(url: str) -> None:
+    """/system sets the system prompt, with nothing after it there is none, and --system sets the first one."""
+    done = piped(url, "one", "/system", "/clear", "two", args=["--system", "Be brief."])
+    again = piped(url, "/system Be brief.", "one")
+
+    assert done.stdout == "system+user: one\nuser: two\n"
+    assert again.stdout == "system+user: one\n"
+
+
+def test_clear_forgets(url: str) -> None:
+    """/clear forgets the turns and keeps the system prompt."""
+    done = piped(url, "/system Be brief.", "one", "/clear", "two")
+
+    assert done.stdout == "system+user: one\nsystem+user: two\n"
+
+
+def test_set(url: str, model: Model) -> None:
+    """/set sends a parameter with every request until it is taken away."""
+    done = piped(url, "/set temperature 0.5", '/set stop ["x"]', "one", "/set temperature", "two")
+
+    assert [body.get("temperature") for body in model.asked[-2:]] == [0.5, None]
+    assert model.asked[-1]["stop"] == ["x"]
+    assert done.stderr.splitlines()[:3] == [
+        "temperature = 0.5",
+        "temperature = 0.5",
+        'stop = ["x"]',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/set temperature hot", "`temperature`: expected `float | null`, got `str`."),
+        ("/set temperature 9", "`temperature`: expected `float` <= 2.0."),
+        ("/set model m", "`model` cannot be set here."),
+        ("/nope", "There is no /nope; /help lists the commands."),
+        ("/retry", "There is no question to ask again."),
+        ("/save", "Name a file."),
+        ("/load /does/not/exist", "cannot be read (No such file or directory)."),
+        ("/load /dev/null", "/dev/null is no conversation"),
+    ],
+)
+def test_wrong_command_is_one_line(url: str, line: str, said: str) -> None:
+    """A command that cannot be obeyed is told in one line, and the chat goes on."""
+    done = piped(url, line, "one")
+
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == "user: one\n"
+    assert done.returncode == 1
+
+
+def test_unknown_model_is_one_line(url: str) -> None:
+    """The server's error is told in one line, and the next question takes the place of the failed one."""
+    done = piped(url, "one", "/model scripted", "two", args=["--model", "nope"])
+
+    assert done.stderr.splitlines()[0].startswith("unilect: ")
+    assert "nope" in done.stderr.splitlines()[0]
+    assert done.stderr.splitlines()[1:] == ["The model is scripted."]
+    assert done.stdout == "user: two\n"
+    assert done.returncode == 1
+
+
+def test_models(url: str) -> None:
+    """/models lists the server's models and marks the one that answers."""
+    done = piped(url, "/models")
+
+    assert done.stderr == "* scripted\n  demo\n"
+
+
+def test_retry(url: str) -> None:
+    """/retry asks the last question again, in place of its answer."""
+    done = piped(url, "one", "/retry", "two")
+
+    assert done.stdout == "user: one\nuser: one\nuser+assistant+user: two\n"
+
+
+def test_save_and_load(url: str, model: Model, tmp_path: Path) -> None:
+    """A saved conversation goes on where it was, with its settings."""
+    file = tmp_path / "talk.json"
+    piped(url, "/system Be brief.", "/set seed 7", "one", f"/save {file}")
+
+    done = piped(url, f"/load {file}", "two")
+
+    assert done.stdout == "system+user+assistant+user: two\n"
+    assert model.asked[-1]["seed"] == 7
+    assert json.loads(file.read_text()) == {
+        "model": "scripted",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "one"},
+            {"role": "assistant", "content": "system+user: one"},
+        ],
+        "seed": 7,
+    }
+
+
+def test_lines_are_joined(url: str, model: Model) -> None:
+    """A line that ends with a backslash goes on in the next; two slashes begin a question with one."""
+    piped(url, "one \\", "and two", "//etc")
+
+    assert model.asked[-2]["messages"][-1]["content"] == "one \nand two"  # type: ignore[index]
+    assert model.asked[-1]["messages"][-1]["content"] == "/etc"  # type: ignore[index]
+
+
+def test_tool_call(url: str, model: Model) -> None:
+    """A tool call is shown as a call, and the next line is sent as its result."""
+    done = piped(url, "weather", "It rains.")
+
+    assert done.stdout == ('get_weather({"city": "Paris"})\nuser+assistant+tool: It rains.\n')
+    assert model.asked[-1]["messages"][-1] == {  # type: ignore[index]
+        "role": "tool",
+        "content": "It rains.",
+        "tool_call_id": "call_1",
+    }
+
+
+def test_no_server_is_one_line() -> None:
+    """A server that cannot be reached, or a URL that is none, ends the chat with one line."""
+    unreachable = piped("http://127.0.0.1:9", "one")
+    wrong = piped("localhost:8000", "one")
+
+    assert unreachable.stderr.startswith("unilect: http://127.0.0.1:9/v1: ")
+    assert unreachable.stderr.count("\n") == 1
+    assert wrong.stderr.startswith("unilect: --url localhost:8000: expected a URL")
+    assert (unreachable.returncode, wrong.returncode) == (1, 1)
+
+
+def test_terminal_shows_an_answer(url: str) -> None:
+    """In a terminal the answer is followed by its speed, dimmed; Ctrl-D leaves."""
+    with terminal("--url", url) as chat:
+        chat.type("one\r")
+        shown = chat.until(PROMPT)
+        chat.type("\x04")
+
+        assert "user: one\r\n\x1b[2m7 tokens" in shown
+        assert chat.ends() == 0
+
+
+def test_terminal_dims_reasoning(url: str) -> None:
+    """What a model thinks is shown dimmed, before its answer."""
+    with terminal("--url", url) as chat:
+        chat.type("think\r")
+        shown = chat.until(PROMPT)
+
+        assert "\x1b[2mLet me see.\x1b[0m\r\nDone.\r\n" in shown
+
+
+def test_terminal_is_not_steered(url: str) -> None:
+    """Control characters of an answer do not reach the terminal."""
+    with terminal("--url", url) as chat:
+        chat.type("escape\r")
+        shown = chat.until(PROMPT)
+
+        assert "a ]0;title b" in shown
+
+
+def test_terminal_remembers_lines(url: str, model: Model) -> None:
+    """The arrow keys bring earlier lines back."""
+    with terminal("--url", url) as chat:
+        chat.type("one\r")
+        chat.until(PROMPT)
+        chat.type("\x1b[A two\r")
+        chat.until("user+assistant+user: one two")
+
+
+def test_ctrl_c_stops_the_answer(url: str, model: Model) -> None:
+    """Ctrl-C stops the running answer and the model behind it; the chat goes on with what was said."""
+    model.left.clear()
+    with terminal("--url", url) as chat:
+        chat.type("slow\r")
+        chat.until("word3 ")
+        chat.type("\x03")
+        shown = chat.until(PROMPT)
+        left = model.left.wait(TIMEOUT_S)
+        chat.type("two\r")
+        chat.until("user+assistant+user: two")
+        chat.until(PROMPT)
+        chat.type("half a line\x03")
+        chat.until(PROMPT)
+        chat.type("/quit\r")
+
+        assert "stopped" in shown
+        assert left
+        assert chat.ends() == 0
+
+
+def test_ctrl_c_ends_a_pipe(url: str) -> None:
+    """Ctrl-C ends a chat that reads from a pipe."""
+    process = subprocess.Popen(
+        [*UNILECT, "chat", "--url", url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT | {"UNILECT_API_KEY": KEY},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("slow\none\n")
+    process.stdin.flush()
+    process.stdout.read(5)
+    process.send_signal(signal.SIGINT)
+
+    _, said = process.communicate(timeout=TIMEOUT_S)
+
+    assert process.returncode == 130
+    assert said == ""
+
+
+def test_own_server_answers_and_goes(tmp_path: Path) -> None:
+    """Without --url the bundled model answers, from a server that ends with the chat."""
+    file = tmp_path / "talk.json"
+    with terminal() as chat:
+        server = children(chat.process.pid)
+        chat.type("/set max_tokens 8\r")
+        chat.until(PROMPT)
+        chat.type("Hello!\r")
+        shown = chat.until(PROMPT)
+        chat.type(f"/save {file}\r")
+        chat.until(PROMPT)
+        chat.type("\x04")
+
+        assert chat.ends() == 0
+    assert re.search(r"\d+ tokens", shown)
+    assert [message["role"] for message in json.loads(file.read_text())["messages"]] == [
+        "user",
+        "assistant",
+    ]
+    assert len(server) == 1
+    assert gone(server)
+
+
+def test_own_server_does_not_outlive_us() -> None:
+    """The server goes also when the chat is killed."""
+    with terminal() as chat:
+        server = children(chat.process.pid)
+        chat.process.kill()
+        chat.ends()
+
+    assert len(server) == 1
+    assert gone(server)
+
+
+def test_own_server_that_does_not_start(tmp_path: Path) -> None:
+    """A model that cannot be served is one line, and exit code 1."""
+    done = subprocess.run(
+        [*UNILECT, "chat", str(tmp_path / "none.gguf")],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=ENVIRONMENT,
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("unilect: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_url_and_source_exclude_each_other() -> None:
+    """A server and a model for a server cannot both be named."""
+    done = piped("http://127.0.0.1:9", args=["demo:"])
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("unilect: --url names a server")
+
+
+def test_worker_is_a_source() -> None:
+    """A worker says in JSON where it serves, and another server's model comes from there."""
+    worker = subprocess.Popen(
+        [*UNILECT, "worker", "far=demo:", "--port", "0", "--api-key", KEY],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert worker.stdout is not None
+    ready = json.loads(worker.stdout.readline())["ready"]
+    done = piped(ready["url"], "/set max_tokens 4", "Hello!")
+    worker.send_signal(signal.SIGTERM)
+    rest, _ = worker.communicate(timeout=TIMEOUT_S)
+
+    assert ready["model"] == "far"
+    assert done.stdout.strip() != ""
+    assert done.returncode == 0
+    assert rest == ""
+    assert worker.returncode == 0
+
+
+def children(pid: int) -> list[int]:
+    """The child processes of a process."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def gone(pids: list[int]) -> bool:
+    """True once the processes have ended."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        with suppress(FileNotFoundError):
+            states = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2] for pid in pids]
+            if any(not state.startswith(" Z") for state in states):
+                time.sleep(0.05)
+                continue
+        return True
+    return False

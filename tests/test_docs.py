@@ -1,0 +1,208 @@
+"""The documentation says what the code does: generated pages are fresh, nothing is missing, examples run."""
+
+import io
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+
+from unilect import cli, config, errors
+from unilect.app import all_routes
+from unilect.config import Config, ModelConfig
+from unilect.events import fold
+from unilect.gateway.metrics import Metrics
+from unilect.registry import Registry
+from unilect.requests import ChatRequest, Message
+from unilect.service import Service
+from unilect.sources import BACKENDS
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = {file: file.read_text() for file in (ROOT / "docs").rglob("*.md")}
+PAGES = DOCS | {file: file.read_text() for file in ROOT.glob("*.md")}
+ALL_DOCS = "\n".join(DOCS.values())
+OPTIONS = [
+    field.name for struct in (Config, ModelConfig) for field in msgspec.structs.fields(struct)
+]
+START_TIMEOUT_S = 30.0
+
+
+def test_generated_pages_are_fresh() -> None:
+    """What `scripts/docs` makes is what is committed."""
+    done = subprocess.run(
+        [sys.executable, "scripts/docs", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_option_is_documented(option: str) -> None:
+    """Every option has a heading, with a description under it."""
+    section = re.search(rf"### `{option}`\n\n.+\n\n(.+)\n", ALL_DOCS)
+
+    assert section is not None
+    assert section.group(1)[0].isupper()
+
+
+def test_errors_are_documented() -> None:
+    """Every error code is in the documentation."""
+    codes = {
+        value.code
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, errors.UnilectError)
+    } - {None}
+
+    assert [code for code in codes if f"`{code}`" not in ALL_DOCS] == []
+
+
+def test_schemes_are_documented() -> None:
+    """Every scheme of a source is on the page of its backend."""
+    pages = "\n".join(text for file, text in DOCS.items() if file.parent.name == "backends")
+
+    assert [scheme for scheme in BACKENDS if f"`{scheme}:" not in pages] == []
+
+
+def test_endpoints_are_documented() -> None:
+    """Every endpoint is in docs/api.md, with its method where it stands first."""
+    routes = all_routes(Service(Registry([]), Metrics()))
+    api = DOCS[ROOT / "docs" / "api.md"]
+    paths = {re.sub(r":[^}]+}", "}", route.path): route.method for route in routes}
+
+    assert [
+        path
+        for path, method in paths.items()
+        if f"`{method} {path}`" not in api and f"| `{path}` |" not in api
+    ] == []
+
+
+def test_commands_are_documented() -> None:
+    """Every command is in the documentation, and the documentation names no other."""
+    group = typer.main.get_command(cli.app)
+    commands = set(group.commands)  # type: ignore[attr-defined]
+    code = re.findall(r"```.*?```|`[^`\n]+`", "\n".join(PAGES.values()), re.S)
+    named = set(re.findall(r"(?:^|`|[$|&] *)unilect ([a-z]+)", "\n".join(code), re.M))
+
+    assert named == commands
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every link to a file of the repository finds it."""
+    links = re.findall(r"\]\(([^)#:]+)\)", PAGES[page])
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_example_file_loads() -> None:
+    """unilect.example.toml is the default configuration with the bundled model."""
+    loaded = config.load(ROOT / "unilect.example.toml", environment={})
+
+    assert loaded == Config(models={"demo": ModelConfig()})
+
+
+def test_example_file_has_every_option(tmp_path: Path) -> None:
+    """With the comment signs before its options taken away it loads too, and sets every option."""
+    text = (ROOT / "unilect.example.toml").read_text()
+    names = re.findall(r"^# ([a-z_]+) = ", text, re.M)
+    file = tmp_path / "all.toml"
+    file.write_text(re.sub(r"^# (?=[a-z_]+ = )", "", text, flags=re.M))
+
+    config.load(file, environment={"UPSTREAM_KEY": "a", "UNILECT_KEY": "b"})
+
+    assert sorted(names) == sorted(set(OPTIONS) - {"models"})
+
+
+@pytest.mark.parametrize(
+    ("page", "block"),
+    [
+        (page.name, block)
+        for page, text in DOCS.items()
+        for block in re.findall(r"```toml\n(.*?)```", text, re.S)
+        if "entry-points" not in block
+    ],
+)
+def test_configurations_load(page: str, block: str, tmp_path: Path) -> None:
+    """The configurations in the documentation are right."""
+    file = tmp_path / "unilect.toml"
+    file.write_text(block)
+
+    loaded = config.load(file, environment={"UNILECT_KEY": "a", "GPU_KEY": "b"})
+
+    assert loaded.models
+
+
+async def test_example_backend_works() -> None:
+    """The backend of docs/writing-a-backend.md keeps the contract."""
+    text = DOCS[ROOT / "docs" / "writing-a-backend.md"]
+    code = re.search(r"```python\n(.*?)```", text, re.S)
+    assert code is not None
+    names: dict[str, Any] = {}
+    exec(code.group(1), names)
+    echo = names["backend"](None)
+
+    whole = fold([b async for b in echo.generate(ChatRequest(messages=[Message("user", "a b")]))])
+    cut = fold(
+        [
+            batch
+            async for batch in echo.generate(
+                ChatRequest(messages=[Message("user", "a b")], max_tokens=1)
+            )
+        ]
+    )
+
+    assert (whole.choices[0].text, whole.choices[0].finish_reason) == ("a b ", "stop")
+    assert (cut.choices[0].text, cut.choices[0].finish_reason) == ("a ", "length")
+    assert cut.usage.completion_tokens == 1
+
+
+@pytest.fixture(scope="module")
+def base_url() -> Iterator[str]:
+    """The address of a server of the bundled model."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unilect", "serve", "--port", "0", "--log-level", "error"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    yield process.stdout.readline().removeprefix("unilect answers at ").strip()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=START_TIMEOUT_S)
+
+
+def test_readme_curl_line_works(base_url: str) -> None:
+    """The README's curl line gets an answer."""
+    line = re.search(r"^curl .+$", PAGES[ROOT / "README.md"], re.M)
+    assert line is not None
+    _, url, option, body = shlex.split(line.group(0))
+    url = url.replace("http://127.0.0.1:8000/v1", base_url)
+
+    with urllib.request.urlopen(url, data=body.encode(), timeout=START_TIMEOUT_S) as answer:
+        content = json.load(answer)["choices"][0]["message"]["content"]
+
+    assert option == "-d"
+    assert content.strip() != ""
+
+
+def test_readme_python_snippet_works(base_url: str) -> None:
+    """The README's Python lines print an answer."""
+    code = re.search(r"```python\n(.*?)```", PAGES[ROOT / "README.md"], re.S)
+    assert code is not None
+    names: dict[str, Any] = {}
+    printed = io.StringIO()
+
+    with redirect_stdout(printed):
+        exec(code.group(1).replace("http://127.0.0.1:8000/v1", base_url), names)
+    names["client"].close()
+
+    assert printed.getvalue().strip() != ""

@@ -1,0 +1,335 @@
+"""`unilect.hub`, in processes of their own, against a small hub on loopback that breaks in the ways of the real one."""
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from loopback import served
+from unilect.demo import MODEL
+
+TIMEOUT_S = 60.0
+COMMIT = "c0ffee" + "0" * 34
+FETCH = """
+import json, sys
+from unilect import hub
+from unilect.errors import ConfigError
+hub.PAUSE_S = 0.01
+parts = []
+try:
+    path = hub.local_file(sys.argv[1], parts.append)
+    print(json.dumps({"path": str(path), "parts": parts}))
+except ConfigError as error:
+    print(json.dumps({"error": str(error), "parts": parts}))
+"""
+
+
+@dataclass
+class Hub:
+    """
+    A hub that keeps its files elsewhere, as the real one does: `resolve` redirects to a storage of another name.
+
+    Attributes:
+        files: Contents by `org/repo/file`.
+        sent: What it sends instead of the content, by the same name.
+        ends: For each request of a content in turn, how many bytes are sent, and what happens then.
+        ranges: The Range header of each request of a content.
+        keys: The Authorization headers that came to the hub, and to its storage.
+    """
+
+    port: int = 0
+    files: dict[str, bytes] = field(default_factory=dict)
+    sent: dict[str, bytes] = field(default_factory=dict)
+    ends: list[tuple[int, str]] = field(default_factory=list)
+    ranges: list[str | None] = field(default_factory=list)
+    takes_ranges: bool = True
+    keys: tuple[set[str | None], set[str | None]] = field(default_factory=lambda: (set(), set()))
+    stalled: threading.Event = field(default_factory=threading.Event)
+
+    async def resolve(self, request: web.Request) -> web.Response:
+        """HEAD and GET /{org}/{repo}/resolve/{revision}/{file}."""
+        repo, name = "{org}/{repo}".format(**request.match_info), request.match_info["file"]
+        self.keys[0].add(request.headers.get("Authorization"))
+        if repo == "org/gated":
+            return web.Response(status=403, headers={"X-Error-Code": "GatedRepo"})
+        if repo == "org/broken":
+            return web.Response(status=500)
+        if repo == "org/nohub":
+            return web.Response(text="hello")
+        if not any(file.startswith(f"{repo}/") for file in self.files):
+            return web.Response(status=401, headers={"X-Error-Code": "RepoNotFound"})
+        content = self.files.get(f"{repo}/{name}")
+        if content is None:
+            headers = {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT}
+            return web.Response(status=404, headers=headers)
+        headers = {
+            "Location": f"http://localhost:{self.port}/storage/{repo}/{name}",
+            "X-Repo-Commit": COMMIT,
+            "X-Linked-Etag": f'"{hashlib.sha256(content).hexdigest()}"',
+            "X-Linked-Size": str(len(content)),
+        }
+        return web.Response(status=302, headers=headers)
+
+    async def storage(self, request: web.Request) -> web.StreamResponse:
+        """GET /storage/{file}."""
+        name = request.match_info["file"]
+        self.ranges.append(request.headers.get("Range"))
+        self.keys[1].add(request.headers.get("Authorization"))
+        content, start = self.sent.get(name, self.files[name]), 0
+        headers = {"Content-Length": str(len(content))}
+        if self.takes_ranges and "Range" in request.headers:
+            start = int(request.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+            headers = {
+                "Content-Length": str(len(content) - start),
+                "Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}",
+            }
+        response = web.StreamResponse(status=206 if start else 200, headers=headers)
+        await response.prepare(request)
+        length, end = self.ends.pop(0) if self.ends else (len(content), "whole")
+        await response.write(content[start : start + length])
+        assert request.transport is not None
+        if end == "stall":
+            self.stalled.set()
+            await asyncio.sleep(TIMEOUT_S)
+        elif end == "reset":
+            request.transport.abort()
+        elif end == "close":
+            request.transport.close()
+        return response
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """The hub; its repository `org/repo` has the file `m.gguf` of 3 MB."""
+    hub = Hub(files={"org/repo/m.gguf": random.Random(1).randbytes(3_000_000)})
+    routes = (
+        web.route("*", "/{org}/{repo}/resolve/{revision}/{file:.+}", hub.resolve),
+        web.get("/storage/{file:.+}", hub.storage),
+    )
+    with served(*routes) as hub.port:
+        yield hub
+
+
+def environment(endpoint: str | Hub, home: Path) -> dict[str, str]:
+    """The environment of a process that uses a hub and a cache of its own."""
+    hub = endpoint if isinstance(endpoint, str) else f"http://127.0.0.1:{endpoint.port}"
+    ours = {n: v for n, v in os.environ.items() if not n.startswith(("HF_", "UNILECT_"))}
+    return ours | {
+        "HF_ENDPOINT": hub,
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HOME": str(home),
+        "HF_TOKEN": "hf_secret",
+        "NO_PROXY": "*",
+    }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a fetch: a path or an error, and the progress that was told."""
+
+    path: Path
+    error: str
+    parts: list[float]
+
+
+def fetch(endpoint: str | Hub, home: Path, location: str = "org/repo/m.gguf") -> Outcome:
+    """Fetch in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", FETCH, location],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=environment(endpoint, home),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    told = json.loads(done.stdout)
+    return Outcome(Path(told.get("path", "")), told.get("error", ""), told["parts"])
+
+
+def partial_files(home: Path) -> list[Path]:
+    """What is left of unfinished downloads."""
+    return list(home.rglob("*.incomplete"))
+
+
+def test_fetched_once(hub: Hub, tmp_path: Path) -> None:
+    """A file is fetched into the hub's own cache, its progress rises to 1, and it is not fetched again."""
+    first = fetch(hub, tmp_path)
+    second = fetch(hub, tmp_path)
+
+    assert first.path.read_bytes() == hub.files["org/repo/m.gguf"]
+    assert first.path == tmp_path / f"hub/models--org--repo/snapshots/{COMMIT}/m.gguf"
+    assert first.parts == sorted(first.parts)
+    assert len(first.parts) > 3
+    assert first.parts[-1] == 1
+    assert second == Outcome(first.path, "", [])
+    assert hub.ranges == [None]
+    assert partial_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+def test_cut_is_resumed(hub: Hub, tmp_path: Path, end: str) -> None:
+    """A download that is cut goes on where it was, with a Range request."""
+    hub.ends = [(1_000_000, end), (0, end), (1_500_000, end)]
+
+    done = fetch(hub, tmp_path)
+
+    assert done.path.read_bytes() == hub.files["org/repo/m.gguf"]
+    assert hub.ranges[0] is None
+    assert all(range is not None and range.startswith("bytes=") for range in hub.ranges[2:])
+    assert len(hub.ranges) == 4
+    assert done.parts == sorted(done.parts)
+
+
+def test_killed_is_resumed(hub: Hub, tmp_path: Path) -> None:
+    """What had come when the process was killed is not fetched again by the next one."""
+    hub.ends = [(2_000_000, "stall")]
+    process = subprocess.Popen(
+        [sys.executable, "-c", FETCH, "org/repo/m.gguf"], env=environment(hub, tmp_path)
+    )
+    assert hub.stalled.wait(TIMEOUT_S)
+    while not sum(file.stat().st_size for file in partial_files(tmp_path)):
+        assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    have = partial_files(tmp_path)[0].stat().st_size
+
+    done = fetch(hub, tmp_path)
+
+    assert done.path.read_bytes() == hub.files["org/repo/m.gguf"]
+    assert hub.ranges == [None, f"bytes={have}-"]
+    assert done.parts[0] > have / 3_000_000
+    assert partial_files(tmp_path) == []
+
+
+def test_storage_without_ranges(hub: Hub, tmp_path: Path) -> None:
+    """Where the storage sends the whole file again, the file begins again."""
+    hub.takes_ranges = False
+    hub.ends = [(1_000_000, "close")]
+
+    done = fetch(hub, tmp_path)
+
+    assert done.path.read_bytes() == hub.files["org/repo/m.gguf"]
+
+
+def test_hub_that_always_breaks(hub: Hub, tmp_path: Path) -> None:
+    """A connection that breaks again and again ends in one sentence, and what came is kept."""
+    hub.ends = [(1000, "close")] + [(0, "close")] * 10
+
+    done = fetch(hub, tmp_path)
+
+    assert done.error.startswith("org/repo/m.gguf: ")
+    assert "the hub cannot be reached" in done.error
+    assert partial_files(tmp_path) != []
+
+
+def test_wrong_hash_is_refused(hub: Hub, tmp_path: Path) -> None:
+    """Bytes that are not the hub's are thrown away, and the next call fetches the file."""
+    hub.sent["org/repo/m.gguf"] = bytes(3_000_000)
+
+    refused = fetch(hub, tmp_path)
+    hub.sent.clear()
+    done = fetch(hub, tmp_path)
+
+    assert "does not have the hash" in refused.error
+    assert done.path.read_bytes() == hub.files["org/repo/m.gguf"]
+
+
+@pytest.mark.parametrize("size", [2_999_999, 3_000_001])
+def test_wrong_size_is_refused(hub: Hub, tmp_path: Path, size: int) -> None:
+    """A file that is shorter or longer than the hub says is refused."""
+    hub.sent["org/repo/m.gguf"] = bytes(size)
+
+    done = fetch(hub, tmp_path)
+
+    assert "and the file has 3000000" in done.error
+    assert partial_files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("org/repo/none.gguf", "neither a local file nor one on the hub"),
+        ("org/none/m.gguf", "neither a local file nor one on the hub"),
+        ("org/a--b/m.gguf", "neither a local file nor one on the hub"),
+        ("org/gated/m.gguf", "set HF_TOKEN"),
+        ("org/broken/m.gguf", "the hub answered with status 500"),
+        ("org/nohub/m.gguf", "HF_ENDPOINT does not answer as a hub does"),
+    ],
+)
+def test_what_is_not_there(hub: Hub, tmp_path: Path, location: str, said: str) -> None:
+    """A repository or file that cannot be had is one sentence that names it."""
+    done = fetch(hub, tmp_path, location)
+
+    assert done.error.startswith(f"{location}: ")
+    assert said in done.error
+    assert "\n" not in done.error
+
+
+def test_unreachable_hub(hub: Hub, tmp_path: Path) -> None:
+    """Without a hub a file of the cache is served, and any other is one sentence."""
+    missing = fetch("http://127.0.0.1:9", tmp_path)
+    first = fetch(hub, tmp_path)
+    cached = fetch("http://127.0.0.1:9", tmp_path)
+
+    assert "there is no such local file, and the hub cannot be reached" in missing.error
+    assert cached.path == first.path
+
+
+def test_model_in_parts(hub: Hub, tmp_path: Path) -> None:
+    """A model of several files is fetched whole, under one progress."""
+    for number in (1, 2):
+        hub.files[f"org/repo/q8/m-0000{number}-of-00002.gguf"] = bytes([number]) * 200_000
+
+    done = fetch(hub, tmp_path, "org/repo/q8/m-00001-of-00002.gguf")
+
+    assert done.path.name == "m-00001-of-00002.gguf"
+    assert done.path.with_name("m-00002-of-00002.gguf").read_bytes() == b"\x02" * 200_000
+    assert done.parts == sorted(done.parts)
+    assert done.parts[-1] == 1
+
+
+def test_token_stays_with_the_hub(hub: Hub, tmp_path: Path) -> None:
+    """HF_TOKEN is sent to the hub, and not to the storage that it points to."""
+    fetch(hub, tmp_path)
+
+    assert hub.keys == ({"Bearer hf_secret"}, {None})
+
+
+@pytest.mark.parametrize("location", ["./models/m.gguf", "../models/m.gguf", "/models/m.gguf"])
+def test_paths_are_not_asked_for(hub: Hub, tmp_path: Path, location: str) -> None:
+    """What can only be a path is not looked for on the hub."""
+    done = fetch(hub, tmp_path, location)
+
+    assert done.path == Path(location)
+    assert hub.keys[0] == set()
+
+
+def test_worker_fetches_its_model(hub: Hub, tmp_path: Path) -> None:
+    """A server of a hub's model fetches and serves it."""
+    hub.files["org/repo/demo.gguf"] = MODEL.read_bytes()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unilect", "worker", "gguf:org/repo/demo.gguf", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(hub, tmp_path),
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=TIMEOUT_S)
+
+    assert json.loads(line)["ready"]["model"] == "demo"
+    assert process.returncode == 0
