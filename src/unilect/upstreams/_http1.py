@@ -255,7 +255,8 @@ def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     """
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
-    if version not in ("HTTP/1.1", "HTTP/1.0") or not rest[:3].isdecimal():
+    status, _, _ = rest.partition(" ")
+    if version not in ("HTTP/1.1", "HTTP/1.0") or not status.isdecimal() or len(status) != 3:
         raise ProtocolError("no HTTP/1 status line")
     headers: dict[str, str] = {}
     for line in lines:
@@ -268,7 +269,7 @@ def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
         headers[name] = value.strip()
     if version == "HTTP/1.0":
         headers.setdefault("connection", "close")
-    return int(rest[:3]), headers
+    return int(status), headers
 
 
 def _content_length(headers: dict[str, str]) -> int | None:

@@ -1,0 +1,192 @@
+"""
+A server that says exactly the bytes that a test gives it, on a real socket of this machine.
+
+A script is a coroutine that is called once for each request with an `Exchange`; what it does not send is not sent. The
+connection stays open after a script, unless the script ends it.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+
+
+class Exchange:
+    """
+    One request, and the connection to answer it on.
+
+    Attributes:
+        head: The request's head, without its blank line.
+        body: Its body.
+    """
+
+    def __init__(
+        self, head: bytes, body: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.head = head
+        self.body = body
+        self._reader = reader
+        self._writer = writer
+
+    def json(self) -> Any:
+        """The request's body, decoded."""
+        return msgspec.json.decode(self.body)
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes, and wait until the kernel has taken them."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    def close(self) -> None:
+        """End the connection in order (FIN), after what was sent."""
+        self._writer.close()
+
+    def reset(self) -> None:
+        """Break the connection off (RST)."""
+        sock: socket.socket = self._writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
+
+    async def client_gone(self) -> None:
+        """Return once the client has closed its side."""
+        with suppress(ConnectionError):
+            await self._reader.read()
+
+
+Script = Callable[[Exchange], Awaitable[None]]
+
+
+class Scripted:
+    """
+    A server that follows a script.
+
+    Attributes:
+        port: Where it listens, on 127.0.0.1.
+        requests: What it was asked, in order.
+        connections: How many connections were made to it.
+        gone: Released once for every connection that has ended.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self.port = 0
+        self.requests: list[Exchange] = []
+        self.connections = 0
+        self.gone = asyncio.Semaphore(0)
+        self._script = script
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        """Its base URL, as an OpenAI server has it."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            while not writer.is_closing():
+                head = (await reader.readuntil(b"\r\n\r\n"))[:-4]
+                length = next(
+                    int(line[15:])
+                    for line in head.split(b"\r\n")
+                    if line.lower().startswith(b"content-length:")
+                )
+                exchange = Exchange(head, await reader.readexactly(length), reader, writer)
+                self.requests.append(exchange)
+                await self._script(exchange)
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self.gone.release()
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+            self._tasks.discard(task)
+
+    async def aclose(self) -> None:
+        """End all connections."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def scripted(script: Script) -> AsyncIterator[Scripted]:
+    """A server that follows a script, until the block ends."""
+    server = Scripted(script)
+    listening = await asyncio.start_server(server.connected, "127.0.0.1", 0, limit=2**22)
+    server.port = listening.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        listening.close()
+        await server.aclose()
+        await listening.wait_closed()
+
+
+def says(data: bytes, end: str = "close") -> Script:
+    """A script that answers every request with these bytes and then ends the connection: `close`, `reset` or `keep`."""
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(data)
+        if end != "keep":
+            getattr(exchange, end)()
+
+    return script
+
+
+def answer(
+    body: bytes, status: str = "200 OK", kind: str = "application/json", **headers: str
+) -> bytes:
+    """A whole HTTP answer with a Content-Length; `retry_after="7"` becomes the header `retry-after: 7`."""
+    lines = {"content-type": kind, "content-length": str(len(body))} | headers
+    head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
+    return f"HTTP/1.1 {status}\r\n{head}\r\n".encode() + body
+
+
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+
+
+def stream_of(body: bytes) -> bytes:
+    """An event stream that ends with the connection."""
+    return STREAM_HEAD + body
+
+
+def chunked(pieces: Iterable[bytes], head: bytes = STREAM_HEAD) -> bytes:
+    """An answer in HTTP chunks, one for each piece."""
+    head = head[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+
+
+def frames(*chunks: Any) -> bytes:
+    """Server-sent events, one for each chunk; bytes are taken as they are."""
+    datas = (item if isinstance(item, bytes) else msgspec.json.encode(item) for item in chunks)
+    return b"".join(b"data: " + data + b"\n\n" for data in datas)
+
+
+def delta(index: int = 0, finish: str | None = None, **fields: Any) -> dict[str, Any]:
+    """A chunk of a chat answer with one choice."""
+    choice = {"index": index, "delta": fields, "finish_reason": finish}
+    return {"id": "c", "object": "chat.completion.chunk", "choices": [choice]}
+
+
+USAGE = {
+    "choices": [],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+}
+DONE = b"[DONE]"
+HELLO = frames(
+    delta(role="assistant", content=""),
+    delta(content="Hel"),
+    delta(content="lo"),
+    delta(finish="stop"),
+    USAGE,
+    DONE,
+)
