@@ -247,9 +247,12 @@ async def exchange(connection: Connection, request: bytes, timeout_s: float) -> 
             continue
         if len(data) > MAX_HEAD_BYTES:
             raise ProtocolError("an endless head")
-        more = await connection.read(timeout_s)
+        try:
+            more = await connection.read(timeout_s)
+        except ConnectionError:
+            more = b""
         if not more:
-            if data:
+            if data:  # no ConnectionError, after which the request would be sent once more
                 raise ProtocolError("the head ended early")
             raise ConnectionResetError("closed before an answer")
         data += more
