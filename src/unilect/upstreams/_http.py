@@ -6,6 +6,7 @@ could give it to the next request, and llama-server closes after each stream wit
 they would carry prompts and keys elsewhere.
 """
 
+import math
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
@@ -295,6 +296,7 @@ def clean(text: Any) -> str:
 
 def _seconds(value: str | None) -> float | None:
     try:
-        return max(0.0, float(value)) if value is not None else None
+        seconds = float(value) if value is not None else math.nan
     except ValueError:
         return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
