@@ -261,10 +261,12 @@ def refused_request(body: bytes) -> UnilectError:
     """The error for a request that the upstream refuses, from the body of its answer."""
     try:
         error = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         error = None
     if isinstance(error, dict) and isinstance(error.get("error"), dict):
         error = error["error"]
+    elif isinstance(error, dict) and isinstance(error.get("error"), str):
+        error = {"message": error["error"]}
     if not isinstance(error, dict):
         return InvalidRequest("The model's server refused the request without a reason.")
     message = clean(error.get("message"))
