@@ -38,7 +38,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 MAX_IDLE = 64  # kept connections to one server
 _PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+-]+){2,}|[A-Za-z]:\\\S+")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class HttpServer:
