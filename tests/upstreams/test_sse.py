@@ -1,5 +1,7 @@
 """Tests of unilect.upstreams._sse."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -147,6 +149,6 @@ def reference(stream: bytes) -> list[bytes]:
 def test_any_stream_in_any_pieces(stream: bytes, cuts: list[int]) -> None:
     """Any lines in any pieces give what the specification's algorithm gives for the whole."""
     places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
-    pieces = [stream[a:b] for a, b in zip(places, places[1:], strict=False)]
+    pieces = [stream[a:b] for a, b in itertools.pairwise(places)]
 
     assert reference(stream) == read(pieces)

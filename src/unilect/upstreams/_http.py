@@ -6,6 +6,7 @@ could give it to the next request, and llama-server closes after each stream wit
 they would carry prompts and keys elsewhere.
 """
 
+import math
 import re
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 MAX_IDLE = 64  # kept connections to one server
 _PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+-]+){2,}|[A-Za-z]:\\\S+")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class HttpServer:
@@ -260,10 +261,12 @@ def refused_request(body: bytes) -> UnilectError:
     """The error for a request that the upstream refuses, from the body of its answer."""
     try:
         error = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         error = None
     if isinstance(error, dict) and isinstance(error.get("error"), dict):
         error = error["error"]
+    elif isinstance(error, dict) and isinstance(error.get("error"), str):
+        error = {"message": error["error"]}
     if not isinstance(error, dict):
         return InvalidRequest("The model's server refused the request without a reason.")
     message = clean(error.get("message"))
@@ -295,6 +298,7 @@ def clean(text: Any) -> str:
 
 def _seconds(value: str | None) -> float | None:
     try:
-        return max(0.0, float(value)) if value is not None else None
+        seconds = float(value) if value is not None else math.nan
     except ValueError:
         return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

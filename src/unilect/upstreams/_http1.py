@@ -9,6 +9,7 @@ Source: https://www.rfc-editor.org/rfc/rfc9112
 """
 
 import asyncio
+import select
 import ssl
 from collections.abc import AsyncGenerator
 from functools import lru_cache
@@ -78,8 +79,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_fresh(self) -> bool:
-        """True while nothing waits to be read and the server has not closed: fit for another exchange."""
-        return self._lost is None and not self._pieces
+        """True while nothing waits to be read, here or in the kernel, and the server has not closed: fit for another exchange."""
+        return self._lost is None and not self._pieces and not self._has_unread_bytes()
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -127,6 +128,14 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = exc or EOFError()
         self._wake()
+
+    def _has_unread_bytes(self) -> bool:
+        """True where the kernel has bytes, or the end, that the event loop has not read yet."""
+        if self._transport is None:
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     async def _wait(self, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -238,9 +247,12 @@ async def exchange(connection: Connection, request: bytes, timeout_s: float) -> 
             continue
         if len(data) > MAX_HEAD_BYTES:
             raise ProtocolError("an endless head")
-        more = await connection.read(timeout_s)
+        try:
+            more = await connection.read(timeout_s)
+        except ConnectionError:
+            more = b""
         if not more:
-            if data:
+            if data:  # no ConnectionError, after which the request would be sent once more
                 raise ProtocolError("the head ended early")
             raise ConnectionResetError("closed before an answer")
         data += more

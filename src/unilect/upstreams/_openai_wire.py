@@ -7,6 +7,9 @@ slow way takes the known fields and keeps the others as `extra`, and mends what 
 Source: https://platform.openai.com/docs/api-reference/chat-streaming
 """
 
+import json
+import re
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -153,7 +156,7 @@ class ChunkDecoder:
             frames = [frame for frame in frames if frame != DONE]
         try:
             chunks = _fast(b"[" + b",".join(frames) + b"]")
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             for frame in frames:
                 self._chunk(*self._slow(frame), into)
             return done
@@ -273,16 +276,13 @@ class ChunkDecoder:
         return ToolCallDelta(number, arguments, id or f"call_{number}", function.name or "", index)
 
     def _slow(self, data: bytes) -> tuple[_Chunk, list[Extra | None]]:
-        try:
-            raw = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BackendError("The model's server sent a frame that is not JSON.") from error
+        raw = _json(data)
         if not isinstance(raw, dict) or "choices" not in raw:
             _raise_if_error(raw)
             raw = raw if isinstance(raw, dict) else {}
         chunk_extra = {k: v for k, v in raw.items() if k not in _KNOWN[_Chunk] and v is not None}
         choices, extras = [], []
-        for choice in raw.get("choices") or ():
+        for choice in _list(raw.get("choices")):
             known, extra = _split(choice)
             choices.append(known)
             extras.append(extra)
@@ -299,7 +299,25 @@ class ChunkDecoder:
         return chunk, extras
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _fast = msgspec.json.Decoder(list[_Chunk]).decode
+
+
+def _json(data: bytes) -> Any:
+    """A frame as plain values; halves of characters, which a model that is cut between tokens makes, become U+FFFD."""
+    try:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            return msgspec.json.decode(data)
+        text = json.dumps(json.loads(data.decode(errors="replace")), ensure_ascii=False)
+        return msgspec.json.decode(_SURROGATE.sub("\ufffd", text))
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise BackendError("The model's server sent a frame that is not JSON.") from error
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list | None):
+        raise BackendError("The model's server sent choices that are no list.")
+    return value or []
 
 
 def _split(choice: Any) -> tuple[dict[str, Any], Extra | None]:
