@@ -5,8 +5,6 @@ Rule: whatever `held` says True for is never in a training conversation as a tes
 held-out set is made of nothing else.
 """
 
-# ruff: noqa: RUF001 (Chinese punctuation is meant)
-
 from __future__ import annotations
 
 import zlib

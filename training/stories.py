@@ -4,8 +4,6 @@ Short stories that stay with who they are about, in English and in Chinese.
 A story is put together from small sentences of our own; it names its subject in most of them.
 """
 
-# ruff: noqa: RUF001 (Chinese punctuation is meant)
-
 from __future__ import annotations
 
 from training import words

@@ -4,8 +4,6 @@ Short exchanges: greetings, capitals, sums, echoes, counting, and what the model
 Every function takes a `Draw` and returns one `Turn`; the answer to a question is always the same.
 """
 
-# ruff: noqa: RUF001 (Chinese punctuation is meant)
-
 from __future__ import annotations
 
 from training import words

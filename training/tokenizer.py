@@ -9,8 +9,6 @@ letter without the blank before them. So a name has the same tokens after a blan
 the start of a line, and copying it is easy. Chinese is split at the words of our lists.
 """
 
-# ruff: noqa: RUF001 (Chinese punctuation is meant)
-
 from __future__ import annotations
 
 import argparse

@@ -5,8 +5,6 @@ A `Kind` is one thing a tool can do; `equip` turns it into a schema in one of ma
 `request` asks for it. Half of the kinds are invented on the spot, so that the schema must be read.
 """
 
-# ruff: noqa: RUF001 (Chinese punctuation is meant)
-
 from __future__ import annotations
 
 import json
