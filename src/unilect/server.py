@@ -1,8 +1,8 @@
 """
 A server's life: start the models, listen, answer until SIGTERM, let running answers finish, stop everything.
 
-The order of stopping: not ready (/readyz says 503), accept no more, wait for running answers up to the grace, cut the rest with
-an error frame, stop the engines. A second signal cuts at once.
+The order of stopping: not ready (/readyz says 503), accept no more, wait for running answers up to the grace, stop the engines,
+which ends the rest with an error frame. A second signal ends the waiting.
 """
 
 import asyncio
@@ -10,19 +10,15 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from types import ModuleType
 
 import uvloop
-from aiohttp import web
 
-from unilect.app import GUARD, SERVICE, create_app
 from unilect.config import Config
 from unilect.errors import ConfigError, UnilectError
 from unilect.registry import Registry
 
 log = logging.getLogger("unilect")
-KEEP_ALIVE_TIMEOUT_S = 75.0
-CUT_TIMEOUT_S = 2.0  # for error frames to go out, once the engines have stopped
 
 
 def run(
@@ -44,35 +40,26 @@ async def serve(config: Config, registry: Registry, on_start: Callable[[str], No
     """As `run`, in a running loop."""
     stop = _Signals()
     try:
+        importing = asyncio.ensure_future(asyncio.to_thread(_import_listener))
         await _start_models(config, registry, stop)
-        app = create_app(config, registry)
-        runner = make_runner(app)
-        await runner.setup()
+        listener = (await importing).Listener(config, registry)
         try:
-            on_start(await _listen(config, runner))
+            on_start(await listener.listen())
             await stop.first.wait()
-            await _drain(config, runner, app, stop)
+            await listener.drain(stop.second)
             await registry.aclose()
         finally:
-            await runner.cleanup()
+            await listener.aclose()
     finally:
         await registry.aclose()
         stop.ignore()
 
 
-def make_runner(app: web.Application) -> web.AppRunner:
-    """What runs the application: limits on heads, and handlers that are cancelled when their client leaves."""
-    return web.AppRunner(
-        app,
-        handler_cancellation=True,
-        access_log=None,
-        keepalive_timeout=KEEP_ALIVE_TIMEOUT_S,
-        shutdown_timeout=CUT_TIMEOUT_S,
-        max_line_size=8 * 1024,
-        max_field_size=16 * 1024,
-        max_headers=100,
-        auto_decompress=False,
-    )
+def _import_listener() -> ModuleType:
+    """The HTTP side takes as long to import as a small model to load, so both are done at once."""
+    from unilect import listener
+
+    return listener
 
 
 async def _start_models(config: Config, registry: Registry, stop: "_Signals") -> None:
@@ -100,34 +87,6 @@ def _first_message(group: BaseExceptionGroup[UnilectError]) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error)
-
-
-async def _listen(config: Config, runner: web.AppRunner) -> str:
-    site = web.TCPSite(runner, config.host, config.port, backlog=1024)
-    try:
-        await site.start()
-    except OSError as error:
-        raise ConfigError(
-            f"port: cannot listen on {config.host}:{config.port} ({error.strerror or error})."
-        ) from error
-    port = runner.addresses[0][1]
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    return f"http://{host}:{port}"
-
-
-async def _drain(
-    config: Config, runner: web.AppRunner, app: web.Application, stop: "_Signals"
-) -> None:
-    """Take no more requests, and wait for the running ones: up to the grace, or to a second signal."""
-    app[SERVICE].ready = False
-    for site in list(runner.sites):
-        await site.stop()
-    guard = app[GUARD]
-    log.info("stopping; %d requests are running", guard.active)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(config.shutdown_grace_s):
-            while guard.active and not stop.second.is_set():
-                await asyncio.sleep(0.02)
 
 
 class _Signals:

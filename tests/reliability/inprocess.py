@@ -7,14 +7,12 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from aiohttp import web
 
 from unilect import sources
-from unilect.app import create_app
 from unilect.config import Config
 from unilect.engines.gguf import GgufEngine
+from unilect.listener import Listener
 from unilect.registry import Registry
-from unilect.server import make_runner
 
 
 class Site:
@@ -88,13 +86,12 @@ async def until(condition: Callable[[], Any], deadline_s: float = 10.0) -> None:
 async def site(config: Config) -> AsyncIterator[Site]:
     """Serve a configuration in this process."""
     registry = sources.registry(config)
-    runner = make_runner(create_app(config, registry))
-    await runner.setup()
+    listener = Listener(config, registry)
     try:
         await registry.start(list(registry.models))
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        url = await listener.listen()
         async with aiohttp.ClientSession() as client:
             yield Site(url, registry, client)
     finally:
-        await runner.cleanup()
+        await listener.aclose()
+        await registry.aclose()

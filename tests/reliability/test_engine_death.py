@@ -25,7 +25,7 @@ async def frames(response: Any) -> list[Any]:
 
 async def test_streams_end_with_one_error_frame_and_the_engine_comes_back() -> None:
     """kill -9 under eight streams: eight error frames, no finish reason, no [DONE], and the next request is answered."""
-    config = Config(models={"demo": ModelConfig(parallel=STREAMS)}, log_level="warning")
+    config = Config(port=0, models={"demo": ModelConfig(parallel=STREAMS)}, log_level="warning")
     async with site(config) as running:
         child = running.engine()._generator
         folder, pid = Path(child.socket_path).parent, child.pid
@@ -56,7 +56,7 @@ async def test_streams_end_with_one_error_frame_and_the_engine_comes_back() -> N
 async def test_request_that_had_not_begun_is_answered_by_the_new_engine() -> None:
     """A whole answer whose engine dies before its first token is begun again, and the client sees nothing of it."""
     async with site(
-        Config(models={"demo": ModelConfig(parallel=1)}, log_level="warning")
+        Config(port=0, models={"demo": ModelConfig(parallel=1)}, log_level="warning")
     ) as running:
         child = running.engine()._generator
         long = asyncio.ensure_future(

@@ -19,7 +19,7 @@ from unilect.demo import MODEL
 async def test_two_models_answer_side_by_side() -> None:
     """Two models are listed, and requests to both may run at the same time."""
     models = {"one": ModelConfig(), "two": ModelConfig(aliases=["zwei"])}
-    async with site(Config(models=models, log_level="warning")) as running:
+    async with site(Config(port=0, models=models, log_level="warning")) as running:
         async with running.client.get(running.url + "/v1/models") as response:
             listed = [model["id"] for model in (await response.json())["data"]]
 
@@ -38,7 +38,7 @@ async def test_two_models_answer_side_by_side() -> None:
 async def test_engine_is_started_once_for_many_requests() -> None:
     """Requests that come while a model loads wait for it, and start nothing themselves."""
     models = {"demo": ModelConfig(load="demand")}
-    async with site(Config(models=models, log_level="warning")) as running:
+    async with site(Config(port=0, models=models, log_level="warning")) as running:
         await running.engine().aclose()
 
         async def ask() -> int:
@@ -57,7 +57,7 @@ async def test_engine_is_started_once_for_many_requests() -> None:
 async def test_idle_engine_stops_and_starts_again() -> None:
     """An engine without requests is stopped after its time, and the next request is answered all the same."""
     models = {"demo": ModelConfig(idle_stop_s=0.05)}
-    async with site(Config(models=models, log_level="warning")) as running:
+    async with site(Config(port=0, models=models, log_level="warning")) as running:
         child = running.engine()._generator
 
         async def stopped() -> bool:

@@ -1,0 +1,75 @@
+"""
+The application on its address: listen, drain, close. It knows aiohttp's way to do that, and no signals.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from aiohttp import web
+
+from unilect.app import GUARD, SERVICE, create_app
+from unilect.config import Config
+from unilect.errors import ConfigError
+from unilect.registry import Registry
+
+log = logging.getLogger("unilect")
+KEEP_ALIVE_TIMEOUT_S = 75.0
+CUT_TIMEOUT_S = 2.0  # for error frames to go out, once the engines have stopped
+
+
+class Listener:
+    """The HTTP side of one server."""
+
+    def __init__(self, config: Config, registry: Registry) -> None:
+        self._config = config
+        self._app = create_app(config, registry)
+        self._runner = web.AppRunner(
+            self._app,
+            handler_cancellation=True,  # a client that leaves cancels its handler
+            access_log=None,
+            keepalive_timeout=KEEP_ALIVE_TIMEOUT_S,
+            shutdown_timeout=CUT_TIMEOUT_S,
+            max_line_size=8 * 1024,
+            max_field_size=16 * 1024,
+            max_headers=100,
+            auto_decompress=False,
+        )
+
+    async def listen(self) -> str:
+        """
+        Take requests.
+
+        Returns:
+            The URL.
+
+        Raises:
+            ConfigError: The address cannot be listened on.
+        """
+        await self._runner.setup()
+        host, port = self._config.host, self._config.port
+        site = web.TCPSite(self._runner, host, port, backlog=1024)
+        try:
+            await site.start()
+        except OSError as error:
+            raise ConfigError(
+                f"port: cannot listen on {host}:{port} ({error.strerror or error})."
+            ) from error
+        bound = self._runner.addresses[0][1]
+        return f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
+
+    async def drain(self, hurry: asyncio.Event) -> None:
+        """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
+        self._app[SERVICE].ready = False
+        for site in list(self._runner.sites):
+            await site.stop()
+        guard = self._app[GUARD]
+        log.info("stopping; %d requests are running", guard.active)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.shutdown_grace_s):
+                while guard.active and not hurry.is_set():
+                    await asyncio.sleep(0.02)
+
+    async def aclose(self) -> None:
+        """Close every connection, and stop the models."""
+        await self._runner.cleanup()
