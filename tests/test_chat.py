@@ -159,18 +159,29 @@ class Terminal:
         """Type; a line ends with `\\r`."""
         os.write(self._master, text.encode())
 
+    def interrupt(self) -> None:
+        """Ctrl-C at a prompt, up to the next one; once more where it came before `input` waited, which then does not see it."""
+        self.type("\x03")
+        again = time.monotonic() + 2.0
+        while PROMPT not in self.seen and time.monotonic() < again:
+            self._read(0.1)
+        if PROMPT not in self.seen:
+            self.type("\x03")
+        self.until(PROMPT)
+
     def until(self, text: str) -> str:
         """All that was shown since the last call, up to a text."""
         deadline = time.monotonic() + TIMEOUT_S
         while text not in self.seen:
             assert time.monotonic() < deadline, f"{text!r} did not come: {self.seen!r}"
-            if select.select([self._master], [], [], 0.1)[0]:
-                try:
-                    self.seen += os.read(self._master, 65536).decode()
-                except OSError:  # Linux' way to say that the other side is closed
-                    assert text in self.seen, self.seen
+            self._read(0.1)
         shown, found, self.seen = self.seen.partition(text)
         return shown + found
+
+    def _read(self, timeout_s: float) -> None:
+        if select.select([self._master], [], [], timeout_s)[0]:
+            with suppress(OSError):  # Linux' way to say that the other side is closed
+                self.seen += os.read(self._master, 65536).decode()
 
     def ends(self) -> int:
         """Wait for the end; the exit code."""
@@ -393,8 +404,9 @@ def test_ctrl_c_stops_the_answer(url: str, model: Model) -> None:
         chat.type("two\r")
         chat.until("user+assistant+user: two")
         chat.until(PROMPT)
-        chat.type("half a line\x03")
-        chat.until(PROMPT)
+        chat.type("half a line")
+        chat.until("half a line")
+        chat.interrupt()
         chat.type("/quit\r")
 
         assert "stopped" in shown
