@@ -1,16 +1,12 @@
 """`unilect chat`, through pipes and through a terminal, with a real server before a scripted model and with one of its own."""
 
 import asyncio
-import fcntl
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
-import termios
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,13 +18,12 @@ import pytest
 from aiohttp import web
 
 from loopback import served
+from terminals import PROMPT, Terminal
 
 TIMEOUT_S = 30.0
 KEY = "sk-chat"
 UNILECT = [sys.executable, "-m", "unilect"]
-ENVIRONMENT = {
-    name: value for name, value in os.environ.items() if not name.startswith("UNILECT_")
-} | {"TERM": "xterm"}
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("UNILECT_")}
 
 
 @dataclass
@@ -138,51 +133,10 @@ def piped(url: str, *lines: str, args: Sequence[str] = ()) -> "subprocess.Comple
     )
 
 
-class Terminal:
-    """A chat in a terminal."""
-
-    def __init__(self, *args: str) -> None:
-        self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [*UNILECT, "chat", *args],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=ENVIRONMENT | {"UNILECT_API_KEY": KEY},
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
-        os.close(slave)
-        self.seen = ""
-
-    def type(self, text: str) -> None:
-        """Type; a line ends with `\\r`."""
-        os.write(self._master, text.encode())
-
-    def until(self, text: str) -> str:
-        """All that was shown since the last call, up to a text."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while text not in self.seen:
-            assert time.monotonic() < deadline, f"{text!r} did not come: {self.seen!r}"
-            if select.select([self._master], [], [], 0.1)[0]:
-                try:
-                    self.seen += os.read(self._master, 65536).decode()
-                except OSError:  # Linux' way to say that the other side is closed
-                    assert text in self.seen, self.seen
-        shown, found, self.seen = self.seen.partition(text)
-        return shown + found
-
-    def ends(self) -> int:
-        """Wait for the end; the exit code."""
-        code = self.process.wait(TIMEOUT_S)
-        os.close(self._master)
-        return code
-
-
 @contextmanager
 def terminal(*args: str) -> Iterator[Terminal]:
     """A chat in a terminal, at its first prompt."""
-    chat = Terminal(*args)
+    chat = Terminal([*UNILECT, "chat", *args], ENVIRONMENT | {"UNILECT_API_KEY": KEY})
     try:
         chat.until(PROMPT)
         yield chat
@@ -190,9 +144,6 @@ def terminal(*args: str) -> Iterator[Terminal]:
         if chat.process.poll() is None:
             chat.process.kill()
             chat.process.wait()
-
-
-PROMPT = "\x1b[1m> \x1b[0m"
 
 
 def test_pipe_prints_answers_only(url: str) -> None:
@@ -393,8 +344,9 @@ def test_ctrl_c_stops_the_answer(url: str, model: Model) -> None:
         chat.type("two\r")
         chat.until("user+assistant+user: two")
         chat.until(PROMPT)
-        chat.type("half a line\x03")
-        chat.until(PROMPT)
+        chat.type("half a line")
+        chat.until("half a line")
+        chat.interrupt()
         chat.type("/quit\r")
 
         assert "stopped" in shown

@@ -72,18 +72,22 @@ def fetch(repo: str, file: str, on_progress: OnProgress) -> Path:
     """
     # huggingface_hub takes 0.3 s to import, which a server of local files shall not pay
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
-    from huggingface_hub.errors import EntryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, RevisionNotFoundError
 
     with _translated_errors(f"{repo}/{file}"):
         try:
             metadata = get_hf_file_metadata(hf_hub_url(repo, file), timeout=CONNECT_TIMEOUT_S)
         except (EntryNotFoundError, RevisionNotFoundError):
             raise
-        except _hub_errors():
+        except _hub_errors() as error:
             cached = _cached(repo, file)
-            if cached is None:
+            if cached is not None:
+                return cached
+            if isinstance(error, HfHubHTTPError):
                 raise
-            return cached
+            raise ConfigError(
+                f"{repo}/{file}: there is no such local file, and the hub cannot be reached."
+            ) from error
         size, digest, commit = metadata.size, metadata.etag or "", metadata.commit_hash
         if commit and size and size <= MAX_HTTP_BYTES and _HASH.match(digest):
             url = hf_hub_url(repo, file, revision=commit)
@@ -261,8 +265,8 @@ def _translated_errors(name: str) -> Iterator[None]:
         raise ConfigError(f"{name}: the hub answered with status {status}. Try again.") from error
     except _hub_errors() as error:
         raise ConfigError(
-            f"{name}: there is no such local file, and the hub cannot be reached. What has come of it is "
-            "kept; start again to go on from there."
+            f"{name}: the connection to the hub broke again and again. What has come is kept; start "
+            "again to go on from there."
         ) from error
     except OSError as error:
         raise ConfigError(f"{name}: could not be fetched ({error.strerror or error}).") from error
