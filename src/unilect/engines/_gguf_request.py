@@ -81,6 +81,7 @@ PARAMETERS: dict[str, Support] = {
 }
 TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 MAX_IMAGES = 8
+MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's server no longer takes
 _MAX_ARGUMENTS_DEPTH = (
     256  # of a call in the history: written by a model once, so deeper than a schema may be
 )
@@ -252,6 +253,8 @@ def _common(request: GenerationRequest, lora: list[dict[str, Any]]) -> dict[str,
         )
     if request.top_k is not None:
         body["top_k"] = max(request.top_k, 0)
+    if request.repeat_last_n == -1:
+        body["repeat_last_n"] = MAX_REPEAT_LAST_N
     penalty = request.repeat_penalty or request.repetition_penalty
     if penalty is not None:
         body["repeat_penalty"] = penalty
