@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from attack import Attacker
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from serving import KEY, Server, serve
 
 # A short context bounds every answer, whatever a request asks for.
@@ -18,6 +18,7 @@ settings.register_profile(
     derandomize=False,
     database=None,
     print_blob=True,
+    phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
 settings.load_profile("ci")

@@ -131,6 +131,7 @@ RAW = [
     "9" * 400, "[" * 40 + "]" * 40, "[" * 2000 + "]" * 2000, '{"a":' * 500 + "1" + "}" * 500,
     '"' + "long " * 4000 + '"', '"' + "é" * 300 + '"', '"\u2028\u202e"', '"\ufeff"',
 ]  # fmt: skip
+NAMED = ("-1", "2147483648", "true", '"x"', "1.5")  # JSON, so that the parameter can be named
 NAMES = ["", "wire", "own", "prompts", "__class__", "a\nb", "日本", "api_base", "x" * 300, "\x7f"]
 
 json_values = st.recursive(
@@ -264,17 +265,16 @@ def numeric_fields() -> list[tuple[str, dict[str, Any], tuple[Any, ...]]]:
 )  # fmt: skip
 def test_numbers(attacker: Attacker, raw: str) -> None:
     """Every numeric field, at the edge of what is allowed and beyond, is taken or refused by name."""
-    requests, names = [], []
-    for path, body, where in numeric_fields():
+    fields, requests = numeric_fields(), []
+    for path, body, where in fields:
         changed = copy.deepcopy(body)
         holder: Any = changed
         for key in where[:-1]:
             holder = holder[key]
         holder[where[-1]] = Raw(raw)
         requests.append((path, encode(changed).encode()))
-        names.append(str(where[0]))
-    for name, request, reply in zip(names, requests, attacker.send_all(requests), strict=True):
+    replies = attacker.send_all(requests)
+    for (_, _, where), request, reply in zip(fields, requests, replies, strict=True):
         assert_sound(reply, request)
-        if reply.status == 400 and raw in ("-1", "2147483648", "true", '"x"', "1.5"):
-            assert reply.error["param"], (request, reply)
-            assert name in reply.error["param"] + reply.error["message"], (request, reply)
+        if reply.status == 400 and len(where) == 1 and raw in NAMED:
+            assert reply.error["param"] == where[0], (request, reply)
