@@ -7,10 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+
 from serving import KEY, Server
 
 AT_ONCE = 8
 TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """A body, and the path that it is sent to."""
+
+    path: str
+    body: bytes
+
+    def __repr__(self) -> str:
+        """Bounded: bodies of megabytes are among them."""
+        cut = f"... {len(self.body)} bytes" if len(self.body) > 4000 else ""
+        return f"Request({self.path!r}, {self.body[:4000]!r}{cut})"
 
 
 @dataclass(frozen=True)
@@ -52,13 +66,13 @@ class Attacker:
 
     def send(self, path: str, bodies: Sequence[bytes]) -> list[Reply]:
         """POST bodies to one path, all at once, and give the answers in their order."""
-        return self.send_all([(path, body) for body in bodies])
+        return self.send_all([Request(path, body) for body in bodies])
 
-    def send_all(self, requests: Sequence[tuple[str, bytes]]) -> list[Reply]:
-        """POST each body to its path, all at once, and give the answers in their order."""
+    def send_all(self, requests: Sequence[Request]) -> list[Reply]:
+        """POST bodies to their paths, all at once, and give the answers in their order."""
         return self._runner.run(self._send_all(requests))
 
-    async def _send_all(self, requests: Sequence[tuple[str, bytes]]) -> list[Reply]:
+    async def _send_all(self, requests: Sequence[Request]) -> list[Reply]:
         headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
         connector = aiohttp.TCPConnector(limit=AT_ONCE)
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
@@ -66,14 +80,14 @@ class Attacker:
             self.server.root, connector=connector, timeout=timeout, headers=headers
         ) as session:
 
-            async def one(path: str, body: bytes) -> Reply:
-                async with session.post(path, data=body) as answer:
+            async def one(request: Request) -> Reply:
+                async with session.post(request.path, data=request.body) as answer:
                     return Reply(answer.status, dict(answer.headers), await answer.read())
 
-            return await asyncio.gather(*(one(path, body) for path, body in requests))
+            return await asyncio.gather(*(one(request) for request in requests))
 
 
-def assert_sound(reply: Reply, request: object) -> None:
+def assert_sound(reply: Reply, request: Request) -> None:
     """
     Fail unless a server may answer a client's request so: an answer, or an error that is the client's and in the envelope.
 
@@ -91,7 +105,7 @@ def assert_sound(reply: Reply, request: object) -> None:
         assert isinstance(json.loads(reply.body), dict), (request, reply)
 
 
-def _assert_sound_stream(reply: Reply, request: object) -> None:
+def _assert_sound_stream(reply: Reply, request: Request) -> None:
     """A stream ends with [DONE], or with one error that is the client's fault."""
     frames = [frame for frame in reply.body.decode().split("\n\n") if frame]
     if frames[-1] == "data: [DONE]":

@@ -7,6 +7,7 @@ import psutil
 import pytest
 from attack import Attacker
 from hypothesis import HealthCheck, Phase, settings
+
 from serving import KEY, Server, serve
 
 # A short context bounds every answer, whatever a request asks for.
