@@ -8,6 +8,7 @@ while it is read; a developer is a system; `repetition_penalty` is `repeat_penal
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
+import re
 from typing import Any
 
 import msgspec
@@ -80,9 +81,12 @@ PARAMETERS: dict[str, Support] = {
 }
 TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 MAX_IMAGES = 8
+MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's server no longer takes
 _MAX_ARGUMENTS_DEPTH = (
     256  # of a call in the history: written by a model once, so deeper than a schema may be
 )
+MAX_GRAMMAR_DEPTH = 64
+_NO_GROUP = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
 _TEMPLATE_FLAGS = frozenset({"enable_thinking", "thinking", "reasoning_effort", "thinking_budget"})
 
 
@@ -242,8 +246,15 @@ def _common(request: GenerationRequest, lora: list[dict[str, Any]]) -> dict[str,
         value = getattr(request, name)
         if value is not None:
             body[name] = value
+    if request.grammar is not None and _group_depth(request.grammar) > MAX_GRAMMAR_DEPTH:
+        raise InvalidRequest(
+            f"`grammar` has groups nested more than {MAX_GRAMMAR_DEPTH} levels deep; flatten it.",
+            param="grammar",
+        )
     if request.top_k is not None:
         body["top_k"] = max(request.top_k, 0)
+    if request.repeat_last_n == -1:
+        body["repeat_last_n"] = MAX_REPEAT_LAST_N
     penalty = request.repeat_penalty or request.repetition_penalty
     if penalty is not None:
         body["repeat_penalty"] = penalty
@@ -256,6 +267,18 @@ def _common(request: GenerationRequest, lora: list[dict[str, Any]]) -> dict[str,
     if request.logit_bias is not None:
         body["logit_bias"] = _logit_bias(request.logit_bias)
     return body
+
+
+def _group_depth(grammar: str) -> int:
+    """Levels of parentheses outside of literals, classes and comments; llama.cpp recurses for each and overflows its stack."""
+    depth = most = 0
+    for sign in _NO_GROUP.sub("", grammar):
+        if sign == "(":
+            depth += 1
+            most = max(most, depth)
+        elif sign == ")":
+            depth -= 1
+    return most
 
 
 def _logit_bias(given: dict[str, float]) -> dict[str, float]:

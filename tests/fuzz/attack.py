@@ -1,0 +1,114 @@
+"""Sends bodies to a server and says whether it may answer so."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from serving import KEY, Server
+
+AT_ONCE = 8
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """A body, and the path that it is sent to."""
+
+    path: str
+    body: bytes
+
+    def __repr__(self) -> str:
+        """Bounded: bodies of megabytes are among them."""
+        cut = f"... {len(self.body)} bytes" if len(self.body) > 4000 else ""
+        return f"Request({self.path!r}, {self.body[:4000]!r}{cut})"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A server's answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error in the one envelope; an assertion fails where it is not in it."""
+        assert self.headers.get("Content-Type", "").startswith("application/json"), self
+        document = json.loads(self.body)
+        error = document["error"]
+        assert {"message", "type", "param", "code"} <= set(error), self
+        assert isinstance(error["message"], str), self
+        assert error["message"], self
+        assert isinstance(error["type"], str), self
+        assert error["param"] is None or isinstance(error["param"], str), self
+        assert error["code"] is None or isinstance(error["code"], str), self
+        assert len(self.body) < 4096, "an error that echoes its request"
+        return dict(error)
+
+
+class Attacker:
+    """
+    Sends bodies, several at a time.
+
+    Args:
+        server: The target.
+        runner: Where its connections live.
+    """
+
+    def __init__(self, server: Server, runner: asyncio.Runner) -> None:
+        self.server = server
+        self._runner = runner
+
+    def send(self, path: str, bodies: Sequence[bytes]) -> list[Reply]:
+        """POST bodies to one path, all at once, and give the answers in their order."""
+        return self.send_all([Request(path, body) for body in bodies])
+
+    def send_all(self, requests: Sequence[Request]) -> list[Reply]:
+        """POST bodies to their paths, all at once, and give the answers in their order."""
+        return self._runner.run(self._send_all(requests))
+
+    async def _send_all(self, requests: Sequence[Request]) -> list[Reply]:
+        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+        connector = aiohttp.TCPConnector(limit=AT_ONCE)
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        async with aiohttp.ClientSession(
+            self.server.root, connector=connector, timeout=timeout, headers=headers
+        ) as session:
+
+            async def one(request: Request) -> Reply:
+                async with session.post(request.path, data=request.body) as answer:
+                    return Reply(answer.status, dict(answer.headers), await answer.read())
+
+            return await asyncio.gather(*(one(request) for request in requests))
+
+
+def assert_sound(reply: Reply, request: Request) -> None:
+    """
+    Fail unless a server may answer a client's request so: an answer, or an error that is the client's and in the envelope.
+
+    503 is allowed where it says when to come again.
+    """
+    if reply.status == 503:
+        assert "Retry-After" in reply.headers, (request, reply)
+    else:
+        assert reply.status < 500, (request, reply)
+    if reply.status >= 400:
+        assert reply.error, (request, reply)
+    elif reply.headers["Content-Type"].startswith("text/event-stream"):
+        _assert_sound_stream(reply, request)
+    else:
+        assert isinstance(json.loads(reply.body), dict), (request, reply)
+
+
+def _assert_sound_stream(reply: Reply, request: Request) -> None:
+    """A stream ends with [DONE], or with one error that is the client's fault."""
+    frames = [frame for frame in reply.body.decode().split("\n\n") if frame]
+    if frames[-1] == "data: [DONE]":
+        return
+    error = json.loads(frames[-1].removeprefix("data: "))["error"]
+    assert error["type"] == "invalid_request_error", (request, reply)

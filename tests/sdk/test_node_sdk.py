@@ -1,0 +1,33 @@
+"""The official JavaScript client against a real server of the bundled model."""
+
+import re
+import shutil
+from pathlib import Path
+
+import environments
+import pytest
+from results import KNOWLEDGE, Results, assert_passed, run
+
+from serving import Server
+
+SCRIPT = Path(__file__).parent / "node_client.mjs"
+KINDS = "check|knows" if KNOWLEDGE else "check"
+CHECKS = re.findall(rf'^(?:{KINDS})\("(\w+)"', SCRIPT.read_text(), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def results(server: Server) -> Results:
+    """What the client says."""
+    folder = environments.node_folder()
+    return run([shutil.which("node") or "node", SCRIPT.name], server, cwd=folder)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_check(results: Results, check: str) -> None:
+    """What the check's name says holds for the JavaScript client."""
+    assert_passed(results, check)
+
+
+def test_every_check_is_run(results: Results) -> None:
+    """The checks that the script ran are the checks that the tests know."""
+    assert {"version", *CHECKS} == set(results)
