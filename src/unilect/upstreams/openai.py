@@ -175,7 +175,7 @@ def decode_embeddings(body: bytes) -> Embeddings:
             else item.embedding
             for item in items
         ]
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BackendError("The model's server answered with no embeddings.") from error
     return Embeddings(vectors, answer.usage.prompt_tokens)
 
@@ -191,7 +191,7 @@ class _Models(Struct):
 def _first_model(body: bytes) -> str:
     try:
         models = msgspec.json.decode(body, type=_Models).data
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BackendError("The server does not list its models as OpenAI does.") from error
     if len(models) != 1:
         names = ", ".join(model.id for model in models[:20])
