@@ -68,7 +68,14 @@ class OpenAIUpstream:
         """Embed the inputs of a request; see `Backend`."""
         body = {"model": self._name()} | request_fields(request, without=("model",))
         body["encoding_format"] = Raw(b'"float"')
-        return decode_embeddings(await self._server.post("/embeddings", msgspec.json.encode(body)))
+        answer = await self._server.post("/embeddings", msgspec.json.encode(body))
+        embeddings = decode_embeddings(answer)
+        if len(embeddings.vectors) != len(request.inputs):
+            raise BackendError(
+                f"The model's server answered {len(request.inputs)} inputs with "
+                f"{len(embeddings.vectors)} vectors."
+            )
+        return embeddings
 
     async def tokenize(self, text: str) -> list[int]:
         """OpenAI's API has no such call."""
