@@ -74,7 +74,7 @@ MATTER: list[tuple[str, Any]] = [
     ("top_p", 0),
     ("top_k", 40),
     ("presence_penalty", 0.1),
-    ("repeat_penalty", 0),
+    ("repeat_penalty", 1.1),
     ("logit_bias", {"1": 1}),
     ("stop", "x"),
     ("seed", 0),

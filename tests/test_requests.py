@@ -162,6 +162,8 @@ def test_a_client_cannot_write_the_wire() -> None:
         {"stream": 1},
         {"grammar": "x" * (64 * 1024 + 1)},
         {"mirostat": 3},
+        {"repeat_penalty": 0},
+        {"repetition_penalty": 0},
     ],
 )
 def test_values_that_are_refused(fields: dict[str, Any]) -> None:
