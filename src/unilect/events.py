@@ -233,7 +233,7 @@ class Fold:
         if index is not None and (extra.choice or extra.delta):
             choice = self._choice(index)
             _merge(choice.extra, extra.choice)
-            _merge(choice.message_extra, extra.delta)
+            _merge(choice.message_extra, extra.delta, texts_grow=True)
 
 
 def fold(batches: Iterable[Iterable[Event]]) -> Answer:
@@ -253,11 +253,12 @@ def _joined(pieces: list[str] | None) -> str | None:
     return None if pieces is None else "".join(pieces)
 
 
-def _merge(into: dict[str, Any], new: dict[str, Any]) -> None:
-    """Lists and strings of the same name grow (they are deltas); anything else is replaced."""
+def _merge(into: dict[str, Any], new: dict[str, Any], texts_grow: bool = False) -> None:
+    """Lists of the same name grow, and so do a delta's texts; of anything else the last value counts."""
     for name, value in new.items():
         old = into.get(name)
-        if isinstance(old, list) and isinstance(value, list):
+        both = (type(old), type(value))
+        if both == (list, list) or (texts_grow and both == (str, str)):
             into[name] = old + value
         elif value is not None or name not in into:
             into[name] = value

@@ -218,8 +218,8 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     top_k: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     typical_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repeat_penalty: Annotated[float, Meta(ge=0, le=10)] | None = None
-    repetition_penalty: Annotated[float, Meta(ge=0, le=10)] | None = None
+    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     repeat_last_n: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
     mirostat: Literal[0, 1, 2] | None = None
     mirostat_tau: Annotated[float, Meta(ge=0, le=100)] | None = None

@@ -205,11 +205,13 @@ async def test_a_stream() -> None:
         await exchange.send(b"b")
         exchange.close()
 
-    async with scripted(script) as upstream:
-        async with aclosing(HttpServer(upstream.url).stream("/x", b"")) as pieces:
-            first = await anext(pieces)
-            more.set()
-            rest = [piece async for piece in pieces]
+    async with (
+        scripted(script) as upstream,
+        aclosing(HttpServer(upstream.url).stream("/x", b"")) as pieces,
+    ):
+        first = await anext(pieces)
+        more.set()
+        rest = [piece async for piece in pieces]
 
     assert [b"a", b"b"] == [first, *rest]
 
@@ -277,13 +279,15 @@ async def test_a_server_that_does_not_read_is_no_deadlock() -> None:
     """A reader that stops for a while makes a fast server wait, and loses nothing."""
     size = 4 * 1024 * 1024
 
-    async with scripted(says(STREAM_HEAD + b"x" * size)) as upstream:
-        async with aclosing(HttpServer(upstream.url).stream("/x", b"")) as pieces:
-            total = len(await anext(pieces))
-            for _ in range(100):  # the server's bytes pile up meanwhile
-                await asyncio.sleep(0)
-            async for piece in pieces:
-                total += len(piece)
+    async with (
+        scripted(says(STREAM_HEAD + b"x" * size)) as upstream,
+        aclosing(HttpServer(upstream.url).stream("/x", b"")) as pieces,
+    ):
+        total = len(await anext(pieces))
+        for _ in range(100):  # the server's bytes pile up meanwhile
+            await asyncio.sleep(0)
+        async for piece in pieces:
+            total += len(piece)
 
     assert total == size
 

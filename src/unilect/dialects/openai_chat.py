@@ -42,6 +42,7 @@ from unilect.streaming import respond
 
 _decoder = BodyDecoder(ChatRequest)
 _FIRST = b'"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}'
+_TEXT = b'{"index":0,"delta":{"content":'
 _AFTER = b'},"logprobs":null,"finish_reason":null}'
 
 
@@ -142,9 +143,8 @@ class ChatEncoder:
     def encode(self, batch: list[Event]) -> bytes:
         """The frames for a batch of events."""
         frames: list[bytes] = []
-        head, tail = self._chunk.head, self._chunk.tail
-        plain = head + b'{"index":0,"delta":{"content":'
-        plain_end = _AFTER + tail
+        plain = self._chunk.head + _TEXT
+        plain_end = _AFTER + self._chunk.tail
         begun = 0 in self._begun
         for event in batch:
             if (
@@ -158,6 +158,7 @@ class ChatEncoder:
             else:
                 self._encode_other(event, frames)
                 begun = 0 in self._begun
+                plain = self._chunk.head + _TEXT  # the event may have told a fingerprint
         return b"".join(frames)
 
     def end(self) -> bytes:

@@ -20,7 +20,7 @@ class Keys:
     """
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        self._names = {_digest(key): f"{key[:3]}...{_digest(key).hex()[:4]}" for key in keys}
+        self._names = {_digest(key): _name(key) for key in keys}
 
     def __bool__(self) -> bool:
         """True when a key is needed."""
@@ -45,6 +45,11 @@ class Keys:
         if name is None:
             raise AuthenticationError("The API key is not known to this server.")
         return name
+
+
+def _name(key: str) -> str:
+    """What logs call a key: its first characters, where that leaves enough unsaid, and a part of its digest."""
+    return f"{key[:3] if len(key) >= 12 else ''}...{_digest(key).hex()[:4]}"
 
 
 def _secret(headers: Mapping[str, str]) -> str | None:

@@ -68,7 +68,14 @@ class OpenAIUpstream:
         """Embed the inputs of a request; see `Backend`."""
         body = {"model": self._name()} | request_fields(request, without=("model",))
         body["encoding_format"] = Raw(b'"float"')
-        return decode_embeddings(await self._server.post("/embeddings", msgspec.json.encode(body)))
+        answer = await self._server.post("/embeddings", msgspec.json.encode(body))
+        embeddings = decode_embeddings(answer)
+        if len(embeddings.vectors) != len(request.inputs):
+            raise BackendError(
+                f"The model's server answered {len(request.inputs)} inputs with "
+                f"{len(embeddings.vectors)} vectors."
+            )
+        return embeddings
 
     async def tokenize(self, text: str) -> list[int]:
         """OpenAI's API has no such call."""
@@ -175,7 +182,7 @@ def decode_embeddings(body: bytes) -> Embeddings:
             else item.embedding
             for item in items
         ]
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BackendError("The model's server answered with no embeddings.") from error
     return Embeddings(vectors, answer.usage.prompt_tokens)
 
@@ -191,7 +198,7 @@ class _Models(Struct):
 def _first_model(body: bytes) -> str:
     try:
         models = msgspec.json.decode(body, type=_Models).data
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BackendError("The server does not list its models as OpenAI does.") from error
     if len(models) != 1:
         names = ", ".join(model.id for model in models[:20])

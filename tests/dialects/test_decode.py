@@ -1,0 +1,175 @@
+"""Tests of unilect.dialects._decode."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unilect.dialects._decode import BodyDecoder, check_free_form, wrong_field
+from unilect.errors import InvalidRequest
+from unilect.requests import ChatRequest
+
+DECODER = BodyDecoder(ChatRequest)
+BODY = b'{"messages":[{"role":"user","content":"Hi"}],"x":1.50, "y" : {"a": [1, 2]}}'
+
+
+def test_decode() -> None:
+    """A body becomes a request, and its fields are kept as they were written."""
+    request = DECODER.decode(BODY)
+
+    assert request.messages[0].content == "Hi"
+    assert {"x": b"1.50", "y": b'{"a": [1, 2]}'} == {
+        name: bytes(raw) for name, raw in request.wire.items() if name != "messages"
+    }
+
+
+def test_a_byte_order_mark() -> None:
+    """A byte order mark before the JSON, as some Windows clients send, is skipped."""
+    assert DECODER.decode(b"\xef\xbb\xbf" + BODY).messages[0].content == "Hi"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"{",
+        b"[]",
+        b"null",
+        b"7",
+        b'"text"',
+        b"\xff",
+        b'{"messages":[{"role":"user","content":"\xff"}]}',
+        rb'{"messages":[{"role":"user","content":"\ud83d"}]}',
+        BODY + b"x",
+        BODY + BODY,
+        b"[" * 100_000,
+        b'{"x":' * 100_000,
+        BODY[:-1] + b',"z":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"{" + b'"a":1,' * 10 + b"}",
+        b'{"messages":NaN}',
+        BODY.decode().encode("utf-16"),
+    ],
+)
+def test_no_json_object(body: bytes) -> None:
+    """What is no JSON object, or nested without end, is refused with a sentence."""
+    with pytest.raises(InvalidRequest) as raised:
+        DECODER.decode(body)
+
+    assert raised.value.message.endswith(".")
+    assert len(raised.value.message) < 500
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": None}, "messages"),
+        ({"messages": [{"role": "user"}, {"content": "x"}]}, "messages[1].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"temperature": 3}, "temperature"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"tools": [{"function": {"name": "f", "parameters": 1}}]}, "tools[0].function.parameters"),
+        ({"n": 0}, "n"),
+    ],
+)  # fmt: skip
+def test_wrong_fields(fields: dict[str, Any], param: str) -> None:
+    """An error names the field that is wrong, however deep it stands."""
+    body = {"messages": [{"role": "user", "content": "Hi"}]} | fields
+    with pytest.raises(InvalidRequest) as raised:
+        DECODER.decode(msgspec.json.encode(body))
+
+    assert param == raised.value.param
+    assert f"`{param}`" in raised.value.message
+
+
+def test_a_missing_field() -> None:
+    """A missing field is named."""
+    with pytest.raises(InvalidRequest) as raised:
+        DECODER.decode(b"{}")
+
+    assert ("messages", "`messages` is missing; it is required.") == (
+        raised.value.param,
+        raised.value.message,
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("Expected `int`, got `str` - at `$.max_tokens`", "max_tokens"),
+        ("Expected `int`, got `str` - at `$[...]`", "[...]"),
+        ("Expected `object`, got `array`", None),
+        ("Expected `str` of length <= 256 - at `$.logit_bias[...]`", "logit_bias[...]"),
+        ("Object missing required field `a` - at `$.b[0]`", "b[0].a"),
+        ("", None),
+    ],
+)
+def test_messages_of_the_parser(message: str, param: str | None) -> None:
+    """The parser's message becomes ours, with the field that it names."""
+    assert param == wrong_field(message).param
+
+
+@given(st.text(max_size=300))
+def test_any_message_of_the_parser(message: str) -> None:
+    """Any message becomes a short error."""
+    assert len(wrong_field(message).message) < 500
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes(body: bytes) -> None:
+    """Any bytes are a request or an error that says why not."""
+    try:
+        DECODER.decode(body)
+    except InvalidRequest:
+        return
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+fields = st.sampled_from(sorted(set(ChatRequest.__struct_fields__) - {"wire"}))
+
+
+@given(st.dictionaries(fields, json_values, max_size=4))
+def test_any_fields(given_fields: dict[str, Any]) -> None:
+    """Any JSON in any field is a request, or an error that names a field of it."""
+    body = {"messages": [{"role": "user", "content": "Hi"}]} | given_fields
+    try:
+        request = DECODER.decode(json.dumps(body).encode())
+    except InvalidRequest as error:
+        names = [name for name in body if (error.param or name).startswith(name)]
+        assert names
+        return
+    assert set(body) == set(request.wire)
+
+
+def test_free_forms() -> None:
+    """A schema of a sensible size and depth is taken."""
+    check_free_form("x", {"type": "object", "properties": {"a": {"enum": ["b"] * 1000}}})
+    check_free_form("x", None)
+
+
+@pytest.mark.parametrize("size", [33, 900])
+def test_deep_free_forms(size: int) -> None:
+    """A schema that is nested too deep is refused by name."""
+    value: Any = {}
+    for _ in range(size):
+        value = {"a": value}
+    with pytest.raises(InvalidRequest) as raised:
+        check_free_form("tools[0]", value)
+
+    assert raised.value.param == "tools[0]"
+
+
+def test_large_free_forms() -> None:
+    """A schema that is too large is refused by name."""
+    with pytest.raises(InvalidRequest):
+        check_free_form("x", {"a": "b" * 70_000})

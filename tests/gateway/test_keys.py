@@ -1,0 +1,83 @@
+"""Tests of unilect.gateway.keys."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unilect.errors import AuthenticationError
+from unilect.gateway.keys import Keys
+
+KEYS = Keys(["sk-first-key", "sk-second-key"])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Bearer sk-first-key"},
+        {"Authorization": "bearer sk-first-key"},
+        {"Authorization": "BEARER  sk-first-key "},
+        {"X-API-Key": "sk-first-key"},
+        {"api-key": "sk-first-key"},
+        {"Authorization": "Basic dTpw", "X-API-Key": "sk-first-key"},
+        {"Authorization": "Bearer ", "api-key": "sk-first-key"},
+        {"X-API-Key": "", "api-key": "sk-first-key"},
+    ],
+)
+def test_known(headers: dict[str, str]) -> None:
+    """A key is taken from any of the three headers, whatever else stands beside it."""
+    assert KEYS.caller(headers) == KEYS.caller({"Authorization": "Bearer sk-first-key"})
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer sk-first-ke"},
+        {"Authorization": "Bearer sk-first-key2"},
+        {"Authorization": "Bearer SK-FIRST-KEY"},
+        {"Authorization": "Bearer sk-first-key,sk-second-key"},
+        {"Authorization": "sk-first-key"},
+        {"Authorization": "Token sk-first-key"},
+        {"Authorization": "Bearer wrong", "X-API-Key": "sk-first-key"},
+        {"X-API-Key": "Bearer sk-first-key"},
+        {"X-Other": "sk-first-key"},
+        {"api-key": "sk-\udcff"},
+    ],
+)
+def test_unknown(headers: dict[str, str]) -> None:
+    """No key, a wrong one, and a wrong one beside a right one are refused."""
+    with pytest.raises(AuthenticationError) as raised:
+        KEYS.caller(headers)
+
+    assert "sk-" not in raised.value.message
+
+
+def test_callers_differ() -> None:
+    """Each key has a name of its own for logs."""
+    names = {KEYS.caller({"api-key": key}) for key in ("sk-first-key", "sk-second-key")}
+
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize("key", ["a", "abc", "secret", "sk-first-key", "x" * 100])
+def test_a_name_is_no_key(key: str) -> None:
+    """The name for logs shows at most three characters of a long key, and nothing of a short one."""
+    name = Keys([key]).caller({"api-key": key})
+
+    assert key[:4] not in name if len(key) >= 12 else key[:2] not in name.partition("...")[0]
+
+
+def test_no_keys() -> None:
+    """Where no key is set, everybody may call, with any key or none."""
+    assert ["anonymous"] * 2 == [Keys().caller({}), Keys().caller({"api-key": "x"})]
+    assert (False, True) == (bool(Keys()), bool(KEYS))
+
+
+@given(st.text(max_size=50))
+def test_any_header(value: str) -> None:
+    """Any header is a key or an AuthenticationError."""
+    for name in ("Authorization", "X-API-Key", "api-key"):
+        with pytest.raises(AuthenticationError):
+            KEYS.caller({name: value})

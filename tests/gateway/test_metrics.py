@@ -1,0 +1,95 @@
+"""Tests of unilect.gateway.metrics."""
+
+import pytest
+
+from unilect.events import Event, Finish, Progress, TextDelta, Usage
+from unilect.gateway.metrics import Metrics
+
+LABELS = {"model": "m", "endpoint": "chat"}
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float:
+    """A metric's value; 0 where it was never touched."""
+    return metrics.registry.get_sample_value(f"unilect_{name}", labels) or 0.0
+
+
+def queue(metrics: Metrics) -> tuple[float, float]:
+    """Requests that wait, and that run."""
+    return (
+        value(metrics, "requests_waiting", model="m"),
+        value(metrics, "requests_running", model="m"),
+    )
+
+
+def test_a_request() -> None:
+    """A request waits, runs from its first token, and is counted with its tokens at its end."""
+    metrics = Metrics()
+    assert queue(metrics) == (0, 0)
+    meter = metrics.start("m", "chat")
+    assert queue(metrics) == (1, 0)
+    meter.see([Progress(1, 2)])
+    assert queue(metrics) == (1, 0)
+    meter.see([TextDelta("a")])
+    assert queue(metrics) == (0, 1)
+    meter.see([Finish("stop"), Usage(5, 3, 2)])
+    assert queue(metrics) == (0, 1)
+    seconds = meter.finish(200)
+
+    assert queue(metrics) == (0, 0)
+    assert Usage(5, 3, 2) == meter.usage
+    assert seconds > 0
+    assert value(metrics, "requests_total", **LABELS, status="200") == 1
+    assert [5, 3, 2] == [
+        value(metrics, "tokens_total", model="m", kind=kind)
+        for kind in ("prompt", "completion", "cached")
+    ]
+    for name in (
+        "time_to_first_token_seconds",
+        "time_per_output_token_seconds",
+        "request_duration_seconds",
+    ):
+        assert value(metrics, f"{name}_count", **LABELS) == 1
+
+
+@pytest.mark.parametrize(
+    ("batches", "firsts", "per_token"),
+    [
+        ([], 0, 0),
+        ([[Progress(1, 2)]], 0, 0),
+        ([[TextDelta("a")]], 1, 0),
+        ([[TextDelta("a")], [Usage(1, 1)]], 1, 0),
+        ([[TextDelta("a"), Finish("stop"), Usage(1, 9)]], 1, 1),
+    ],
+)
+def test_requests_that_end_early(batches: list[list[Event]], firsts: int, per_token: int) -> None:
+    """A request that ends anywhere leaves no gauge behind and is counted once."""
+    metrics = Metrics()
+    meter = metrics.start("m", "chat")
+    for batch in batches:
+        meter.see(batch)
+    meter.finish(499)
+
+    assert queue(metrics) == (0, 0)
+    assert value(metrics, "requests_total", **LABELS, status="499") == 1
+    assert value(metrics, "time_to_first_token_seconds_count", **LABELS) == firsts
+    assert value(metrics, "time_per_output_token_seconds_count", **LABELS) == per_token
+
+
+def test_two_servers_do_not_share() -> None:
+    """Each server counts for itself."""
+    one, other = Metrics(), Metrics()
+    one.start("m", "chat").finish(200)
+
+    assert value(other, "requests_total", **LABELS, status="200") == 0
+
+
+def test_exposition() -> None:
+    """Prometheus can read all metrics as text, and every one has a help text."""
+    metrics = Metrics()
+    metrics.start("m", "chat").finish(200)
+    text = metrics.exposition().decode()
+
+    assert 'unilect_requests_total{endpoint="chat",model="m",status="200"} 1.0' in text
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            assert f"# HELP {line.split()[2]} " in text

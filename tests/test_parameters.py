@@ -1,0 +1,248 @@
+"""Tests of unilect.parameters."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unilect.backend import Capabilities
+from unilect.engines._gguf_request import PARAMETERS
+from unilect.errors import UnsupportedParameter
+from unilect.parameters import ACCEPTED, ignored_header, is_neutral, judge
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Message, Request
+
+NOTHING = Capabilities()
+REFUSES = Capabilities(
+    parameters=dict.fromkeys(
+        [
+            *(set(ChatRequest.__struct_fields__) | set(CompletionRequest.__struct_fields__)),
+            *("dimensions",),
+        ],
+        "refused",
+    )
+)
+PASSES = Capabilities(passes_unknown=True)
+
+
+def chat(**fields: Any) -> ChatRequest:
+    """A chat request as a body gives it, with its wire."""
+    return request_of(ChatRequest, {"messages": [{"role": "user", "content": "Hi"}]} | fields)
+
+
+def request_of(kind: Any, body: dict[str, Any]) -> Any:
+    """A request of a body, with its wire."""
+    raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}
+    decoded = msgspec.json.decode(msgspec.json.encode(body), type=kind)
+    return msgspec.structs.replace(decoded, wire=raw)
+
+
+NEUTRAL: list[tuple[str, Any]] = [
+    ("n", 1),
+    ("temperature", 1),
+    ("top_p", 1.0),
+    ("top_k", 0),
+    ("top_k", -1),
+    ("min_p", 0),
+    ("typical_p", 1),
+    ("presence_penalty", 0),
+    ("frequency_penalty", 0.0),
+    ("repeat_penalty", 1.0),
+    ("repetition_penalty", 1),
+    ("logit_bias", {}),
+    ("stop", []),
+    ("tools", []),
+    ("tool_choice", "none"),
+    ("tool_choice", "auto"),
+    ("parallel_tool_calls", True),
+    ("response_format", {"type": "text"}),
+    ("modalities", ["text"]),
+    ("verbosity", "medium"),
+    ("logprobs", False),
+    ("top_logprobs", 0),
+    ("stream_options", {"include_usage": True}),
+    ("stream", True),
+    ("seed", None),
+    ("max_tokens", None),
+    ("grammar", ""),
+]
+MATTER: list[tuple[str, Any]] = [
+    ("n", 2),
+    ("temperature", 0),
+    ("temperature", 0.7),
+    ("top_p", 0),
+    ("top_k", 40),
+    ("presence_penalty", 0.1),
+    ("repeat_penalty", 1.1),
+    ("logit_bias", {"1": 1}),
+    ("stop", "x"),
+    ("seed", 0),
+    ("max_tokens", 0),
+    ("max_completion_tokens", 0),
+    ("tools", [{"type": "function", "function": {"name": "f"}}]),
+    ("tool_choice", "required"),
+    ("tool_choice", {"type": "function", "function": {"name": "f"}}),
+    ("parallel_tool_calls", False),
+    ("response_format", {"type": "json_object"}),
+    ("modalities", ["audio"]),
+    ("verbosity", "low"),
+    ("logprobs", True),
+    ("ignore_eos", True),
+    ("mirostat", 2),
+    ("grammar", "root ::= x"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), NEUTRAL)
+def test_neutral(name: str, value: Any) -> None:
+    """A parameter at its neutral value is no request, whatever the backend."""
+    request = chat(**{name: value})
+
+    assert (request, ()) == judge(request, REFUSES)
+
+
+@pytest.mark.parametrize(("name", "value"), MATTER)
+def test_refused(name: str, value: Any) -> None:
+    """A parameter that matters and is not honoured is refused by name."""
+    with pytest.raises(UnsupportedParameter) as raised:
+        judge(chat(**{name: value}), REFUSES)
+
+    assert name == raised.value.param
+    assert f"`{name}`" in raised.value.message
+
+
+@pytest.mark.parametrize(("name", "value"), MATTER)
+def test_reported(name: str, value: Any) -> None:
+    """Where a model reports instead, the parameter is taken out, on the wire too, and named."""
+    request, ignored = judge(chat(**{name: value}), REFUSES, "report")
+
+    assert (name,) == ignored
+    assert (None, False) == (getattr(request, name), name in request.wire)
+
+
+@pytest.mark.parametrize(("name", "value"), MATTER)
+@pytest.mark.parametrize("support", ["native", "emulated"])
+def test_honoured(name: str, value: Any, support: Any) -> None:
+    """A parameter that is honoured, by the backend or by us, goes through unchanged."""
+    request = chat(**{name: value})
+
+    assert (request, ()) == judge(request, Capabilities(parameters={name: support}))
+
+
+@pytest.mark.parametrize(("name", "value"), NEUTRAL + MATTER)
+def test_passed(name: str, value: Any) -> None:
+    """A server that we know nothing of is handed every parameter."""
+    request = chat(**{name: value})
+
+    assert (request, ()) == judge(request, PASSES)
+
+
+@pytest.mark.parametrize("name", sorted(ACCEPTED - {"store"}))
+def test_accepted(name: str) -> None:
+    """What is about the caller changes no answer, and is never refused or reported."""
+    value = {"a": "b"} if name == "metadata" else "x"
+    request = chat(**{name: value})
+
+    assert (request, ()) == judge(request, NOTHING)
+
+
+def test_store() -> None:
+    """A wish to store is taken, and reported as not done."""
+    assert judge(chat(store=True), NOTHING)[1] == ("store",)
+    assert judge(chat(store=False), NOTHING)[1] == ()
+
+
+def test_unknown_fields() -> None:
+    """A field that nobody knows is passed to a backend that passes it, and else reported."""
+    request = chat(x_new={"a": 1}, x_old=None)
+
+    assert (request, ()) == judge(request, PASSES)
+    judged, ignored = judge(request, NOTHING)
+    assert ("x_new",) == ignored
+    assert ["messages", "x_old"] == list(judged.wire)
+
+
+@pytest.mark.parametrize("name", ["wire", "token_limit", "changed", "own", "__class__", "prompts"])
+def test_unknown_fields_with_names_of_ours(name: str) -> None:
+    """A field that is named as something of ours is an unknown field like any other."""
+    assert (name,) == judge(chat(**{name: 1}), NOTHING)[1]
+
+
+def test_a_request_without_wire() -> None:
+    """A request that another dialect built is judged by its fields."""
+    request = ChatRequest(messages=[Message("user", "Hi")], n=2, temperature=1.0)
+
+    with pytest.raises(UnsupportedParameter):
+        judge(request, REFUSES)
+    assert (("n",), None) == (
+        judge(request, REFUSES, "report")[1],
+        judge(request, REFUSES, "report")[0].n,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (ChatRequest, {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}),
+        (CompletionRequest, {"model": "m", "prompt": "Hi"}),
+        (EmbeddingRequest, {"model": "m", "input": "Hi", "encoding_format": "base64"}),
+    ],
+)
+def test_what_is_ours(kind: type[Request], body: dict[str, Any]) -> None:
+    """What unilect itself answers for is asked of no backend."""
+    assert judge(request_of(kind, body), REFUSES)[1] == ()
+
+
+def test_every_parameter_is_in_the_engines_table() -> None:
+    """Our engine says of every parameter that a request can have how it is honoured."""
+    fields = {
+        name
+        for kind in (ChatRequest, CompletionRequest, EmbeddingRequest)
+        for name in kind.__struct_fields__
+        if name not in kind.own
+    }
+
+    assert fields - ACCEPTED - {"wire"} - set(PARAMETERS) == set()
+
+
+def test_the_header() -> None:
+    """Ignored names are a list in a header."""
+    assert ignored_header(("a", "b_c")) == "a, b_c"
+
+
+@given(st.lists(st.text(max_size=80), max_size=40))
+def test_the_header_of_any_names(names: list[str]) -> None:
+    """Whatever names a client sends, the header is short printable ASCII."""
+    header = ignored_header(names)
+
+    assert header.isascii()
+    assert header.isprintable()
+    assert len(header) < 40_000
+    assert len(header.split(", ")) <= 33
+
+
+values = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.floats(-2, 2), st.text(max_size=3)
+)
+
+
+@given(
+    name=st.sampled_from(sorted(set(ChatRequest.__struct_fields__) - {"wire", "messages"})),
+    value=values,
+)
+def test_judge_of_any_value(name: str, value: Any) -> None:
+    """Whatever the value, a parameter that is not honoured is neutral, refused, or ours."""
+    try:
+        request = chat(**{name: value})
+    except msgspec.ValidationError:
+        return
+    ours = name in ChatRequest.own or name in ACCEPTED
+    if not ours and not is_neutral(request, name):
+        with pytest.raises(UnsupportedParameter) as raised:
+            judge(request, REFUSES)
+        assert name == raised.value.param
+        return
+    judged, ignored = judge(request, REFUSES)
+    assert ignored == (("store",) if name == "store" and value else ())
+    assert bool(ignored) == (judged is not request)
