@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +54,7 @@ class Contestant:
     """One gateway, and how to start it in front of a mock."""
 
     name: str
-    command: list[str | Path]  # {port} and {mock} stand for ports
+    command: Sequence[str | Path]  # {port} and {mock} stand for ports
     config: str = ""  # written to the file that {config} stands for
     environment: Mapping[str, str] = field(default_factory=dict)
     factor: float = 1.0  # so much longer is it measured, since it is slow
@@ -67,7 +67,7 @@ class Contestant:
             port, config = processes.free_port(), Path(folder) / "config"
             names = {"port": port, "mock": mock, "config": config}
             config.write_text(fill(self.config, names))
-            command = [fill(str(part), names) for part in self.command]
+            command: list[str | Path] = [fill(str(part), names) for part in self.command]
             pid = stack.enter_context(
                 processes.running(
                     command,
@@ -93,14 +93,25 @@ def contestants(litellm: Path) -> list[Contestant]:
     table = (
         '[models.m]\nsource = "http://127.0.0.1:{mock}/v1"\nmodel = "m"\nreuse_connections = true\n'
     )
-    quiet = ["--log-level", "warning"]
-    bare = [sys.executable, HERE / "bare_proxy.py", "{port}", "http://127.0.0.1:{mock}"]
+    quiet: list[str | Path] = ["--log-level", "warning"]
+    bare: list[str | Path] = [
+        sys.executable,
+        HERE / "bare_proxy.py",
+        "{port}",
+        "http://127.0.0.1:{mock}",
+    ]
     yaml = (
         "model_list:\n  - model_name: m\n    litellm_params:\n      model: openai/m\n"
         "      api_base: http://127.0.0.1:{mock}/v1\n      api_key: none\n"
         f"general_settings:\n  master_key: {KEY}\n"
     )
-    proxy = [litellm.parent / "litellm", "--config", "{config}", "--port", "{port}"]
+    proxy: list[str | Path] = [
+        litellm.parent / "litellm",
+        "--config",
+        "{config}",
+        "--port",
+        "{port}",
+    ]
     return [
         Contestant("unilect", fresh),
         Contestant("unilect, log warning", [*fresh, *quiet], memory=False),
@@ -131,17 +142,11 @@ def check(name: str, port: int) -> None:
     Raises:
         RuntimeError: One of them is not right.
     """
-    deadline = time.monotonic() + 120
     for stream in (False, True):
-        status, answer = 0, b""
-        while time.monotonic() < deadline and status != 200:  # some listen before they are ready
-            with suppress(OSError, http.client.HTTPException):
-                status, answer = processes.post(port, PATH, body(stream), KEY)
-            if status != 200:
-                time.sleep(0.5)
+        answer = processes.wait_until_ready(port, PATH, body(stream), KEY)
         complete = not stream or answer.rstrip().endswith(b"data: [DONE]")
-        if status != 200 or answer.count(b"hello ") != WORDS or not complete:
-            raise RuntimeError(f"{name}, stream={stream}: {status} {answer[-500:]!r}")
+        if answer.count(b"hello ") != WORDS or not complete:
+            raise RuntimeError(f"{name}, stream={stream}: {answer[-500:]!r}")
 
 
 def wrk(port: int, stream: bool, seconds: float, script: Path) -> int:
@@ -296,7 +301,7 @@ def answers(port: int) -> bool:
 def start_mock(stack: ExitStack, environment: Mapping[str, str]) -> int:
     """Start the mock on the load's core; its port."""
     port = processes.free_port()
-    command = [sys.executable, HERE / "mock_openai.py", str(port)]
+    command: list[str | Path] = [sys.executable, HERE / "mock_openai.py", str(port)]
     stack.enter_context(
         processes.running(command, port=port, core=LOAD_CORE, environment=environment)
     )

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CACHE = Path(os.environ.get("UNILECT_BENCH_CACHE", Path.home() / ".cache" / "unilect-bench"))
@@ -110,10 +110,10 @@ def tree(pid: int) -> list[int]:
     return [pid, *(found for child in children for found in tree(child))]
 
 
-def cpu_s(pid: int) -> float:
-    """User and system time of a process tree so far."""
+def cpu_s(pid: int, children: bool = True) -> float:
+    """User and system time of a process so far, with its children unless told otherwise."""
     ticks = 0
-    for one in tree(pid):
+    for one in tree(pid) if children else [pid]:
         try:
             fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -155,6 +155,26 @@ def post(
         return response.status, response.read()
     finally:
         connection.close()
+
+
+def wait_until_ready(port: int, path: str, body: bytes, key: str = "") -> bytes:
+    """
+    POST until the answer has status 200: some servers listen before they can answer.
+
+    Returns:
+        The answer.
+
+    Raises:
+        RuntimeError: There is none in time.
+    """
+    deadline, status, answer = time.monotonic() + START_TIMEOUT_S, 0, b""
+    while time.monotonic() < deadline:
+        with suppress(OSError, http.client.HTTPException):
+            status, answer = post(port, path, body, key)
+        if status == 200:
+            return answer
+        time.sleep(0.2)
+    raise RuntimeError(f"port {port} is not ready: status {status} {answer[-500:]!r}")
 
 
 def environment(name: str, *packages: str) -> Path:
