@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""
+llama.cpp's server alone, as `unilect serve` runs it in its child, but on a TCP port and without a key: what bench/engine.py
+compares unilect with.
+
+usage: llama_server.py MODEL.gguf PORT PARALLEL CONTEXT THREADS
+"""
+
+import signal
+import sys
+
+import xllamacpp
+
+BATCH = 64  # unilect's on a CPU
+
+
+def main(path: str, port: int, parallel: int, context: int, threads: int) -> None:
+    """Serve until killed; `context` is for each of the parallel requests."""
+    params = xllamacpp.CommonParams()
+    params.model.path = path
+    params.hostnames, params.port = ["127.0.0.1"], port
+    params.verbosity = 1
+    params.ui, params.use_jinja, params.warmup = False, True, False
+    params.cont_batching, params.ctx_shift = True, False
+    params.n_parallel, params.n_ctx = parallel, context * parallel
+    params.n_batch = params.n_ubatch = BATCH
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    server = xllamacpp.Server(params)
+    print(server.listening_address, flush=True)
+    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+
+
+if __name__ == "__main__":
+    model, *numbers = sys.argv[1:]
+    main(model, *map(int, numbers))
