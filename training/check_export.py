@@ -7,8 +7,6 @@ The GGUF answers through xllamacpp, the folder through transformers in float32. 
 a token id or a rendered prompt differs, or when fewer than 95 percent of the answers agree.
 """
 
-
-
 from __future__ import annotations
 
 import argparse

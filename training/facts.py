@@ -4,8 +4,6 @@ Facts that a conversation holds: about the assistant (system prompt) and about t
 Each kind of fact says how it is stated, how it is asked for, and what the answer is.
 """
 
-
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Text between MUTE and UNMUTE is what a grammar writes for the model (the keys); 
 no loss there, so that plain questions do not teach it to open a brace.
 """
 
-
-
 from __future__ import annotations
 
 import json
