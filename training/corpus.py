@@ -30,13 +30,13 @@ TEMPLATE_FILE = Path(__file__).with_name("chat_template.jinja")
 
 # what a conversation is mostly about -> its share
 SHARES = {
-    "chat": 0.4,
+    "chat": 0.34,
     "drill": 0.14,
-    "persona": 0.09,
-    "memory": 0.08,
-    "order": 0.03,
-    "tools": 0.18,
-    "json": 0.07,
+    "persona": 0.1,
+    "memory": 0.09,
+    "order": 0.04,
+    "tools": 0.17,
+    "json": 0.1,
     "plain": 0.02,
 }
 TALK = [

@@ -4,6 +4,8 @@ Ask the shipped GGUF a few things that people ask first, and print what it says.
     python -m training.try_out
 """
 
+# ruff: noqa: RUF001 (Chinese punctuation is meant)
+
 from __future__ import annotations
 
 import argparse
@@ -34,7 +36,10 @@ WEATHER = {
         "parameters": {
             "type": "object",
             "properties": {
-                "location": {"type": "string", "description": "City and country e.g. Bogotá, Colombia"}
+                "location": {
+                    "type": "string",
+                    "description": "City and country e.g. Bogotá, Colombia",
+                }
             },
             "required": ["location"],
             "additionalProperties": False,
