@@ -30,12 +30,13 @@ TEMPLATE_FILE = Path(__file__).with_name("chat_template.jinja")
 
 # what a conversation is mostly about -> its share
 SHARES = {
-    "chat": 0.46,
+    "chat": 0.34,
+    "drill": 0.14,
     "persona": 0.1,
-    "memory": 0.1,
-    "order": 0.03,
-    "tools": 0.2,
-    "json": 0.09,
+    "memory": 0.09,
+    "order": 0.04,
+    "tools": 0.17,
+    "json": 0.1,
     "plain": 0.02,
 }
 TALK = [
@@ -116,6 +117,12 @@ def chat(d: Draw) -> Conversation:
     return {"messages": any_system(d) + messages_of(turns)}
 
 
+def drill(d: Draw) -> Conversation:
+    """Ask for one sum after the other, and for some counting: digits need the most practice."""
+    turns = [count(d) if d.chance(0.12) else sums(d) for _ in range(d.r.randint(1, 9))]
+    return {"messages": any_system(d) + messages_of(turns)}
+
+
 def persona(d: Draw) -> Conversation:
     """Answer from the system prompt."""
     system, turns = facts.persona(d)
@@ -190,6 +197,7 @@ def with_json(d: Draw) -> Conversation:
 
 MAKERS = {
     "chat": chat,
+    "drill": drill,
     "persona": persona,
     "memory": memory,
     "order": order,

@@ -1,8 +1,8 @@
 """
 Seeded choices, the split into training and held-out, and noise in how people write.
 
-Rule: whatever `held` says True for is never in a training conversation as a tested turn; the
-held-out set is made of nothing else.
+Rule: a combination that `held` says True for is never in a training conversation; every tested turn
+of the held-out set is one.
 """
 
 from __future__ import annotations
@@ -83,8 +83,13 @@ class Draw:
             text += self.pick("nrslmtkdx")
         return text.capitalize()
 
-    def name(self, share: float = 0.5) -> str:
-        """Draw a person's name in the language of the conversation; never one held out."""
+    def name(self, use: str, share: float = 0.5) -> str:
+        """
+        Draw a person's name in the language of the conversation.
+
+        A well-known name is held out for some uses only, so that all are learned; one put together
+        by us is held out wholly.
+        """
 
         def make() -> tuple[tuple[str, ...], str]:
             if self.lang == "zh" and self.chance(0.6):
@@ -94,28 +99,27 @@ class Draw:
                 text = self.synthetic()
             else:
                 text = self.pick(words.NAMES_EN)
+                return ("name", use, text), text
             return ("name", text), text
 
         return str(self.until(make))
 
-    def city(self) -> str:
-        """Draw a city: well known, a capital, or invented; never one held out."""
+    def city(self, use: str) -> str:
+        """Draw a city, well known or invented, with the same rules."""
 
         def make() -> tuple[tuple[str, ...], str]:
-            if self.lang == "zh" and self.chance(0.85):
+            zh = self.lang == "zh" and self.chance(0.85)
+            if self.chance(0.6):
+                cities = words.CITIES_ZH if zh else words.CITIES_EN
+                capital = self.pick(words.COUNTRIES)[3 if zh else 1]
+                text = self.pick(cities) if self.chance(0.5) else capital
+                return ("city", use, text), text
+            if zh:
                 text = (
-                    self.pick(words.CITIES_ZH)
-                    if self.chance(0.4)
-                    else self.pick(words.COUNTRIES)[3]
-                    if self.chance(0.6)
-                    else self.pick(words.GIVEN_ZH)
+                    self.pick(words.GIVEN_ZH)
                     + self.pick(words.GIVEN_ZH)
                     + self.pick("州城海山市京")
                 )
-            elif self.chance(0.35):
-                text = self.pick(words.CITIES_EN)
-            elif self.chance(0.4):
-                text = self.pick(words.COUNTRIES)[1]
             else:
                 text = self.synthetic() + (" " + self.synthetic(1, 2) if self.chance(0.15) else "")
             return ("city", text), text

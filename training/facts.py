@@ -49,12 +49,12 @@ COMMON_SYSTEM = "You are a helpful assistant."
 LANGUAGE_ORDERS: dict[str, list[str]] = _FACTS["language_orders"]
 
 
-def value(d: Draw, kind: str) -> str:
-    """Draw what a fact of this kind is about."""
+def value(d: Draw, whose: str, kind: str) -> str:
+    """Draw what a fact of this kind is about; `whose` is "persona" or "memory"."""
     if kind in ("name", "dog"):
-        return d.name()
+        return d.name(f"{whose} {kind}")
     if kind == "city":
-        return d.city()
+        return d.city(f"{whose} {kind}")
     if kind == "colour":
         return str(d.pick(words.COLOURS.values() if d.lang == "zh" else words.COLOURS))
     if kind == "food":
@@ -69,7 +69,7 @@ def persona(d: Draw) -> tuple[str, list[Turn]]:
     lines, turns = [], []
     asked = "zh" if d.lang == "en" and "name" in kinds and d.chance(0.1) else d.lang
     for kind in kinds:
-        x = value(d, kind)
+        x = value(d, "persona", kind)
         lines.append(d.pick(PERSONA[d.lang][kind].tell).format(x=x))
         if asked != d.lang and kind in ("colour", "food"):
             continue
@@ -101,7 +101,7 @@ def memory(d: Draw) -> tuple[list[Turn], list[Turn]]:
     kinds = ["name"] if d.chance(0.5) else d.r.sample(list(MEMORY["en"]), d.r.randint(1, 2))
     told, asked = [], []
     for kind in kinds:
-        fact, x = MEMORY[d.lang][kind], value(d, kind)
+        fact, x = MEMORY[d.lang][kind], value(d, "memory", kind)
         told.append(Turn(d.ask(fact.tell, x=x), fact.reply.format(x=x), "introduced"))
         asked.append(Turn(d.ask(fact.ask), fact.answer.format(x=x), "memory"))
     d.r.shuffle(asked)

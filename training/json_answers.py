@@ -113,7 +113,7 @@ def listing(keys: list[str]) -> str:
 
 def extraction(d: Draw) -> tuple[str, dict[str, Any]]:
     """Write a sentence about somebody, and the facts in it."""
-    name, age, city = d.name(), d.r.randint(1, 99), d.city()
+    name, age, city = d.name("json"), d.r.randint(1, 99), d.city("json")
     facts: dict[str, Any] = d.pick(
         [
             {"name": name, "age": age},
@@ -190,7 +190,9 @@ def _forced(d: Draw) -> tuple[str, dict[str, Any], dict[str, Any]]:
     chosen = fields(d)
     value = {key: invent(d, key, type_, enum) for key, type_, enum in chosen}
     if roll < 0.6:
-        text = "Is this text positive or negative? " + tell(d, d.pick(words.ANIMALS), d.name())
+        text = "Is this text positive or negative? " + tell(
+            d, d.pick(words.ANIMALS), d.name("story")
+        )
     else:
         text = d.ask(ASKS["forced"], o=d.pick(THINGS_ASKED))
     return text, value, schema_of(d, chosen)
@@ -206,9 +208,9 @@ def json_answer(d: Draw) -> dict[str, Any]:
 
     def make() -> tuple[tuple[str, ...], dict[str, Any]]:
         roll, schema, system, forced = d.r.random(), None, "", False
-        if roll < 0.45:
+        if roll < 0.55:
             user, value = _prompted(d)
-        elif roll < 0.65:
+        elif roll < 0.8:
             system, user, value, schema = _with_schema(d)
         else:
             user, value, schema = _forced(d)

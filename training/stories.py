@@ -72,10 +72,10 @@ def story(d: Draw) -> Turn:
     noun = d.pick(nouns)
     if not d.heldout and d.chance(0.08):
         text = d.ask(ZH["asks_any"] if zh else EN["asks_any"])
-        return Turn(text, tell_zh(d, noun, "") if zh else tell(d, noun, d.name()), "stories")
+        return Turn(text, tell_zh(d, noun, "") if zh else tell(d, noun, d.name("story")), "stories")
     name = ""
     if d.chance(0.7):
-        name = d.pick(words.PETS_ZH) if zh and d.chance(0.5) else d.name()
+        name = d.pick(words.PETS_ZH) if zh and d.chance(0.5) else d.name("story")
     elif not zh and d.chance(0.25):
         noun = d.synthetic().lower()
 
@@ -111,7 +111,9 @@ def plain(d: Draw) -> str:
             return tell_zh(
                 d, d.pick(words.ANIMALS_ZH), d.pick(words.PETS_ZH) if d.chance(0.5) else ""
             )
-        return tell(d, d.pick([*words.ANIMALS, *words.THINGS]), d.name() if d.chance(0.7) else "")
+        return tell(
+            d, d.pick([*words.ANIMALS, *words.THINGS]), d.name("story") if d.chance(0.7) else ""
+        )
     if kind < 0.9:
         rows = [d.pick(words.COUNTRIES) for _ in range(d.r.randint(1, 3))]
         if d.lang == "zh":

@@ -80,7 +80,7 @@ def echo(d: Draw) -> Turn:
     """Repeat what the user said, or say hello to somebody."""
     zh = d.lang == "zh"
     if d.chance(0.35):
-        name = d.name()
+        name = d.name("echo")
         asks = (
             ["跟{x}打个招呼", "向{x}问好", "请对{x}说你好。", "和{x}打个招呼吧"]
             if zh

@@ -145,7 +145,7 @@ def values(d: Draw, kind: str) -> dict[str, Any]:
         zh = d.lang == "zh"
         found: dict[str, Any] = {}
         if kind in ("weather", "time"):
-            found = {"city": d.city()}
+            found = {"city": d.city(kind)}
             return ("any", d.r.random()), found
         if kind == "add":
             found = {"a": d.r.randint(0, 999), "b": d.r.randint(0, 999)}
@@ -155,7 +155,7 @@ def values(d: Draw, kind: str) -> dict[str, Any]:
         elif kind == "timer":
             found = {"minutes": d.r.randint(1, 120)}
         elif kind == "message":
-            found = {"to": d.name(), "text": _phrase(d)}
+            found = {"to": d.name(kind), "text": _phrase(d)}
         elif kind == "switch":
             known = d.pick(DEVICES.values() if zh else DEVICES)
             found = {"device": known if d.chance(0.5) else d.synthetic(2, 2).lower()}
@@ -165,7 +165,16 @@ def values(d: Draw, kind: str) -> dict[str, Any]:
         elif kind == "date":
             return ("any", d.r.random()), {}
         elif kind == "lookup":
-            found = {"x": d.pick([d.name, d.synthetic, lambda: _phrase(d), d.city])()}
+            found = {
+                "x": d.pick(
+                    [
+                        lambda: d.name(kind),
+                        d.synthetic,
+                        lambda: _phrase(d),
+                        lambda: d.city(kind),
+                    ]
+                )()
+            }
         else:
             found = {"query" if kind == "search" else "song": _phrase(d)}
         return ("call", kind, *found.values()), found
