@@ -4,7 +4,7 @@ Ask the shipped GGUF a few things that people ask first, and print what it says.
     python -m training.try_out
 """
 
-# ruff: noqa: RUF001 (Chinese punctuation is meant)
+
 
 from __future__ import annotations
 

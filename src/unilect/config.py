@@ -121,7 +121,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     model: Annotated[
         str | None,
         described(
-            "The model's name on the upstream. Default: its only model, else this table's name."
+            "The model's name on the upstream. Default: this table's name where it has such a model, else its only model."
         ),
     ] = None
     api_key: Annotated[

@@ -235,10 +235,15 @@ def _spoiled(draw: st.DrawFn, data: bytes) -> bytes:
     return data
 
 
-bodies = mutated() | mutated() | mutated() | st.builds(
-    Request,
-    st.sampled_from([path for path, _ in VALID]),
-    st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()),
+bodies = (
+    mutated()
+    | mutated()
+    | mutated()
+    | st.builds(
+        Request,
+        st.sampled_from([path for path, _ in VALID]),
+        st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()),
+    )
 )
 
 

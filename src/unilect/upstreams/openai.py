@@ -46,18 +46,20 @@ class OpenAIUpstream:
 
     Args:
         server: The server; its base URL ends before `/chat/completions`.
-        model: The model's name there; None asks the server, and takes its only model.
+        model: The model's name there; None asks the server.
+        name: Taken where the server has a model of that name; else its only model is.
     """
 
-    def __init__(self, server: HttpServer, model: str | None = None) -> None:
+    def __init__(self, server: HttpServer, model: str | None = None, name: str = "") -> None:
         self._server = server
         self._model = model
+        self._wanted = name
         self.capabilities = PASSES_ALL
 
     async def start(self) -> None:
         """Learn the model's name where none was configured; nothing else is needed."""
         if self._model is None:
-            self._model = _first_model(await self._server.get("/models"))
+            self._model = _choose(await self._server.get("/models"), self._wanted)
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
@@ -195,11 +197,14 @@ class _Models(Struct):
     data: list[_Model]
 
 
-def _first_model(body: bytes) -> str:
+def _choose(body: bytes, wanted: str) -> str:
+    """The wanted model of a list, else its only one."""
     try:
         models = msgspec.json.decode(body, type=_Models).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BackendError("The server does not list its models as OpenAI does.") from error
+    if wanted in [model.id for model in models]:
+        return wanted
     if len(models) != 1:
         names = ", ".join(model.id for model in models[:20])
         raise BackendError(
@@ -226,4 +231,4 @@ def backend(place: Place) -> OpenAIUpstream:
         timeout_s=config.timeout_s,
         reuse_connections=config.reuse_connections,
     )
-    return OpenAIUpstream(server, config.model)
+    return OpenAIUpstream(server, config.model, place.name)
