@@ -1,14 +1,15 @@
 """
 A tool call that must come: `tool_choice` required or named.
 
-llama.cpp forbids only that the answer ends without a call, so a model may talk until its last token first. Here the call's
-beginning is written into the prompt, a grammar chooses the name where there are several tools, and a schema binds the arguments:
-whatever the model is, the answer is one call, and its arguments satisfy the tool's schema unless `max_tokens` cuts them.
+llama.cpp forbids only that the answer ends without a call, so a model may talk until its last token first. Here the prompt ends
+where a call begins, and a grammar allows nothing but one of the calls, its arguments bound by the tool's schema: whatever the
+model is, the answer is one call that satisfies the schema, unless `max_tokens` cuts it.
+
+Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md (the grammar's language)
 """
 
 import json
 import secrets
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -16,26 +17,25 @@ import msgspec
 from msgspec import Struct
 
 from unilect.backend import Batches
+from unilect.engines._gguf_request import compact
 from unilect.errors import BackendError
-from unilect.events import Event, Finish, TextDelta, ToolCallDelta, Usage
+from unilect.events import Event, Finish, TextDelta, ToolCallDelta
 from unilect.requests import ChatRequest, ToolChoice
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams.openai import stream
 
-_NAME_TOKENS = 64
-
 
 class CallStyle(Struct, frozen=True):
-    """How a family of models writes a call: before the name, between the name and the arguments."""
+    """How a family of models writes a call: what stands before its JSON, and what it calls the arguments."""
 
     before: str
-    between: str
+    arguments: str
 
 
-HERMES = CallStyle('<tool_call>\n{"name": "', '", "arguments": ')
-MISTRAL = CallStyle('[TOOL_CALLS][{"name": "', '", "arguments": ')
-LLAMA3 = CallStyle('{"name": "', '", "parameters": ')
+HERMES = CallStyle("<tool_call>\n", "arguments")
+MISTRAL = CallStyle("[TOOL_CALLS][", "arguments")
+LLAMA3 = CallStyle("", "parameters")
 
 
 def call_style(template: str) -> CallStyle:
@@ -64,69 +64,84 @@ async def forced_call(
     Args:
         prompt: The rendered conversation.
         body: Sampling and the like for llama.cpp; prompt and grammar are added.
+
+    Raises:
+        BackendError: The engine wrote something that the grammar forbids.
     """
-    prompt += style.before
-    extra_tokens = 0
-    name = _only_name(request)
-    if name is None:
-        name, extra_tokens = await _choose(server, request, prompt, body)
-    schema = next(t.function.parameters for t in request.tools or () if t.function.name == name)
-    call = ToolCallDelta(0, "", f"call_{secrets.token_hex(12)}", name)
-    yield [call]
-    arguments = body | {
-        "prompt": prompt + name + style.between,
-        "json_schema": _closed(schema),
+    tools = {
+        tool.function.name: tool.function.parameters
+        for tool in request.tools or ()
+        if _may_call(request, tool.function.name)
     }
-    async for batch in _stream(server, arguments):
-        yield [_as_call(event, extra_tokens) for event in batch]
-
-
-def _closed(schema: dict[str, Any] | None) -> dict[str, Any]:
-    """A tool's schema; where it does not say, it takes no other arguments than it names."""
-    return {"type": "object", "properties": {}, "additionalProperties": False} | (schema or {})
-
-
-def _as_call(event: Event, extra_tokens: int) -> Event:
-    match event:
-        case TextDelta(text):
-            return ToolCallDelta(0, text)
-        case Finish("stop"):
-            return Finish("tool_calls")
-        case Usage():
-            tokens = event.completion_tokens + extra_tokens
-            return msgspec.structs.replace(event, completion_tokens=tokens)
-    return event
-
-
-async def _choose(
-    server: HttpServer, request: ChatRequest, prompt: str, body: dict[str, Any]
-) -> tuple[str, int]:
-    """Let the model choose among the tools: a grammar of their names, each closed by the quote after it."""
-    names = [tool.function.name for tool in request.tools or ()]
-    grammar = "root ::= " + " | ".join(json.dumps(f'{name}"') for name in names)
-    text, tokens = "", 0
-    choice = body | {"prompt": prompt, "grammar": grammar, "max_tokens": _NAME_TOKENS, "stop": []}
-    async for batch in _stream(server, choice):
-        for event in batch:
-            if isinstance(event, TextDelta):
-                text += event.text
-            elif isinstance(event, Usage):
-                tokens = event.completion_tokens
-    name = text.rstrip('"')
-    if name not in names:
-        raise BackendError("The engine chose no tool, though one was required.")
-    return name, tokens
-
-
-async def _stream(server: HttpServer, body: dict[str, Any]) -> AsyncIterator[list[Event]]:
-    batches = stream(server, "/v1/completions", msgspec.json.encode(body), ChunkDecoder())
+    heads = {name: _head(name, style) for name in tools}
+    bound = body | {"prompt": prompt + style.before, "grammar": _grammar(tools, heads)}
+    call = _Call(heads)
+    batches = stream(server, "/v1/completions", msgspec.json.encode(bound), ChunkDecoder())
     async with aclosing(batches):
         async for batch in batches:
-            yield batch
+            if events := call.read(batch):
+                yield events
 
 
-def _only_name(request: ChatRequest) -> str | None:
-    if isinstance(request.tool_choice, ToolChoice):
-        return request.tool_choice.function.name
-    tools = request.tools or ()
-    return tools[0].function.name if len(tools) == 1 else None
+def _may_call(request: ChatRequest, name: str) -> bool:
+    choice = request.tool_choice
+    return not isinstance(choice, ToolChoice) or choice.function.name == name
+
+
+def _head(name: str, style: CallStyle) -> str:
+    """A call's JSON up to its arguments."""
+    return f'{{"name": {json.dumps(name)}, "{style.arguments}": '
+
+
+def _grammar(tools: dict[str, dict[str, Any] | None], heads: dict[str, str]) -> str:
+    """Any of these calls, and nothing else. Where a schema does not say, a call has no arguments but those it names."""
+    closed = {"type": "object", "properties": {}, "additionalProperties": False}
+    calls, schemas = [], []
+    for number, (name, schema) in enumerate(tools.items()):
+        calls.append(f'{json.dumps(heads[name])} args{number} "}}"')
+        schemas.append(f"args{number}: %json {json.dumps(compact(closed | (schema or {})))}")
+    return "%llguidance {}\nstart: " + " | ".join(calls) + "\n" + "\n".join(schemas)
+
+
+class _Call:
+    """Reads the text of one call as it comes: the head tells the name, all but the last brace is arguments."""
+
+    def __init__(self, heads: dict[str, str]) -> None:
+        self._heads = heads
+        self._text = ""
+        self._begun = False
+
+    def read(self, batch: list[Event]) -> list[Event]:
+        """
+        The events of the call for the events of its text.
+
+        Raises:
+            BackendError: The text is no call.
+        """
+        events: list[Event] = []
+        for event in batch:
+            match event:
+                case TextDelta(text):
+                    self._text += text
+                    events += self._arguments()
+                case Finish(reason):
+                    if not self._begun and reason == "stop":
+                        raise BackendError("The engine called no tool, though one was required.")
+                    events.append(Finish("tool_calls" if reason == "stop" else reason))
+                case _:
+                    events.append(event)
+        return events
+
+    def _arguments(self) -> list[Event]:
+        events: list[Event] = []
+        if not self._begun:
+            name = next((n for n, head in self._heads.items() if self._text.startswith(head)), None)
+            if name is None:
+                return []
+            self._begun = True
+            self._text = self._text.removeprefix(self._heads[name])
+            events.append(ToolCallDelta(0, "", f"call_{secrets.token_hex(12)}", name))
+        ready, self._text = self._text[:-1], self._text[-1:]  # the last brace closes the call
+        if ready:
+            events.append(ToolCallDelta(0, ready))
+        return events
