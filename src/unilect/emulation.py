@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect.backend import Backend, Batches
-from unilect.errors import InvalidRequest, UnilectError
+from unilect.errors import InvalidRequest
 from unilect.events import Choice, Event, Finish, Fold, Progress, TextDelta, Usage
 from unilect.parameters import refusal
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
@@ -149,7 +149,7 @@ async def _feed(backend: Backend, part: _Part, queue: _Queue) -> None:
         async with aclosing(_one(backend, part)) as batches:
             async for batch in batches:
                 await queue.put((part, batch))
-    except UnilectError as error:
+    except Exception as error:  # noqa: BLE001 - raised again by `_merge`, which would wait forever else
         await queue.put((part, error))
     else:
         await queue.put((part, None))

@@ -1,0 +1,193 @@
+"""Tests of unilect.config; test_docs.py holds the documentation against it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from unilect.config import Config, ModelConfig, check, is_loopback, load, sentence
+from unilect.errors import ConfigError
+
+
+def file(tmp_path: Path, text: str) -> Path:
+    """A configuration file with this text."""
+    path = tmp_path / "unilect.toml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults() -> None:
+    """Without anything, the server listens on loopback and needs no key."""
+    config = load(environment={})
+
+    assert Config() == config
+    assert ("127.0.0.1", 8000, [], {}) == (
+        config.host,
+        config.port,
+        config.api_keys,
+        config.models,
+    )
+
+
+def test_a_file(tmp_path: Path) -> None:
+    """A file has the server's fields and a table for each model, in its order."""
+    text = 'port = 9000\n[models.b]\nsource = "x.gguf"\nparallel = 2\n[models.a]\naliases = ["c"]\n'
+    config = load(file(tmp_path, text), environment={})
+
+    assert 9000 == config.port
+    assert ["b", "a"] == list(config.models)
+    assert config.models["b"] == ModelConfig(source="x.gguf", parallel=2)
+    assert config.models["a"] == ModelConfig(aliases=["c"])
+
+
+def test_later_ones_are_stronger(tmp_path: Path) -> None:
+    """The environment is stronger than the file, and flags are stronger than both; unset flags are not."""
+    path = file(tmp_path, 'port = 1\nhost = "127.0.0.1"\nlog_level = "debug"\n')
+    environment = {"UNILECT_PORT": "2", "UNILECT_HOST": "127.0.0.2"}
+    config = load(path, {"port": 3, "host": None}, environment)
+
+    assert (3, "127.0.0.2", "debug") == (config.port, config.host, config.log_level)
+
+
+def test_the_environment_names_the_file(tmp_path: Path) -> None:
+    """`UNILECT_CONFIG` names the file where no flag does."""
+    path = file(tmp_path, "port = 1\n")
+    other = tmp_path / "other.toml"
+    other.write_text("port = 2\n")
+
+    assert 1 == load(environment={"UNILECT_CONFIG": str(path)}).port
+    assert 2 == load(other, environment={"UNILECT_CONFIG": str(path)}).port
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("port", "9000", 9000),
+        ("insecure_no_auth", "true", True),
+        ("insecure_no_auth", "0", False),
+        ("api_keys", "a, b,,", ["a", "b"]),
+        ("api_keys", "", []),
+        ("shutdown_grace_s", "1.5", 1.5),
+        ("log_level", "debug", "debug"),
+    ],
+)
+def test_the_environment(name: str, value: str, expected: Any) -> None:
+    """Every field but the models can be set in the environment; lists are separated by commas."""
+    config = load(environment={f"UNILECT_{name.upper()}": value})
+
+    assert expected == getattr(config, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("port = 'x'", "port: Expected `int`, got `str`."),
+        ("port = 70000", "port: Expected `int` <= 65535."),
+        ("prot = 1", "Object contains unknown field `prot`."),
+        ("[models.a]\nsorce = 'x'", "models[...]: Object contains unknown field `sorce`."),
+        ("[models.a]\nparallel = 0", "models[...].parallel: Expected `int` >= 1."),
+        ("[models.a]\ncache_type_k = 'q9'", "models[...].cache_type_k: Invalid enum value 'q9'."),
+        ('[models."a b"]', "Expected `str` matching regex"),
+        ("models = 1", "models: Expected `object`, got `int`."),
+        ("port = ", "is not TOML"),
+        ("log_level = 'loud'", "log_level: Invalid enum value 'loud'."),
+        ("api_keys = ['a b']", "api_keys: a key is empty, or has blanks"),
+        ("api_keys = ['']", "api_keys: a key is empty"),
+        ("api_keys = ['ü']", "api_keys: a key is empty"),
+        ("host = '0.0.0.0'", "host: 0.0.0.0 can be reached from other machines"),
+        ("[models.a]\naliases=['b']\n[models.b]", "models.b: the name `b` belongs to models.a"),
+        ("[models.a]\naliases=['a']", "models.a: the name `a` belongs to models.a"),
+        ("api_keys = ['$NOT_SET']", "api_keys: the environment has no variable NOT_SET."),
+        ("[models.a]\napi_key = '$NOT_SET'", "models.a.api_key: the environment has no variable"),
+    ],
+)
+def test_mistakes(tmp_path: Path, text: str, said: str) -> None:
+    """A mistake is one sentence that names the field and the reason."""
+    with pytest.raises(ConfigError) as raised:
+        load(file(tmp_path, text), environment={})
+
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value).strip()
+
+
+@pytest.mark.parametrize(("name", "value"), [("PORT", "x"), ("INSECURE_NO_AUTH", "perhaps")])
+def test_mistakes_in_the_environment(name: str, value: str) -> None:
+    """A mistake in the environment names the variable."""
+    with pytest.raises(ConfigError, match=f"^UNILECT_{name}: "):
+        load(environment={f"UNILECT_{name}": value})
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    """A file that is missing, a folder or no text is told as such."""
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for name in ("missing", ".", "binary"):
+        with pytest.raises(ConfigError, match=name):
+            load(tmp_path / name, environment={})
+
+
+def test_secrets(tmp_path: Path) -> None:
+    """`$NAME` in a key's place is taken from the environment, and only there."""
+    text = "api_keys = ['$A', 'b$A', '$', '$a-b']\n[models.m]\napi_key = '$B'\nsource = '$A'\n"
+    config = load(file(tmp_path, text), environment={"A": "1", "B": "2"})
+
+    assert ["1", "b$A", "$", "$a-b"] == config.api_keys
+    assert ("2", "$A") == (config.models["m"].api_key, config.models["m"].source)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("localhost", True),
+        ("::1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("", False),
+        ("10.0.0.1", False),
+        ("127.0.0.1.evil.example", False),
+        ("128.0.0.1", False),
+        ("localhost.evil.example", False),
+    ],
+)
+def test_is_loopback(host: str, expected: bool) -> None:
+    """Only addresses that no other machine can reach are loopback."""
+    assert expected is is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "", "my.host"])
+def test_beyond_loopback(host: str) -> None:
+    """Beyond loopback a key is needed, or the explicit wish for none."""
+    with pytest.raises(ConfigError):
+        check(Config(host=host))
+    check(Config(host=host, api_keys=["k"]))
+    check(Config(host=host, insecure_no_auth=True))
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("Expected `int` - at `$.port`", "port: Expected `int`."),
+        ("Expected `int` - at `$`", "Expected `int`."),
+        ("Expected `int`", "Expected `int`."),
+    ],
+)
+def test_sentence(message: str, expected: str) -> None:
+    """The parser's message becomes a sentence with the field first."""
+    assert expected == sentence(message)
+
+
+@pytest.mark.parametrize("kind", [Config, ModelConfig])
+def test_fields_are_described(kind: type[msgspec.Struct]) -> None:
+    """Every field has a description that ends as a sentence."""
+    schema = next(iter(msgspec.json.schema_components([kind])[1].values()))
+    for name, field in schema["properties"].items():
+        description = field.get("description", "")
+        assert description.endswith("."), name
+
+
+def test_frozen() -> None:
+    """A configuration cannot be changed."""
+    assert Config.__struct_config__.frozen
+    assert ModelConfig.__struct_config__.frozen

@@ -1,0 +1,232 @@
+"""Tests of unilect.emulation, on the bundled model's engine."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from engine import Spy, answer, chat, completion, engine, events_of
+from scripted import HELLO, says, scripted, stream_of
+from unilect.emulation import generate
+from unilect.engines.gguf import GgufEngine
+from unilect.errors import BackendError, InvalidRequest, UnsupportedParameter
+from unilect.events import Finish, TextDelta, Usage
+from unilect.upstreams._http import HttpServer
+from unilect.upstreams.openai import OpenAIUpstream
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def demo() -> AsyncIterator[GgufEngine]:
+    """The bundled model, four requests at a time."""
+    async with engine(parallel=4) as running:
+        yield running
+
+
+async def test_one_choice_is_the_backends(demo: GgufEngine) -> None:
+    """A request for one choice is handed on as it is."""
+    spy = Spy(demo)
+    request = chat(max_tokens=8)
+    await events_of(generate(spy, request))
+
+    assert [request] == spy.asked
+
+
+async def test_n(demo: GgufEngine) -> None:
+    """Each of `n` choices is a whole answer, and the prompt is counted once."""
+    one = await answer(generate(demo, chat(max_tokens=8)))
+    three = await answer(generate(demo, chat(max_tokens=8, n=3)))
+
+    assert [0, 1, 2] == [choice.index for choice in three.choices]
+    assert [one.choices[0].text] * 3 == [choice.text for choice in three.choices]
+    assert [one.choices[0].finish_reason] * 3 == [c.finish_reason for c in three.choices]
+    assert (one.usage.prompt_tokens, one.usage.completion_tokens * 3) == (
+        three.usage.prompt_tokens,
+        three.usage.completion_tokens,
+    )
+
+
+async def test_the_events_of_n(demo: GgufEngine) -> None:
+    """Each choice has one finish, after its own text, and the usage is last and told once."""
+    events = await events_of(generate(demo, chat(max_tokens=8, n=3)))
+
+    finished: set[int] = set()
+    for event in events[:-1]:
+        if isinstance(event, TextDelta | Finish):
+            assert event.index not in finished
+        if isinstance(event, Finish):
+            finished.add(event.index)
+    assert {0, 1, 2} == finished
+    assert [events[-1]] == [event for event in events if isinstance(event, Usage)]
+
+
+async def test_seeds_of_n(demo: GgufEngine) -> None:
+    """Choices with a seed differ from each other, and come again with the same seed."""
+    spy = Spy(demo)
+    request = chat("Tell me a story.", max_tokens=16, n=3, seed=7, temperature=1.5)
+    first = await answer(generate(spy, request))
+    second = await answer(generate(demo, request))
+
+    assert [7, 8, 9] == [asked.seed for asked in spy.asked]
+    assert [c.text for c in first.choices] == [c.text for c in second.choices]
+    assert len({choice.text for choice in first.choices}) > 1
+
+
+async def test_several_prompts(demo: GgufEngine) -> None:
+    """Each prompt has `n` answers in a row, and each prompt's tokens are counted once."""
+    prompts = ["The capital of France", "Once upon a time"]
+    singles = [await answer(generate(demo, completion(p, max_tokens=6))) for p in prompts]
+    both = await answer(generate(demo, completion(prompts, max_tokens=6, n=2)))
+
+    texts = [single.choices[0].text for single in singles]
+    assert [texts[0], texts[0], texts[1], texts[1]] == [choice.text for choice in both.choices]
+    assert sum(s.usage.prompt_tokens for s in singles) == both.usage.prompt_tokens
+    assert 2 * sum(s.usage.completion_tokens for s in singles) == both.usage.completion_tokens
+
+
+async def test_token_ids(demo: GgufEngine) -> None:
+    """A prompt of token ids is answered as its text."""
+    ids = await demo.tokenize("The capital of")
+    texts = [
+        (await answer(generate(demo, completion(prompt, max_tokens=6)))).choices[0].text
+        for prompt in ("The capital of", ids, [ids])
+    ]
+
+    assert len(set(texts)) == 1
+
+
+@pytest.mark.parametrize("tokens", [6, 0])
+async def test_echo(demo: GgufEngine, tokens: int) -> None:
+    """`echo` puts the prompt before its answer, that of token ids too."""
+    plain = await answer(generate(demo, completion(max_tokens=tokens)))
+    ids = await demo.tokenize("The capital of")
+    for prompt in ("The capital of", ids):
+        echoed = await answer(generate(demo, completion(prompt, max_tokens=tokens, echo=True)))
+        assert "The capital of" + (plain.choices[0].text or "") == echoed.choices[0].text
+
+
+async def test_no_tokens(demo: GgufEngine) -> None:
+    """`max_tokens: 0` counts the prompt and makes nothing, in a chat and a completion."""
+    for request, none in (
+        (chat(max_tokens=1), chat(max_tokens=0)),
+        (completion(max_tokens=1), completion(max_tokens=0)),
+    ):
+        counted = (await answer(generate(demo, request))).usage.prompt_tokens
+        assert [Finish("length"), Usage(counted, 0)] == await events_of(generate(demo, none))
+
+
+async def test_no_tokens_of_several(demo: GgufEngine) -> None:
+    """`max_tokens: 0` with `n` finishes every choice."""
+    events = await events_of(generate(demo, chat(max_tokens=0, n=2)))
+
+    assert {0, 1} == {event.index for event in events if isinstance(event, Finish)}
+
+
+async def test_best_of(demo: GgufEngine) -> None:
+    """Of `best_of` answers the likeliest are given, without log probabilities nobody asked for."""
+    asked = {"max_tokens": 8, "temperature": 1.5, "seed": 7}
+    all_four = await answer(generate(demo, completion(n=4, logprobs=0, **asked)))
+    best = await answer(generate(demo, completion(n=1, best_of=4, **asked)))
+
+    def mean(choice: Any) -> float:
+        values = [token.logprob for token in choice.logprobs]
+        return sum(values) / len(values)
+
+    assert max(all_four.choices, key=mean).text == best.choices[0].text
+    assert (1, None) == (len(best.choices), best.choices[0].logprobs)
+    assert all_four.usage.completion_tokens == best.usage.completion_tokens
+
+
+async def test_best_of_several_prompts(demo: GgufEngine) -> None:
+    """Each prompt has its own best answers, with the indices of `n`."""
+    request = completion(["a", "b"], n=2, best_of=3, max_tokens=3, temperature=1, logprobs=1)
+    best = await answer(generate(demo, request))
+
+    assert [0, 1, 2, 3] == [choice.index for choice in best.choices]
+    assert all(choice.logprobs and choice.finish_reason for choice in best.choices)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "kind"),
+    [
+        ({"echo": True, "logprobs": 1}, "echo", UnsupportedParameter),
+        ({"n": 3, "best_of": 2}, "best_of", InvalidRequest),
+        ({"best_of": 2, "stream": True}, "best_of", InvalidRequest),
+    ],
+)
+async def test_what_cannot_be_made_up_for(
+    demo: GgufEngine, fields: dict[str, Any], param: str, kind: type[InvalidRequest]
+) -> None:
+    """What cannot be made up for is refused by name, before anything is made."""
+    spy = Spy(demo)
+    with pytest.raises(kind) as raised:
+        await events_of(generate(spy, completion(**fields)))
+
+    assert (param, []) == (raised.value.param, spy.asked)
+
+
+async def test_an_upstream_makes_its_own_choices() -> None:
+    """A backend that makes choices itself is asked once, with all parameters."""
+    async with scripted(says(stream_of(HELLO))) as server:
+        await events_of(generate(OpenAIUpstream(HttpServer(server.url), "m"), chat(n=3)))
+
+    assert [3] == [exchange.json()["n"] for exchange in server.requests]
+
+
+async def test_closing_stops_every_choice(demo: GgufEngine) -> None:
+    """Whoever stops reading ends all choices, and leaves no task behind."""
+    before = asyncio.all_tasks()
+    async with aclosing(generate(demo, chat(n=4, max_tokens=512, ignore_eos=True))) as batches:
+        await anext(batches)
+
+    assert before == asyncio.all_tasks()
+
+
+class Failing(Spy):
+    """A backend whose second answer fails."""
+
+    def __init__(self, backend: Any, error: Exception) -> None:
+        super().__init__(backend)
+        self._error = error
+
+    async def generate(self, request: Any) -> Any:
+        """Fail for the second request."""
+        self.asked.append(request)
+        if len(self.asked) == 2:
+            raise self._error
+        async with aclosing(self._backend.generate(request)) as batches:
+            async for batch in batches:
+                yield batch
+
+
+@pytest.mark.parametrize("error", [BackendError("No."), ValueError("a flaw")])
+async def test_one_choice_fails(demo: GgufEngine, error: Exception) -> None:
+    """An error of one choice, a flaw too, is the request's, and ends the others."""
+    before = asyncio.all_tasks()
+    with pytest.raises(type(error)):
+        async with asyncio.timeout(5):
+            await events_of(generate(Failing(demo, error), chat(n=3, max_tokens=400)))
+
+    assert before == asyncio.all_tasks()
+
+
+async def test_forced_calls(demo: GgufEngine) -> None:
+    """A call that is required comes from the model itself, its arguments as the schema says, for each choice."""
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 10}},
+        "required": ["city"],
+    }
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": parameters}}
+    request = chat("Weather in Paris?", tools=[tool], tool_choice="required", n=2, max_tokens=60)
+    called = await answer(generate(demo, request))
+
+    for choice in called.choices:
+        (call,) = choice.tool_calls
+        assert ("get_weather", "tool_calls") == (call.name, choice.finish_reason)
+        assert call.arguments.startswith("{")
+    assert len({choice.tool_calls[0].id for choice in called.choices}) == 2
