@@ -4,8 +4,6 @@ Ask the shipped GGUF a few things that people ask first, and print what it says.
     python -m training.try_out
 """
 
-
-
 from __future__ import annotations
 
 import argparse

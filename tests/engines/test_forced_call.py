@@ -88,62 +88,56 @@ async def call(
     return events, [exchange.json() for exchange in server.requests]
 
 
-ARGUMENTS = frames(piece('{"city":'), piece('"Paris"}', "stop"), USAGE, DONE)
-
-
-@pytest.mark.parametrize("choice", ["required", named("f")])
-async def test_the_only_tool(choice: Any) -> None:
-    """Where there is one tool, its call is begun for the model, which gives the arguments."""
-    events, asked = await call(request(choice), ARGUMENTS)
-
-    first = events[0]
-    assert isinstance(first, ToolCallDelta)
-    assert ("f", True) == (first.name, (first.id or "").startswith("call_"))
-    assert events[1:] == [
-        ToolCallDelta(0, '{"city":'),
-        ToolCallDelta(0, '"Paris"}'),
-        Finish("tool_calls"),
-        Usage(3, 2),
-    ]
-    assert [("PROMPT" + HERMES.before + "f" + HERMES.between, 0)] == [
-        (body["prompt"], body["temperature"]) for body in asked
-    ]
-    assert asked[0]["json_schema"] == SCHEMA | {"additionalProperties": False}
+def answer(name: str, style: CallStyle = HERMES) -> bytes:
+    """The stream of a call, as a grammar makes the engine write it."""
+    head = f'{{"name": "{name}", "{style.arguments}": '
+    return frames(
+        piece(head[:9]), piece(head[9:] + '{"city": '), piece('"Paris"}}', "stop"), USAGE, DONE
+    )
 
 
 @pytest.mark.parametrize("style", [HERMES, MISTRAL, LLAMA3])
-async def test_one_of_several_tools(style: CallStyle) -> None:
-    """Among several tools the model chooses a name by a grammar, and then gives the arguments."""
-    chosen = frames(piece("g"), piece('"', "stop"), USAGE, DONE)
-    events, asked = await call(request("required", "f", "g"), chosen, ARGUMENTS, style=style)
+@pytest.mark.parametrize("name", ["f", "g"])
+async def test_one_of_several_tools(style: CallStyle, name: str) -> None:
+    """The call's JSON tells the tool, and the text of its arguments comes as the model writes it."""
+    events, asked = await call(request("required", "f", "g"), answer(name, style), style=style)
 
-    assert isinstance(events[0], ToolCallDelta)
-    assert events[0].name == "g"
-    assert asked[0]["grammar"] == 'root ::= "f\\"" | "g\\""'
-    assert ("PROMPT" + style.before, []) == (asked[0]["prompt"], asked[0]["stop"])
-    assert asked[1]["prompt"] == "PROMPT" + style.before + "g" + style.between
-    assert Usage(3, 4) == events[-1]
+    first = events[0]
+    assert isinstance(first, ToolCallDelta)
+    assert (name, True) == (first.name, (first.id or "").startswith("call_"))
+    arguments = "".join(event.arguments for event in events if isinstance(event, ToolCallDelta))
+    assert '{"city": "Paris"}' == arguments
+    assert [Finish("tool_calls"), Usage(3, 2)] == events[-2:]
+    assert [("PROMPT" + style.before, 0)] == [(b["prompt"], b["temperature"]) for b in asked]
 
 
-async def test_a_named_one_of_several() -> None:
-    """A tool that is named is not chosen by the model."""
-    events, asked = await call(request(named("g"), "f", "g"), ARGUMENTS)
+@pytest.mark.parametrize("choice", ["required", named("f")])
+async def test_the_grammar(choice: Any) -> None:
+    """The grammar has a rule for each tool that may be called, bound by its schema."""
+    names = ("f", "g")
+    _, asked = await call(request(choice, *names), answer("f"))
 
-    assert isinstance(events[0], ToolCallDelta)
-    assert ("g", 1) == (events[0].name, len(asked))
+    allowed = names if choice == "required" else ("f",)
+    grammar = asked[0]["grammar"]
+    assert [name in allowed for name in names] == [f'\\"{name}\\"' in grammar for name in names]
+    assert len(allowed) == grammar.count("%json")
+    assert '"additionalProperties": false' in grammar
 
 
 async def test_arguments_that_are_cut() -> None:
     """Arguments that `max_tokens` cuts finish as such, and not as a call."""
-    events, _ = await call(request(), frames(piece('{"city"', "length"), USAGE, DONE))
+    events, _ = await call(
+        request(), frames(piece('{"name": "f", "arguments": {"ci', "length"), USAGE, DONE)
+    )
 
     assert Finish("length") in events
+    assert '{"ci' == "".join(e.arguments for e in events if isinstance(e, ToolCallDelta))
 
 
 async def test_a_name_that_is_none() -> None:
     """An engine that does not keep to the grammar is a backend's error."""
     with pytest.raises(BackendError):
-        await call(request("required", "f", "g"), frames(piece("hello", "length"), USAGE, DONE))
+        await call(request("required", "f", "g"), frames(piece("hello", "stop"), USAGE, DONE))
 
 
 async def test_an_engine_that_breaks_off() -> None:

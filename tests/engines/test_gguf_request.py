@@ -11,6 +11,7 @@ from unilect.engines._gguf_request import (
     PARAMETERS,
     TOOL_PARAMETERS,
     chat_body,
+    compact,
     completion_body,
     messages,
     template_body,
@@ -63,8 +64,6 @@ def test_what_every_body_has() -> None:
         ({"logit_bias": {"15": -100}}, {"logit_bias": {"15": -100}}),
         ({"logprobs": True}, {"logprobs": True, "top_logprobs": 0}),
         ({"logprobs": True, "top_logprobs": 3}, {"logprobs": True, "top_logprobs": 3}),
-        ({"response_format": {"type": "json_object"}}, {"response_format": {"type": "json_object"}}),
-        ({"response_format": {"type": "json_object", "schema": {"a": 1}}}, {"response_format": {"type": "json_object", "schema": {"a": 1}}}),
         ({"reasoning_effort": "low"}, {"chat_template_kwargs": {"reasoning_effort": "low", "enable_thinking": True}}),
         ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"reasoning_effort": "none", "enable_thinking": False}}),
         ({"chat_template_kwargs": {"enable_thinking": False}}, {"chat_template_kwargs": {"enable_thinking": False}}),
@@ -97,15 +96,21 @@ def test_what_the_engine_is_not_told(fields: dict[str, Any], absent: str) -> Non
     assert absent not in chat_body(chat(**fields), [])
 
 
-def test_a_schema() -> None:
-    """A JSON schema is handed on with its name."""
-    schema = {"name": "x", "schema": {"type": "object"}, "strict": True}
-    body = chat_body(chat(response_format={"type": "json_schema", "json_schema": schema}), [])
+@pytest.mark.parametrize(
+    ("given", "name", "schema"),
+    [
+        ({"type": "json_schema", "json_schema": {"name": "x", "schema": {"a": 1}}}, "x", {"a": 1}),
+        ({"type": "json_object"}, "object", {"type": "object"}),
+        ({"type": "json_object", "schema": {"a": 1}}, "object", {"a": 1}),
+    ],
+)
+def test_a_schema(given: dict[str, Any], name: str, schema: dict[str, Any]) -> None:
+    """JSON is bound by a schema that leaves no room for endless blanks, also where any object will do."""
+    body = chat_body(chat(response_format=given), [])
 
-    assert body["response_format"] == {
-        "type": "json_schema",
-        "json_schema": {"name": "x", "schema": {"type": "object"}},
-    }
+    expected = {"type": "json_schema", "json_schema": {"name": name, "schema": compact(schema)}}
+    assert expected == body["response_format"]
+    assert compact(schema)["x-guidance"]["whitespace_flexible"] is False
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,8 @@ class _Call:
                 case Finish(reason):
                     if not self._begun and reason == "stop":
                         raise BackendError("The engine called no tool, though one was required.")
+                    if reason != "stop" and self._begun and self._text:
+                        events.append(ToolCallDelta(0, self._text))
                     events.append(Finish("tool_calls" if reason == "stop" else reason))
                 case _:
                     events.append(event)

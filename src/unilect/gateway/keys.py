@@ -48,8 +48,8 @@ class Keys:
 
 
 def _name(key: str) -> str:
-    """What logs call a key: its first characters, where that leaves enough unsaid, and a part of its digest."""
-    return f"{key[:3] if len(key) >= 12 else ''}...{_digest(key).hex()[:4]}"
+    """What logs call a key: a part of its digest, and nothing of itself."""
+    return f"key-{_digest(key).hex()[:8]}"
 
 
 def _secret(headers: Mapping[str, str]) -> str | None:
