@@ -1,6 +1,7 @@
 """Bodies and raw HTTP that were thought out to do harm, each with the only answers that are right."""
 
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -83,7 +84,7 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("metadata 100,000 deep", CHAT, '{%s, "metadata": {"a": %s}}' % (HI, "[" * 100_000 + "]" * 100_000), 400, "*"),  # noqa: UP031
     ("unknown 100,000 deep", CHAT, '{%s, "unknown": %s}' % (HI, "[" * 100_000 + "]" * 100_000), 400, None),  # noqa: UP031
     ("twice the model", CHAT, '{%s, "model": "demo", "model": "gone"}' % HI, 404, "model"),  # noqa: UP031
-    ("twice the messages", CHAT, '{"messages": [], %s}' % HI, 200, None),  # noqa: UP031
+    ("twice the messages", CHAT, '{"messages": [], %s}' % HI, 400, "messages"),  # noqa: UP031
     # names of fields
     ("a field named wire", CHAT, '{%s, "wire": {"a": 1}}' % HI, 200, None),  # noqa: UP031
     ("a field named wire, wrong", CHAT, '{%s, "wire": 1}' % HI, 200, None),  # noqa: UP031
@@ -131,7 +132,7 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("max_tokens -1", COMPLETIONS, '{"prompt": "a", "max_tokens": -1}', 400, "max_tokens"),
     ("max_tokens 2**31", COMPLETIONS, '{"prompt": "a", "max_tokens": 2147483648}', 400, "max_tokens"),
     ("max_tokens 2**31 - 1", COMPLETIONS, '{"prompt": "a", "max_tokens": 2147483647}', 200, None),
-    ("max_tokens 1.0", COMPLETIONS, '{"prompt": "a", "max_tokens": 1.0}', 200, None),
+    ("max_tokens 1.0", COMPLETIONS, '{"prompt": "a", "max_tokens": 1.0}', 400, "max_tokens"),
     ("top_logprobs 21", CHAT, '{%s, "logprobs": true, "top_logprobs": 21}' % HI, 400, "top_logprobs"),  # noqa: UP031
     ("top_logprobs alone", CHAT, '{%s, "top_logprobs": 2}' % HI, 400, "top_logprobs"),  # noqa: UP031
     ("logprobs 21", COMPLETIONS, '{"prompt": "a", "logprobs": 21}', 400, "logprobs"),
@@ -311,7 +312,9 @@ def conversed(server: Server, data: str | bytes) -> tuple[list[int], bytes, bool
             closed = True
         except TimeoutError:
             closed = False
-    statuses = [int(part[:3]) for part in answer.split(b"HTTP/1.1 ")[1:] if part[:3].isdigit()]
+    statuses = [
+        int(part[:3]) for part in re.split(rb"HTTP/1\.[01] ", answer)[1:] if part[:3].isdigit()
+    ]
     return statuses, answer, closed
 
 
