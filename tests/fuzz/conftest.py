@@ -1,11 +1,10 @@
 """A server for hostile requests, and what must be true of it after each test."""
 
-import asyncio
 from collections.abc import Iterator
 
 import psutil
 import pytest
-from attack import Attacker
+from attack import Attacker, Request
 from hypothesis import HealthCheck, Phase, settings
 
 from serving import KEY, Server, serve
@@ -28,17 +27,18 @@ settings.load_profile("ci")
 @pytest.fixture(scope="session")
 def target() -> Iterator[Server]:
     """The server that is attacked. Both of its engines run from the beginning, so that a new one is a dead one."""
-    with serve("--api-key", KEY, *FLAGS) as server, asyncio.Runner() as runner:
-        attacker = Attacker(server, runner)
-        attacker.send("/v1/embeddings", [b'{"input": "a"}'])
+    with serve("--api-key", KEY, *FLAGS) as server:
+        with Attacker(server) as attacker:
+            [reply] = attacker.send([Request("/v1/embeddings", b'{"input": "a"}')])
+            assert reply.status == 200, reply
         yield server
 
 
 @pytest.fixture(scope="session")
 def attacker(target: Server) -> Iterator[Attacker]:
     """Sends requests to the target."""
-    with asyncio.Runner() as runner:
-        yield Attacker(target, runner)
+    with Attacker(target) as attacker:
+        yield attacker
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import pytest
 from attack import Attacker, Request, assert_sound
@@ -124,7 +123,7 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("an image of a file", CHAT, message(IMAGE % "file:///etc/passwd"), 400, "*"),
     ("sound", CHAT, message('[{"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}]'), 400, "*"),
     ("a prompt that is too long", CHAT, message('"%s"' % ("cat " * 5000)), 400, "messages"),
-    ("a text of 4 MB", CHAT, message('"%s"' % ("a" * 4_000_000)), 400, "messages"),
+    ("a text of 1 MB", CHAT, message('"%s"' % ("a" * 1_000_000)), 400, "messages"),
     # numbers and lists out of bounds
     ("n 17", CHAT, '{%s, "n": 17}' % HI, 400, "n"),  # noqa: UP031
     ("n 10**9", COMPLETIONS, '{"prompt": "a", "n": 1000000000}', 400, "n"),
@@ -203,12 +202,12 @@ def test_body(
     """A hostile body is answered, or refused by name, within a second."""
     request = Request(path, body if isinstance(body, bytes) else body.encode())
     start = time.monotonic()
-    [reply] = attacker.send_all([request])
+    [reply] = attacker.send([request])
     seconds = time.monotonic() - start
     assert_sound(reply, request)
-    assert reply.status == status, (request, reply)
+    assert status == reply.status, (request, reply)
     if status >= 400 and param != "*":
-        assert reply.error["param"] == param, (request, reply)
+        assert param == reply.error["param"], (request, reply)
     assert seconds < 5, (request, seconds)
 
 
@@ -332,7 +331,7 @@ def _complete(answer: bytes) -> bool:
 def test_raw_http(target: Server, data: str | bytes, allowed: set[int]) -> None:
     """Ambiguous HTTP is refused and its connection closed: nothing behind it is answered."""
     statuses, answer, closed = conversed(target, data)
-    assert len(statuses) == 1, (statuses, answer[:2000])
+    assert 1 == len(statuses), (statuses, answer[:2000])
     assert statuses[0] in allowed, answer[:2000]
     if allowed is REFUSED:
         assert closed, answer[:2000]
@@ -354,7 +353,7 @@ def test_no_key(target: Server, method: str, path: str) -> None:
     statuses, answer, _ = conversed(
         target, f"{method} {path} HTTP/1.1\r\n{HOST}Content-Length: 0\r\nConnection: close\r\n\r\n"
     )
-    assert len(statuses) == 1, answer[:2000]
+    assert 1 == len(statuses), answer[:2000]
     assert statuses[0] in {400, 401, 403, 404, 405, 421}, answer[:2000]
 
 
@@ -364,7 +363,7 @@ def test_public_routes(target: Server, path: str) -> None:
     statuses, answer, _ = conversed(
         target, f"GET {path} HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n"
     )
-    assert statuses == [200]
+    assert [200] == statuses
     assert answer.partition(b"\r\n\r\n")[2] in (b"ok\n", b"ready\n")
 
 
@@ -380,17 +379,16 @@ def test_wrong_keys(target: Server, header: str) -> None:
     statuses, answer, _ = conversed(
         target, f"GET /v1/models HTTP/1.1\r\n{HOST}{header}\r\nConnection: close\r\n\r\n"
     )
-    assert statuses == [401], answer[:2000]
-    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_api_key"
+    assert [401] == statuses, answer[:2000]
+    assert "invalid_api_key" == json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"]
 
 
 def test_log(target: Server, attacker: Attacker) -> None:
-    """Nothing that a client sends is in the log: no prompt, no key, no line break of its own."""
-    secret: Any = "a-canary-in-a-prompt"
-    attacker.send(
-        CHAT, [message(f'"{secret}"').encode(), b'{"messages": "' + secret.encode() + b'"}']
-    )
-    conversed(target, f"GET /{secret}%0d%0aforged HTTP/1.1\r\n{HOST}{AUTH}\r\n")
+    """No prompt and no key is in the log, whatever was wrong with the request."""
+    canary = "a-canary-in-a-prompt"
+    wrong = f'{{"messages": "{canary}", "{canary}": 1}}'
+    attacker.send([Request(CHAT, message(f'"{canary}"').encode()), Request(CHAT, wrong.encode())])
+    conversed(target, f"{POST}X-{canary}\x00: 1\r\n\r\n{canary}")
     log = target.log.read_text()
     assert KEY not in log
-    assert secret not in log
+    assert canary not in log
