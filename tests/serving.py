@@ -115,4 +115,4 @@ def _stop(process: "subprocess.Popen[str]", log: Path) -> None:
         process.kill()
         process.communicate()
         raise
-    assert process.returncode == 0, log.read_text()[-4000:]
+    assert 0 == process.returncode, log.read_text()[-4000:]

@@ -5,8 +5,10 @@ The application on its address: listen, drain, close. It knows aiohttp's way to 
 import asyncio
 import logging
 from contextlib import suppress
+from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from unilect.app import GUARD, SERVICE, create_app
 from unilect.config import Config
@@ -28,6 +30,7 @@ class Listener:
             self._app,
             handler_cancellation=True,  # a client that leaves cancels its handler
             access_log=None,
+            logger=_HttpLog(log),
             keepalive_timeout=KEEP_ALIVE_TIMEOUT_S,
             shutdown_timeout=CUT_TIMEOUT_S,
             max_line_size=8 * 1024,
@@ -73,3 +76,14 @@ class Listener:
     async def aclose(self) -> None:
         """Close every connection, and stop the models."""
         await self._runner.cleanup()
+
+
+class _HttpLog(logging.LoggerAdapter[logging.Logger]):
+    """aiohttp's log: for bytes that are no HTTP one line, without them, since they may hold a key, and without a traceback."""
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **rest: Any) -> None:
+        """Log an error; it is a client's where aiohttp's parser raised it."""
+        if isinstance(exc_info, HttpProcessingError):
+            self.info("a client sent what is no HTTP (%s)", type(exc_info).__name__)
+        else:
+            self.error(msg, *args, exc_info=exc_info, **rest)

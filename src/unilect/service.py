@@ -20,7 +20,7 @@ from unilect.events import Usage
 from unilect.gateway.metrics import Metrics
 from unilect.parameters import judge
 from unilect.registry import Model, Registry
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, ImagePart
 
 log = logging.getLogger("unilect")
 CLIENT_LEFT = 499  # nginx's status for a client that closed its request; it is seen in metrics only
@@ -152,8 +152,22 @@ def _check_kind(request: ChatRequest | CompletionRequest, model: Model) -> None:
     if isinstance(request, ChatRequest):
         if not capabilities.chat:
             raise _not_for(model, "chat completions")
+        if not capabilities.vision:
+            _check_no_image(request, model)
     elif not capabilities.completions:
         raise _not_for(model, "completions")
+
+
+def _check_no_image(request: ChatRequest, model: Model) -> None:
+    for number, message in enumerate(request.messages):
+        if isinstance(message.content, list) and any(
+            isinstance(part, ImagePart) for part in message.content
+        ):
+            where = f"messages[{number}].content"
+            raise InvalidRequest(
+                f"`{where}` holds an image, and the model `{model.name}` reads text only.",
+                param=where,
+            )
 
 
 def _not_for(model: Model, what: str) -> InvalidRequest:

@@ -1,10 +1,11 @@
 """Sends bodies to a server and says whether it may answer so."""
 
 import asyncio
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 
@@ -12,6 +13,7 @@ from serving import KEY, Server
 
 AT_ONCE = 8
 TIMEOUT_S = 10.0
+HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
@@ -53,38 +55,42 @@ class Reply:
 
 class Attacker:
     """
-    Sends bodies, several at a time.
+    Sends bodies, several at a time. A context manager.
 
     Args:
         server: The target.
-        runner: Where its connections live.
     """
 
-    def __init__(self, server: Server, runner: asyncio.Runner) -> None:
-        self.server = server
-        self._runner = runner
+    def __init__(self, server: Server) -> None:
+        self._runner = asyncio.Runner()
+        self._session = self._runner.run(_session(server))
 
-    def send(self, path: str, bodies: Sequence[bytes]) -> list[Reply]:
-        """POST bodies to one path, all at once, and give the answers in their order."""
-        return self.send_all([Request(path, body) for body in bodies])
+    def __enter__(self) -> Self:
+        return self
 
-    def send_all(self, requests: Sequence[Request]) -> list[Reply]:
+    def __exit__(self, *error: object) -> None:
+        self._runner.run(self._session.close())
+        self._runner.close()
+
+    def send(self, requests: Sequence[Request]) -> list[Reply]:
         """POST bodies to their paths, all at once, and give the answers in their order."""
-        return self._runner.run(self._send_all(requests))
+        return self._runner.run(self._send(requests))
 
-    async def _send_all(self, requests: Sequence[Request]) -> list[Reply]:
-        headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-        connector = aiohttp.TCPConnector(limit=AT_ONCE)
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        async with aiohttp.ClientSession(
-            self.server.root, connector=connector, timeout=timeout, headers=headers
-        ) as session:
+    async def _send(self, requests: Sequence[Request]) -> list[Reply]:
+        return await asyncio.gather(*map(self._one, requests))
 
-            async def one(request: Request) -> Reply:
-                async with session.post(request.path, data=request.body) as answer:
-                    return Reply(answer.status, dict(answer.headers), await answer.read())
+    async def _one(self, request: Request) -> Reply:
+        body = io.BytesIO(request.body)
+        async with self._session.post(request.path, data=body, headers=HEADERS) as answer:
+            return Reply(answer.status, dict(answer.headers), await answer.read())
 
-            return await asyncio.gather(*(one(request) for request in requests))
+
+async def _session(server: Server) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        server.root,
+        connector=aiohttp.TCPConnector(limit=AT_ONCE),
+        timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+    )
 
 
 def assert_sound(reply: Reply, request: Request) -> None:

@@ -1,11 +1,10 @@
 """A server for hostile requests, and what must be true of it after each test."""
 
-import asyncio
 from collections.abc import Iterator
 
 import psutil
 import pytest
-from attack import Attacker
+from attack import Attacker, Request
 from hypothesis import HealthCheck, Phase, settings
 
 from serving import KEY, Server, serve
@@ -28,26 +27,27 @@ settings.load_profile("ci")
 @pytest.fixture(scope="session")
 def target() -> Iterator[Server]:
     """The server that is attacked. Both of its engines run from the beginning, so that a new one is a dead one."""
-    with serve("--api-key", KEY, *FLAGS) as server, asyncio.Runner() as runner:
-        attacker = Attacker(server, runner)
-        attacker.send("/v1/embeddings", [b'{"input": "a"}'])
+    with serve("--api-key", KEY, *FLAGS) as server:
+        with Attacker(server) as attacker:
+            [reply] = attacker.send([Request("/v1/embeddings", b'{"input": "a"}')])
+            assert reply.status == 200, reply
         yield server
 
 
 @pytest.fixture(scope="session")
 def attacker(target: Server) -> Iterator[Attacker]:
     """Sends requests to the target."""
-    with asyncio.Runner() as runner:
-        yield Attacker(target, runner)
+    with Attacker(target) as attacker:
+        yield attacker
 
 
 @pytest.fixture(autouse=True)
 def _unharmed(target: Server) -> Iterator[None]:
     """After every test the server and its engines are the processes that they were, and have failed at nothing."""
-    before = _processes(target)
+    before, logged = _processes(target), len(target.log.read_text())
     yield
-    assert before == _processes(target), target.log.read_text()[-4000:]
-    log = target.log.read_text()
+    log = target.log.read_text()[logged:]
+    assert before == _processes(target), log[-4000:]
     assert "Traceback" not in log, log[-4000:]
 
 

@@ -28,7 +28,7 @@ def run(command: Sequence[str], server: Server, cwd: Path | None = None) -> Resu
         text=True,
         timeout=TIMEOUT_S,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert 0 == done.returncode, done.stderr[-4000:]
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return {line["name"]: (line["ok"], line["detail"]) for line in lines}
 

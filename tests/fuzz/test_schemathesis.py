@@ -1,0 +1,67 @@
+"""Requests made from /openapi.json: what it allows, and what it does not, never makes the server fail."""
+
+import os
+from typing import Any
+
+import pytest
+import schemathesis
+from attack import Reply, Request, assert_sound
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving import KEY, Server
+
+EXAMPLES = max(10, int(os.environ.get("UNILECT_FUZZ", "200")) // 10)  # of each operation and mode
+# nothing can be wrong with a request of these
+BODILESS = ["healthz", "readyz", "metrics", "list_models"]
+OPERATIONS = ["retrieve_model", "create_chat_completion", "create_completion", "create_embedding"]
+ATTACKS = [(name, "positive") for name in BODILESS + OPERATIONS]
+ATTACKS += [(name, "negative") for name in OPERATIONS]
+HEADERS = {"Authorization": f"Bearer {KEY}"}
+
+
+@pytest.fixture(scope="module")
+def api(target: Server) -> Any:
+    """The OpenAPI document of the running server, as a maker of requests."""
+    return schemathesis.openapi.from_url(f"{target.root}/openapi.json", headers=HEADERS)
+
+
+def _operation(api: Any, name: str) -> Any:
+    for result in api.get_all_operations():
+        operation = result.ok()
+        if operation.definition.raw["operationId"].removesuffix("_unversioned") == name:
+            return operation
+    raise AssertionError(f"no operation {name}")
+
+
+def test_operations(api: Any) -> None:
+    """Every operation of the document is attacked below, but for another spelling of one."""
+    paths = api.raw_schema["paths"].values()
+    names = {operation["operationId"] for path in paths for operation in path.values()}
+    names = {name.removesuffix("_unversioned") for name in names}
+    assert {*BODILESS, *OPERATIONS} == names
+
+
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
+@pytest.mark.parametrize(("name", "mode"), ATTACKS)
+def test_operation(target: Server, api: Any, name: str, mode: str) -> None:
+    """A generated request is answered, or refused in the one envelope."""
+    operation = _operation(api, name)
+    strategy = operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode))
+    examples = EXAMPLES if operation.body else 10
+
+    @settings(max_examples=examples)
+    @given(data=st.data())
+    def attack(data: st.DataObject) -> None:
+        case = data.draw(strategy)
+        if mode == "positive" and isinstance(case.body, dict):
+            case.body |= {"max_tokens": 2}
+        answer = case.call(base_url=target.root, headers=HEADERS, timeout=10)
+        body = answer.request.body or b""
+        request = Request(str(answer.request.path_url), body if isinstance(body, bytes) else b"")
+        headers = {name.title(): values[0] for name, values in answer.headers.items()}
+        if answer.status_code >= 400 or name.startswith("create_"):
+            assert_sound(Reply(answer.status_code, headers, answer.content), request)
+        assert answer.status_code < 500
+
+    attack()
