@@ -335,36 +335,44 @@ class ChunkedBody:
         if self._pending:
             data, self._pending = self._pending + data, b""
         out: list[bytes] = []
-        at, size = 0, len(data)
-        while at < size and not self._trailers:
+        at = 0
+        while at < len(data) and not self._trailers:
             if self._left < 0:
-                end = data.find(b"\r\n", at)
-                if end < 0:
-                    self._pending = data[at:]
-                    if len(self._pending) > _MAX_SIZE_LINE_BYTES:
-                        raise ProtocolError("an endless chunk size")
-                    break
-                self._left = _chunk_size(data[at:end])
-                at = end + 2
-                if self._left == 0:
-                    self._trailers = True
-                    break
-            stop = at + self._left
-            if stop + 2 <= size:
-                if data[stop : stop + 2] != b"\r\n":
-                    raise ProtocolError("a chunk without its end")
-                out.append(data[at:stop])
-                at, self._left = stop + 2, -1
-            elif stop <= size:  # the line end is cut off
-                self._pending = data[at:]
-                break
-            else:
-                out.append(data[at:])
-                self._left -= size - at
-                break
+                at = _whole_chunks(data, at, out)
+                at = self._begin_chunk(data, at)
+            if self._left >= 0 and not self._trailers:
+                at = self._part_of_chunk(data, at, out)
         if self._trailers:
             self._end(data[at:])
         return out[0] if len(out) == 1 else b"".join(out)
+
+    def _begin_chunk(self, data: bytes, at: int) -> int:
+        """The size line of a chunk that is not all here, if there is one."""
+        end = data.find(b"\r\n", at)
+        if end < 0:
+            self._pending = data[at:]
+            if len(self._pending) > _MAX_SIZE_LINE_BYTES:
+                raise ProtocolError("an endless chunk size")
+            return len(data)
+        self._left = _chunk_size(data[at:end])
+        self._trailers = self._left == 0
+        return end + 2
+
+    def _part_of_chunk(self, data: bytes, at: int, out: list[bytes]) -> int:
+        """What is here of a chunk whose size is known, and its line end where that has come whole."""
+        stop = at + self._left
+        if stop + 2 <= len(data):
+            if not data.startswith(b"\r\n", stop):
+                raise ProtocolError("a chunk without its end")
+            out.append(data[at:stop])
+            self._left = -1
+            return stop + 2
+        if stop <= len(data):  # the line end is cut off
+            self._pending = data[at:]
+        else:
+            out.append(data[at:])
+            self._left -= len(data) - at
+        return len(data)
 
     def _end(self, data: bytes) -> None:
         """The trailers, up to a blank line; nobody reads them."""
@@ -376,6 +384,26 @@ class ChunkedBody:
             raise ProtocolError("endless trailers")
         else:
             self._pending = data
+
+
+def _whole_chunks(data: bytes, at: int, out: list[bytes]) -> int:
+    """
+    The payloads of all chunks that are whole, which nearly all are; this loop is the hot one.
+
+    Returns:
+        Where the first begins that is not, or is the last.
+    """
+    size, find, starts_with, append = len(data), data.find, data.startswith, out.append
+    while (end := find(b"\r\n", at)) >= 0:
+        length = _chunk_size(data[at:end])
+        stop = end + 2 + length
+        if length == 0 or stop + 2 > size:
+            break
+        if not starts_with(b"\r\n", stop):
+            raise ProtocolError("a chunk without its end")
+        append(data[end + 2 : stop])
+        at = stop + 2
+    return at
 
 
 @lru_cache(1024)  # a stream's chunks have a few sizes, over and over
