@@ -176,12 +176,6 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_body_bytes: Annotated[
         int, described("The longest request body that is read.", ge=1024, le=2**31)
     ] = 16 * 1024 * 1024
-    max_connections: Annotated[
-        int,
-        described(
-            "Open connections at the same time; more are closed at once.", ge=1, le=1_000_000
-        ),
-    ] = 10_000
     shutdown_grace_s: Annotated[
         float, described("How long running answers may go on after SIGTERM.", ge=0)
     ] = 30.0

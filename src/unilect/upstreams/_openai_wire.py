@@ -202,14 +202,15 @@ class ChunkDecoder:
         return delta.content
 
     def _chunk(self, chunk: _Chunk, extras: list[Extra | None], into: list[Event]) -> None:
+        if chunk.prompt_progress is not None:
+            into.append(Progress(chunk.prompt_progress.processed, chunk.prompt_progress.total))
+            return  # its choices are empty, and nothing has begun
         if chunk.system_fingerprint is not None and not self._told:
             self._told = True
             fields = {"system_fingerprint": chunk.system_fingerprint}
             if chunk.service_tier is not None:
                 fields["service_tier"] = chunk.service_tier
             into.append(Opaque(Extra(fields)))
-        if chunk.prompt_progress is not None:
-            into.append(Progress(chunk.prompt_progress.processed, chunk.prompt_progress.total))
         if not chunk.choices and extras:
             into.append(Opaque(extras[0] or Extra(), None))
         for position, choice in enumerate(chunk.choices):
