@@ -68,7 +68,7 @@ def machine() -> dict[str, Any]:
     ]
     return {
         "processor": processor[0] if processor else platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": os.cpu_count(),  # the bench itself may be pinned to one
         "system": platform.freedesktop_os_release().get("PRETTY_NAME", platform.system()),
         "python": platform.python_version(),
         "load_average": os.getloadavg()[0],
