@@ -94,15 +94,21 @@ class HttpServer:
         """GET and read the whole answer; errors as in `post`."""
         return await self._whole(self._request("GET", path, b""))
 
-    async def stream(self, path: str, body: bytes) -> AsyncGenerator[bytes, None]:
+    async def stream(
+        self, path: str, body: bytes, gather_s: float = 0.0
+    ) -> AsyncGenerator[bytes, None]:
         """
         POST and yield the bytes of an event stream as they come.
+
+        Args:
+            gather_s: How long bytes may be gathered before they are given; see `Connection`.
 
         Raises:
             UnilectError: As in `post`; before the first byte when the status is not 200.
         """
         with translated_errors():
-            connection, response = await self._exchange(self._request("POST", path, body))
+            request = self._request("POST", path, body)
+            connection, response = await self._exchange(request, gather_s)
             try:
                 kind = response.headers.get("content-type", "")
                 if response.status != 200 or not kind.startswith("text/event-stream"):
@@ -132,11 +138,12 @@ class HttpServer:
             finally:
                 self._release(connection, response.complete)
 
-    async def _exchange(self, request: bytes) -> tuple[Connection, Response]:
+    async def _exchange(self, request: bytes, gather_s: float = 0.0) -> tuple[Connection, Response]:
         """The head of the answer; a kept connection that turns out to be closed is no failure."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_fresh:
+                connection.gather_s = gather_s
                 try:
                     return connection, await self._answer(connection, request)
                 except ConnectionError:
@@ -144,6 +151,7 @@ class HttpServer:
             self._release(connection, reusable=False)
         connection = await self._address.connect(CONNECT_TIMEOUT_S)
         self._open.add(connection)
+        connection.gather_s = gather_s
         return connection, await self._answer(connection, request)
 
     async def _answer(self, connection: Connection, request: bytes) -> Response:

@@ -18,6 +18,7 @@ from typing import cast
 MAX_HEAD_BYTES = 64 * 1024
 HIGH_WATER_BYTES = 256 * 1024  # what may lie unread before the upstream is made to wait
 _MAX_SIZE_LINE_BYTES = 1024
+_LAST_CHUNK = b"\r\n0\r\n\r\n"
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 
 
@@ -67,9 +68,17 @@ class Address:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: bytes out with `write`, bytes in with `read`."""
+    """
+    One connection: bytes out with `write`, bytes in with `read`.
+
+    Attributes:
+        gather_s: How long `read` may gather bytes before it gives them; the end of a chunked body is given at once.
+            Waking a task costs more than reading a token's frame, so an answer that nobody sees before it is whole is gathered.
+    """
 
     def __init__(self) -> None:
+        self.gather_s = 0.0
+        self._gathering: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._pieces: list[bytes] = []
         self._size = 0
@@ -123,7 +132,12 @@ class Connection(asyncio.Protocol):
         if self._size > HIGH_WATER_BYTES and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
-        self._wake()
+        if self.gather_s and not self._paused and not data.endswith(_LAST_CHUNK):
+            if self._gathering is None:
+                loop = asyncio.get_running_loop()
+                self._gathering = loop.call_later(self.gather_s, self._wake)
+        else:
+            self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = exc or EOFError()
@@ -148,6 +162,9 @@ class Connection(asyncio.Protocol):
             self._waiter = None
 
     def _wake(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

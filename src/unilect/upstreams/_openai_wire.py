@@ -134,7 +134,7 @@ class ChunkDecoder:
     """
 
     def __init__(self, joined: bool = False) -> None:
-        self._joined = joined
+        self.joined = joined
         self._begun: set[int] = set()
         self._finished: set[int] = set()
         self._usage: Usage | None = None
@@ -166,7 +166,7 @@ class ChunkDecoder:
             if text is None:
                 self._flush(texts, into)
                 self._chunk(chunk, [], into)
-            elif self._joined:
+            elif self.joined:
                 texts.append(text)
             else:
                 into.append(TextDelta(text))

@@ -32,6 +32,7 @@ from unilect.upstreams._http import HttpServer
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams._sse import FrameReader
 
+GATHER_S = 0.005
 _TRUE = Raw(b"true")
 _USAGE = Raw(b'{"include_usage":true}')
 
@@ -121,7 +122,8 @@ async def stream(
         UnilectError: As `HttpServer.stream` and `ChunkDecoder.decode`; BackendError when the stream was cut.
     """
     reader, done = FrameReader(), False
-    async with aclosing(server.stream(path, body)) as chunks:
+    gather_s = GATHER_S if decoder.joined else 0.0
+    async with aclosing(server.stream(path, body, gather_s)) as chunks:
         async for data in chunks:
             batch: list[Event] = []
             try:
