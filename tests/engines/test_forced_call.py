@@ -144,3 +144,15 @@ async def test_an_engine_that_breaks_off() -> None:
     """A call whose arguments break off is an error, and never finished."""
     with pytest.raises(BackendError):
         await call(request(), frames(piece('{"city"')))
+
+
+@pytest.mark.parametrize("style", [HERMES, LLAMA3])
+async def test_every_cut(style: CallStyle) -> None:
+    """However the call's text is cut into pieces, its arguments are the same."""
+    text = f'{{"name": "g", "{style.arguments}": {{"city": "Paris"}}}}'
+    for cut in range(len(text)):
+        body = frames(piece(text[:cut]), piece(text[cut:], "stop"), USAGE, DONE)
+        events, _ = await call(request("required", "f", "g"), body, style=style)
+        calls = [event for event in events if isinstance(event, ToolCallDelta)]
+        assert ["g"] == [event.name for event in calls if event.name is not None]
+        assert '{"city": "Paris"}' == "".join(event.arguments for event in calls)

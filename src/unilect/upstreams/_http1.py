@@ -124,9 +124,11 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The event loop's word that the connection stands."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        """The event loop's word that bytes have come; too many of them make the server wait."""
         self._pieces.append(data)
         self._size += len(data)
         if self._size > HIGH_WATER_BYTES and not self._paused and self._transport is not None:
@@ -140,6 +142,7 @@ class Connection(asyncio.Protocol):
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """The event loop's word that the connection has ended, in order or not."""
         self._lost = exc or EOFError()
         self._wake()
 

@@ -1,0 +1,86 @@
+"""The application on a free port of this process, in front of backends that a test chooses, and a client of it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from aiohttp import ClientResponse, ClientSession, ClientTimeout, web
+
+from unilect.app import GUARD, SERVICE, create_app
+from unilect.backend import Backend
+from unilect.config import Config
+from unilect.gateway.guard import Guard
+from unilect.registry import Model, Registry
+from unilect.service import Service
+from unilect.upstreams._http import HttpServer
+from unilect.upstreams.openai import OpenAIUpstream
+
+HI = [{"role": "user", "content": "Hi"}]
+
+
+class App:
+    """
+    A running application.
+
+    Attributes:
+        port: Where it listens, on 127.0.0.1.
+        session: A client.
+    """
+
+    def __init__(self, app: web.Application, port: int, session: ClientSession) -> None:
+        self.port = port
+        self.session = session
+        self.service: Service = app[SERVICE]
+        self.guard: Guard = app[GUARD]
+
+    def post(self, path: str, **body: Any) -> Any:
+        """POST a body; a message where a chat has none."""
+        if path.endswith("chat/completions"):
+            body = {"messages": HI} | body
+        return self.session.post(f"http://127.0.0.1:{self.port}{path}", json=body)
+
+    def chat(self, **body: Any) -> Any:
+        """POST a chat, streamed unless the body says otherwise."""
+        return self.post("/v1/chat/completions", **{"stream": True} | body)
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """The status and the body of a GET."""
+        async with self.session.get(f"http://127.0.0.1:{self.port}{path}") as response:
+            return response.status, await response.read()
+
+    def counted(self, endpoint: str, status: int) -> float:
+        """How many requests were counted with this status."""
+        labels = {"model": "m", "endpoint": endpoint, "status": str(status)}
+        found = self.service.metrics.registry.get_sample_value("unilect_requests_total", labels)
+        return found or 0
+
+
+@asynccontextmanager
+async def serving(
+    backend: Backend, config: Config | None = None, **model: Any
+) -> AsyncIterator[App]:
+    """An application that serves one model, `m`, until the block ends."""
+    app = create_app(config or Config(), Registry([Model("m", backend, **model)]))
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, auto_decompress=False)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with ClientSession(timeout=ClientTimeout(20)) as session:
+            yield App(app, runner.addresses[0][1], session)
+    finally:
+        await runner.cleanup()
+
+
+def upstream(url: str, **settings: Any) -> OpenAIUpstream:
+    """The backend for a server that speaks OpenAI's API."""
+    return OpenAIUpstream(HttpServer(url, **settings), "theirs")
+
+
+async def chunks(response: ClientResponse) -> list[Any]:
+    """The data of a stream's frames, decoded; `[DONE]` and comments as they are."""
+    found: list[Any] = []
+    for frame in (await response.read()).decode().split("\n\n")[:-1]:
+        data = frame.removeprefix("data: ")
+        found.append(msgspec.json.decode(data) if data.startswith("{") else data)
+    return found

@@ -1,0 +1,251 @@
+"""Tests of unilect.service, on the bundled model's engine and a scripted upstream."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from engine import Spy, chat, completion, engine
+from scripted import Exchange, delta, frames, says, scripted, stream_of
+from unilect.engines.gguf import GgufEngine
+from unilect.errors import (
+    BackendError,
+    BackendUnavailable,
+    ContextLengthExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    UnsupportedParameter,
+)
+from unilect.events import Event
+from unilect.gateway.metrics import Metrics
+from unilect.registry import Model, Registry
+from unilect.requests import EmbeddingRequest
+from unilect.service import Run, Service
+from unilect.upstreams._http import HttpServer
+from unilect.upstreams.openai import OpenAIUpstream
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def demo() -> AsyncIterator[GgufEngine]:
+    """The bundled model."""
+    async with engine() as running:
+        yield running
+
+
+def service_of(backend: Any, **settings: Any) -> Service:
+    """A service with one model, `m`."""
+    return Service(Registry([Model("m", backend, **settings)]), Metrics())
+
+
+async def events_of(run: Run) -> list[Event]:
+    """All events of a run."""
+    async with aclosing(run.batches()) as batches:
+        return [event async for batch in batches for event in batch]
+
+
+def counted(service: Service, status: int, endpoint: str = "chat") -> bool:
+    """Whether exactly one request was counted, with this status, its lease given back and its gauges at rest."""
+    value = service.metrics.registry.get_sample_value
+    labels = {"model": "m", "endpoint": endpoint}
+    done = value("unilect_request_duration_seconds_count", labels)
+    with_status = value("unilect_requests_total", labels | {"status": str(status)})
+    resting = [
+        value(f"unilect_requests_{gauge}", {"model": "m"}) for gauge in ("running", "waiting")
+    ]
+    return (1, 1, [0, 0], 0) == (done, with_status, resting, service.registry.get("m")._in_use)
+
+
+async def test_a_run(demo: GgufEngine) -> None:
+    """A run answers, counts its usage and gives its lease back."""
+    service = service_of(demo)
+    run = service.run(chat(max_tokens=8), "chat")
+    events = await events_of(run)
+
+    assert events[-1] == run.usage
+    assert (8, "m", ()) == (run.usage.completion_tokens, run.model.name, run.ignored)
+    assert counted(service, 200)
+
+
+async def test_a_run_that_is_not_read(demo: GgufEngine) -> None:
+    """Taking a request in starts nothing."""
+    spy = Spy(demo)
+    service_of(spy).run(chat(), "chat")
+
+    assert (0, []) == (spy.starts, spy.asked)
+
+
+async def test_a_run_that_is_left(demo: GgufEngine) -> None:
+    """A client that leaves is counted as such, and its lease is given back."""
+    service = service_of(demo)
+    batches = service.run(chat(max_tokens=400, ignore_eos=True), "chat").batches()
+    await anext(batches)
+    await batches.aclose()
+
+    assert counted(service, 499)
+
+
+async def test_a_run_that_is_cancelled() -> None:
+    """A request that is cancelled while it waits is counted, and its lease is given back."""
+    asked = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        asked.set()
+        await exchange.client_gone()
+
+    async with scripted(script) as server:
+        service = service_of(OpenAIUpstream(HttpServer(server.url), "m"))
+        task = asyncio.create_task(events_of(service.run(chat(), "chat")))
+        await asked.wait()
+        task.cancel()
+        await asyncio.wait({task})
+
+    assert task.cancelled()
+    assert counted(service, 499)
+
+
+@pytest.mark.parametrize(
+    ("stream", "status"), [(b"", 502), (stream_of(frames(delta(content="a"))), 502)]
+)
+async def test_a_run_that_breaks(stream: bytes, status: int) -> None:
+    """An error before or after the first event is counted with its status."""
+    async with scripted(says(stream)) as server:
+        service = service_of(OpenAIUpstream(HttpServer(server.url), "m"))
+        with pytest.raises(BackendError):
+            await events_of(service.run(chat(), "chat"))
+
+    assert counted(service, status)
+
+
+async def test_a_backend_that_cannot_start() -> None:
+    """A backend that cannot be started is an error that is counted."""
+    async with scripted(says(b"")) as server:
+        service = service_of(OpenAIUpstream(HttpServer(server.url)))
+        with pytest.raises(BackendError):
+            await events_of(service.run(chat(), "chat"))
+
+    assert counted(service, 502)
+
+
+async def test_parameters_are_judged(demo: GgufEngine) -> None:
+    """A parameter that matters and is not honoured is refused before anything is made."""
+    spy = Spy(demo)
+    service = service_of(spy)
+    with pytest.raises(UnsupportedParameter):
+        await events_of(service.run(chat(verbosity="low"), "chat"))
+
+    assert spy.asked == []
+    assert counted(service, 400)
+
+
+async def test_ignored_parameters(demo: GgufEngine) -> None:
+    """What is ignored is named, and the backend is not asked for it."""
+    spy = Spy(demo)
+    run = service_of(spy, unsupported="report").run(
+        chat(verbosity="low", x_new=1, max_tokens=2), "chat"
+    )
+    await events_of(run)
+
+    assert {"verbosity", "x_new"} == set(run.ignored)
+    assert not {"verbosity", "x_new"} & set(spy.asked[0].wire)
+
+
+async def test_defaults_are_judged_too(demo: GgufEngine) -> None:
+    """A model's default is held against the backend as if the client had sent it."""
+    with pytest.raises(UnsupportedParameter):
+        await events_of(service_of(demo, defaults={"verbosity": "low"}).run(chat(), "chat"))
+
+
+@pytest.mark.parametrize(("request_", "param"), [(chat, "messages"), (completion, "prompt")])
+async def test_a_long_prompt(demo: GgufEngine, request_: Any, param: str) -> None:
+    """A prompt that is too long is told with the parameter that holds it."""
+    service = service_of(demo)
+    with pytest.raises(ContextLengthExceeded) as raised:
+        await events_of(service.run(request_("word " * 10_000), "chat"))
+
+    assert param == raised.value.param
+    assert counted(service, 400)
+
+
+async def test_unknown_models(demo: GgufEngine) -> None:
+    """An unknown model is an error before a run begins."""
+    with pytest.raises(ModelNotFound):
+        service_of(demo).run(chat(model="nothing"), "chat")
+
+
+async def test_a_stopping_server(demo: GgufEngine) -> None:
+    """A server that is stopping takes no request, and says when to try again."""
+    service = service_of(demo)
+    service.ready = False
+    with pytest.raises(BackendUnavailable) as raised:
+        service.run(chat(), "chat")
+    with pytest.raises(BackendUnavailable):
+        await service.embed(EmbeddingRequest(input="a"))
+
+    assert raised.value.retry_after_s == 5
+
+
+# Embeddings
+
+
+async def test_embed(demo: GgufEngine) -> None:
+    """Embeddings are answered in the order of the inputs, and counted."""
+    service = service_of(demo)
+    model, embeddings, ignored = await service.embed(EmbeddingRequest(input=["Hello", "Bye"]))
+    _, alone, _ = await service_of(demo).embed(EmbeddingRequest(input="Bye"))
+
+    assert ("m", (), 2) == (model.name, ignored, len(embeddings.vectors))
+    assert embeddings.vectors[1] == pytest.approx(alone.vectors[0], abs=1e-4)
+    assert embeddings.prompt_tokens > alone.prompt_tokens > 0
+    assert counted(service, 200, "embeddings")
+
+
+async def test_an_input_that_is_too_long(demo: GgufEngine) -> None:
+    """An input that is too long is refused by name, and counted."""
+    service = service_of(demo)
+    with pytest.raises(ContextLengthExceeded) as raised:
+        await service.embed(EmbeddingRequest(input=["a", "word " * 10_000]))
+
+    assert raised.value.param == "input"
+    assert counted(service, 400, "embeddings")
+
+
+class Limited(Spy):
+    """A backend that answers nothing."""
+
+    @property
+    def capabilities(self) -> Any:
+        """Nothing at all."""
+        return msgspec.structs.replace(
+            self._backend.capabilities, chat=False, completions=False, embeddings=False
+        )
+
+
+@pytest.mark.parametrize("request_", [chat(), completion(), EmbeddingRequest(input="a")])
+async def test_a_model_of_another_kind(demo: GgufEngine, request_: Any) -> None:
+    """A model that does not answer such requests is told by name, and not asked."""
+    spy = Limited(demo)
+    service = service_of(spy)
+    with pytest.raises(InvalidRequest) as raised:
+        if isinstance(request_, EmbeddingRequest):
+            await service.embed(request_)
+        else:
+            await events_of(service.run(request_, "chat"))
+
+    assert ("model", []) == (raised.value.param, spy.asked)
+
+
+@pytest.mark.parametrize("grammar", ["root ::= (", "nonsense", "root ::= missing"])
+async def test_errors_are_ours(demo: GgufEngine, grammar: str) -> None:
+    """What the engine refuses is told as the client's mistake, and the engine goes on."""
+    service = service_of(demo)
+    with pytest.raises(InvalidRequest):
+        await events_of(service.run(chat(grammar=grammar), "chat"))
+
+    assert counted(service, 400)
+    assert await events_of(service_of(demo).run(chat(max_tokens=2), "chat"))
