@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from unilect.backend import Backend
-from unilect.errors import ConfigError, ModelNotFound
+from unilect.errors import ConfigError, ModelNotFound, UnilectError
 from unilect.parameters import Unsupported
 from unilect.requests import Request
 
@@ -32,6 +32,7 @@ class Model:
         defaults: Values for parameters that a request leaves out.
         unsupported: What happens to parameters that the backend refuses.
         idle_stop_s: Stop the backend after so long without a request; None for never.
+        required: The server does not start without it; true for what we run ourselves, while a server elsewhere may come later.
         created: Unix seconds.
     """
 
@@ -45,6 +46,7 @@ class Model:
         defaults: Mapping[str, Any] | None = None,
         unsupported: Unsupported = "refuse",
         idle_stop_s: float | None = None,
+        required: bool = True,
         created: int = 0,
     ) -> None:
         self.name = name
@@ -53,6 +55,7 @@ class Model:
         self.aliases = tuple(aliases)
         self.defaults = dict(defaults or {})
         self.unsupported = unsupported
+        self.required = required
         self.created = created
         self._idle_stop_s = idle_stop_s
         self._in_use = 0
@@ -148,7 +151,7 @@ class Registry:
         Start the backends of these models, all at once.
 
         Raises:
-            UnilectError: The first that cannot be started.
+            UnilectError: The first of the required ones that cannot be started.
         """
         async with asyncio.TaskGroup() as group:
             for name in names:
@@ -159,8 +162,14 @@ class Registry:
         await asyncio.gather(*(model.aclose() for model in self.models.values()))
 
     async def _start(self, model: Model) -> None:
-        await model.acquire()
-        model.release()
+        try:
+            await model.acquire()
+        except UnilectError as error:
+            if model.required:
+                raise
+            log.warning("%s: %s It is tried again with each request.", model.name, error.message)
+        else:
+            model.release()
 
 
 def check_defaults(

@@ -142,6 +142,7 @@ def _model(name: str, config: ModelConfig, threads: int, progress: Progress | No
         defaults=defaults,
         unsupported=config.unsupported,
         idle_stop_s=config.idle_stop_s,
+        required=not scheme.endswith(("http", "https")),
         created=int(time.time()),
     )
 

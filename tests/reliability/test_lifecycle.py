@@ -153,3 +153,20 @@ def test_port_that_is_taken_is_told(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert "cannot listen" in done.stderr
+
+
+async def test_upstream_that_is_down_joins_when_it_comes_up() -> None:
+    """A server starts without an upstream that is down, says 503 for it, and uses it once it is there."""
+    async with site(Config(port=0, models={"demo": ModelConfig()}, log_level="warning")) as behind:
+        host = behind.url
+    models = {"far": ModelConfig(source=f"{host}/v1"), "near": ModelConfig()}
+    async with site(Config(port=0, models=models, log_level="warning")) as running:
+        async with running.post(model="far", max_tokens=1) as response:
+            down = response.status, response.headers["Retry-After"]
+        port = int(host.rpartition(":")[2])
+        config = Config(port=port, models={"demo": ModelConfig()}, log_level="warning")
+        async with site(config), running.post(model="far", max_tokens=1) as response:
+            up = response.status
+
+    assert (503, "1") == down
+    assert 200 == up

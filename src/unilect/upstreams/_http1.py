@@ -1,8 +1,8 @@
 """
 An HTTP/1.1 client for one exchange at a time: the hot path towards every backend, so it is ours.
 
-Against aiohttp's client it halves what a request costs (docs/performance.md), and it can promise what a pooled client cannot:
-bytes that arrive unasked on a kept connection end that connection, instead of becoming the next caller's answer. It takes no
+Against aiohttp's client it halves what a JSON exchange costs and saves a part of a stream's (docs/performance.md), and it can
+promise what a pooled client cannot: bytes that arrive unasked on a kept connection end that connection, instead of becoming the next caller's answer. It takes no
 redirects, no cookies, no compression and no proxies, and what is ambiguous in an answer's framing is refused.
 
 Source: https://www.rfc-editor.org/rfc/rfc9112
