@@ -80,6 +80,7 @@ class Connection(asyncio.Protocol):
         self.gather_s = 0.0
         self._gathering: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
+        self._poll: select.poll | None = None
         self._pieces: list[bytes] = []
         self._size = 0
         self._paused = False
@@ -150,9 +151,10 @@ class Connection(asyncio.Protocol):
         """True where the kernel has bytes, or the end, that the event loop has not read yet."""
         if self._transport is None:
             return False
-        poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(self._poll.poll(0))
 
     async def _wait(self, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
