@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
+from properties import given
 from scripted import STREAM_HEAD, Exchange, answer, chunked, says, scripted
 from unilect.errors import (
     BackendError,
