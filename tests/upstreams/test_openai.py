@@ -171,6 +171,14 @@ async def test_streams_that_are_whole(body: bytes) -> None:
     assert actual == WHOLE
 
 
+async def test_a_server_that_does_not_close() -> None:
+    """An answer ends with its `[DONE]`, also where the server leaves the connection open."""
+    async with scripted(says(stream_of(HELLO), "keep")) as server:
+        actual = await events_of(OpenAIUpstream(HttpServer(server.url), "m"))
+
+    assert fold([WHOLE]) == fold([actual])
+
+
 @pytest.mark.parametrize(
     ("name", "stream", "end"),
     [
