@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
+from properties import given
 from unilect.backend import Capabilities
 from unilect.engines._gguf_request import PARAMETERS
 from unilect.errors import UnsupportedParameter

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
+from properties import given
 from unilect.dialects._decode import BodyDecoder, check_free_form, wrong_field
 from unilect.errors import InvalidRequest
 from unilect.requests import ChatRequest

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
+from properties import given
 from unilect.dialects.openai_completions import MAX_CHOICES, CompletionEncoder, decode
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import (

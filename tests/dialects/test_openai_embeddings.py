@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
+from properties import given
 from unilect.dialects.openai_embeddings import MAX_INPUTS, decode, encode, shortened
 from unilect.errors import InvalidRequest
 from unilect.requests import EmbeddingRequest, Embeddings

@@ -5,9 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from properties import given
 from unilect.demo import MODEL
 from unilect.engines._gguf_file import GgufHead, read_head
 
@@ -205,12 +205,6 @@ def refused_or_taken(path: Path, head: bytes, size: int) -> None:
         read_head(path)
 
 
-FUZZ = settings(
-    max_examples=60, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
-
-@FUZZ
 @given(size=st.integers(0, SIZE // 2))
 def test_cut_files(sparse: Path, size: int) -> None:
     """The bundled model cut anywhere before its last tensor is refused."""
@@ -222,7 +216,6 @@ def test_cut_files(sparse: Path, size: int) -> None:
         read_head(sparse)
 
 
-@FUZZ
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, 3000), st.binary(min_size=1, max_size=8)), min_size=1, max_size=4
@@ -237,14 +230,12 @@ def test_changed_heads(sparse: Path, changes: list[tuple[int, bytes]]) -> None:
     refused_or_taken(sparse, bytes(head), SIZE)
 
 
-@FUZZ
 @given(at=st.integers(0, 3000), size=st.integers(1, 64))
 def test_heads_with_a_piece_left_out(sparse: Path, at: int, size: int) -> None:
     """The bundled model without a piece of its head is refused or taken, and soon."""
     refused_or_taken(sparse, HEAD[:at] + HEAD[at + size :], SIZE)
 
 
-@FUZZ
 @given(st.binary(max_size=200))
 def test_any_bytes_after_the_magic(sparse: Path, data: bytes) -> None:
     """Any bytes after a sound beginning are refused or taken, and soon."""

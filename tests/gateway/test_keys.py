@@ -3,9 +3,9 @@
 import hashlib
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
+from properties import given
 from unilect.errors import AuthenticationError
 from unilect.gateway.keys import Keys
 

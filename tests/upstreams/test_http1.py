@@ -1,9 +1,9 @@
 """Tests of unilect.upstreams._http1: the parts that need no socket; test_http.py has the others."""
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
+from properties import given
 from unilect.upstreams._http1 import ChunkedBody, ProtocolError, parse_head
 
 CHUNKED = [

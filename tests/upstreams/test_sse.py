@@ -3,9 +3,9 @@
 import itertools
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
+from properties import given
 from unilect.errors import BackendError
 from unilect.upstreams._sse import FrameReader
 

@@ -52,6 +52,9 @@ class HttpServer:
         timeout_s: The longest silence before and between the bytes of an answer.
         reuse_connections: Keep connections open between requests.
 
+    Attributes:
+        reuses_connections: As given.
+
     Raises:
         ConfigError: The URL or a header is wrong.
     """
@@ -76,7 +79,7 @@ class HttpServer:
         self._address = Address(url.hostname, port, url.scheme == "https", socket_path)
         self._path = url.path
         self._timeout_s = timeout_s
-        self._reuse = reuse_connections
+        self.reuses_connections = reuse_connections
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._head = _head(url.netloc.rpartition("@")[2], headers or {}, reuse_connections)
@@ -162,7 +165,12 @@ class HttpServer:
             raise
 
     def _release(self, connection: Connection, reusable: bool) -> None:
-        if reusable and self._reuse and connection.is_fresh and len(self._idle) < MAX_IDLE:
+        if (
+            reusable
+            and self.reuses_connections
+            and connection.is_fresh
+            and len(self._idle) < MAX_IDLE
+        ):
             self._idle.append(connection)
         else:
             self._open.discard(connection)

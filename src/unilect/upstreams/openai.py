@@ -134,6 +134,8 @@ async def stream(
                 raise
             if batch:
                 yield batch
+            if done and not server.reuses_connections:
+                break  # some servers leave the connection open, and then it would be silent for too long
     batch = []
     done = decoder.decode(reader.end(), batch) or done
     batch.extend(decoder.end(done))
