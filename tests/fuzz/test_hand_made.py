@@ -147,6 +147,7 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("seed 2**63 - 1", COMPLETIONS, '{"prompt": "a", "max_tokens": 1, "n": 2, "seed": 9223372036854775807}', 200, None),
     # prompts and inputs
     ("a far token", COMPLETIONS, '{"prompt": [99999999], "max_tokens": 1}', 400, "*"),
+    ("a far token to echo", COMPLETIONS, '{"prompt": [99999999], "max_tokens": 1, "echo": true}', 400, "prompt"),
     ("a negative token", COMPLETIONS, '{"prompt": [-1]}', 400, "*"),
     ("mixed prompts", COMPLETIONS, '{"prompt": ["a", 1]}', 400, "prompt"),
     ("an empty list of tokens", COMPLETIONS, '{"prompt": [[]]}', 400, "prompt"),

@@ -29,6 +29,7 @@ from unilect.errors import (
     ConfigError,
     ContextLengthExceeded,
     EngineDied,
+    InvalidRequest,
 )
 from unilect.requests import (
     ChatRequest,
@@ -179,7 +180,14 @@ class GgufEngine:
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
         server = await self._any_server()
-        body = await server.post("/detokenize", msgspec.json.encode({"tokens": tokens}))
+        try:
+            body = await server.post("/detokenize", msgspec.json.encode({"tokens": tokens}))
+        except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
+            if await self._generator.has_died():
+                raise
+            raise InvalidRequest(
+                "`prompt` holds a token id that the model does not have.", param="prompt"
+            ) from error
         return msgspec.json.decode(body, type=_Content).content
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
