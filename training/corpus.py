@@ -206,10 +206,10 @@ MAKERS = {
 }
 
 
-def training_text(r: Random, shape: jinja2.Template) -> str:
+def training_text(r: Random, shape: jinja2.Template, shares: dict[str, float], zh: float) -> str:
     """Write one training text, with the marks of muted parts still in it."""
-    d = Draw(r, lang="zh" if r.random() < 0.38 else "en")
-    kind = r.choices(list(SHARES), list(SHARES.values()))[0]
+    d = Draw(r, lang="zh" if r.random() < zh else "en")
+    kind = r.choices(list(shares), list(shares.values()))[0]
     if kind == "plain":
         return plain(d) + "<|endoftext|>"
     return shape.render(**MAKERS[kind](d))
@@ -300,12 +300,17 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("training/out"))
+    parser.add_argument("--zh", type=float, default=0.38, help="share of Chinese")
+    parser.add_argument("--share", nargs="*", default=[], help="e.g. json=0.3, instead of SHARES'")
     args = parser.parse_args()
+    shares = SHARES | {k: float(v) for k, v in (item.split("=") for item in args.share)}
     args.out.mkdir(parents=True, exist_ok=True)
     shape, r = template(), Random(args.seed)
     with (args.out / "train.jsonl").open("w", encoding="utf-8") as file:
         for _ in range(args.count):
-            file.write(json.dumps(training_text(r, shape), ensure_ascii=False) + "\n")
+            file.write(
+                json.dumps(training_text(r, shape, shares, args.zh), ensure_ascii=False) + "\n"
+            )
     with (args.out / "heldout.jsonl").open("w", encoding="utf-8") as file:
         for row in heldout_rows(args.seed):
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
