@@ -117,6 +117,13 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     start_timeout_s: Annotated[
         float, described("The longest time that loading may take.", gt=0)
     ] = 600.0
+    hang_timeout_s: Annotated[
+        float,
+        described(
+            "An engine that answers nothing for so long while requests run is killed and started again.",
+            gt=0,
+        ),
+    ] = 60.0
     # upstreams
     model: Annotated[
         str | None,

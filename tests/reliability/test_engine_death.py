@@ -121,3 +121,40 @@ async def two_requests(running: Site) -> bool:
     async with running.client.get(running.url + "/metrics") as response:
         text = await response.text()
     return 'unilect_requests_waiting{model="demo"} 1.0' in text
+
+
+async def test_engine_that_hangs_is_killed_and_comes_back() -> None:
+    """A grammar that keeps llama.cpp busy for ever costs its own request, also when its client has left."""
+    hard = 'root ::= y x\nx ::= y x "a" | "b"\ny ::= "c"?'
+    models = {"demo": ModelConfig(hang_timeout_s=1.0)}
+    async with site(Config(port=0, models=models, log_level="warning")) as running:
+        child = running.engine()._generator
+        async with running.post(grammar=hard, max_tokens=5) as response:
+            answer = await response.json()
+        request = asyncio.ensure_future(running.post(grammar=hard, max_tokens=5).__aenter__())
+        await until(lambda: hangs(running))
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
+
+        async def killed_twice() -> bool:
+            return child.hangs == 2
+
+        await until(killed_twice, deadline_s=20)
+        async with running.post(max_tokens=5) as response:
+            after = response.status
+
+    assert "engine_died" == answer["error"]["code"]
+    assert "grammar" in answer["error"]["message"]
+    assert 200 == after
+
+
+async def hangs(running: Site) -> bool:
+    """True once the engine is there and answers nobody."""
+    if not running.engine()._generator.alive:
+        return False
+    try:
+        async with asyncio.timeout(0.3):
+            await running.slots()
+    except TimeoutError:
+        return True
+    return False

@@ -51,6 +51,7 @@ class ChildProcess:
 
     Attributes:
         closed: True after `aclose`, until the next `start`.
+        hangs: How often it was killed because it hung.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class ChildProcess:
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._ready: dict[str, Any] = {}
         self.closed = False
+        self.hangs = 0
 
     @property
     def alive(self) -> bool:
@@ -124,6 +126,13 @@ class ChildProcess:
         except TimeoutError:
             return False
         return True
+
+    def kill_hung(self) -> None:
+        """Kill a child that answers nobody; it is started again like any that died."""
+        self.hangs += 1
+        if self._process is not None and self._process.returncode is None:
+            log.error("%s: the engine hangs and is killed", self._name)
+            self._process.kill()
 
     async def aclose(self) -> None:
         """Stop the child: SIGTERM, and SIGKILL after STOP_TIMEOUT_S."""

@@ -23,6 +23,7 @@ from unilect.engines import _gguf_request as wire
 from unilect.engines._forced_call import call_style, forced_call, must_call
 from unilect.engines._gguf_file import GgufHead, read_head
 from unilect.engines._process import ChildProcess, python_command
+from unilect.engines._watchdog import Watchdog
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
@@ -108,6 +109,9 @@ class GgufEngine:
         self._on_progress = on_progress
         self._generator = self._child(name, embedding=False)
         self._embedder = self._child(f"{name} (embeddings)", embedding=True)
+        self._watchdog = Watchdog(
+            self._ask, self._generator.kill_hung, patience_s=config.hang_timeout_s
+        )
         self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
         self._style = call_style(self._template or "")
         self.capabilities = Capabilities(
@@ -132,20 +136,28 @@ class GgufEngine:
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`. What had not begun when the child died is begun once more."""
         for attempt in (1, 2):
-            begun = False
+            begun, hangs = False, self._generator.hangs
             try:
                 server = await self._server(self._generator)
-                batches = await self._batches(server, request)
-                async with aclosing(batches):
-                    async for batch in batches:
-                        begun = True
-                        yield batch
+                self._watchdog.enter()
+                try:
+                    async with aclosing(await self._batches(server, request)) as batches:
+                        async for batch in batches:
+                            begun = True
+                            yield batch
+                finally:
+                    self._watchdog.leave()
                 return
             except (BackendError, BackendUnavailable) as error:
                 if self._generator.closed:
                     raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
                 if not await self._generator.has_died():
                     raise
+                if self._generator.hangs > hangs:
+                    raise EngineDied(
+                        "The model's engine hung, perhaps on a grammar or schema that is too hard for it, "
+                        "and is being started again."
+                    ) from error
                 if begun or attempt == 2:
                     raise EngineDied(
                         "The model's engine died in the middle of the answer and is being started "
@@ -207,7 +219,13 @@ class GgufEngine:
         servers = [server for _, server in self._servers.values()]
         self._servers.clear()
         await asyncio.gather(*(server.aclose() for server in servers))
+        await self._watchdog.aclose()
         await asyncio.gather(self._generator.aclose(), self._embedder.aclose())
+
+    async def _ask(self) -> None:
+        """Something that llama.cpp answers from its queue, between two steps."""
+        if self._generator.alive:
+            await (await self._server(self._generator)).get("/metrics")
 
     async def _batches(
         self, server: HttpServer, request: ChatRequest | CompletionRequest
