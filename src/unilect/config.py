@@ -61,7 +61,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     context: Annotated[
         Annotated[int, Meta(ge=16, le=10_000_000)] | None,
         described(
-            "Tokens of prompt and answer together, for each request. Default: the model's own, at most 8192.",
+            "Tokens of prompt and answer together, for each request; llama.cpp rounds up to 256. Default: the model's own, at most 8192.",
         ),
     ] = None
     parallel: Annotated[

@@ -55,6 +55,7 @@ class _Props(Struct):
     chat_template: str = ""
     chat_template_caps: dict[str, Any] = {}
     modalities: dict[str, bool] = {}
+    default_generation_settings: dict[str, Any] = {}
 
 
 class _Tokens(Struct):
@@ -255,6 +256,7 @@ class GgufEngine:
         self.capabilities = msgspec.structs.replace(
             self.capabilities,
             parameters=parameters,
+            context=props.default_generation_settings.get("n_ctx", self._context),
             vision=bool(props.modalities.get("vision")),
         )
 
