@@ -185,6 +185,7 @@ def write_hf(folder: Path, weights: dict[str, Tensor], s: Shape, tokenizer: Toke
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     tensors = {f"model.{name}": w.contiguous() for name, w in weights.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
 
 
 def main() -> None:

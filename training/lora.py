@@ -129,6 +129,7 @@ def tidy(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name not in ("adapter_config.json", "adapter_model.safetensors"):
             path.unlink()
+    (folder / "adapter_model.safetensors").chmod(0o644)
     file = folder / "adapter_config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
     config["base_model_name_or_path"] = "unilect-demo"
@@ -141,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--demo", type=Path, default=Path("src/unilect/demo"))
     parser.add_argument("--manners", nargs="*", default=list(MANNERS))
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
