@@ -16,7 +16,7 @@ from unilect.engines._forced_call import (
     forced_call,
     must_call,
 )
-from unilect.errors import BackendError
+from unilect.errors import BackendError, InvalidRequest
 from unilect.events import Event, Finish, ToolCallDelta, Usage
 from unilect.requests import ChatRequest
 from unilect.upstreams._http import HttpServer
@@ -138,6 +138,12 @@ async def test_a_name_that_is_none() -> None:
     """An engine that does not keep to the grammar is a backend's error."""
     with pytest.raises(BackendError):
         await call(request("required", "f", "g"), frames(piece("hello", "stop"), USAGE, DONE))
+
+
+async def test_a_schema_that_cannot_be_followed() -> None:
+    """An engine that ends without a word could not read the grammar: the tools' schemas are wrong."""
+    with pytest.raises(InvalidRequest, match="JSON Schema"):
+        await call(request(), frames(piece("", "stop"), USAGE, DONE))
 
 
 async def test_an_engine_that_breaks_off() -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from unilect.backend import Batches
 from unilect.engines._gguf_request import compact
-from unilect.errors import BackendError
+from unilect.errors import BackendError, InvalidRequest
 from unilect.events import Event, Finish, TextDelta, ToolCallDelta
 from unilect.requests import ChatRequest, ToolChoice
 from unilect.upstreams._http import HttpServer
@@ -66,6 +66,7 @@ async def forced_call(
         body: Sampling and the like for llama.cpp; prompt and grammar are added.
 
     Raises:
+        InvalidRequest: The engine cannot follow a tool's schema.
         BackendError: The engine wrote something that the grammar forbids.
     """
     tools = {
@@ -116,6 +117,7 @@ class _Call:
         The events of the call for the events of its text.
 
         Raises:
+            InvalidRequest: There is no text at all: a tool's schema is wrong.
             BackendError: The text is no call.
         """
         events: list[Event] = []
@@ -125,6 +127,12 @@ class _Call:
                     self._text += text
                     events += self._arguments()
                 case Finish(reason):
+                    if not self._text and not self._begun:
+                        # llama.cpp takes a grammar that it cannot read for one that allows nothing
+                        raise InvalidRequest(
+                            "The parameters of a tool are no JSON Schema that the engine can follow.",
+                            param="tools",
+                        )
                     if not self._begun and reason == "stop":
                         raise BackendError("The engine called no tool, though one was required.")
                     if reason != "stop" and self._begun and self._text:
