@@ -21,6 +21,9 @@ from unilect.parameters import ignored_header
 from unilect.service import Run
 
 REQUEST_ID = web.RequestKey("request_id", str)
+CORS_HEADERS = web.RequestKey(
+    "cors_headers", dict[str, str]
+)  # where a page of another origin asks and may
 KEEP_ALIVE_S = 10.0  # client libraries and proxies give up after 30 to 60 s without a byte
 SLOW_CLIENT_S = 60.0
 _KEEP_ALIVE = b": keep-alive\n\n"
@@ -160,7 +163,7 @@ class _Stream:
 
 
 def _headers(request: web.Request, run: Run) -> dict[str, str]:
-    headers = {"X-Request-Id": request[REQUEST_ID]}
+    headers = {"X-Request-Id": request[REQUEST_ID], **request.get(CORS_HEADERS, {})}
     if run.ignored:
         headers["X-Unilect-Ignored"] = ignored_header(run.ignored)
     return headers

@@ -170,3 +170,35 @@ async def test_upstream_that_is_down_joins_when_it_comes_up() -> None:
 
     assert (503, "1") == down
     assert 200 == up
+
+
+async def test_stream_is_readable_by_an_allowed_page() -> None:
+    """A page of an allowed origin may read a stream, whose head is sent before the stream ends."""
+    page = "https://my.page"
+    models = {"demo": ModelConfig()}
+    config = Config(port=0, models=models, allowed_origins=[page], log_level="warning")
+    async with site(config) as running:
+        for stream in (True, False):
+            body = {"messages": [{"role": "user", "content": "Hi"}], "stream": stream}
+            url = running.url + "/v1/chat/completions"
+            async with running.client.post(url, json=body, headers={"Origin": page}) as response:
+                told = response.headers.getall("Access-Control-Allow-Origin")
+            assert [page] == told
+
+
+async def test_stopped_engine_is_not_brought_back() -> None:
+    """An engine that dies and is stopped before it is back stays stopped, until a request wants it."""
+    async with site(Config(port=0, models={"demo": ModelConfig()}, log_level="error")) as running:
+        engine = running.engine()
+        child = engine._generator
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        assert await child.has_died(5)
+        await engine.aclose()
+        await child._restart()
+        stopped = child.pid
+        async with running.post(max_tokens=1) as response:
+            status = response.status
+
+    assert stopped is None
+    assert 200 == status

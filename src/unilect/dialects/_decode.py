@@ -9,12 +9,13 @@ Source: https://jcristharif.com/msgspec/api.html (the form of its error messages
 
 import codecs
 import re
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from unilect.errors import InvalidRequest
-from unilect.requests import Request, nested
+from unilect.requests import Prompt, Request, nested
 
 RequestT = TypeVar("RequestT", bound=Request)
 _WIRE = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -52,6 +53,23 @@ class BodyDecoder(Generic[RequestT]):
                 f"The request's body is not valid JSON ({str(error)[:100]}). Send one JSON object.",
             ) from error
         return msgspec.structs.replace(request, wire=wire)
+
+
+def listed(name: str, sort: Callable[[], list[Prompt]]) -> list[Prompt]:
+    """
+    What a field of texts or token ids holds, one by one.
+
+    Raises:
+        InvalidRequest: Texts and ids are mixed.
+    """
+    try:
+        return sort()
+    except ValueError as error:
+        raise InvalidRequest(
+            f"`{name}`: expected a text, a list of texts, a list of token ids or a list of such lists; "
+            f"{error}.",
+            param=name,
+        ) from error
 
 
 def wrong_field(message: str) -> InvalidRequest:

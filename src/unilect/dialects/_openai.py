@@ -76,6 +76,12 @@ class ChunkHead:
         fields = self._late | {"usage": usage_object(usage)}
         return self.head + b"]," + encode_json(fields)[1:] + b"\n\n"
 
+    def end(self, usage: Usage | None) -> bytes:
+        """The usage chunk, where it was asked for and is known, and `[DONE]`."""
+        if usage is not None and self.usage_wanted:
+            return self.usage_frame(usage) + DONE
+        return DONE
+
     def error_frame(self, error: UnilectError) -> bytes:
         """The frame that ends a broken stream; clients of OpenAI and of FastChat both see the error."""
         body = {"error": error.detail(), "text": error.message, "error_code": error.number}

@@ -13,7 +13,6 @@ from aiohttp import web
 
 from unilect.dialects._decode import BodyDecoder, check_free_form
 from unilect.dialects._openai import (
-    DONE,
     ChunkHead,
     chat_logprobs,
     encode_json,
@@ -163,9 +162,7 @@ class ChatEncoder:
 
     def end(self) -> bytes:
         """The usage chunk, where it was asked for, and `[DONE]`."""
-        if self._usage is not None and self._chunk.usage_wanted:
-            return self._chunk.usage_frame(self._usage) + DONE
-        return DONE
+        return self._chunk.end(self._usage)
 
     def error(self, error: UnilectError) -> bytes:
         """The frame that ends a broken answer."""

@@ -8,9 +8,8 @@ from typing import Any
 
 from aiohttp import web
 
-from unilect.dialects._decode import BodyDecoder
+from unilect.dialects._decode import BodyDecoder, listed
 from unilect.dialects._openai import (
-    DONE,
     ChunkHead,
     encode_json,
     ignored_object,
@@ -65,14 +64,7 @@ def decode(body: bytes) -> CompletionRequest:
         InvalidRequest: A field is missing or wrong; the message names it.
     """
     request = _decoder.decode(body)
-    try:
-        prompts = request.prompts
-    except ValueError as error:
-        raise InvalidRequest(
-            "`prompt`: expected a text, a list of texts, a list of token ids or a list of such lists; "
-            f"{error}.",
-            param="prompt",
-        ) from error
+    prompts = listed("prompt", lambda: request.prompts)
     if not prompts or any(prompt == [] for prompt in prompts):
         raise InvalidRequest("`prompt` holds an empty list of token ids.", param="prompt")
     choices = len(prompts) * max(request.n or 1, request.best_of or 1)
@@ -104,9 +96,7 @@ class CompletionEncoder:
 
     def end(self) -> bytes:
         """The usage chunk, where it was asked for, and `[DONE]`."""
-        if self._usage is not None and self._chunk.usage_wanted:
-            return self._chunk.usage_frame(self._usage) + DONE
-        return DONE
+        return self._chunk.end(self._usage)
 
     def error(self, error: UnilectError) -> bytes:
         """The frame that ends a broken answer."""

@@ -13,7 +13,7 @@ from array import array
 
 from aiohttp import web
 
-from unilect.dialects._decode import BodyDecoder
+from unilect.dialects._decode import BodyDecoder, listed
 from unilect.dialects._openai import encode_json, ignored_object
 from unilect.dialects._routes import Route, both
 from unilect.errors import InvalidRequest
@@ -52,14 +52,7 @@ def decode(body: bytes) -> EmbeddingRequest:
         InvalidRequest: A field is missing or wrong; the message names it.
     """
     request = _decoder.decode(body)
-    try:
-        inputs = request.inputs
-    except ValueError as error:
-        raise InvalidRequest(
-            "`input`: expected a text, a list of texts, a list of token ids or a list of such lists; "
-            f"{error}.",
-            param="input",
-        ) from error
+    inputs = listed("input", lambda: request.inputs)
     if len(inputs) > MAX_INPUTS:
         raise InvalidRequest(
             f"`input` has {len(inputs)} inputs; at most {MAX_INPUTS} are embedded at a time.",

@@ -106,13 +106,8 @@ class ChildProcess:
         if self.alive:
             return self._ready
         async with self._lock:
-            if not self.alive:
-                if self._watcher is not None:
-                    # The watcher of a dead child cleans up; it must not meet the next one's folder.
-                    await asyncio.shield(self._watcher)
-                self.closed = False
-                await self._pause_after_deaths()
-                await self._start()
+            self.closed = False
+            await self._ensure()
         return self._ready
 
     async def has_died(self, within_s: float = 0.2) -> bool:
@@ -139,6 +134,16 @@ class ChildProcess:
         async with self._lock:
             self.closed = True
             await self._stop()
+
+    async def _ensure(self) -> None:
+        """Start the child where it does not serve; the lock is held."""
+        if self.alive:
+            return
+        if self._watcher is not None:
+            # The watcher of a dead child cleans up; it must not meet the next one's folder.
+            await asyncio.shield(self._watcher)
+        await self._pause_after_deaths()
+        await self._start()
 
     async def _pause_after_deaths(self) -> None:
         now = time.monotonic()
@@ -231,7 +236,10 @@ class ChildProcess:
 
     async def _restart(self) -> None:
         try:
-            await self.start()
+            async with self._lock:
+                if self.closed:  # stopped between the death and now: nobody wants it back
+                    return
+                await self._ensure()
             log.info("%s: the engine is back", self._name)
         except BackendUnavailable as error:
             log.error("%s: %s", self._name, error.message)

@@ -34,7 +34,7 @@ from unilect.errors import (
 )
 from unilect.gateway.access_log import AccessLog
 from unilect.gateway.keys import Keys
-from unilect.streaming import REQUEST_ID
+from unilect.streaming import CORS_HEADERS, REQUEST_ID
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger("unilect")
@@ -85,6 +85,8 @@ class Guard:
         try:
             self._check_host(request)
             allowed = self._check_origin(request)
+            if allowed:
+                request[CORS_HEADERS] = _cors(request)
             if request.method == "OPTIONS" and allowed:
                 status = 204
                 return web.Response(status=204, headers=_cors(request))
@@ -92,8 +94,8 @@ class Guard:
                 caller = self._keys.caller(request.headers)
             response = await self._answer(request, handler)
             status = response.status
-            if allowed and not response.prepared:
-                response.headers.update(_cors(request))
+            if allowed and not response.prepared:  # a stream has sent its head already, with these
+                response.headers.update(request[CORS_HEADERS])
             return response
         except UnilectError as error:
             response = self._error(request, error)
