@@ -190,6 +190,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["debug", "info", "warning", "error"],
         described("What is logged; *info* has a line for each request, never its text."),
     ] = "info"
+    dialect: Annotated[
+        Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca"],
+        described(
+            "Whose manners win where clients of two servers need opposite things, such as the status of an error; every "
+            "protocol is spoken in any case. See docs/migrating.md."
+        ),
+    ] = "openai"
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
         described("The models, by the name that clients send. The first is the default."),

@@ -18,6 +18,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + MisdirectedRequest            421  a Host that this server does not answer for
     + RateLimited                   429
     + InternalError                 500  a flaw of ours
+    + UnsupportedOperation          501  the backend cannot do what this URL is for
     + BackendError                  502  the backend broke off or answered nonsense
     | + EngineDied                  502  our own engine process ended in mid-answer
     + BackendUnavailable            503  no backend can take the request now
@@ -92,6 +93,15 @@ class UnsupportedParameter(InvalidRequest):
     """A parameter that the model's backend does not honour, at a value that would matter."""
 
     code = "unsupported_parameter"
+
+
+class UnsupportedOperation(UnilectError):
+    """The model's backend cannot do what this URL is for."""
+
+    status = 501
+    type = "not_supported_error"
+    code = "unsupported_operation"
+    number = 50001
 
 
 class ContextLengthExceeded(InvalidRequest):

@@ -6,10 +6,12 @@ back and its meter is finished, exactly once.
 """
 
 import logging
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import NamedTuple
 
 from unilect import emulation
-from unilect.backend import Batches
+from unilect.backend import Backend, Batches
 from unilect.errors import (
     BackendUnavailable,
     ContextLengthExceeded,
@@ -17,13 +19,21 @@ from unilect.errors import (
     UnilectError,
 )
 from unilect.events import Usage
-from unilect.gateway.metrics import Metrics
+from unilect.gateway.metrics import Meter, Metrics
 from unilect.parameters import judge
 from unilect.registry import Model, Registry
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, ImagePart
 
 log = logging.getLogger("unilect")
 CLIENT_LEFT = 499  # nginx's status for a client that closed its request; it is seen in metrics only
+
+
+class Lease(NamedTuple):
+    """A started backend in use, and the meter that counts it."""
+
+    model: Model
+    backend: Backend
+    meter: Meter
 
 
 class Run:
@@ -121,21 +131,32 @@ class Service:
         Raises:
             UnilectError: As the backend.
         """
+        async with self.lease(request.model, "embeddings") as lease:
+            request, ignored = judge(request, lease.backend.capabilities, lease.model.unsupported)
+            if not lease.backend.capabilities.embeddings:
+                raise _not_for(lease.model, "embeddings")
+            embeddings = await lease.backend.embed(request)
+            lease.meter.see([Usage(embeddings.prompt_tokens, 0)])
+            return lease.model, embeddings, ignored
+
+    @asynccontextmanager
+    async def lease(self, name: str | None, endpoint: str) -> AsyncIterator["Lease"]:
+        """
+        A started backend for a call that streams nothing, such as `tokenize`; it is counted like any other.
+
+        Raises:
+            UnilectError: No such model, or its backend cannot be started; and whatever the block raises.
+        """
         self._check_ready()
-        model = self.registry.get(request.model)
-        meter, status = self.metrics.start(model.name, "embeddings"), CLIENT_LEFT
+        model = self.registry.get(name)
+        meter, status = self.metrics.start(model.name, endpoint), CLIENT_LEFT
         try:
             backend = await model.acquire()
             try:
-                request, ignored = judge(request, backend.capabilities, model.unsupported)
-                if not backend.capabilities.embeddings:
-                    raise _not_for(model, "embeddings")
-                embeddings = await backend.embed(request)
+                yield Lease(model, backend, meter)
             finally:
                 model.release()
-            meter.see([Usage(embeddings.prompt_tokens, 0)])
             status = 200
-            return model, embeddings, ignored
         except UnilectError as error:
             status = error.status
             raise

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from unilect.backend import Batches, Capabilities
-from unilect.errors import BackendError, UnilectError
+from unilect.errors import BackendError, UnilectError, UnsupportedOperation
 from unilect.events import Event
 from unilect.requests import (
     ChatRequest,
@@ -218,7 +218,9 @@ def _choose(body: bytes, wanted: str) -> str:
 
 
 def _no_call(what: str) -> UnilectError:
-    return BackendError(f"An OpenAI server has no call to {what}.")
+    return UnsupportedOperation(
+        f"The model's server speaks OpenAI's API, which has no call to {what}."
+    )
 
 
 def backend(place: Place) -> OpenAIUpstream:
