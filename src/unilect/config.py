@@ -100,7 +100,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = None
     chat_template: Annotated[
         str | None,
-        described("A Jinja template, or the path of one, instead of the model's own."),
+        described(
+            "How a conversation becomes a prompt, instead of the model's own way: the name of a format, such as `vicuna_v1.1` "
+            "(docs/templates.md has all), a Jinja template, or the path of one."
+        ),
     ] = None
     cache_type_k: Annotated[
         Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"],
