@@ -105,6 +105,17 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "(docs/templates.md has all), a Jinja template, or the path of one."
         ),
     ] = None
+    completion_template: Annotated[
+        str | None,
+        described(
+            "A format, Jinja or a path as in `chat_template`: plain completions are wrapped in it, as one turn of a user. Default: "
+            "prompts go to the model as they are."
+        ),
+    ] = None
+    stop: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=256)]],
+        described("Words at which an answer ends, beside those of the request."),
+    ] = []
     cache_type_k: Annotated[
         Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"],
         described("Type of the keys in the KV cache."),

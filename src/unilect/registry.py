@@ -7,7 +7,7 @@ whether anything is to be done.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -30,6 +30,7 @@ class Model:
         source: Where the model comes from, as the configuration says; shown to nobody but the operator.
         aliases: Other names for it.
         defaults: Values for parameters that a request leaves out.
+        prepare: What else is done to each request.
         unsupported: What happens to parameters that the backend refuses.
         idle_stop_s: Stop the backend after so long without a request; None for never.
         required: The server does not start without it; true for what we run ourselves, while a server elsewhere may come later.
@@ -44,6 +45,7 @@ class Model:
         source: str = "",
         aliases: Iterable[str] = (),
         defaults: Mapping[str, Any] | None = None,
+        prepare: Callable[[Any], Any] = lambda request: request,
         unsupported: Unsupported = "refuse",
         idle_stop_s: float | None = None,
         required: bool = True,
@@ -54,6 +56,7 @@ class Model:
         self.source = source
         self.aliases = tuple(aliases)
         self.defaults = dict(defaults or {})
+        self.prepare = prepare
         self.unsupported = unsupported
         self.required = required
         self.created = created

@@ -188,9 +188,9 @@ class Request(Struct, frozen=True, kw_only=True):
     own: ClassVar[frozenset[str]] = frozenset({"model"})
 
     def changed(self, **changes: Any) -> Self:
-        """A copy with these fields changed, in `wire` too; None removes a field from `wire`."""
+        """A copy with these fields changed, in `wire` too where there is one; None removes a field from it."""
         wire = dict(self.wire)
-        for name, value in changes.items():
+        for name, value in changes.items() if wire else ():
             if value is None:
                 wire.pop(name, None)
             else:

@@ -74,7 +74,7 @@ class Run:
         try:
             backend = await model.acquire()
             try:
-                request = model.with_defaults(self._request)
+                request = model.prepare(model.with_defaults(self._request))
                 request, self.ignored = judge(request, backend.capabilities, model.unsupported)
                 _check_kind(request, model)
                 async with aclosing(emulation.generate(backend, request)) as batches:

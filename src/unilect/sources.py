@@ -131,7 +131,7 @@ def _model(name: str, config: ModelConfig, threads: int, progress: Progress | No
 
     place = Place(name, scheme, location, config, threads, report)
     try:
-        backend = _factory(scheme)(place)
+        backend, prepare = _factory(scheme)(place), _prepare(config)
     except ConfigError as error:
         raise ConfigError(f"models.{name}: {error}") from error
     return Model(
@@ -140,11 +140,20 @@ def _model(name: str, config: ModelConfig, threads: int, progress: Progress | No
         source=config.source,
         aliases=config.aliases,
         defaults=defaults,
+        prepare=prepare,
         unsupported=config.unsupported,
         idle_stop_s=config.idle_stop_s,
         required=not scheme.endswith(("http", "https")),
         created=int(time.time()),
     )
+
+
+def _prepare(config: ModelConfig) -> Callable[[Any], Any]:
+    if not config.stop and config.completion_template is None:
+        return lambda request: request
+    from unilect.preparation import preparation  # with Jinja, which takes 30 ms to import
+
+    return preparation(config)
 
 
 def _factory(scheme: str) -> Callable[[Place], Backend]:
