@@ -211,6 +211,18 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "protocol is spoken in any case. See docs/migrating.md."
         ),
     ] = "openai"
+    on_unknown_model: Annotated[
+        Literal["error", "default"] | None,
+        described(
+            "A name that no model has is an *error*, 404, or means the *default* model. Default: as the dialect has it."
+        ),
+    ] = None
+    done: Annotated[
+        bool | None,
+        described(
+            "Streams end with `[DONE]`; false for clients that take every line for JSON. Default: as the dialect has it."
+        ),
+    ] = None
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
         described("The models, by the name that clients send. The first is the default."),

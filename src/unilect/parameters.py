@@ -39,6 +39,7 @@ _NOT_DONE = frozenset({"store"})
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
+    "num_beams": (1,),
     "temperature": (1,),
     "top_p": (1,),
     "top_k": (-1, 0),

@@ -8,7 +8,7 @@ back and its meter is finished, exactly once.
 import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from unilect import emulation
 from unilect.backend import Backend, Batches
@@ -16,6 +16,7 @@ from unilect.errors import (
     BackendUnavailable,
     ContextLengthExceeded,
     InvalidRequest,
+    ModelNotFound,
     UnilectError,
 )
 from unilect.events import Usage
@@ -100,12 +101,19 @@ class Service:
     Args:
         registry: The models.
         metrics: Where everything is counted.
+        unknown_model: A name that no model has is an error, or means the default model.
 
     Attributes:
         ready: True while requests are taken; false once the server is stopping.
     """
 
-    def __init__(self, registry: Registry, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        metrics: Metrics,
+        unknown_model: Literal["error", "default"] = "error",
+    ) -> None:
+        self._unknown_model = unknown_model
         self.registry = registry
         self.metrics = metrics
         self.ready = True
@@ -119,7 +127,21 @@ class Service:
             BackendUnavailable: The server is stopping.
         """
         self._check_ready()
-        return Run(self.registry.get(request.model), request, self.metrics, endpoint)
+        return Run(self.model(request.model), request, self.metrics, endpoint)
+
+    def model(self, name: str | None) -> Model:
+        """
+        The model that answers to a name, or to none.
+
+        Raises:
+            ModelNotFound: There is none, and this listener does not take the default one then.
+        """
+        try:
+            return self.registry.get(name)
+        except ModelNotFound:
+            if self._unknown_model == "default":
+                return self.registry.get(None)
+            raise
 
     async def embed(self, request: EmbeddingRequest) -> tuple[Model, Embeddings, tuple[str, ...]]:
         """
@@ -148,7 +170,7 @@ class Service:
             UnilectError: No such model, or its backend cannot be started; and whatever the block raises.
         """
         self._check_ready()
-        model = self.registry.get(name)
+        model = self.model(name)
         meter, status = self.metrics.start(model.name, endpoint), CLIENT_LEFT
         try:
             backend = await model.acquire()

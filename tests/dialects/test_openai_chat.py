@@ -363,11 +363,11 @@ def test_deep_schemas() -> None:
 
 def test_functions_become_tools() -> None:
     """The older `functions` and `function_call` become `tools` and `tool_choice`, on the wire too."""
-    request, legacy = decode(
-        body(functions=[{"name": "f", "parameters": {}}], function_call={"name": "f"})
-    )
+    asked = decode(body(functions=[{"name": "f", "parameters": {}}], function_call={"name": "f"}))
 
-    assert legacy
+    request = asked.request
+    assert asked.legacy
+    assert isinstance(request, ChatRequest)
     assert ("f", ToolChoice(NamedFunction("f"))) == (
         (request.tools or [])[0].function.name,
         request.tool_choice,
@@ -377,8 +377,8 @@ def test_functions_become_tools() -> None:
 
 def test_tools_are_not_legacy() -> None:
     """A request with `tools`, or with an empty `functions`, is answered with tool calls."""
-    assert not decode(body(tools=[{"type": "function", "function": {"name": "f"}}]))[1]
-    assert not decode(body(functions=[]))[1]
+    assert not decode(body(tools=[{"type": "function", "function": {"name": "f"}}])).legacy
+    assert not decode(body(functions=[])).legacy
 
 
 @pytest.mark.parametrize(
@@ -393,4 +393,4 @@ def test_tools_are_not_legacy() -> None:
 )
 def test_fields_that_agree(fields: dict[str, Any]) -> None:
     """Fields that make sense together are taken."""
-    assert isinstance(decode(body(**fields))[0], ChatRequest)
+    assert isinstance(decode(body(**fields)).request, ChatRequest)

@@ -6,7 +6,10 @@ Everything that both can live with is done for everybody and stands nowhere here
 
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
+
+from unilect.config import Config
 
 
 class Manners(Struct, frozen=True, kw_only=True):
@@ -34,9 +37,11 @@ class Manners(Struct, frozen=True, kw_only=True):
     error_status: int | None = None
 
 
+OPENAI = Manners()
+
 #: The name of a dialect, as the configuration has it -> its manners.
 MANNERS = {
-    "openai": Manners(),
+    "openai": OPENAI,
     "llamacpp": Manners(
         completion_chunk="text_completion.chunk", unknown_model="default", wrong_key_status=403
     ),
@@ -44,3 +49,10 @@ MANNERS = {
     "fastchat": Manners(string_messages="raw", error_status=400),
     "alpaca": Manners(unknown_model="default", conversation_choices=True),
 }
+
+
+def manners_of(config: Config) -> Manners:
+    """The manners of a listener: its dialect's, but for what its own options say."""
+    options = {"done": config.done, "unknown_model": config.on_unknown_model}
+    chosen = {name: value for name, value in options.items() if value is not None}
+    return msgspec.structs.replace(MANNERS[config.dialect], **chosen)
