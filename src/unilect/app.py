@@ -36,7 +36,7 @@ def create_app(
     manners = manners_of(config)
     service = Service(registry, metrics or Metrics(), manners.unknown_model)
     routes = all_routes(service, manners)
-    guard = Guard(config, public={route.path for route in routes if route.public})
+    guard = Guard(config, {route.path for route in routes if route.public}, manners)
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SERVICE], app[GUARD] = service, guard
     for route in routes:

@@ -38,9 +38,9 @@ def serve(
 
     progress = Progress()
 
-    def started(url: str) -> None:
+    def started(urls: list[str]) -> None:
         progress.stop()
-        print(start_screen(url, settings), flush=True)
+        print(start_screen(urls[0], settings, urls[1:]), flush=True)
 
     def run() -> None:
         registry = sources.registry(settings, progress.show)
@@ -82,7 +82,7 @@ def merged(
     return merged
 
 
-def start_screen(url: str, config: Config) -> str:
+def start_screen(url: str, config: Config, further: Sequence[str] = ()) -> str:
     """One screen: where it listens, what it serves, and how to call it."""
     names = list(config.models) or [sources.DEMO]
     base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
@@ -99,6 +99,10 @@ def start_screen(url: str, config: Config) -> str:
     )
     lines = [
         f"unilect answers at {base}/v1",
+        *(
+            f"         and at {other}/v1 ({each.dialect})"
+            for other, each in zip(further, configuration.each_listener(config)[1:], strict=False)
+        ),
         f"models: {', '.join(names)}",
         "",
         f"  curl {base}/v1/chat/completions{header} -d {shlex.quote(body)}",
@@ -141,7 +145,8 @@ def worker(source: str, server: Mapping[str, Any]) -> None:
     _log_to_stderr(settings.log_level)
     from unilect import server as http
 
-    def started(url: str) -> None:
+    def started(urls: list[str]) -> None:
+        url = urls[0]
         # no other machine can call a wildcard address
         for wildcard in ("//0.0.0.0", "//[::]"):
             url = url.replace(wildcard, f"//{socket.gethostname()}")

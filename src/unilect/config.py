@@ -10,13 +10,14 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
 from unilect.errors import ConfigError
 
+TABLES = ("models", "listeners")  # options that only a file can set
 NAME = r"^[A-Za-z0-9._:/@+-]{1,128}$"
 
 
@@ -164,6 +165,19 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = False
 
 
+Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca"]
+
+
+class ListenerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A further address, a table of `[[listeners]]`; what it leaves out is as in `Config`."""
+
+    port: Annotated[int, Meta(ge=0, le=65535)]
+    host: str = "127.0.0.1"
+    dialect: Dialect | None = None
+    done: bool | None = None
+    on_unknown_model: Literal["error", "default"] | None = None
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole server."""
 
@@ -194,6 +208,25 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "Web origins whose pages may call this server (CORS); `*` for any, without credentials."
         ),
     ] = []
+    allow_credentials: Annotated[
+        bool,
+        described(
+            "Pages of the named origins may send cookies and the like (CORS); not together with `*`, which would let every page "
+            "act for whoever looks at it."
+        ),
+    ] = False
+    allowed_methods: Annotated[
+        list[str],
+        described(
+            "The methods that pages of other origins may use (CORS). Default: GET, POST and OPTIONS, which are all there are."
+        ),
+    ] = []
+    allowed_headers: Annotated[
+        list[str],
+        described(
+            "Headers that pages of other origins may send beside those that clients of OpenAI's API do (CORS); `*` for any."
+        ),
+    ] = []
     max_body_bytes: Annotated[
         int, described("The longest request body that is read.", ge=1024, le=2**31)
     ] = 16 * 1024 * 1024
@@ -205,7 +238,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         described("What is logged; *info* has a line for each request, never its text."),
     ] = "info"
     dialect: Annotated[
-        Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca"],
+        Dialect,
         described(
             "Whose manners win where clients of two servers need opposite things, such as the status of an error; every "
             "protocol is spoken in any case. See docs/migrating.md."
@@ -222,6 +255,22 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         described(
             "Streams end with `[DONE]`; false for clients that take every line for JSON. Default: as the dialect has it."
         ),
+    ] = None
+    listeners: Annotated[
+        list[ListenerConfig],
+        described(
+            "Further addresses of the same models: tables with `port`, `host`, `dialect`, `done` and `on_unknown_model`, so that "
+            "clients of several servers find each its own."
+        ),
+    ] = []
+    tls_cert: Annotated[
+        str | None,
+        described(
+            "A certificate and its chain (PEM): every address speaks HTTPS, and nothing else."
+        ),
+    ] = None
+    tls_key: Annotated[
+        str | None, described("The certificate's key (PEM). Default: it is in `tls_cert` too.")
     ] = None
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
@@ -272,11 +321,11 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
-    """`UNILECT_PORT=9000` and so on, for every field but `models`; lists are separated by commas."""
+    """`UNILECT_PORT=9000` and so on, for every field but those that are tables; lists are separated by commas."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(Config):
         text = env.get(f"UNILECT_{field.name.upper()}")
-        if text is None or field.name == "models":
+        if text is None or field.name in TABLES:
             continue
         raw: Any = text
         if isinstance(field.default_factory, type) and issubclass(field.default_factory, list):
@@ -320,10 +369,18 @@ def check(config: Config) -> None:
     """
     if any(not key.strip() or not key.isascii() or " " in key for key in config.api_keys):
         raise ConfigError("api_keys: a key is empty, or has blanks or characters beyond ASCII.")
-    if not config.api_keys and not config.insecure_no_auth and not is_loopback(config.host):
+    for listener in each_listener(config):
+        host = listener.host
+        if not config.api_keys and not config.insecure_no_auth and not is_loopback(host):
+            raise ConfigError(
+                f"host: {host} can be reached from other machines, and no key is set. "
+                "Set one with --api-key, or allow everybody with --insecure-no-auth."
+            )
+    if config.tls_key is not None and config.tls_cert is None:
+        raise ConfigError("tls_key: a key needs a certificate; set tls_cert too.")
+    if config.allow_credentials and "*" in config.allowed_origins:
         raise ConfigError(
-            f"host: {config.host} can be reached from other machines, and no key is set. "
-            "Set one with --api-key, or allow everybody with --insecure-no-auth."
+            "allow_credentials: browsers take no credentials with `*`; name the origins in allowed_origins."
         )
     owners: dict[str, str] = {}
     for name, model in config.models.items():
@@ -333,6 +390,15 @@ def check(config: Config) -> None:
                     f"models.{name}: the name `{alias}` belongs to models.{owners[alias]} already."
                 )
             owners[alias] = name
+
+
+def each_listener(config: Config) -> list[Config]:
+    """The configuration as each listener sees it, the server's own address first."""
+    found = [config]
+    for listener in config.listeners:
+        given = {k: v for k, v in msgspec.structs.asdict(listener).items() if v is not None}
+        found.append(msgspec.structs.replace(config, **given))
+    return found
 
 
 def is_loopback(host: str) -> bool:
