@@ -1,7 +1,7 @@
 """
-What a model's settings make of a request before its backend sees it: a wrapped prompt, stop words.
+What a model's settings make of a request before its backend sees it: a wrapped prompt, stop words, defaults of plain completions.
 
-It is the same for every kind of backend. What a request leaves out is `Model.with_defaults`' business.
+It is the same for every kind of backend. `Model.with_defaults` follows, with the defaults of every request.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from unilect.config import ModelConfig
 from unilect.errors import ConfigError
+from unilect.parameters import filled
 from unilect.requests import ChatRequest, CompletionRequest, Message, Prompt
 from unilect.templates import ChatTemplate, find
 
@@ -32,6 +33,8 @@ def preparation(config: ModelConfig) -> Prepare:
 
     def prepare(request: AnyRequest) -> AnyRequest:
         words = list(config.stop)
+        if isinstance(request, CompletionRequest):
+            request = filled(request, config.completion_defaults)
         if template is not None and isinstance(request, CompletionRequest):
             request = wrapped(request, template)
             words += template.stop

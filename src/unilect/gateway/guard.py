@@ -238,7 +238,7 @@ def _cors_headers(config: Config) -> dict[str, str]:
     headers = {
         "Access-Control-Allow-Methods": ", ".join(config.allowed_methods or _METHODS),
         "Access-Control-Allow-Headers": ", ".join([*names, *config.allowed_headers]),
-        "Access-Control-Expose-Headers": "X-Request-Id, X-Unilect-Ignored",
+        "Access-Control-Expose-Headers": "X-Request-Id, X-Unilect-Ignored, X-Unilect-Fallback",
         "Access-Control-Max-Age": "600",
         "Vary": "Origin",
     }
