@@ -1,8 +1,6 @@
 """listener.py: one server on several addresses, each with manners of its own, and HTTPS."""
 
-import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from certificates import certificate, needs_openssl, openssl
 from unilect import sources
 from unilect.config import Config, ListenerConfig
 from unilect.errors import ConfigError
@@ -40,17 +39,6 @@ async def chat(client: aiohttp.ClientSession, url: str, **body: Any) -> tuple[in
         return response.status, await response.json()
 
 
-def certificate(folder: Path) -> tuple[str, str]:
-    """A certificate for 127.0.0.1 that it signed itself, and its key."""
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = (
-        f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout {key} -out {cert} "
-        "-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
-    )
-    subprocess.run(command.split(), check=True, capture_output=True)
-    return str(cert), str(key)
-
-
 async def test_each_address_has_its_manners() -> None:
     """One process answers at several addresses, each in the dialect that its table names, with the same models."""
     config = Config(
@@ -76,7 +64,7 @@ async def test_an_address_that_is_taken() -> None:
                 pass
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@needs_openssl
 async def test_https(tmp_path: Path) -> None:
     """With a certificate every address speaks HTTPS, and answers nobody who does not."""
     cert, key = certificate(tmp_path)
@@ -91,16 +79,12 @@ async def test_https(tmp_path: Path) -> None:
                 await client.get(f"{url.replace('https', 'http')}/healthz")
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@needs_openssl
 async def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
     """A missing certificate, one without its key and a key with a password are told at start."""
     cert, key = certificate(tmp_path)
     locked = tmp_path / "locked.pem"
-    subprocess.run(
-        f"openssl ec -in {key} -aes128 -passout pass:secret -out {locked}".split(),
-        check=True,
-        capture_output=True,
-    )
+    openssl(f"ec -in {key} -aes128 -passout pass:secret -out {locked}")
     for tls in (
         {"tls_cert": str(tmp_path / "none.pem")},
         {"tls_cert": cert},

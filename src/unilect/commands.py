@@ -31,7 +31,28 @@ def serve(
         server: Flags about the server; None where not given.
         engine: Flags about every engine; None where not given.
     """
-    settings = _or_exit(lambda: merged(models, config, server, engine))
+    _serve(_or_exit(lambda: merged(models, config, server, engine)))
+
+
+def compat(name: str, arguments: Sequence[str]) -> None:
+    """
+    Serve as one of the older servers, until SIGTERM.
+
+    Args:
+        name: The server; see `unilect.compat`.
+        arguments: Its command line.
+    """
+    from unilect import compat as older
+
+    environment = configuration.process_environment()
+    done = _or_exit(lambda: older.setup(name, arguments, environment))
+    for notice in done.notices:
+        print(f"unilect: {notice}", file=sys.stderr)
+    configuration.set_variables(done.variables)
+    _serve(done.config)
+
+
+def _serve(settings: Config) -> None:
     _log_to_stderr(settings.log_level)
     from unilect import server as http
     from unilect.terminal import Progress

@@ -325,6 +325,16 @@ def load(
     return config
 
 
+def process_environment() -> Mapping[str, str]:
+    """The environment of this process."""
+    return os.environ
+
+
+def set_variables(variables: Mapping[str, str]) -> None:
+    """Put variables into the environment of this process, for the engines that it starts."""
+    os.environ.update(variables)
+
+
 def _from_file(path: Path) -> dict[str, Any]:
     try:
         values = msgspec.toml.decode(path.read_bytes())
