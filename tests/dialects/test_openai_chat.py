@@ -7,6 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
+from unilect.dialects._manners import Manners
 from unilect.dialects.openai_chat import ChatEncoder, decode
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import (
@@ -69,6 +70,16 @@ def choice(delta: dict[str, Any], index: int = 0, finish: str | None = None) -> 
 
 
 TEXT: list[Event] = [TextDelta("a"), TextDelta("b"), Finish("stop"), Usage(3, 2)]
+
+
+def test_a_listener_may_leave_done_out() -> None:
+    """Where a listener has no `[DONE]`, a stream ends with its last chunk."""
+    request = ChatRequest(messages=HI, stream=True)
+    encoder = ChatEncoder(request, "m", manners=Manners(done=False))
+    data = encoder.encode(TEXT) + encoder.end()
+
+    assert b"[DONE]" not in data
+    assert b'"finish_reason":"stop"}]}\n\n' == data[-26:]
 
 
 def test_a_stream() -> None:

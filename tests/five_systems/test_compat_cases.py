@@ -263,3 +263,21 @@ def test_a_note_of_llama_cpp() -> None:
     assert (403, 401) == (wrong.status, none.status)
     first = msgspec.json.decode(stream.text.split("\n\n")[0].removeprefix("data: "))
     assert "text_completion.chunk" == first["object"]
+
+
+def test_a_text_is_a_prompt_for_fastchat() -> None:
+    """FastChat's clients send the prompt as `messages`, and get a chat's answer, whole and streamed."""
+    prompt = f"<|im_start|>user\n{CAPITAL}<|im_end|>\n<|im_start|>assistant\n"
+    body = {"messages": prompt, "temperature": 0, "max_tokens": 20}
+    with serve(config='dialect = "fastchat"\n[models.demo]\n') as server:
+        whole = ask(f"{server.url}/chat/completions", body).body
+        stream = ask(f"{server.url}/chat/completions", body | {"stream": True}).text
+
+    *frames, done = stream.removesuffix("\n\n").split("\n\n")
+    deltas = [msgspec.json.decode(f.removeprefix("data: "))["choices"][0]["delta"] for f in frames]
+    assert ("chat.completion", ANSWER) == (
+        whole["object"],
+        whole["choices"][0]["message"]["content"],
+    )
+    assert ANSWER == "".join(delta.get("content", "") for delta in deltas)
+    assert "data: [DONE]" == done
