@@ -152,14 +152,23 @@ async def test_what_has_not_begun_is_begun_elsewhere(bad: Script) -> None:
             assert "Hello" == await site.says(f"{number}")
 
 
+HALF = says(stream_of(frames(delta(content="Hel"))))
+
+
 async def test_what_has_begun_is_not_repeated() -> None:
     """A stream that breaks after its first word is an error: no other backend goes on in its place."""
-    broken = says(stream_of(frames(delta(content="Hel"))))
-    async with farm(broken, broken) as site:
+    async with farm(HALF, HALF) as site:
         with pytest.raises(BackendError):
-            await site.says()
+            await site.says(stream=True)
 
         assert 1 == sum(site.asked)
+
+
+async def test_a_whole_answer_is_made_anew() -> None:
+    """A whole answer of which a backend broke off the middle is made by another, and holds nothing of the first."""
+    async with farm(HALF, GOOD) as site:
+        for number in range(4):
+            assert "Hello" == await site.says(f"{number}")
 
 
 async def test_a_bad_request_is_not_tried_elsewhere() -> None:

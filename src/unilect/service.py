@@ -20,7 +20,7 @@ from unilect.errors import (
     ModelNotFound,
     UnilectError,
 )
-from unilect.events import Progress, Usage
+from unilect.events import Event, Progress, Usage
 from unilect.gateway.metrics import Meter, Metrics
 from unilect.parameters import judge
 from unilect.registry import Lease, Model, Registry
@@ -72,21 +72,27 @@ class Run:
         """
         The events of the answer. Iterate once, inside `aclosing`.
 
-        A backend that fails before it has said anything is followed by the next one.
+        A backend that fails is followed by the next one as long as the client has seen nothing: before the first batch of a
+        stream, and all through a whole answer, which is one batch.
 
         Raises:
             UnilectError: Before the first batch or between batches.
         """
         meter, status, begun = self._meter, CLIENT_LEFT, False
+        streamed, whole = bool(self._request.stream), list[Event]()
         try:
             while True:
                 lease = await self._attempts.next()
+                whole.clear()
                 try:
                     async with aclosing(self._answer(lease)) as batches:
                         async for batch in batches:
-                            begun = begun or not isinstance(batch[0], Progress)
                             meter.see(batch)
-                            yield batch
+                            if streamed:
+                                begun = begun or not isinstance(batch[0], Progress)
+                                yield batch
+                            else:
+                                whole += batch
                     lease.saw(None)
                     break
                 except UnilectError as error:
@@ -95,6 +101,8 @@ class Run:
                         raise
                 finally:
                     lease.release()
+            if whole:
+                yield whole
             status = 200
         except UnilectError as error:
             status = error.status
