@@ -112,7 +112,8 @@ def decode(body: bytes, manners: Manners = OPENAI) -> Question:
             return Question(_older.in_our_words(_raw_decoder.decode(_older.as_prompt(*found))))
         return decode(_older.as_messages(*found), manners)
     echoes = manners.conversation_choices
-    if _older.speaks_alpaca(request):
+    # the first question is quick, and its answer rarely yes
+    if b'"message"' in body and _older.speaks_alpaca(request):
         request, echoes = _older.with_contents(request), True
     request, legacy = _checked(request)
     return Question(request, legacy, request.messages if echoes else ())
