@@ -121,26 +121,24 @@ async def stream(
     Raises:
         UnilectError: As `HttpServer.stream` and `ChunkDecoder.decode`; BackendError when the stream was cut.
     """
-    reader, done = FrameReader(), False
-    gather_s = GATHER_S if decoder.joined else 0.0
-    async with aclosing(server.stream(path, body, gather_s)) as chunks:
-        async for data in chunks:
-            batch: list[Event] = []
+    reader, done, ended, batch = FrameReader(), False, False, list[Event]()
+    async with server.stream(path, body, GATHER_S if decoder.joined else 0.0) as answer:
+        while not ended and (data := await answer.read()):
             try:
                 done = decoder.decode(reader.feed(data), batch) or done
             except UnilectError:
                 if batch:
                     yield batch
                 raise
-            if batch:
+            # some servers leave the connection open after the end, and then it would be silent for too long
+            ended = done and (answer.complete or not server.reuses_connections)
+            if batch and not ended:
                 yield batch
-            if done and not server.reuses_connections:
-                break  # some servers leave the connection open, and then it would be silent for too long
-    batch = []
-    done = decoder.decode(reader.end(), batch) or done
+                batch = []
+    if not done:
+        done = decoder.decode(reader.end(), batch)
     batch.extend(decoder.end(done))
-    if batch:
-        yield batch
+    yield batch
 
 
 def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
