@@ -9,7 +9,7 @@ they would carry prompts and keys elsewhere.
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -98,10 +98,13 @@ class HttpServer:
 
     def stream(self, path: str, body: bytes, gather_s: float = 0.0) -> "EventStream":
         """
-        POST and take the bytes of an event stream as they come: `async with server.stream(...) as answer`.
+        POST and yield the bytes of an event stream as they come.
 
         Args:
             gather_s: How long bytes may be gathered before they are given; see `Connection`.
+
+        Raises:
+            UnilectError: As in `post`; before the first byte when the status is not 200.
         """
         return EventStream(self, self._request("POST", path, body), gather_s)
 
@@ -154,7 +157,7 @@ class HttpServer:
         if (
             reusable
             and self.reuses_connections
-            and connection.is_fresh
+            and connection.is_quiet  # the kernel is asked before the next exchange
             and len(self._idle) < MAX_IDLE
         ):
             self._idle.append(connection)
@@ -204,9 +207,9 @@ async def _body(response: Response) -> bytes:
 
 class EventStream:
     """
-    The answer to one request for a stream, open inside `async with`; leaving it early closes the connection.
+    The bytes of an event stream as they come: an async iterator, to be used inside `aclosing`.
 
-    No generator: those that are opened for each request cost more than their reads.
+    It is no generator, since opening and closing one for each request costs more than its reads.
     """
 
     def __init__(self, server: HttpServer, request: bytes, gather_s: float) -> None:
@@ -216,48 +219,46 @@ class EventStream:
         self._connection: Connection | None = None
         self._response: Response | None = None
 
-    async def __aenter__(self) -> "EventStream":
-        """
-        Send the request, and read the answer's head.
-
-        Raises:
-            UnilectError: As `HttpServer.post`; BackendError where the answer is no event stream.
-        """
-        with translated_errors():
-            connection, response = await self._server.exchange(self._request, self._gather_s)
-            self._connection, self._response = connection, response
-            kind = response.headers.get("content-type", "")
-            if response.status == 200 and kind.startswith("text/event-stream"):
-                return self
-            try:
-                raise_for_answer(response.status, response.headers, await _body(response))
-            finally:
-                self._server.release(connection, response.complete)
-        raise BackendError(
-            "The backend answered a request for a stream with something else "
-            f"({clean(kind.partition(';')[0] or 'no content type')})."
-        )
-
     @property
     def complete(self) -> bool:
         """True once all was read and the connection can serve again: there is nothing to wait for."""
         return self._response is not None and self._response.complete
 
-    async def read(self) -> bytes:
+    def __aiter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> bytes:
         """
-        The bytes that have come, at least one; none at the end.
+        The bytes that have come, at least one.
 
         Raises:
-            UnilectError: The answer broke off.
+            UnilectError: As `HttpServer.stream`.
         """
-        assert self._response is not None, "read inside `async with`"
         with translated_errors():
-            return await self._response.read()
+            response = self._response or await self._open()
+            if data := await response.read():
+                return data
+        raise StopAsyncIteration
 
-    async def __aexit__(self, *error: object) -> None:
+    async def aclose(self) -> None:
         """Give the connection back, or close it where the answer was not read to its end."""
-        assert self._connection is not None and self._response is not None
-        self._server.release(self._connection, self._response.complete)
+        if self._connection is not None:
+            self._server.release(self._connection, self.complete)
+            self._connection = None
+
+    async def _open(self) -> Response:
+        """The answer's head, which must be that of an event stream."""
+        self._connection, response = await self._server.exchange(self._request, self._gather_s)
+        self._response = response
+        kind = response.headers.get("content-type", "")
+        if response.status != 200 or not kind.startswith("text/event-stream"):
+            raise_for_answer(response.status, response.headers, await _body(response))
+            raise BackendError(
+                "The backend answered a request for a stream with something else "
+                f"({clean(kind.partition(';')[0] or 'no content type')})."
+            )
+        return response
 
 
 class translated_errors:  # noqa: N801 - used like a function, and a third as dear as a generator

@@ -85,11 +85,18 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._lost: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._silent_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_quiet(self) -> bool:
+        """True while nothing waits to be read here, and the server has not closed."""
+        return self._lost is None and not self._pieces
 
     @property
     def is_fresh(self) -> bool:
-        """True while nothing waits to be read, here or in the kernel, and the server has not closed: fit for another exchange."""
-        return self._lost is None and not self._pieces and not self._has_unread_bytes()
+        """True where nothing waits in the kernel either: fit for another exchange."""
+        return self.is_quiet and not self._has_unread_bytes()
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -144,6 +151,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The event loop's word that the connection has ended, in order or not."""
         self._lost = exc or EOFError()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._wake()
 
     def _has_unread_bytes(self) -> bool:
@@ -157,13 +167,30 @@ class Connection(asyncio.Protocol):
 
     async def _wait(self, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
-        self._waiter = waiter = loop.create_future()
-        timer = loop.call_later(timeout_s, _expire, waiter)
+        self._waiter = loop.create_future()
+        self._silent_at = loop.time() + timeout_s
+        if self._timer is None:
+            self._timer = loop.call_at(self._silent_at, self._tick)
         try:
-            await waiter
+            await self._waiter
         finally:
-            timer.cancel()
             self._waiter = None
+
+    def _tick(self) -> None:
+        """
+        End a wait that has lasted too long.
+
+        The timer stays while waits come and go, and is set anew only when it fires: one for each wait would cost more than
+        the wait.
+        """
+        self._timer = None
+        if self._waiter is None or self._waiter.done():
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._silent_at:
+            self._waiter.set_exception(Silence())
+        else:
+            self._timer = loop.call_at(self._silent_at, self._tick)
 
     def _wake(self) -> None:
         if self._gathering is not None:
@@ -171,11 +198,6 @@ class Connection(asyncio.Protocol):
             self._gathering = None
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-def _expire(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_exception(Silence())
 
 
 class Response:

@@ -306,7 +306,7 @@ class ChunkDecoder:
         return ToolCallDelta(number, arguments, id or f"call_{number}", function.name or "", index)
 
     def _slow(self, data: bytes) -> tuple[_Chunk, list[Extra | None]]:
-        raw = _json(data)
+        raw = plain_json(data)
         if not isinstance(raw, dict) or "choices" not in raw:
             _raise_if_error(raw)
             raw = raw if isinstance(raw, dict) else {}
@@ -333,7 +333,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _fast = msgspec.json.Decoder(list[_Chunk]).decode
 
 
-def _json(data: bytes) -> Any:
+def plain_json(data: bytes) -> Any:
     """A frame as plain values; halves of characters, which a model that is cut between tokens makes, become U+FFFD."""
     try:
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
