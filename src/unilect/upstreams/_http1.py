@@ -465,11 +465,11 @@ def _many_chunks(data: bytes, at: int, out: list[bytes]) -> int:
     except ProtocolError:
         return at
     if lengths and lengths[-1] == 0:  # the last chunk
-        del sizes[-1], payloads[-1], lengths[-1]
+        del payloads[-1], lengths[-1]
     if lengths != [*map(len, payloads)] or 0 in lengths:
         return at
     out += payloads
-    return at + sum(lengths) + sum(map(len, sizes)) + 4 * len(lengths)
+    return len(data) - len(b"\r\n".join(lines[2 * len(payloads) :]))
 
 
 class _Sizes(dict[bytes, int]):
