@@ -167,3 +167,27 @@ def test_any_bytes_as_head(head: bytes) -> None:
         return
     assert 0 <= status <= 999
     assert all(name == name.strip().lower() for name in headers)
+
+
+payloads = st.lists(
+    st.one_of(st.binary(min_size=1, max_size=200), st.sampled_from([b"\r\n", b"a\r\nb", b"5\r\nhello"])),
+    max_size=40,
+)  # fmt: skip
+
+
+@given(payloads, st.integers(1, 4000), st.integers(0, 20), st.binary(max_size=3))
+def test_many_chunks_at_once(chunks: list[bytes], size: int, at: int, wrong: bytes) -> None:
+    """Chunks that are cut out all at once are those that are cut out one by one, also where a byte is wrong."""
+    stream = b"".join(b"%x\r\n%s\r\n" % (len(c), c) for c in chunks) + b"0\r\n\r\n"
+    stream = stream[:at] + wrong + stream[at + len(wrong) :]
+    outcomes = []
+    for many in (0, len(stream)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("unilect.upstreams._http1._MANY_CHUNKS_BYTES", many)
+            try:
+                pieces = [stream[begin : begin + size] for begin in range(0, len(stream), size)]
+                outcomes.append(decode(pieces))
+            except ProtocolError:
+                outcomes.append((b"broken", False, b""))
+
+    assert outcomes[0] == outcomes[1]

@@ -6,6 +6,7 @@ after one frame's text are remembered, and the frames that follow are cut at the
 """
 
 import re
+from operator import itemgetter
 
 import msgspec
 
@@ -42,8 +43,7 @@ class AlikeFrames:
         while count and not (frames[count - 1].startswith(before) and frames[count - 1].endswith(after)):
             count -= 1
         alike = frames[:count]
-        begin, end = len(before), -len(after)
-        inside = [frame[begin:end] for frame in alike]
+        inside = [*map(itemgetter(slice(len(before), -len(after))), alike)]
         if before + (after + before).join(inside) + after != b"".join(alike):
             return []
         try:

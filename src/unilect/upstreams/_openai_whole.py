@@ -13,7 +13,7 @@ import msgspec
 
 from unilect.errors import BackendError
 from unilect.events import Event
-from unilect.upstreams._openai_wire import DONE, ChunkDecoder, plain_json
+from unilect.upstreams._openai_wire import ChunkDecoder, plain_json
 from unilect.upstreams._sse import FrameReader
 
 
@@ -28,21 +28,23 @@ def decode_whole(body: bytes) -> list[Event]:
     if body.lstrip().startswith(b"data:"):  # some servers know nothing but streams
         reader = FrameReader()
         done = decoder.decode(reader.feed(body) + reader.end(), events)
-    else:
-        done = decoder.decode([_chunk(body), DONE], events)
-    return events + decoder.end(done)
-
-
-def _chunk(body: bytes) -> bytes:
-    """The chunk that says the same as a body; what is no answer stays as it is, and the decoder says so."""
+        return events + decoder.end(done)
     try:
         answer = plain_json(body)
     except BackendError as error:
         raise BackendError("The model's server answered with something that is not JSON.") from error
-    if isinstance(answer, dict) and isinstance(answer.get("choices"), list):
-        choices = [_with_delta(choice, number) for number, choice in enumerate(answer["choices"])]
-        answer = _told(answer) | {"choices": choices}
-    return msgspec.json.encode(answer)
+    decoder.decode([msgspec.json.encode(_chunk(answer))], events)
+    if not isinstance(answer, dict) or answer.get("choices") is None:  # and no error either
+        raise BackendError("The model's server answered with no choices.")
+    return events + decoder.end(done=True)
+
+
+def _chunk(answer: Any) -> Any:
+    """The chunk that says the same as an answer; what is no answer stays as it is, and the decoder says so."""
+    if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
+        return answer
+    choices = [_with_delta(choice, number) for number, choice in enumerate(answer["choices"])]
+    return _told(answer) | {"choices": choices}
 
 
 def _with_delta(choice: Any, number: int) -> Any:
@@ -53,11 +55,14 @@ def _with_delta(choice: Any, number: int) -> Any:
     message = choice.pop("message", None)
     if isinstance(message, dict):
         message = _told(message)
+        if message.get("content") == "":  # in a stream it would not have come at all
+            del message["content"]
         if isinstance(calls := message.get("tool_calls"), list):
             message["tool_calls"] = [
                 {"index": n} | call if isinstance(call, dict) else call
                 for n, call in enumerate(calls)
             ]
+    if message is not None:
         choice["delta"] = message
     return choice
 

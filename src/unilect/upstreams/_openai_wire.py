@@ -155,9 +155,11 @@ class ChunkDecoder:
         Raises:
             UnilectError: A frame is an error, or is no chunk. What came before it has been appended.
         """
-        done = DONE in frames
+        done = bool(frames) and frames[-1] == DONE
         if done:
-            frames = [frame for frame in frames if frame != DONE]
+            frames = frames[:-1]
+        if DONE in frames:  # it is not the last, or it is said twice
+            done, frames = True, [frame for frame in frames if frame != DONE]
         if len(frames) >= _MANY_FRAMES:
             frames = self._alike_texts(frames, into)
         self._each(frames, into)
