@@ -104,7 +104,9 @@ def decoded(frames: list[bytes], size: int, joined: bool = False) -> tuple[list[
     return events, ""
 
 
-@given(st.lists(st.one_of(plain, plain, plain, plain, odd), max_size=40), styles, st.integers(8, 40))
+@given(
+    st.lists(st.one_of(plain, plain, plain, plain, odd), max_size=40), styles, st.integers(8, 40)
+)
 def test_many_frames_at_once(chunks: list[Any], encode: Any, size: int) -> None:
     """Frames that come many at a time give the events that they give one by one, and the same answer when joined."""
     frames = [chunk if isinstance(chunk, bytes) else encode(chunk) for chunk in chunks]

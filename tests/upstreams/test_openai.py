@@ -570,7 +570,9 @@ def lists(*owners: Any) -> bytes:
         ("whole", lists("library"), False),
     ],
 )
-async def test_how_whole_answers_are_asked_for(configured: Any, models: bytes, streams: bool) -> None:
+async def test_how_whole_answers_are_asked_for(
+    configured: Any, models: bytes, streams: bool
+) -> None:
     """A server is asked for whole answers where the operator says so, or where it is one that stops when its client leaves."""
 
     async def script(exchange: Exchange) -> None:
@@ -595,11 +597,11 @@ async def test_how_whole_answers_are_asked_for(configured: Any, models: bytes, s
 
 async def test_a_server_that_is_not_there_yet_is_asked_again() -> None:
     """Where the list of models cannot be had, streams are asked for, and the list is asked for with the next request."""
-    busy = True
+    listed = iter([answer(b"", "503 Busy"), lists("vllm")])
 
     async def script(exchange: Exchange) -> None:
         if exchange.head.startswith(b"GET"):
-            await exchange.send(answer(b"", "503 Busy") if busy else lists("vllm"))
+            await exchange.send(next(listed))
         else:
             await either(exchange)
         exchange.close()
@@ -607,7 +609,7 @@ async def test_a_server_that_is_not_there_yet_is_asked_again() -> None:
     asked = []
     async with scripted(script) as server:
         upstream = OpenAIUpstream(HttpServer(server.url), "m", whole_answers=None)
-        for busy in (True, False):
+        for _ in range(2):
             await upstream.start()
             await events_of(upstream, WANTS_WHOLE)
             asked.append(server.requests[-1].json()["stream"])

@@ -183,7 +183,9 @@ tokens = st.lists(
     min_size=1,
     max_size=2,
 )  # fmt: skip
-extras = st.dictionaries(st.sampled_from(["x", "y"]), st.integers() | st.lists(st.booleans(), max_size=2))
+extras = st.dictionaries(
+    st.sampled_from(["x", "y"]), st.integers() | st.lists(st.booleans(), max_size=2)
+)
 finishes = st.sampled_from(["stop", "length", "tool_calls", "content_filter", "eos"])
 
 

@@ -74,7 +74,9 @@ class Guard:
         self._hosts = _host_names(config)
         self._origins = frozenset(config.allowed_origins)
         self._ids = itertools.count(1)
-        self._random = random.Random()  # seeded by the system, which is not asked again for each request
+        self._random = (
+            random.Random()
+        )  # seeded by the system, which is not asked again for each request
 
     @web.middleware
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:

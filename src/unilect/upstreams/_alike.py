@@ -40,7 +40,9 @@ class AlikeFrames:
         if not before or not frames[0].startswith(before):
             return []
         count = len(frames)
-        while count and not (frames[count - 1].startswith(before) and frames[count - 1].endswith(after)):
+        while count and not (
+            frames[count - 1].startswith(before) and frames[count - 1].endswith(after)
+        ):
             count -= 1
         alike = frames[:count]
         inside = [*map(itemgetter(slice(len(before), -len(after))), alike)]

@@ -32,7 +32,9 @@ def decode_whole(body: bytes) -> list[Event]:
     try:
         answer = plain_json(body)
     except BackendError as error:
-        raise BackendError("The model's server answered with something that is not JSON.") from error
+        raise BackendError(
+            "The model's server answered with something that is not JSON."
+        ) from error
     decoder.decode([msgspec.json.encode(_chunk(answer))], events)
     if not isinstance(answer, dict) or answer.get("choices") is None:  # and no error either
         raise BackendError("The model's server answered with no choices.")
