@@ -12,6 +12,7 @@ from aiohttp import web
 from unilect import openapi
 from unilect.config import Config
 from unilect.dialects import DIALECTS
+from unilect.dialects._manners import MANNERS, Manners
 from unilect.dialects._routes import Route
 from unilect.gateway.guard import Guard
 from unilect.gateway.metrics import Metrics
@@ -33,7 +34,7 @@ def create_app(
         metrics: Where to count; new ones by default.
     """
     service = Service(registry, metrics or Metrics())
-    routes = all_routes(service)
+    routes = all_routes(service, MANNERS[config.dialect])
     guard = Guard(config, public={route.path for route in routes if route.public})
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SERVICE], app[GUARD] = service, guard
@@ -48,11 +49,11 @@ def create_app(
     return app
 
 
-def all_routes(service: Service) -> list[Route]:
+def all_routes(service: Service, manners: Manners = MANNERS["openai"]) -> list[Route]:
     """The routes of every dialect, of every `unilect.dialects` entry point, and our own."""
     modules = [import_module(name) for name in DIALECTS.values()]
     modules += [entry.load() for entry in entry_points(group="unilect.dialects")]
-    routes = [route for module in modules for route in module.routes(service)]
+    routes = [route for module in modules for route in module.routes(service, manners)]
     own = own_routes(service)
     return own + routes + openapi.routes(own + routes)
 

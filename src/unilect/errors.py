@@ -18,9 +18,11 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + MisdirectedRequest            421  a Host that this server does not answer for
     + RateLimited                   429
     + InternalError                 500  a flaw of ours
+    + UnsupportedOperation          501  the backend cannot do what this URL is for
     + BackendError                  502  the backend broke off or answered nonsense
     | + EngineDied                  502  our own engine process ended in mid-answer
     + BackendUnavailable            503  no backend can take the request now
+    | + BackendUnreachable          503  nobody listens where the backend should be
     + BackendTimeout                504  the backend was silent for too long
     ConfigError                          not an answer: a mistake in configuration, told at start
 
@@ -92,6 +94,15 @@ class UnsupportedParameter(InvalidRequest):
     """A parameter that the model's backend does not honour, at a value that would matter."""
 
     code = "unsupported_parameter"
+
+
+class UnsupportedOperation(UnilectError):
+    """The model's backend cannot do what this URL is for."""
+
+    status = 501
+    type = "not_supported_error"
+    code = "unsupported_operation"
+    number = 50001
 
 
 class ContextLengthExceeded(InvalidRequest):
@@ -222,6 +233,12 @@ class BackendUnavailable(UnilectError):
     type = "upstream_error"
     code = "backend_unavailable"
     number = 50005
+
+
+class BackendUnreachable(BackendUnavailable):
+    """No connection to the backend: its address, its network, or it is down."""
+
+    code = "backend_unreachable"
 
 
 class BackendTimeout(UnilectError):

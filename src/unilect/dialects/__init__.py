@@ -1,7 +1,7 @@
 """
 The APIs that clients speak, one file each: a body in, a typed request; events in, bytes out.
 
-`DIALECTS` names the module of each; a module has `routes(service) -> list[Route]`. From outside the tree a dialect is an
+`DIALECTS` names the module of each; a module has `routes(service, manners) -> list[Route]`. From outside the tree a dialect is an
 entry point in the group `unilect.dialects`.
 """
 

@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from unilect.dialects._decode import BodyDecoder, check_free_form
+from unilect.dialects._manners import Manners
 from unilect.dialects._openai import (
     ChunkHead,
     chat_logprobs,
@@ -45,7 +46,7 @@ _TEXT = b'{"index":0,"delta":{"content":'
 _AFTER = b'},"logprobs":null,"finish_reason":null}'
 
 
-def routes(service: Service) -> list[Route]:
+def routes(service: Service, manners: Manners) -> list[Route]:
     """The URLs of this dialect."""
 
     async def create_chat_completion(request: web.Request) -> web.StreamResponse:

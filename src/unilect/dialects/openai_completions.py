@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from unilect.dialects._decode import BodyDecoder, listed
+from unilect.dialects._manners import Manners
 from unilect.dialects._openai import (
     ChunkHead,
     encode_json,
@@ -37,7 +38,7 @@ _decoder = BodyDecoder(CompletionRequest)
 MAX_CHOICES = 128  # prompts x n of one request
 
 
-def routes(service: Service) -> list[Route]:
+def routes(service: Service, manners: Manners) -> list[Route]:
     """The URLs of this dialect."""
 
     async def create_completion(request: web.Request) -> web.StreamResponse:

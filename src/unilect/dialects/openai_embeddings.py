@@ -14,6 +14,7 @@ from array import array
 from aiohttp import web
 
 from unilect.dialects._decode import BodyDecoder, listed
+from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json, ignored_object
 from unilect.dialects._routes import Route, both
 from unilect.errors import InvalidRequest
@@ -26,7 +27,7 @@ _decoder = BodyDecoder(EmbeddingRequest)
 MAX_INPUTS = 2048  # OpenAI's own limit
 
 
-def routes(service: Service) -> list[Route]:
+def routes(service: Service, manners: Manners) -> list[Route]:
     """The URLs of this dialect."""
 
     async def create_embedding(request: web.Request) -> web.StreamResponse:

@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json
 from unilect.dialects._routes import Route, both
 from unilect.parameters import ACCEPTED
@@ -19,7 +20,7 @@ from unilect.service import Service
 from unilect.streaming import REQUEST_ID
 
 
-def routes(service: Service) -> list[Route]:
+def routes(service: Service, manners: Manners) -> list[Route]:
     """The URLs of this dialect."""
 
     async def list_models(request: web.Request) -> web.StreamResponse:

@@ -18,6 +18,7 @@ from unilect.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
+    BackendUnreachable,
     ConfigError,
     ContextLengthExceeded,
     InvalidRequest,
@@ -294,8 +295,8 @@ def _translated(error: BaseException) -> UnilectError | None:
     return None
 
 
-def _unreachable() -> BackendUnavailable:
-    return BackendUnavailable(
+def _unreachable() -> BackendUnreachable:
+    return BackendUnreachable(
         "The model's server cannot be reached. Try again, or ask its operator.", retry_after_s=1
     )
 

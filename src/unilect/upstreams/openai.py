@@ -11,14 +11,20 @@ Source: https://platform.openai.com/docs/api-reference
 import asyncio
 import base64
 from array import array
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 
 from unilect.backend import Batches, Capabilities
-from unilect.errors import BackendError, BackendUnavailable, UnilectError
+from unilect.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidRequest,
+    UnilectError,
+    UnsupportedOperation,
+)
 from unilect.events import Event
 from unilect.requests import (
     ChatRequest,
@@ -121,6 +127,11 @@ class OpenAIUpstream:
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """OpenAI's API has no such call."""
         raise _no_call("count tokens")
+
+    async def check(self) -> None:
+        """The list of models costs a server least; any answer that is not a failure will do."""
+        with suppress(InvalidRequest):
+            await self._server.get("/models")
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -265,7 +276,9 @@ def _whole_answers(models: list[_Model]) -> Literal["stream", "whole"]:
 
 
 def _no_call(what: str) -> UnilectError:
-    return BackendError(f"An OpenAI server has no call to {what}.")
+    return UnsupportedOperation(
+        f"The model's server speaks OpenAI's API, which has no call to {what}."
+    )
 
 
 def backend(place: Place) -> OpenAIUpstream:
