@@ -8,13 +8,14 @@ they would carry prompts and keys elsewhere.
 
 import math
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from unilect.config import ModelConfig
 from unilect.errors import (
     BackendError,
     BackendTimeout,
@@ -51,6 +52,7 @@ class HttpServer:
         socket_path: The unix socket that it listens on, instead of the URL's host.
         timeout_s: The longest silence before and between the bytes of an answer.
         reuse_connections: Keep connections open between requests.
+        raise_for: Turns an error answer (status, headers, body) into our error; `raise_for_answer` where it is left out.
 
     Attributes:
         reuses_connections: As given.
@@ -67,6 +69,7 @@ class HttpServer:
         socket_path: str | None = None,
         timeout_s: float = 300.0,
         reuse_connections: bool = False,
+        raise_for: Callable[[int, Mapping[str, str], bytes], None] | None = None,
     ) -> None:
         try:
             url = urlsplit(base.rstrip("/"))
@@ -80,6 +83,7 @@ class HttpServer:
         self._path = url.path
         self._timeout_s = timeout_s
         self.reuses_connections = reuse_connections
+        self._raise_for = raise_for or raise_for_answer
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._head = _head(url.netloc.rpartition("@")[2], headers or {}, reuse_connections)
@@ -115,7 +119,7 @@ class HttpServer:
             try:
                 kind = response.headers.get("content-type", "")
                 if response.status != 200 or not kind.startswith("text/event-stream"):
-                    raise_for_answer(response.status, response.headers, await _body(response))
+                    self._raise_for(response.status, response.headers, await _body(response))
                     raise BackendError(
                         "The backend answered a request for a stream with something else "
                         f"({clean(kind.partition(';')[0] or 'no content type')})."
@@ -136,7 +140,7 @@ class HttpServer:
             connection, response = await self._exchange(request)
             try:
                 answer = await _body(response)
-                raise_for_answer(response.status, response.headers, answer)
+                self._raise_for(response.status, response.headers, answer)
                 return answer
             finally:
                 self._release(connection, response.complete)
@@ -184,6 +188,14 @@ class HttpServer:
             len(body),
             body,
         )
+
+
+def key_headers(config: ModelConfig) -> dict[str, str]:
+    """The header that carries the key of an upstream, where it has one."""
+    if config.api_key is None:
+        return {}
+    bearer = config.api_key_header.lower() == "authorization"
+    return {config.api_key_header: f"Bearer {config.api_key}" if bearer else config.api_key}
 
 
 def _head(host: str, headers: Mapping[str, str], reuse: bool) -> bytes:
