@@ -118,6 +118,8 @@ _Queue: TypeAlias = "asyncio.Queue[tuple[_Part, list[Event] | Exception | None]]
 
 async def _merge(backend: Backend, parts: list[_Part]) -> Batches:
     """All parts at once, their batches as they come; the usage is added up, a shared prompt counted once."""
+    for part in parts[1:]:  # the ids of the first prompt are told, once
+        part.request = part.request.changed(tokenize=None)
     queue: _Queue = asyncio.Queue(_QUEUE_BATCHES)
     tasks = [asyncio.create_task(_feed(backend, part, queue)) for part in parts]
     usages: dict[int, Usage] = {}

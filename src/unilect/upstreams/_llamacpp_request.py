@@ -204,9 +204,14 @@ def _logit_bias(given: Mapping[str, float | bool]) -> list[list[Any]]:
         InvalidRequest: A key is no token id, or a value is true.
     """
     for token, value in given.items():
-        if not token.isdecimal() or len(token) > 10 or value is True:
+        if not token.isdecimal() or len(token) > 10:
             raise InvalidRequest(
-                f"`logit_bias` has {token[:30]!r}: {str(value).lower()}; keys are token ids, as texts, and values are numbers or false.",
+                f"`logit_bias` has the key {token[:30]!r}; keys are token ids, as texts.",
+                param="logit_bias",
+            )
+        if value is True:
+            raise InvalidRequest(
+                f"`logit_bias` has true for the token {token}; values are numbers, or false to forbid it.",
                 param="logit_bias",
             )
     return [[int(token), value] for token, value in given.items()]

@@ -10,11 +10,13 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 
 import math
 from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
+from unilect.backend import Batches
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
@@ -27,6 +29,7 @@ from unilect.events import (
     Extra,
     Finish,
     FinishReason,
+    Opaque,
     Progress,
     TextDelta,
     TokenLogprob,
@@ -270,6 +273,17 @@ def _token(told: _Alternative) -> TokenLogprob:
 
 def _log(probability: float | None) -> float:
     return math.log(probability) if probability else NO_PROBABILITY
+
+
+async def with_prompt_tokens(batches: Batches, ids: list[int]) -> Batches:
+    """An answer that tells the ids of its prompt as `promptToken`, with its first piece."""
+    told: list[Event] = [Opaque(Extra({"promptToken": ids}), 0)]
+    async with aclosing(batches):
+        async for batch in batches:
+            if told and not isinstance(batch[-1], Progress):
+                batch = told + [event for event in batch if not isinstance(event, Progress)]
+                told = []
+            yield batch
 
 
 def raise_told(data: Raw) -> None:

@@ -28,7 +28,7 @@ from unilect.errors import (
     UnilectError,
     UnsupportedOperation,
 )
-from unilect.events import Event, Extra, Opaque, Progress
+from unilect.events import Event
 from unilect.parameters import refusal
 from unilect.requests import (
     ChatRequest,
@@ -42,7 +42,7 @@ from unilect.templates import ChatTemplate, find
 from unilect.upstreams import _llamacpp_request as wire
 from unilect.upstreams._http import HttpServer, key_headers, too_long
 from unilect.upstreams._llamacpp_request import OF_2023, OF_2025, Generation
-from unilect.upstreams._llamacpp_wire import Busy, FrameDecoder, raise_for
+from unilect.upstreams._llamacpp_wire import Busy, FrameDecoder, raise_for, with_prompt_tokens
 from unilect.upstreams._sse import FrameReader
 from unilect.upstreams.openai import decode_embeddings
 
@@ -53,7 +53,7 @@ _SPARE = 2  # tokens that may come before a text: a begin of sequence, a blank
 _T = TypeVar("_T")
 
 
-class _Settings(Struct):
+class _Settings(Struct, frozen=True):
     n_ctx: int | None = None
 
 
@@ -117,15 +117,14 @@ class LlamaCppUpstream:
         try:
             prompt, images = self._prompt(request)
             path, body = await self._body(request, prompt, images)
-            told = await self._told(request, prompt)
             decoder = FrameDecoder(
                 not request.stream, wire.top_logprobs(request), wire.wants_tokens(request)
             )
-            async with aclosing(self._stream(path, body, decoder)) as batches:
+            answer = self._stream(path, body, decoder)
+            if request.tokenize:
+                answer = with_prompt_tokens(answer, await self._ids(prompt))
+            async with aclosing(answer) as batches:
                 async for batch in batches:
-                    if told and not isinstance(batch[0], Progress):
-                        batch = [*told, *batch]
-                        told = []
                     yield batch
         except Busy:
             raise
@@ -246,12 +245,8 @@ class LlamaCppUpstream:
         body = wire.body(request, self._generation, stop, room) | fields | self._model
         return path, msgspec.json.encode(body)
 
-    async def _told(self, request: ChatRequest | CompletionRequest, prompt: Prompt) -> list[Event]:
-        """The ids of the prompt, where the client asked for them with `tokenize`."""
-        if not request.tokenize:
-            return []
-        ids = prompt if isinstance(prompt, list) else await self.tokenize(prompt)
-        return [Opaque(Extra({"promptToken": ids}), 0)]
+    async def _ids(self, prompt: Prompt) -> list[int]:
+        return prompt if isinstance(prompt, list) else await self.tokenize(prompt)
 
     async def _room(self, prompt: Prompt, limit: int | None) -> int | None:
         """
