@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from unilect.backend import Backend, Batches
 from unilect.errors import InvalidRequest
-from unilect.events import Choice, Event, Finish, Fold, Progress, TextDelta, Usage
+from unilect.events import Choice, Event, Extra, Finish, Fold, Opaque, Progress, TextDelta, Usage
 from unilect.parameters import refusal
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
 
@@ -184,7 +184,7 @@ async def _best(
             folding.add(batch)
     answer = folding.answer()
     n, best_of = request.n or 1, request.best_of or 1
-    events: list[Event] = []
+    events: list[Event] = [Opaque(Extra(answer.extra), 0)] if answer.extra else []
     for number in range(len(texts)):
         candidates = answer.choices[number * best_of : (number + 1) * best_of]
         candidates.sort(key=_mean_logprob, reverse=True)

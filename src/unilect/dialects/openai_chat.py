@@ -196,7 +196,7 @@ class ChatEncoder:
         index = event.index or 0
         if index not in self._begun:
             self._begun.add(index)
-            first = more if isinstance(event, Opaque) else None
+            first, more = (more, None) if isinstance(event, Opaque) else (None, more)
             frames.append(self._chunk.frame(b'{"index":%d,' % index + _FIRST, first))
             if extra is not None and first and not (extra.choice or extra.delta):
                 return

@@ -43,7 +43,8 @@ _SAME_NAME = (
     "grammar",
     "ignore_eos",
 )
-_KNOWN = frozenset(ChatRequest.__struct_fields__) | frozenset(CompletionRequest.__struct_fields__)
+_FIELDS = (*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__)
+_KNOWN = frozenset(_FIELDS) - {"wire"}  # a client's field of that name is unknown like any other
 _OWN = frozenset(
     {"api_key", "n_keep", "slot_id", "id_slot"}
 )  # secrets, and what is put right below

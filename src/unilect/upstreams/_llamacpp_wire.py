@@ -41,7 +41,7 @@ _BUSY_RETRY_S = 1.0
 NO_PROBABILITY = -9999.0  # OpenAI's figure for a token that is not among the likeliest
 _FINISHES: dict[str, FinishReason] = {"eos": "stop", "word": "stop", "limit": "length"}
 #: What of a last frame becomes events, or is no client's business.
-_TOLD = frozenset({"content", "completion_probabilities", "model"})
+_TOLD = frozenset({"content", "completion_probabilities", "tokens", "model"})
 
 
 class Busy(BackendUnavailable):
