@@ -131,7 +131,7 @@ class NativeEncoder:
             for name, twin in ((one, other), (other, one)):
                 if name in told:
                     told.setdefault(twin, told[name])
-        return told | {"model": self._model}
+        return told | {"model": self._model, "stream": bool(self._request.stream)}
 
     def _timings(self, usage: Usage) -> dict[str, Any]:
         """As seen from here; a whole answer is not seen to begin, so all of its time counts for the answer."""

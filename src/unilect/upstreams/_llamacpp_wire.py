@@ -93,7 +93,7 @@ class _Frame(Struct, gc=False):
     tokens: list[int] | None = None
     completion_probabilities: list[_Probability] | None = None
     prompt_progress: _Progress | None = None
-    error: Raw | None = None
+    error: Any = None
     multimodal: bool | None = None
     # of the last frame
     stop_type: str | None = None
@@ -286,14 +286,13 @@ async def with_prompt_tokens(batches: Batches, ids: list[int]) -> Batches:
             yield batch
 
 
-def raise_told(data: Raw) -> None:
+def raise_told(error: Any) -> None:
     """
     Raise the error that a frame tells, as `error: {...}` or as data.
 
     Raises:
         UnilectError: In any case.
     """
-    error: Any = msgspec.json.decode(data)
     if isinstance(error, str):
         error = {"message": error}
     if not isinstance(error, dict):
