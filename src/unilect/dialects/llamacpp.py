@@ -327,7 +327,10 @@ def _logit_bias(given: Any) -> dict[str, float | bool] | None:
 def _is_neutral(name: str, raw: Raw) -> bool:
     if name not in _NEUTRAL:
         return bytes(raw) == b"null"
-    return msgspec.json.decode(raw) in (None, *_NEUTRAL[name])
+    try:
+        return msgspec.json.decode(raw) in (None, *_NEUTRAL[name])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False  # such as 1e999, which is told where it matters
 
 
 def _json(request: web.Request, body: Any, asked: Request | None = None) -> web.Response:
