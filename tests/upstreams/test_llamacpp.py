@@ -12,7 +12,7 @@ import pytest
 from appserver import serving
 from engine import answer, chat, completion, events_of
 from llama_server import CONTEXT, llama_server
-from scripted import Scripted, frames, scripted, stream_of
+from scripted import Scripted, frames, says, scripted, stream_of
 from unilect.config import ModelConfig
 from unilect.errors import (
     BackendError,
@@ -323,7 +323,7 @@ async def test_an_answer_that_breaks(broken: bytes) -> None:
         await running.start()
 
     assert [TextDelta("a")] == got
-    assert b"GET /health" == server.requests[1].head[:11]
+    assert b"GET /props" == server.requests[1].head[:10]
 
 
 async def test_a_parser_that_throws() -> None:
@@ -454,6 +454,28 @@ def test_a_template_that_is_none() -> None:
         upstream("http://h", chat_template="chatmll")
 
 
+@pytest.mark.parametrize(
+    "template", ["/etc/hostname", "tests/wires.py", "{% if %}", "no such name"]
+)
+async def test_a_servers_template_that_cannot_be_read(template: str) -> None:
+    """A server's template is Jinja or a name and never a file of this machine; else it is told at start."""
+    props = msgspec.json.encode(
+        {"default_generation_settings": {"n_ctx": 512}, "chat_template": template}
+    )
+    async with scripted(says(b"HTTP/1.1 200 OK\r\n\r\n" + props)) as server:
+        with pytest.raises(BackendError, match="chat_template"):
+            await upstream(f"http://127.0.0.1:{server.port}").start()
+
+
+async def test_embeddings_that_are_too_long() -> None:
+    """A text that is longer than the context is refused before it is sent."""
+    async with playing("powerinfer") as (running, _):
+        with pytest.raises(ContextLengthExceeded) as raised:
+            await running.embed(EmbeddingRequest(input=[[5] * 512]))
+
+    assert "input" == raised.value.param
+
+
 async def test_a_server_that_is_another() -> None:
     """A server that speaks something else is told as such at start."""
     told = b"HTTP/1.1 404 Not Found\r\n\r\nFile Not Found"
@@ -486,7 +508,7 @@ async def test_a_server_that_loads() -> None:
         await asyncio.gather(running.start(), running.start())
 
     assert 512 == running.capabilities.context
-    assert 1 + 3 == len(server.requests)
+    assert 1 + 2 == len(server.requests)
 
 
 async def test_check() -> None:
@@ -505,6 +527,17 @@ async def test_the_ids_of_a_prompt() -> None:
 
     assert [403, 407, 261, 378] == whole.extra["promptToken"]
     assert {"content": server.requests[1].json()["prompt"]} == server.requests[0].json()
+
+
+async def test_a_model_without_a_gap(url: str) -> None:
+    """That a model cannot fill a gap is learned from its first refusal, and told with its abilities."""
+    running = upstream(url)
+    await running.start()
+    before = running.capabilities.parameters["suffix"]
+    with pytest.raises(UnsupportedParameter):
+        await events_of(running.generate(completion("a", suffix="b")))
+
+    assert ("native", "refused") == (before, running.capabilities.parameters["suffix"])
 
 
 async def test_infill() -> None:

@@ -12,6 +12,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
 import asyncio
+import logging
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from unilect.errors import (
     BackendError,
     BackendUnavailable,
     ConfigError,
+    ContextLengthExceeded,
     InvalidRequest,
     RouteNotFound,
     UnilectError,
@@ -38,16 +40,16 @@ from unilect.requests import (
     Prompt,
 )
 from unilect.sources import Place
-from unilect.templates import ChatTemplate, find
+from unilect.templates import ChatTemplate, find, names
 from unilect.upstreams import _llamacpp_request as wire
 from unilect.upstreams._http import HttpServer, key_headers, too_long
 from unilect.upstreams._llamacpp_request import OF_2023, OF_2025, Generation
 from unilect.upstreams._llamacpp_wire import Busy, FrameDecoder, raise_for, with_prompt_tokens
 from unilect.upstreams._sse import FrameReader
-from unilect.upstreams.openai import decode_embeddings
+from unilect.upstreams.openai import GATHER_S, decode_embeddings
 
+log = logging.getLogger("unilect")
 TEMPLATE_OF_2023 = "oai-like-2023"
-GATHER_S = 0.005
 _EMBEDDINGS_AT_ONCE = 4
 _SPARE = 2  # tokens that may come before a text: a begin of sequence, a blank
 _T = TypeVar("_T")
@@ -138,6 +140,7 @@ class LlamaCppUpstream:
 
         async def one(text: Prompt) -> Embeddings:
             async with places:
+                await self._check_input(text)
                 return await (self._embed_2023(text) if self._of_2023 else self._embed_2025(text))
 
         try:
@@ -189,37 +192,33 @@ class LlamaCppUpstream:
             BackendUnavailable: It is still loading, or cannot be reached.
             BackendError: It is none of llama.cpp's.
         """
-        self._generation = OF_2025
-        try:
-            await self._server.get("/health")
-        except RouteNotFound:
-            self._generation = OF_2023
         try:
             props = _decoded(await self._server.get("/props"), _Props)
-            settings = props.default_generation_settings
-            if self._of_2023:
+            settings, generation = props.default_generation_settings, OF_2025
+            if settings.n_ctx is None and not await self._has_health():
+                generation = OF_2023
                 settings = _decoded(await self._server.get("/model.json"), _Settings)
         except RouteNotFound as error:
             raise BackendError(
                 "The model's server does not speak llama.cpp's native protocol at this URL: it has no /props."
             ) from error
+        if self._given is None and props.chat_template:
+            self._template = _theirs(props.chat_template)
+            begin = await self._post("/tokenize", {"content": "", "add_special": True}, _Tokens)
+            # where the server does not begin the text itself, the template does
+            bos = "" if begin.tokens else props.bos_token
+            self._tokens = {"bos_token": bos, "eos_token": props.eos_token}
+        self._generation = generation
         self._marker = None if self._of_2023 else props.media_marker
         self._sees = None if self._of_2023 else bool(props.modalities.get("vision"))
-        if self._given is None and props.chat_template:
-            await self._learn_template(props)
-        self.capabilities = _capabilities(self._generation, settings.n_ctx, self._sees is not False)
+        self.capabilities = _capabilities(generation, settings.n_ctx, self._sees is not False)
 
-    async def _learn_template(self, props: _Props) -> None:
-        """The server's own template; it writes the begin of the text itself where the server does not."""
+    async def _has_health(self) -> bool:
         try:
-            self._template = find(props.chat_template)
-        except ConfigError as error:
-            raise BackendError(
-                "The model's server has a chat template that cannot be read here; set `chat_template`."
-            ) from error
-        begin = await self._post("/tokenize", {"content": "", "add_special": True}, _Tokens)
-        bos = "" if begin.tokens else props.bos_token
-        self._tokens = {"bos_token": bos, "eos_token": props.eos_token}
+            await self._server.get("/health")
+        except RouteNotFound:
+            return False
+        return True
 
     def _prompt(self, request: ChatRequest | CompletionRequest) -> tuple[Prompt, list[str]]:
         """The prompt as the model reads it, and its images as base64."""
@@ -265,6 +264,13 @@ class LlamaCppUpstream:
         if count >= context:
             raise too_long(count, context)
         return max(1, context - count - _SPARE) if counts else context
+
+    async def _check_input(self, text: Prompt) -> None:
+        try:
+            await self._room(text, 0)
+        except ContextLengthExceeded as error:
+            error.param = "input"
+            raise
 
     async def _count(self, prompt: Prompt) -> int:
         """The tokens of a prompt, with what the server puts before it; one of 2023 does not say that."""
@@ -327,6 +333,8 @@ class LlamaCppUpstream:
     def _cannot(self, path: str) -> UnilectError:
         """The error for a URL that the server does not have or not do."""
         if path == "/infill":
+            parameters = {**self.capabilities.parameters, "suffix": "refused"}
+            self.capabilities = msgspec.structs.replace(self.capabilities, parameters=parameters)
             return refusal("suffix", "its model has no tokens to fill in a gap")
         if self._of_2023:
             return Busy()  # it has the URL, and says so of every error
@@ -341,7 +349,6 @@ class LlamaCppUpstream:
 
     async def _embed_2023(self, text: Prompt) -> Embeddings:
         """A server that was not started for embeddings gives zeros, and a busy one no vector, both as if nothing were."""
-        await self._room(text, 0)
         answer = await self._post("/embedding", {"content": text}, _Embedding)
         if answer.embedding is None:
             raise Busy
@@ -363,6 +370,25 @@ def _capabilities(
         max_in_flight=generation.max_in_flight,
         context=context,
         vision=vision,
+    )
+
+
+def _theirs(template: str) -> ChatTemplate:
+    """
+    A server's own template: Jinja or a format's name, and never a path, for that would be one of this machine.
+
+    Raises:
+        BackendError: It is neither.
+    """
+    try:
+        if "{" in template:
+            return ChatTemplate(template)
+        if template in names():
+            return find(template)
+    except ConfigError as error:
+        log.warning("%s", error)
+    raise BackendError(
+        "The model's server has a chat template that cannot be read here; set `chat_template`."
     )
 
 
