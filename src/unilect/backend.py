@@ -85,5 +85,13 @@ class Backend(Protocol):
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read for this request."""
 
+    async def check(self) -> None:
+        """
+        See whether a started backend is well, without work for its model.
+
+        Raises:
+            UnilectError: It is not.
+        """
+
     async def aclose(self) -> None:
         """Stop, and leave nothing behind. Idempotent."""
