@@ -27,6 +27,7 @@ from unilect.errors import (
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import EmbeddingRequest
 from unilect.sources import Place
+from unilect.upstreams import llamacpp
 from unilect.upstreams._llamacpp_wire import Busy
 from unilect.upstreams.llamacpp import LlamaCppUpstream, backend
 from wires import replay
@@ -292,8 +293,9 @@ async def test_a_prompt_that_is_too_long_is_never_sent() -> None:
         b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\n\r\nFile Not Found",
     ],
 )
-async def test_a_busy_server(busy: bytes) -> None:
-    """A server without a free slot is unavailable, to be asked again soon; it is still the server that it was."""
+async def test_a_busy_server(busy: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server without a free slot is asked a few times, then unavailable; it is still the server that it was."""
+    monkeypatch.setattr(llamacpp, "BUSY_PAUSES_S", (0.0, 0.0))
     async with playing("powerinfer", completion=busy) as (running, server):
         with pytest.raises(BackendUnavailable) as raised:
             await events_of(running.generate(completion(max_tokens=1)))
@@ -301,7 +303,26 @@ async def test_a_busy_server(busy: bytes) -> None:
 
     assert 1 == raised.value.retry_after_s
     assert isinstance(raised.value, Busy)
-    assert 1 == len(server.requests)
+    assert 3 == len(server.requests)
+
+
+async def test_a_slot_that_becomes_free() -> None:
+    """A server whose slot is given free late answers all the same, and nothing is told twice."""
+    play, refusals = replay("powerinfer"), [stream_of(b"")]
+
+    async def script(exchange: Any) -> None:
+        if refusals and exchange.head.startswith(b"POST /completion "):
+            await exchange.send(refusals.pop())
+            exchange.close()
+        else:
+            await play(exchange)
+
+    async with scripted(script) as server:
+        running = upstream(f"http://127.0.0.1:{server.port}")
+        await running.start()
+        whole = await answer(running.generate(completion(max_tokens=4)))
+
+    assert ", there was a little" == whole.choices[0].text
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,7 @@ class FrameDecoder:
     Attributes:
         joined: As given.
         done: The last frame has come.
+        begun: Any frame has come.
         multimodal: Whether the server sees images, where it says so.
     """
 
@@ -130,7 +131,7 @@ class FrameDecoder:
         self.joined = joined
         self.done = False
         self.multimodal: bool | None = None
-        self._begun = False
+        self.begun = False
         self._top_logprobs = top_logprobs
         self._tokens = tokens
 
@@ -167,7 +168,7 @@ class FrameDecoder:
         """
         if self.done:
             return
-        if not self._begun:
+        if not self.begun:
             raise Busy
         raise BackendError("The model's server ended its answer before it was finished.")
 
@@ -191,7 +192,7 @@ class FrameDecoder:
             else:
                 _flush(texts, into)
                 self._other(frame, frames[number], into)
-            self._begun = True
+            self.begun = True
             self.multimodal = frame.multimodal if self.multimodal is None else self.multimodal
         _flush(texts, into)
 

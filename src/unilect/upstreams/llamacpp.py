@@ -50,6 +50,8 @@ from unilect.upstreams.openai import GATHER_S, decode_embeddings
 
 log = logging.getLogger("unilect")
 TEMPLATE_OF_2023 = "oai-like-2023"
+#: A server of 2023 gives the slot of a client that has left free with its next token, and refuses whoever comes before that.
+BUSY_PAUSES_S = (0.1, 0.3, 1.0)
 _EMBEDDINGS_AT_ONCE = 4
 _SPARE = 2  # tokens that may come before a text: a begin of sequence, a blank
 _T = TypeVar("_T")
@@ -119,15 +121,23 @@ class LlamaCppUpstream:
         try:
             prompt, images = self._prompt(request)
             path, body = await self._body(request, prompt, images)
-            decoder = FrameDecoder(
-                not request.stream, wire.top_logprobs(request), wire.wants_tokens(request)
-            )
-            answer = self._stream(path, body, decoder)
-            if request.tokenize:
-                answer = with_prompt_tokens(answer, await self._ids(prompt))
-            async with aclosing(answer) as batches:
-                async for batch in batches:
-                    yield batch
+            ids = await self._ids(prompt) if request.tokenize else None
+            for pause_s in (*BUSY_PAUSES_S, None):
+                decoder = FrameDecoder(
+                    not request.stream, wire.top_logprobs(request), wire.wants_tokens(request)
+                )
+                answer = self._stream(path, body, decoder)
+                if ids is not None:
+                    answer = with_prompt_tokens(answer, ids)
+                try:
+                    async with aclosing(answer) as batches:
+                        async for batch in batches:
+                            yield batch
+                    return
+                except Busy:
+                    if decoder.begun or pause_s is None:
+                        raise
+                    await asyncio.sleep(pause_s)
         except Busy:
             raise
         except (BackendError, BackendUnavailable):
