@@ -570,3 +570,28 @@ async def test_infill() -> None:
     assert [TextDelta("x"), Finish("stop")] == [events[0], Finish(events[1].reason)]  # type: ignore[union-attr]
     assert ("a", "b") == (asked(server)["input_prefix"], asked(server)["input_suffix"])
     assert "prompt" not in asked(server)
+
+
+async def test_one_at_a_time() -> None:
+    """A server of 2023 is asked for one answer at a time, also where a request wants several."""
+    play, under_way, most = replay("powerinfer"), 0, 0
+
+    async def script(exchange: Any) -> None:
+        nonlocal under_way, most
+        under_way += exchange.head.startswith(b"POST /completion ")
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        await play(exchange)
+        under_way -= exchange.head.startswith(b"POST /completion ")
+
+    async with scripted(script) as server:
+        async with serving(upstream(f"http://127.0.0.1:{server.port}")) as app:
+
+            async def ask() -> int:
+                async with app.chat(n=3, max_tokens=4, stream=False) as response:
+                    return len((await response.json())["choices"])
+
+            assert [3, 3, 3] == await asyncio.gather(ask(), ask(), ask())
+
+    assert 1 == most
+    assert 9 == sum(r.head.startswith(b"POST /completion ") for r in server.requests)
