@@ -111,6 +111,8 @@ class LlamaCppUpstream:
 
     async def start(self) -> None:
         """Learn what the server is; see `Backend`."""
+        if self._learned:
+            return
         async with self._learning:
             if not self._learned:
                 await self._learn()
@@ -212,6 +214,7 @@ class LlamaCppUpstream:
             raise BackendError(
                 "The model's server does not speak llama.cpp's native protocol at this URL: it has no /props."
             ) from error
+        self._template, self._tokens = self._given or find(TEMPLATE_OF_2023), {}
         if self._given is None and props.chat_template:
             self._template = _theirs(props.chat_template)
             begin = await self._post("/tokenize", {"content": "", "add_special": True}, _Tokens)
