@@ -83,6 +83,8 @@ _PARAMETERS: dict[str, Support] = {
     "audio": "refused",
     "prediction": "refused",
     "web_search_options": "refused",
+    "num_beams": "refused",
+    "use_beam_search": "refused",
     # of the server's own: they change it for others, write where they should not, or hide what is needed of an answer
     "system_prompt": "refused",
     "n_discard": "refused",
