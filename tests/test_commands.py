@@ -102,7 +102,7 @@ def test_start_screen(url: str, base: str) -> None:
 def test_start_screen_with_keys() -> None:
     """The start screen never shows a key."""
     config = Config(api_keys=["sk-secret"], models={"m": ModelConfig(), "n": ModelConfig()})
-    screen = start_screen("http://127.0.0.1:8000", config)
+    screen = start_screen("http://127.0.0.1:8000", config, models=list(config.models))
 
     assert "sk-secret" not in screen
     assert "$UNILECT_API_KEY" in screen

@@ -59,12 +59,13 @@ def _serve(settings: Config) -> None:
 
     progress = Progress()
 
-    def started(urls: list[str]) -> None:
-        progress.stop()
-        print(start_screen(urls[0], settings, urls[1:]), flush=True)
-
     def run() -> None:
         registry = sources.registry(settings, progress.show)
+
+        def started(urls: list[str]) -> None:
+            progress.stop()
+            print(start_screen(urls[0], settings, urls[1:], list(registry.models)), flush=True)
+
         try:
             http.run(settings, registry, started)
         finally:
@@ -93,6 +94,8 @@ def merged(
             name, source = sources.named(argument, tables)
             others = tables[name].sources if name in tables else []
             tables[name] = ModelConfig(source=[*others, source] if others else source)
+        if sources.ALL in tables:
+            tables["all"] = msgspec.structs.replace(tables.pop(sources.ALL), model=sources.ALL)
     flags = {name: value for name, value in engine.items() if value is not None}
     if flags:
         tables = tables or {sources.DEMO: ModelConfig()}
@@ -102,9 +105,12 @@ def merged(
     return merged
 
 
-def start_screen(url: str, config: Config, further: Sequence[str] = ()) -> str:
+def start_screen(
+    url: str, config: Config, further: Sequence[str] = (), models: Sequence[str] = ()
+) -> str:
     """One screen: where it listens, what it serves, and how to call it."""
-    names = list(config.models) or [sources.DEMO]
+    names = list(models) or [sources.DEMO]
+    every = [one.sources[0] for one in config.models.values() if one.model == sources.ALL]
     base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
     key = "$UNILECT_API_KEY" if config.api_keys else "none"
     header = f' -H "Authorization: Bearer {key}"' if config.api_keys else ""
@@ -124,6 +130,7 @@ def start_screen(url: str, config: Config, further: Sequence[str] = ()) -> str:
             for other, each in zip(further, configuration.each_listener(config)[1:], strict=False)
         ),
         f"models: {', '.join(names)}",
+        *(f"        and whatever {source} has" for source in every),
         "",
         f"  curl {base}/v1/chat/completions{header} -d {shlex.quote(body)}",
         "",

@@ -15,6 +15,7 @@ from types import ModuleType
 import uvloop
 
 from unilect.config import Config
+from unilect.discovery import Discovery
 from unilect.errors import ConfigError, UnilectError
 from unilect.registry import Registry
 
@@ -38,10 +39,11 @@ def run(
 
 async def serve(config: Config, registry: Registry, on_start: Callable[[list[str]], None]) -> None:
     """As `run`, in a running loop."""
-    stop = _Signals()
+    stop, discovery = _Signals(), Discovery(config, registry)
     try:
         importing = asyncio.ensure_future(asyncio.to_thread(_import_listener))
         await _start_models(config, registry, stop)
+        await discovery.start()
         listener = (await importing).Listener(config, registry)
         try:
             on_start(await listener.listen())
@@ -51,6 +53,7 @@ async def serve(config: Config, registry: Registry, on_start: Callable[[list[str
         finally:
             await listener.aclose()
     finally:
+        await discovery.aclose()
         await registry.aclose()
         stop.ignore()
 

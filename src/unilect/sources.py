@@ -8,7 +8,7 @@ outside the tree a backend is an entry point in the group `unilect.backends`, na
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
@@ -24,6 +24,7 @@ from unilect.requests import ChatRequest, CompletionRequest
 
 Progress: TypeAlias = Callable[[str, str, float], None]
 DEMO = "demo"
+ALL = "*"  # as a table's `model`: all that its server has, see discovery.py
 _SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
 
 #: scheme -> factory of its backend, and whether the model runs here (and so shares the processor)
@@ -75,7 +76,23 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
         _is_engine(split(source)[0]) for model in models.values() for source in model.sources
     )
     threads = max(1, (_cores() - 1) // max(1, engines))
-    return Registry(_model(name, model, threads, progress) for name, model in models.items())
+    for name, one in models.items():
+        if one.model == ALL:
+            _lister(name, one)  # says what is wrong with it
+    return Registry(
+        model(name, one, threads, progress) for name, one in models.items() if one.model != ALL
+    )
+
+
+async def list_models(name: str, config: ModelConfig) -> list[str]:
+    """
+    The names of all models of a table's server, where its `model` is `*`.
+
+    Raises:
+        UnilectError: The server cannot be asked.
+    """
+    scheme, location = split(config.sources[0])
+    return await _lister(name, config)(Place(name, scheme, location, config, 1, _silent))
 
 
 def split(source: str) -> tuple[str, str]:
@@ -112,7 +129,7 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     ('qwen3-4b-q8_0', 'models/qwen3-4b-q8_0.gguf')
     """
     name, equals, source = argument.partition("=")
-    if equals and re.fullmatch(r"[A-Za-z0-9._:@+-]+", name):
+    if equals and re.fullmatch(r"[A-Za-z0-9._:@+-]+|[*]", name):
         return name, source
     scheme, location = split(argument)
     name = DEMO if scheme == DEMO else re.sub(r"\.gguf$", "", location.rstrip("/").split("/")[-1])
@@ -124,7 +141,15 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     return name, argument
 
 
-def _model(name: str, config: ModelConfig, threads: int, progress: Progress | None) -> Model:
+def model(
+    name: str, config: ModelConfig, threads: int = 1, progress: Progress | None = None
+) -> Model:
+    """
+    The model of a table, not started.
+
+    Raises:
+        ConfigError: A source or a setting is wrong.
+    """
     schemes = {split(source)[0] for source in config.sources}
     check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
     check_defaults(name, config.completion_defaults, CompletionRequest)
@@ -175,6 +200,27 @@ def _factory(scheme: str) -> Callable[[Place], Backend]:
     module, _, function = BACKENDS[scheme][0].partition(":")
     found: Any = getattr(import_module(module), function)
     return found  # type: ignore[no-any-return]
+
+
+def _lister(name: str, config: ModelConfig) -> Callable[[Place], Awaitable[list[str]]]:
+    """
+    What lists the models of a table's server: `list_models` beside the factory of its backend.
+
+    Raises:
+        ConfigError: It is no server, or no single one.
+    """
+    scheme = split(config.sources[0])[0]
+    module = BACKENDS[scheme][0].partition(":")[0] if scheme in BACKENDS else ""
+    found: Any = getattr(import_module(module), "list_models", None) if module else None
+    if found is None or len(config.sources) > 1:
+        raise ConfigError(
+            f'models.{name}: `model = "*"` needs one source, a server of many models.'
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _silent(what: str, fraction: float) -> None:
+    """Nobody waits for this."""
 
 
 def _outside() -> dict[str, Any]:

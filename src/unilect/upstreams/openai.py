@@ -281,15 +281,28 @@ def _no_call(what: str) -> UnilectError:
     )
 
 
+async def list_models(place: Place) -> list[str]:
+    """The names of all models of a server."""
+    server = _server(place)
+    try:
+        return [model.id for model in _listed(await server.get("/models"))]
+    finally:
+        await server.aclose()
+
+
 def backend(place: Place) -> OpenAIUpstream:
     """The upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
     config = place.config
-    base = f"{place.scheme.removeprefix('openai+')}:{place.location}"
-    server = HttpServer(
-        base,
+    server = _server(place)
+    whole_answers = None if config.whole_answers == "auto" else config.whole_answers
+    return OpenAIUpstream(server, config.model, place.name, whole_answers)
+
+
+def _server(place: Place) -> HttpServer:
+    config = place.config
+    return HttpServer(
+        f"{place.scheme.removeprefix('openai+')}:{place.location}",
         headers=key_headers(config),
         timeout_s=config.timeout_s,
         reuse_connections=config.reuse_connections,
     )
-    whole_answers = None if config.whole_answers == "auto" else config.whole_answers
-    return OpenAIUpstream(server, config.model, place.name, whole_answers)
