@@ -148,6 +148,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "the next caller."
         ),
     ] = False
+    embedding_batch: Annotated[
+        int,
+        described("Inputs that a FastChat worker is asked to embed at a time.", ge=1, le=2048),
+    ] = 32
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

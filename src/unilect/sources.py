@@ -33,6 +33,8 @@ BACKENDS = {
     "https": ("unilect.upstreams.openai:backend", False),
     "openai+http": ("unilect.upstreams.openai:backend", False),
     "openai+https": ("unilect.upstreams.openai:backend", False),
+    "fastchat+http": ("unilect.upstreams.fastchat:backend", False),
+    "fastchat+https": ("unilect.upstreams.fastchat:backend", False),
 }
 
 

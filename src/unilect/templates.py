@@ -95,8 +95,8 @@ def find(given: str) -> ChatTemplate:
     Raises:
         ConfigError: It is none of them.
     """
-    if (found := _by_name().get(given)) is not None:
-        return ChatTemplate(found.template, found.stop, found.stop_token_ids)
+    if (found := named(given)) is not None:
+        return found
     if "{" in given or "\n" in given:
         return ChatTemplate(given)
     try:
@@ -107,6 +107,14 @@ def find(given: str) -> ChatTemplate:
         raise ConfigError(
             f"chat_template: {given[:100]} is no Jinja, no named format and no file that can be read.{hint}"
         ) from error
+
+
+def named(name: str) -> ChatTemplate | None:
+    """The template of this name or alias in `formats.toml`; never a file, so that a stranger may have given the name."""
+    found = _by_name().get(name)
+    if found is None:
+        return None
+    return ChatTemplate(found.template, found.stop, found.stop_token_ids)
 
 
 def names() -> list[str]:

@@ -98,13 +98,18 @@ class HttpServer:
         return await self._whole(self._request("GET", path, b""))
 
     async def stream(
-        self, path: str, body: bytes, gather_s: float = 0.0
+        self,
+        path: str,
+        body: bytes,
+        gather_s: float = 0.0,
+        content_type: str = "text/event-stream",
     ) -> AsyncGenerator[bytes, None]:
         """
-        POST and yield the bytes of an event stream as they come.
+        POST and yield the bytes of a stream as they come.
 
         Args:
             gather_s: How long bytes may be gathered before they are given; see `Connection`.
+            content_type: What the answer must be; "" for anything, where servers do not say.
 
         Raises:
             UnilectError: As in `post`; before the first byte when the status is not 200.
@@ -114,7 +119,7 @@ class HttpServer:
             connection, response = await self._exchange(request, gather_s)
             try:
                 kind = response.headers.get("content-type", "")
-                if response.status != 200 or not kind.startswith("text/event-stream"):
+                if response.status != 200 or not kind.startswith(content_type):
                     raise_for_answer(response.status, response.headers, await _body(response))
                     raise BackendError(
                         "The backend answered a request for a stream with something else "
