@@ -201,6 +201,34 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "protocol is spoken in any case. See docs/migrating.md."
         ),
     ] = "openai"
+    fastchat_controller: Annotated[
+        bool,
+        described(
+            "Be a FastChat controller: FastChat's workers register here, and their models are served beside the configured ones. "
+            "Old workers send no key, so these routes are open to everybody who can reach them: for trusted networks only."
+        ),
+    ] = False
+    fastchat_dispatch: Annotated[
+        Literal["shortest_queue", "lottery"],
+        described("How the controller chooses among the workers of a model."),
+    ] = "shortest_queue"
+    fastchat_register: Annotated[
+        str | None,
+        described(
+            "Register with the FastChat controller at this URL, as a worker for all models. Old servers send no key, so the "
+            "worker's routes are open to everybody who can reach them: for trusted networks only."
+        ),
+    ] = None
+    fastchat_worker_address: Annotated[
+        str | None,
+        described(
+            "The URL under which the controller and its servers reach this worker. Default: where it listens."
+        ),
+    ] = None
+    fastchat_worker_concurrency: Annotated[
+        Annotated[int, Meta(ge=1, le=65536)] | None,
+        described("Requests that the worker answers at a time; more wait. Default: all."),
+    ] = None
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
         described("The models, by the name that clients send. The first is the default."),

@@ -4,15 +4,17 @@ The application on its address: listen, drain, close. It knows aiohttp's way to 
 
 import asyncio
 import logging
+import socket
 from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from unilect.app import GUARD, SERVICE, create_app
+from unilect.app import GUARD, SERVICE, WORK, create_app
 from unilect.config import Config
 from unilect.errors import ConfigError
+from unilect.fastchat_registration import FastChatRegistration
 from unilect.registry import Registry
 
 log = logging.getLogger("unilect")
@@ -26,6 +28,7 @@ class Listener:
     def __init__(self, config: Config, registry: Registry) -> None:
         self._config = config
         self._app = create_app(config, registry)
+        self._registration: FastChatRegistration | None = None
         self._runner = web.AppRunner(
             self._app,
             handler_cancellation=True,  # a client that leaves cancels its handler
@@ -59,11 +62,15 @@ class Listener:
                 f"port: cannot listen on {host}:{port} ({error.strerror or error})."
             ) from error
         bound = self._runner.addresses[0][1]
-        return f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
+        url = f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
+        self._register(url)
+        return url
 
     async def drain(self, hurry: asyncio.Event) -> None:
         """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
         self._app[SERVICE].ready = False
+        if self._registration is not None:
+            await self._registration.aclose()
         for site in list(self._runner.sites):
             await site.stop()
         guard = self._app[GUARD]
@@ -75,7 +82,27 @@ class Listener:
 
     async def aclose(self) -> None:
         """Close every connection, and stop the models."""
+        if self._registration is not None:
+            await self._registration.aclose()
         await self._runner.cleanup()
+
+    def _register(self, url: str) -> None:
+        """Take our place in a FastChat controller, where there is one."""
+        config, work = self._config, self._app[WORK]
+        if config.fastchat_register is None:
+            return
+        work.address = config.fastchat_worker_address or reachable(url)
+        self._registration = FastChatRegistration(
+            config.fastchat_register, work.address, work.status, work.multimodal
+        )
+        self._registration.start()
+
+
+def reachable(url: str) -> str:
+    """A URL for other machines: none of them can call a wildcard address."""
+    for wildcard in ("//0.0.0.0", "//[::]"):
+        url = url.replace(wildcard, f"//{socket.gethostname()}")
+    return url
 
 
 class _HttpLog(logging.LoggerAdapter[logging.Logger]):

@@ -136,15 +136,25 @@ class Registry:
         Raises:
             ModelNotFound: There is none.
         """
-        if name is None:
-            return next(iter(self.models.values()))
-        model = self._by_name.get(name)
+        model = (
+            self._by_name.get(name) if name is not None else next(iter(self.models.values()), None)
+        )
         if model is None:
-            names = ", ".join(list(self.models)[:20])
-            raise ModelNotFound(
-                f"The model `{name[:100]}` is not served here. Models: {names}.", param="model"
-            )
+            names = ", ".join(list(self.models)[:20]) or "none yet"
+            which = f"The model `{name[:100]}`" if name is not None else "A model"
+            raise ModelNotFound(f"{which} is not served here. Models: {names}.", param="model")
         return model
+
+    def add(self, model: Model) -> None:
+        """Serve one more model; a name that is taken stays with its owner."""
+        self.models.setdefault(model.name, model)
+        for name in (model.name, *model.aliases):
+            self._by_name.setdefault(name, model)
+
+    def remove(self, name: str) -> None:
+        """Serve a model no longer. What runs goes on; its backend is not stopped here."""
+        model = self.models.pop(name)
+        self._by_name = {name: one for name, one in self._by_name.items() if one is not model}
 
     async def start(self, names: Iterable[str]) -> None:
         """

@@ -61,7 +61,7 @@ class Place(Struct, frozen=True):
 
 def registry(config: Config, progress: Progress | None = None) -> Registry:
     """
-    The models of a configuration, none of them started; the bundled one where it names none.
+    The models of a configuration, none of them started.
 
     Args:
         progress: Called with a model's name, what is going on, and a fraction.
@@ -69,10 +69,15 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
     Raises:
         ConfigError: A source or a setting is wrong.
     """
-    models = config.models or {DEMO: ModelConfig()}
+    models = served(config)
     engines = sum(_is_engine(split(model.source)[0]) for model in models.values())
     threads = max(1, (_cores() - 1) // max(1, engines))
     return Registry(_model(name, model, threads, progress) for name, model in models.items())
+
+
+def served(config: Config) -> dict[str, ModelConfig]:
+    """The models of a configuration; the bundled one where it names none and no worker may bring any."""
+    return config.models or ({} if config.fastchat_controller else {DEMO: ModelConfig()})
 
 
 def split(source: str) -> tuple[str, str]:

@@ -36,7 +36,14 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
-from unilect.requests import ChatRequest, JsonSchemaFormat, NamedFunction, Tool, ToolChoice
+from unilect.requests import (
+    ChatRequest,
+    GenerationRequest,
+    JsonSchemaFormat,
+    NamedFunction,
+    Tool,
+    ToolChoice,
+)
 from unilect.service import Service
 from unilect.streaming import respond
 
@@ -133,7 +140,7 @@ class ChatEncoder:
         legacy: Tool calls are told as `function_call`.
     """
 
-    def __init__(self, request: ChatRequest, model: str, legacy: bool = False) -> None:
+    def __init__(self, request: GenerationRequest, model: str, legacy: bool = False) -> None:
         kind = "chat.completion.chunk" if request.stream else "chat.completion"
         self._chunk = ChunkHead("chatcmpl-", kind, model, request)
         self._legacy = legacy

@@ -20,6 +20,7 @@ import msgspec
 from aiohttp import web
 
 from unilect.config import Config, is_loopback
+from unilect.dialects._manners import MANNERS
 from unilect.errors import (
     BodyTooLarge,
     InternalError,
@@ -73,6 +74,7 @@ class Guard:
         self._public = frozenset(public)
         self._hosts = _host_names(config)
         self._origins = frozenset(config.allowed_origins)
+        self._manners = MANNERS[config.dialect]
         self._ids = (f"req_{secrets.token_hex(6)}_{n:x}" for n in itertools.count(1))
 
     @web.middleware
@@ -188,7 +190,12 @@ class Guard:
         if origin is not None and ("*" in self._origins or origin in self._origins):
             headers |= _cors(request)
         body = msgspec.json.encode(error.envelope())
-        return web.Response(status=error.status, body=body, headers=headers)
+        return web.Response(status=self._status(error), body=body, headers=headers)
+
+    def _status(self, error: UnilectError) -> int:
+        """The status of an error's answer: its own, unless the clients of an older server expect another."""
+        forced = self._manners.error_status
+        return error.status if forced is None or error.status == 401 else forced
 
 
 async def _read(request: web.Request) -> None:
