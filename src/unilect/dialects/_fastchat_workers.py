@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 
 from unilect.config import NAME, ModelConfig
 from unilect.errors import BackendError, ConfigError, InvalidRequest, UnilectError
+from unilect.pool import Member
 from unilect.registry import Model, Registry
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams.fastchat import FastChatUpstream
@@ -203,7 +204,7 @@ class Workers:
         """Serve exactly the models that some worker has, and look again when the next worker could expire."""
         names = set(self.names())
         for name in self._added - names:
-            self._registry.remove(name)
+            self._registry.forget(name)  # a worker that leaves may still be answering
         self._added &= names
         for name in names - self._added:
             if name in self._registry.models:
@@ -212,7 +213,7 @@ class Workers:
                 self, ModelConfig(model=name, timeout_s=self._timeout_s), name
             )
             self._registry.add(
-                Model(name, backend, source="fastchat", required=False, created=int(time.time()))
+                Model(name, [Member(backend, "fastchat")], required=False, created=int(time.time()))
             )
             self._added.add(name)
         beats = [worker.heard_of for worker in self._workers.values() if worker.check_heart_beat]

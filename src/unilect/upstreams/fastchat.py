@@ -231,6 +231,11 @@ class FastChatUpstream:
             return len(request) if isinstance(request, list) else await self._count(worker, request)
         return await self._count(worker, self._prompt(worker, request).text)
 
+    async def check(self) -> None:
+        """See whether a worker has the model; see `Backend`."""
+        if self._model not in await self._directory.models():
+            raise _none(self._model)
+
     async def aclose(self) -> None:
         """Break off what runs; see `Backend`."""
         workers = list(self._workers.values())
@@ -331,9 +336,7 @@ class FastChatUpstream:
         """
         address = await self._directory.address(model)
         if not address:
-            raise BackendUnavailable(
-                f"No worker has the model `{model}` now. Try again soon.", retry_after_s=5
-            )
+            raise _none(model)
         now = asyncio.get_running_loop().time()
         known = self._workers.get(address)
         if known is None or known.until < now:
@@ -379,6 +382,12 @@ class FastChatUpstream:
             return await (await self._worker(self._model)).server.post(path, body)
         except InvalidRequest as error:  # 404: vLLM's worker, and others, have no such call
             raise UnsupportedOperation("The model's worker does not embed.") from error
+
+
+def _none(model: str) -> BackendUnavailable:
+    return BackendUnavailable(
+        f"No worker has the model `{model}` now. Try again soon.", retry_after_s=5
+    )
 
 
 def _is_gone(error: UnilectError) -> bool:
