@@ -2,7 +2,7 @@
 The backends of one model: which of them a request goes to.
 
 1. A request goes where its conversation was answered before (`affinity.py`), unless that backend is clearly more loaded, and
-   else to the one with the least outstanding work; of equals to the one that has served least.
+   else to the one with the least outstanding work; of those that have about as little, to the one that has served least.
 2. A backend that cannot be reached, or keeps failing, gets no requests (`breaker.py`) until it has been seen to be well. It is looked at
    in the background, apart from requests: a look is no load and no request is a trial.
 3. A model with a single backend is asked in any case: there is nothing to spare it for.
@@ -23,6 +23,7 @@ log = logging.getLogger("unilect")
 FIRST_LOOK_S = 0.25
 MAX_LOOK_S = 5.0
 LOOK_TIMEOUT_S = 5.0
+_EQUAL_FACTOR = 1.25  # how much more work counts as the same
 _SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cache
 
 
@@ -121,8 +122,10 @@ class Pool:
             return None
         beginnings = digests(request)
         known = self._affinity.find(beginnings)
-        member = min(free, key=lambda member: (member.outstanding, member.served))
-        if known in free and known.outstanding <= _SLACK + _SLACK_FACTOR * member.outstanding:
+        least = min(member.outstanding for member in free)
+        idlest = [one for one in free if one.outstanding <= _EQUAL_FACTOR * least]
+        member = min(idlest, key=lambda one: one.served)
+        if known in free and known.outstanding <= _SLACK + _SLACK_FACTOR * least:
             member = known
         self._affinity.note(beginnings, member)
         return member
