@@ -1,8 +1,10 @@
 """Tests of unilect.dialects.fastchat_worker: the calls that a FastChat server makes to our worker."""
 
 import asyncio
+import base64
 import json
 import math
+from array import array
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
@@ -199,6 +201,9 @@ async def test_embeddings(app: App) -> None:
         pytest.approx(math.sqrt(sum(x * x for x in vector))) for vector in found["embedding"]
     ]
     assert found["token_num"] > 2
+    packed = await call(app, "/worker_get_embeddings", input="a", encoding_format="base64")
+    numbers = list(array("f", base64.b64decode(packed["embedding"][0])))
+    assert found["embedding"][0] == pytest.approx(numbers, abs=1e-4)
     error = await call(app, "/worker_get_embeddings", model="x", input="a")
     assert 40301 == error["error_code"]
 

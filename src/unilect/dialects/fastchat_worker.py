@@ -21,6 +21,7 @@ from unilect.dialects._decode import wrong_field
 from unilect.dialects._fastchat_prompt import Marks
 from unilect.dialects._openai import encode_json, legacy_logprobs
 from unilect.dialects._routes import Handler, Route
+from unilect.dialects.openai_embeddings import base64_of
 from unilect.errors import UnilectError, WrongType
 from unilect.events import Answer, Event, Finish, ReasoningDelta, TextDelta, TokenLogprob, Usage
 from unilect.parameters import refusal
@@ -164,7 +165,9 @@ def routes(service: Service, work: Work) -> list[Route]:
                 _, found, _ = await service.embed(asked)
         except UnilectError as error:
             return _answer(request, error_frame(error)[:-1])
-        vectors = [_unit(vector) for vector in found.vectors]
+        vectors: list[Any] = [_unit(vector) for vector in found.vectors]
+        if params.encoding_format == "base64":
+            vectors = [base64_of(vector) for vector in vectors]
         return _answer(request, {"embedding": vectors, "token_num": found.prompt_tokens})
 
     async def count_token(request: web.Request) -> web.StreamResponse:
