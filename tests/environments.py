@@ -102,7 +102,7 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _install_python(folder: Path, recipe: Recipe) -> None:
-    uv = os.environ.get("UV") or shutil.which("uv") or str(Path(sys.executable).parent / "uv")
+    uv = os.environ.get("UV") or shutil.which("uv") or str(ROOT / ".cache" / "uv" / "bin" / "uv")
     python = str(folder / "bin" / "python")
     if recipe.pip:
         _run(sys.executable, "-m", "venv", str(folder))

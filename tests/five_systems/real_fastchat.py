@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,9 +84,7 @@ class Process:
             self._process.stdout.close()
 
     def _drain(self) -> None:
-        """What it says from now on is nobody's: it goes on writing to a pipe that is read by a thread."""
-        import threading
-
+        """What it says from now on is read by a thread, and dropped: a full pipe would stop it."""
         assert self._process.stdout is not None
         stdout = self._process.stdout
         threading.Thread(target=lambda: [None for _ in stdout], daemon=True).start()

@@ -12,7 +12,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -20,15 +20,16 @@ from aiohttp import web
 from unilect.dialects._decode import wrong_field
 from unilect.dialects._fastchat_prompt import Marks
 from unilect.dialects._openai import encode_json, legacy_logprobs
-from unilect.dialects._routes import Handler, Route
+from unilect.dialects._routes import Route
 from unilect.dialects.openai_embeddings import base64_of
-from unilect.errors import UnilectError, WrongType
+from unilect.errors import UnilectError, UnsupportedOperation, WrongType
 from unilect.events import Answer, Event, Finish, ReasoningDelta, TextDelta, TokenLogprob, Usage
 from unilect.parameters import refusal
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.service import Service
 from unilect.streaming import REQUEST_ID, Framing, respond
 
+BodyT = TypeVar("BodyT")
 FRAMES = Framing("application/octet-stream", b"\0")  # readers skip an empty frame
 WORKER_CALLS = (
     "/worker_generate_stream",
@@ -69,7 +70,7 @@ class GenerationParams(msgspec.Struct, frozen=True):
 class EmbeddingParams(msgspec.Struct, frozen=True):
     """POST /worker_get_embeddings."""
 
-    input: list[str] | str
+    input: list[str | int | list[int]] | str
     model: str | None = None
     encoding_format: str | None = None
 
@@ -133,83 +134,88 @@ class Work:
         return Marks(self.address, model)
 
 
-def routes(service: Service, work: Work) -> list[Route]:
-    """The URLs of a worker."""
+class Calls:
+    """
+    What a worker answers.
 
-    async def generate(request: web.Request, stream: bool) -> web.StreamResponse:
-        try:
-            params = _decoded(await request.read(), GenerationParams)
-            async with work.place():
-                asked = to_request(params, work, service, stream)
-                run = service.run(asked, "fastchat")
-                encoder = FrameEncoder()
-                return await respond(request, run, encoder, stream, FRAMES)
-        except UnilectError as error:
-            frame = error_frame(error)
-            return _answer(request, frame if stream else frame[:-1])
+    Args:
+        service: Who answers in truth.
+        work: What is to be done.
+    """
 
-    async def worker_generate_stream(request: web.Request) -> web.StreamResponse:
+    def __init__(self, service: Service, work: Work) -> None:
+        self._service = service
+        self._work = work
+
+    async def worker_generate_stream(self, request: web.Request) -> web.StreamResponse:
         """Continue a text, frame by frame."""
-        return await generate(request, stream=True)
+        return await self._generate(request, stream=True)
 
-    async def worker_generate(request: web.Request) -> web.StreamResponse:
+    async def worker_generate(self, request: web.Request) -> web.StreamResponse:
         """Continue a text, in one frame."""
-        return await generate(request, stream=False)
+        return await self._generate(request, stream=False)
 
-    async def worker_get_embeddings(request: web.Request) -> web.StreamResponse:
-        """Embed texts, each of length one."""
+    async def worker_get_embeddings(self, request: web.Request) -> web.StreamResponse:
+        """Embed texts, each vector of length one."""
         try:
-            params = _decoded(await request.read(), EmbeddingParams)
-            async with work.place():
+            params = decoded(await request.read(), EmbeddingParams)
+            async with self._work.place():
                 asked = EmbeddingRequest(input=params.input, model=params.model)
-                _, found, _ = await service.embed(asked)
+                _, found, _ = await self._service.embed(asked)
         except UnilectError as error:
-            return _answer(request, error_frame(error)[:-1])
+            return answer(request, error_frame(error)[:-1])
         vectors: list[Any] = [_unit(vector) for vector in found.vectors]
         if params.encoding_format == "base64":
             vectors = [base64_of(vector) for vector in vectors]
-        return _answer(request, {"embedding": vectors, "token_num": found.prompt_tokens})
+        return answer(request, {"embedding": vectors, "token_num": found.prompt_tokens})
 
-    async def count_token(request: web.Request) -> web.StreamResponse:
+    async def count_token(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of a prompt; 0 where the model's backend cannot, as FastChat has it."""
-        named = _decoded(await request.read(), Named)
-        async with service.lease(named.model, "fastchat") as lease:
-            messages = work.marks(lease.model.name).messages(named.prompt)
+        named = decoded(await request.read(), Named)
+        async with self._service.lease(named.model, "fastchat") as lease:
+            messages = self._work.marks(lease.model.name).messages(named.prompt)
             asked = ChatRequest(messages=messages) if messages else named.prompt
             try:
                 count = await lease.backend.count_tokens(asked)
-            except UnilectError:
+            except UnsupportedOperation:
                 count = 0
-        return _answer(request, {"count": count, "error_code": 0})
+        return answer(request, {"count": count, "error_code": 0})
 
-    async def worker_get_conv_template(request: web.Request) -> web.StreamResponse:
+    async def worker_get_conv_template(self, request: web.Request) -> web.StreamResponse:
         """Tell the template: marks that we find again in the prompt."""
-        named = _decoded(await request.read(), Named)
-        async with service.lease(named.model, "fastchat") as lease:
+        named = decoded(await request.read(), Named)
+        async with self._service.lease(named.model, "fastchat") as lease:
             chat = lease.backend.capabilities.chat
-            return _answer(request, {"conv": work.marks(lease.model.name).conv(chat)})
+            return answer(request, {"conv": self._work.marks(lease.model.name).conv(chat)})
 
-    async def model_details(request: web.Request) -> web.StreamResponse:
+    async def model_details(self, request: web.Request) -> web.StreamResponse:
         """Tell the model's context."""
-        named = _decoded(await request.read(), Named)
-        async with service.lease(named.model, "fastchat") as lease:
+        named = decoded(await request.read(), Named)
+        async with self._service.lease(named.model, "fastchat") as lease:
             context = lease.backend.capabilities.context
-        return _answer(request, {"context_length": context or UNKNOWN_CONTEXT})
+        return answer(request, {"context_length": context or UNKNOWN_CONTEXT})
 
-    async def worker_get_status(request: web.Request) -> web.StreamResponse:
+    async def worker_get_status(self, request: web.Request) -> web.StreamResponse:
         """Tell the models and the length of the queue."""
-        return _answer(request, work.status())
+        return answer(request, self._work.status())
 
-    calls: tuple[Handler, ...] = (
-        worker_generate_stream,
-        worker_generate,
-        worker_get_embeddings,
-        count_token,
-        worker_get_conv_template,
-        model_details,
-        worker_get_status,
-    )
-    return [Route("POST", f"/{call.__name__}", call, public=True) for call in calls]
+    async def _generate(self, request: web.Request, stream: bool) -> web.StreamResponse:
+        try:
+            params = decoded(await request.read(), GenerationParams)
+            async with self._work.place():
+                asked = to_request(params, self._work, self._service, stream)
+                run = self._service.run(asked, "fastchat")
+                return await respond(request, run, FrameEncoder(), stream, FRAMES)
+        except UnilectError as error:
+            frame = error_frame(error)
+            return answer(request, frame if stream else frame[:-1])
+
+
+def routes(service: Service, work: Work) -> list[Route]:
+    """The URLs of a worker."""
+    calls = Calls(service, work)
+    paths = [*WORKER_CALLS, "/worker_get_status"]
+    return [Route("POST", path, getattr(calls, path[1:]), public=True) for path in paths]
 
 
 def to_request(
@@ -322,7 +328,7 @@ def error_frame(error: UnilectError) -> bytes:
     return encode_json({"text": error.message, "error_code": error.number}) + b"\0"
 
 
-def _decoded(body: bytes, kind: Any) -> Any:
+def decoded(body: bytes, kind: type[BodyT]) -> BodyT:
     """
     A body; none at all is an empty object, as some callers send none.
 
@@ -337,7 +343,8 @@ def _decoded(body: bytes, kind: Any) -> Any:
         raise WrongType("The request's body is not valid JSON. Send one JSON object.") from error
 
 
-def _answer(request: web.Request, body: Any) -> web.Response:
+def answer(request: web.Request, body: Any) -> web.Response:
+    """An answer in JSON, encoded already or not."""
     data = body if isinstance(body, bytes) else encode_json(body)
     headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
     return web.Response(body=data, headers=headers)
