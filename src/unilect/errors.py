@@ -94,6 +94,12 @@ class InvalidRequest(UnilectError):
     code = "invalid_value"
     number = 40302
 
+    def envelope(self) -> dict[str, Any]:
+        """Clients of chatglm.cpp's and Alpaca's servers look for FastAPI's `detail`."""
+        where = ["body", self.param] if self.param else ["body"]
+        detail = [{"loc": where, "msg": self.message, "type": "value_error"}]
+        return super().envelope() | {"detail": detail}
+
 
 class WrongType(InvalidRequest):
     """The body is no JSON, or a field is missing or of another type."""
@@ -130,6 +136,7 @@ class AuthenticationError(UnilectError):
     type = "invalid_request_error"
     code = "invalid_api_key"
     number = 40102
+    wrong = False  # a key was sent; some older servers told that apart
 
     def envelope(self) -> dict[str, Any]:
         """FastChat's clients look for the error under `detail`."""

@@ -9,9 +9,8 @@ import pytest
 from appserver import App, chunks, serving
 from engine import Spy, engine
 from unilect.config import Config
-from unilect.dialects.fastchat import decode, decode_check
-from unilect.errors import ContextLengthExceeded, InvalidRequest, WrongType
-from unilect.requests import ChatRequest, CompletionRequest
+from unilect.dialects.fastchat import decode_check
+from unilect.errors import ContextLengthExceeded, WrongType
 
 
 @pytest.fixture
@@ -19,49 +18,6 @@ async def app() -> AsyncIterator[App]:
     """The bundled model, for FastChat's clients."""
     async with engine() as backend, serving(backend, Config(dialect="fastchat")) as running:
         yield running
-
-
-def test_a_text_is_a_raw_prompt() -> None:
-    """`messages` as a text becomes the prompt of a plain completion, with all other fields, known or not."""
-    body = {"model": "m", "messages": "Once", "repetition_penalty": 1.1, "stop": "x", "odd": 1}
-
-    request, legacy = decode(json.dumps(body).encode())
-
-    assert isinstance(request, CompletionRequest)
-    assert ("Once", 1.1, "x", "m", False) == (
-        request.prompt,
-        request.repetition_penalty,
-        request.stop,
-        request.model,
-        legacy,
-    )
-    assert {"model", "prompt", "repetition_penalty", "stop", "odd"} == set(request.wire)
-
-
-def test_a_list_is_a_conversation() -> None:
-    """`messages` as a list is a chat like any other."""
-    request, _ = decode(b'{"messages":[{"role":"user","content":"Hi"}]}')
-
-    assert isinstance(request, ChatRequest)
-
-
-@pytest.mark.parametrize(
-    ("body", "kind"),
-    [
-        (b"", WrongType),
-        (b"[]", WrongType),
-        (b'{"messages":1}', WrongType),
-        (b"{}", WrongType),
-        (b'{"messages":"a","n":"x"}', WrongType),
-        (b'{"messages":"a","temperature":3}', InvalidRequest),
-    ],
-)
-def test_bad_bodies(body: bytes, kind: type[InvalidRequest]) -> None:
-    """A body that cannot be right is refused, and a type tells itself from a value."""
-    with pytest.raises(InvalidRequest) as caught:
-        decode(body)
-
-    assert kind is type(caught.value)
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"prompts":[{"model":"m"}]}', b"\xff"])
@@ -86,6 +42,20 @@ async def test_a_raw_prompt_is_answered_as_a_chat(app: App) -> None:
     deltas = [chunk["choices"][0]["delta"] for chunk in streamed[:-1]]
     assert "assistant" == deltas[0]["role"]
     assert text == "".join(delta.get("content") or "" for delta in deltas)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"messages": 1}, 40001),
+        ({"messages": "a", "n": "x"}, 40001),
+        ({"messages": "a", "n": 0}, 40302),
+    ],
+)
+async def test_bad_bodies(app: App, body: dict[str, Any], code: int) -> None:
+    """A body that cannot be right is refused, and a wrong type tells itself from a wrong value."""
+    async with app.post("/api/v1/chat/completions", **body) as response:
+        assert (400, code) == (response.status, (await response.json())["code"])
 
 
 async def test_every_error_is_400(app: App) -> None:

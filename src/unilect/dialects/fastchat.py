@@ -10,10 +10,10 @@ from typing import Annotated
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 
 from unilect.dialects import openai_chat, openai_embeddings
-from unilect.dialects._decode import BodyDecoder, wrong_field
+from unilect.dialects._decode import wrong_field
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json
 from unilect.dialects._routes import Route
@@ -21,10 +21,8 @@ from unilect.errors import WrongType
 from unilect.parameters import ignored_header
 from unilect.requests import (
     ChatRequest,
-    CompletionRequest,
     Count,
     EmbeddingRequest,
-    GenerationRequest,
     Name,
     Text,
 )
@@ -46,25 +44,18 @@ class TokenCheckRequest(Struct, frozen=True):
     prompts: Annotated[list[Item], Meta(max_length=128)]
 
 
-class RawChatRequest(GenerationRequest, frozen=True, kw_only=True):
-    """POST /api/v1/chat/completions where `messages` is one text: the prompt as the model reads it."""
-
-    messages: Text
-
-
-_raw_decoder = BodyDecoder(RawChatRequest)
-_fields = msgspec.json.Decoder(dict[str, Raw])
-
-
 def routes(service: Service, manners: Manners) -> list[Route]:
     """The URLs of this dialect."""
+    raw = msgspec.structs.replace(manners, string_messages="raw")
 
     async def create_raw_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation, or a prompt as the model reads it."""
-        chat, legacy = decode(await request.read())
-        run = service.run(chat, "chat.completions")
-        encoder = openai_chat.ChatEncoder(chat, run.model.name, legacy)
-        return await respond(request, run, encoder, bool(chat.stream))
+        asked = openai_chat.decode(await request.read(), raw)
+        run = service.run(asked.request, "chat.completions")
+        encoder = openai_chat.ChatEncoder(
+            asked.request, run.model.name, asked.legacy, asked.echoed, raw
+        )
+        return await respond(request, run, encoder, bool(asked.request.stream))
 
     async def check_tokens(request: web.Request) -> web.StreamResponse:
         """Say which prompts fit into the context of their models."""
@@ -108,31 +99,6 @@ def routes(service: Service, manners: Manners) -> list[Route]:
             summary="Embed texts with the model of the URL",
         ),
     ]
-
-
-def decode(body: bytes) -> tuple[ChatRequest | CompletionRequest, bool]:
-    """
-    A body of /api/v1/chat/completions as a typed request, and whether its answer must speak of functions.
-
-    Raises:
-        InvalidRequest: A field is missing or wrong; the message names it.
-    """
-    if not _has_text(body):
-        return openai_chat.decode(body)
-    raw = _raw_decoder.decode(body)
-    fields = msgspec.structs.asdict(raw)
-    fields["prompt"] = fields.pop("messages")
-    wire = {name: value for name, value in raw.wire.items() if name != "messages"}
-    fields["wire"] = wire | {"prompt": raw.wire["messages"]}
-    return CompletionRequest(**fields), False
-
-
-def _has_text(body: bytes) -> bool:
-    """True where `messages` is a text. What is no JSON is left to the decoder that says so."""
-    try:
-        return bytes(_fields.decode(body).get("messages", b"")).startswith(b'"')
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
 
 
 def decode_check(body: bytes) -> TokenCheckRequest:
