@@ -103,7 +103,12 @@ def merged(
 
 def start_screen(url: str, config: Config, further: Sequence[str] = ()) -> str:
     """One screen: where it listens, what it serves, and how to call it."""
-    names = list(sources.served(config)) or ["MODEL"]
+    tables = sources.served(config)
+    names = [name for name, table in tables.items() if table.model != sources.ALL] or ["MODEL"]
+    listed = [
+        f"all of {', '.join(table.sources)}" if table.model == sources.ALL else name
+        for name, table in tables.items()
+    ]
     base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
     key = "$UNILECT_API_KEY" if config.api_keys else "none"
     header = f' -H "Authorization: Bearer {key}"' if config.api_keys else ""
@@ -122,7 +127,7 @@ def start_screen(url: str, config: Config, further: Sequence[str] = ()) -> str:
             f"         and at {other}/v1 ({each.dialect})"
             for other, each in zip(further, configuration.each_listener(config)[1:], strict=False)
         ),
-        f"models: {', '.join(sources.served(config)) or 'those of the workers that register'}",
+        f"models: {', '.join(listed) or 'those of the workers that register'}",
         "",
         f"  curl {base}/v1/chat/completions{header} -d {shlex.quote(body)}",
         "",

@@ -153,7 +153,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     model: Annotated[
         str | None,
         described(
-            "The model's name on the upstream. Default: this table's name where it has such a model, else its only model."
+            "The model's name on the upstream. Default: this table's name where it has such a model, else its only model. "
+            "`*` on a FastChat controller: every model that it has, under its own name."
         ),
     ] = None
     api_key: Annotated[

@@ -16,10 +16,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from unilect.app import GUARD, SERVICE, WORK, create_app
 from unilect.config import Config, each_listener
+from unilect.discovery import Discovery
 from unilect.errors import ConfigError
 from unilect.fastchat_registration import FastChatRegistration
 from unilect.gateway.metrics import Metrics
 from unilect.registry import Registry
+from unilect.sources import served, stands_for_all
 
 log = logging.getLogger("unilect")
 KEEP_ALIVE_TIMEOUT_S = 75.0
@@ -32,6 +34,11 @@ class Listener:
     def __init__(self, config: Config, registry: Registry) -> None:
         self._config = config
         metrics = Metrics()
+        self._discoveries = [
+            Discovery(registry, name, table)
+            for name, table in served(config).items()
+            if stands_for_all(name, table)
+        ]
         self._doors = [_Door(each, registry, metrics) for each in each_listener(config)]
 
     async def listen(self) -> list[str]:
@@ -45,6 +52,8 @@ class Listener:
             ConfigError: An address cannot be listened on, or the certificate cannot be used.
         """
         tls = _tls(self._config)
+        for discovery in self._discoveries:
+            await discovery.start()
         return [await door.open(tls) for door in self._doors]
 
     async def drain(self, hurry: asyncio.Event) -> None:
@@ -59,6 +68,8 @@ class Listener:
 
     async def aclose(self) -> None:
         """Close every connection, and stop the models."""
+        for discovery in self._discoveries:
+            await discovery.aclose()
         for door in self._doors:
             await door.aclose()
 

@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from unilect.backend import Backend
@@ -24,6 +25,7 @@ from unilect.requests import ChatRequest, CompletionRequest
 
 Progress: TypeAlias = Callable[[str, str, float], None]
 DEMO = "demo"
+ALL = "*"  # in `model`: every model of the server, under its own name
 _SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
 
 #: scheme -> factory of its backend, and whether the model runs here (and so shares the processor)
@@ -75,7 +77,32 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
         _is_engine(split(source)[0]) for model in models.values() for source in model.sources
     )
     threads = max(1, (_cores() - 1) // max(1, engines))
-    return Registry(_model(name, model, threads, progress) for name, model in models.items())
+    return Registry(
+        _model(name, model, threads, progress)
+        for name, model in models.items()
+        if not stands_for_all(name, model)
+    )
+
+
+def stands_for_all(name: str, table: ModelConfig) -> bool:
+    """
+    True for a table that stands for all models of a server; `discovery.py` serves them.
+
+    Raises:
+        ConfigError: Its server is none that lists them.
+    """
+    if table.model != ALL:
+        return False
+    if len(table.sources) != 1 or not table.sources[0].startswith("fastchat+"):
+        raise ConfigError(f'models.{name}: `model = "*"` needs one source, a FastChat controller.')
+    check_defaults(name, table.defaults, ChatRequest, CompletionRequest)
+    check_defaults(name, table.completion_defaults, CompletionRequest)
+    return True
+
+
+def discovered(name: str, table: ModelConfig) -> Model:
+    """A model that a server turned out to have, with the settings of the table that stands for all of them."""
+    return _model(name, msgspec.structs.replace(table, model=name, aliases=[]), 1, None)
 
 
 def served(config: Config) -> dict[str, ModelConfig]:

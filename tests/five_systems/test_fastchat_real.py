@@ -25,6 +25,9 @@ api_keys = ["sk-test"]
 [models.far]
 source = "fastchat+{controller}"
 model = "tiny"
+[models.all]
+source = "fastchat+{controller}"
+model = "*"
 """
 ANSWER = "The capital of France is Paris."
 START_TIMEOUT_S = 60.0
@@ -122,6 +125,15 @@ def models(controller: str) -> list[str]:
     return found
 
 
+def served(server: Server) -> list[str]:
+    """The models that a server lists."""
+    request = urllib.request.Request(
+        f"{server.url}/models", headers={"Authorization": "Bearer sk-test"}
+    )
+    with urllib.request.urlopen(request, timeout=START_TIMEOUT_S) as response:
+        return [card["id"] for card in json.load(response)["data"]]
+
+
 def chat(url: str, text: str = "What is the capital of France?", **fields: Any) -> Any:
     """The first choice and the usage of a greedy chat."""
     body = {"messages": [{"role": "user", "content": text}], "temperature": 0} | fields
@@ -175,6 +187,13 @@ def test_parameters_on_its_worker(world: World) -> None:
     vectors = [item["embedding"] for item in embedded["data"]]
     assert vectors[0] == pytest.approx(vectors[2], abs=1e-5)
     assert vectors[0] != pytest.approx(vectors[1], abs=1e-2)
+
+
+def test_all_models_of_its_controller(world: World) -> None:
+    """A table for all models serves those that its controller gets later, too."""
+    until(lambda: "gpt-4" in served(world.ours))
+
+    assert ANSWER == chat(world.ours.root, model="ours")[0]
 
 
 def test_too_long_for_its_worker(world: World) -> None:
