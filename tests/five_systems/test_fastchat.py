@@ -128,6 +128,16 @@ async def test_case_13_a_relay_that_breaks() -> None:
     assert 50001 == json.loads(error)["error_code"]
 
 
+@pytest.mark.parametrize("name", ["", "w", "ftp://a:1", "http://a:1/\n2026 INFO all is well", 1])
+async def test_case_13_only_http_urls_register(name: Any) -> None:
+    """A worker's name that is no http URL is refused, and nothing of it reaches a log."""
+    async with controller() as app:
+        async with app.post("/register_worker", **REGISTRATION | {"worker_name": name}) as response:
+            body = await response.json()
+        assert (400, "worker_name") == (response.status, body["error"]["param"])
+        assert {"models": []} == await said(app, "/list_models")
+
+
 async def test_case_13_shortest_queue() -> None:
     """The worker with the shortest queue for its speed is chosen, and its queue counts as one longer."""
     workers = Workers(Registry([]))

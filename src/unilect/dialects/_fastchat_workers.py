@@ -42,7 +42,7 @@ class Status(Struct, frozen=True):
 class Registration(Struct, frozen=True):
     """POST /register_worker."""
 
-    worker_name: Annotated[str, Meta(max_length=1024)]
+    worker_name: Annotated[str, Meta(max_length=1024, pattern=r"^https?://[!-~]+$")]
     check_heart_beat: bool = True
     worker_status: Status | None = None
     multimodal: bool = False
