@@ -178,6 +178,14 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         int,
         described("Inputs that a FastChat worker is asked to embed at a time.", ge=1, le=2048),
     ] = 32
+    whole_answers: Annotated[
+        Literal["auto", "stream", "whole"],
+        described(
+            "How an upstream is asked where the client wants a whole answer: for a *stream*, or for the *whole*, which is cheaper "
+            "to read; but many servers go on generating when the client of a whole answer leaves. *auto*: for the whole where "
+            "its list of models says that it is vLLM or unilect, which stop; else for a stream."
+        ),
+    ] = "auto"
 
     @property
     def sources(self) -> list[str]:
@@ -267,8 +275,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fastchat_controller: Annotated[
         bool,
         described(
-            "Be a FastChat controller: FastChat's workers register here, and their models are served beside the configured ones. "
-            "Old workers send no key, so these routes are open to everybody who can reach them: for trusted networks only."
+            "Be a FastChat controller: workers register here, and their models are served too. Old workers send no key, so "
+            "these routes are open to everybody who can reach them: for trusted networks only."
         ),
     ] = False
     fastchat_dispatch: Annotated[
@@ -278,15 +286,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fastchat_register: Annotated[
         str | None,
         described(
-            "Register with the FastChat controller at this URL, as a worker for all models. Old servers send no key, so the "
-            "worker's routes are open to everybody who can reach them: for trusted networks only."
+            "Register with the FastChat controller at this URL, as a worker for all models; its routes are as open as a controller's."
         ),
     ] = None
     fastchat_worker_address: Annotated[
         str | None,
-        described(
-            "The URL under which the controller and its servers reach this worker. Default: where it listens."
-        ),
+        described("The URL at which others reach this worker. Default: where it listens."),
     ] = None
     fastchat_worker_concurrency: Annotated[
         Annotated[int, Meta(ge=1, le=65536)] | None,

@@ -10,7 +10,7 @@ The one place that writes answers: events in, an HTTP response out, whole or as 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from typing import Protocol
 
@@ -188,9 +188,18 @@ def stream_headers(framing: Framing) -> dict[str, str]:
     }
 
 
+class Chunks(Protocol):
+    """The bytes of another server's stream, to be used inside `aclosing`."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+
+
 async def relay(
     request: web.Request,
-    chunks: AsyncGenerator[bytes, None],
+    chunks: Chunks,
     framing: Framing,
     told: Callable[[UnilectError], bytes],
 ) -> web.StreamResponse:

@@ -158,6 +158,13 @@ def completion_body(request: CompletionRequest, lora: list[dict[str, Any]]) -> d
     return body
 
 
+def conversation(request: ChatRequest | CompletionRequest) -> bytes:
+    """What will be read, in the order in which templates write it; the next turn's begins with it."""
+    if isinstance(request, CompletionRequest):
+        return msgspec.json.encode(request.prompts[0])
+    return msgspec.json.encode([request.tools, request.messages])
+
+
 def template_body(request: ChatRequest) -> dict[str, Any]:
     """The body for /apply-template and for counting tokens."""
     body: dict[str, Any] = {"messages": messages(request.messages)} | _template_flags(request)

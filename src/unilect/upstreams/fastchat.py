@@ -44,7 +44,7 @@ from unilect.templates import ChatTemplate, find
 from unilect.upstreams import _fastchat_wire as wire
 from unilect.upstreams._fastchat_conv import ChatPrompt, Conv, chat_prompt, decode
 from unilect.upstreams._http import HttpServer, too_long
-from unilect.upstreams._http1 import ProtocolError
+from unilect.upstreams._http1_body import ProtocolError
 
 StructT = TypeVar("StructT", bound=Struct)
 KNOWN_FOR_S = (
