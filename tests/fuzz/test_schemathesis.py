@@ -14,7 +14,15 @@ from serving import KEY, Server
 EXAMPLES = max(10, int(os.environ.get("UNILECT_FUZZ", "200")) // 10)  # of each operation and mode
 # nothing can be wrong with a request of these
 BODILESS = ["healthz", "readyz", "metrics", "list_models"]
-OPERATIONS = ["retrieve_model", "create_chat_completion", "create_completion", "create_embedding"]
+OPERATIONS = [
+    "retrieve_model",
+    "create_chat_completion",
+    "create_completion",
+    "create_embedding",
+    "create_raw_chat_completion",
+    "check_tokens",
+    "create_engine_embedding",
+]
 ATTACKS = [(name, "positive") for name in BODILESS + OPERATIONS]
 ATTACKS += [(name, "negative") for name in OPERATIONS]
 HEADERS = {"Authorization": f"Bearer {KEY}"}
