@@ -38,6 +38,8 @@ BACKENDS = {
     "openai+https": ("unilect.upstreams.openai:backend", False),
     "fastchat+http": ("unilect.upstreams.fastchat:backend", False),
     "fastchat+https": ("unilect.upstreams.fastchat:backend", False),
+    "llamacpp+http": ("unilect.upstreams.llamacpp:backend", False),
+    "llamacpp+https": ("unilect.upstreams.llamacpp:backend", False),
 }
 
 

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import fastchat_client
 import pytest
-from real_fastchat import MODEL, Process, stopping
 
 import environments
+from five_systems import fastchat_client
+from five_systems.real_fastchat import MODEL, Process, stopping
 from serving import Server, serve
 
 CONFIG = """

@@ -11,4 +11,5 @@ DIALECTS = {
     "openai_embeddings": "unilect.dialects.openai_embeddings",
     "openai_models": "unilect.dialects.openai_models",
     "fastchat": "unilect.dialects.fastchat",
+    "llamacpp": "unilect.dialects.llamacpp",
 }

@@ -55,6 +55,7 @@ PARAMETERS: dict[str, Support] = {
     "repeat_penalty": "native",
     "repetition_penalty": "native",
     "max_tokens": "native",
+    "tokenize": "native",
     "max_completion_tokens": "native",
     "stop": "native",
     "n": "emulated",
@@ -307,11 +308,16 @@ def _group_depth(grammar: str) -> int:
     return most
 
 
-def _logit_bias(given: dict[str, float]) -> dict[str, float]:
-    for token in given:
+def _logit_bias(given: dict[str, float | bool]) -> dict[str, float | bool]:
+    for token, value in given.items():
         if not token.isdecimal() or len(token) > 10:
             raise InvalidRequest(
                 f"`logit_bias` has the key {token[:30]!r}; keys are token ids, as texts.",
+                param="logit_bias",
+            )
+        if value is True:
+            raise InvalidRequest(
+                f"`logit_bias` has true for the token {token}; values are numbers, or false to forbid it.",
                 param="logit_bias",
             )
     return given

@@ -42,6 +42,7 @@ from unilect.requests import (
 )
 from unilect.sources import Place
 from unilect.upstreams._http import HttpServer
+from unilect.upstreams._llamacpp_wire import with_prompt_tokens
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams.openai import decode_embeddings, stream
 
@@ -259,17 +260,37 @@ class GgufEngine:
     async def _batches(
         self, server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
+        batches = await self._generated(server, request, body)
+        if not request.tokenize:
+            return batches
+        return with_prompt_tokens(batches, await self._prompt_ids(server, request))
+
+    async def _prompt_ids(
+        self, server: HttpServer, request: ChatRequest | CompletionRequest
+    ) -> list[int]:
+        """The ids of a prompt, without what the server puts before it."""
+        if isinstance(request, ChatRequest):
+            prompt: Prompt = await self._rendered(server, request)
+        else:
+            prompt = request.prompts[0]
+        return prompt if isinstance(prompt, list) else await self._tokenize(server, prompt, False)
+
+    async def _rendered(self, server: HttpServer, request: ChatRequest) -> str:
+        body = msgspec.json.encode(wire.template_body(request))
+        answer = await server.post("/apply-template", body)
+        return msgspec.json.decode(answer, type=_Rendered).prompt
+
+    async def _generated(
+        self, server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
+    ) -> Batches:
         decoder = ChunkDecoder(joined=not request.stream)
         if isinstance(request, CompletionRequest):
             return stream(server, "/v1/completions", msgspec.json.encode(body), decoder)
         if not must_call(request):
             return stream(server, "/v1/chat/completions", msgspec.json.encode(body), decoder)
-        rendered = await server.post(
-            "/apply-template", msgspec.json.encode(wire.template_body(request))
-        )
+        prompt = await self._rendered(server, request)
         conversation = ("messages", "tools", "tool_choice", "parallel_tool_calls", "stop")
         sampling = {name: value for name, value in body.items() if name not in conversation}
-        prompt = msgspec.json.decode(rendered, type=_Rendered).prompt
         return forced_call(server, request, prompt, sampling, self._style)
 
     def _learn(self, props: _Props) -> None:

@@ -8,12 +8,13 @@ they would carry prompts and keys elsewhere.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
+from unilect.config import ModelConfig
 from unilect.errors import (
     BackendError,
     BackendTimeout,
@@ -51,9 +52,11 @@ class HttpServer:
         socket_path: The unix socket that it listens on, instead of the URL's host.
         timeout_s: The longest silence before and between the bytes of an answer.
         reuse_connections: Keep connections open between requests.
+        raise_for: Turns an error answer (status, headers, body) into our error; `raise_for_answer` where it is left out.
 
     Attributes:
         reuses_connections: As given.
+        raise_for: Turns an error answer into ours: by default as `raise_for_answer`, where the protocol has no words of its own.
 
     Raises:
         ConfigError: The URL or a header is wrong.
@@ -67,6 +70,7 @@ class HttpServer:
         socket_path: str | None = None,
         timeout_s: float = 300.0,
         reuse_connections: bool = False,
+        raise_for: Callable[[int, Mapping[str, str], bytes], None] | None = None,
     ) -> None:
         try:
             url = urlsplit(base.rstrip("/"))
@@ -80,6 +84,7 @@ class HttpServer:
         self._path = url.path
         self._timeout_s = timeout_s
         self.reuses_connections = reuse_connections
+        self.raise_for = raise_for or raise_for_answer
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._head = _head(url.netloc.rpartition("@")[2], headers or {}, reuse_connections)
@@ -127,7 +132,7 @@ class HttpServer:
             connection, response = await self.exchange(request, 0.0)
             try:
                 answer = await _body(response)
-                raise_for_answer(response.status, response.headers, answer)
+                self.raise_for(response.status, response.headers, answer)
                 return answer
             finally:
                 self.release(connection, response.complete)
@@ -181,6 +186,14 @@ class HttpServer:
             len(body),
             body,
         )
+
+
+def key_headers(config: ModelConfig) -> dict[str, str]:
+    """The header that carries the key of an upstream, where it has one."""
+    if config.api_key is None:
+        return {}
+    bearer = config.api_key_header.lower() == "authorization"
+    return {config.api_key_header: f"Bearer {config.api_key}" if bearer else config.api_key}
 
 
 def _head(host: str, headers: Mapping[str, str], reuse: bool) -> bytes:
@@ -264,7 +277,7 @@ class EventStream:
         self._response = response
         kind = response.headers.get("content-type", "")
         if response.status != 200 or not kind.startswith(self._content_type):
-            raise_for_answer(response.status, response.headers, await _body(response))
+            self._server.raise_for(response.status, response.headers, await _body(response))
             raise BackendError(
                 "The backend answered a request for a stream with something else "
                 f"({clean(kind.partition(';')[0] or 'no content type')})."

@@ -35,7 +35,7 @@ from unilect.requests import (
     Prompt,
 )
 from unilect.sources import Place
-from unilect.upstreams._http import HttpServer
+from unilect.upstreams._http import HttpServer, key_headers
 from unilect.upstreams._openai_whole import decode_whole
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams._sse import FrameReader
@@ -285,13 +285,9 @@ def backend(place: Place) -> OpenAIUpstream:
     """The upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
     config = place.config
     base = f"{place.scheme.removeprefix('openai+')}:{place.location}"
-    headers = {}
-    if config.api_key is not None:
-        bearer = config.api_key_header.lower() == "authorization"
-        headers[config.api_key_header] = f"Bearer {config.api_key}" if bearer else config.api_key
     server = HttpServer(
         base,
-        headers=headers,
+        headers=key_headers(config),
         timeout_s=config.timeout_s,
         reuse_connections=config.reuse_connections,
     )
