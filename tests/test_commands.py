@@ -91,7 +91,7 @@ def test_mistakes(
 )
 def test_start_screen(url: str, base: str) -> None:
     """The start screen says where the server answers, with an address that can be called."""
-    screen = start_screen(url, Config())
+    screen = start_screen(url, Config(), models=["demo"])
 
     assert screen.splitlines()[0] == f"unilect answers at {base}/v1"
     assert "models: demo" in screen

@@ -120,6 +120,16 @@ def test_the_environment_of_fastchat() -> None:
     assert ("fastchat+http://d:2", ["l"]) == (model(flags).source, flags.config.api_keys)
 
 
+def test_settings_of_fastchat() -> None:
+    """All models of the controller are served; a worker's timeout and the batch of embeddings are FastChat's, or the environment's."""
+    plain = model(setup("fastchat", [], {}))
+    given = {"FASTCHAT_WORKER_API_TIMEOUT": "7", "FASTCHAT_WORKER_API_EMBEDDING_BATCH_SIZE": "2"}
+    told = model(setup("fastchat", [], given))
+
+    assert ("*", 100, 4) == (plain.model, plain.timeout_s, plain.embedding_batch)
+    assert (7, 2) == (told.timeout_s, told.embedding_batch)
+
+
 def test_sampling_of_alpaca() -> None:
     """Chats and plain completions have each their own defaults."""
     found = model(read("alpaca", *BASE))

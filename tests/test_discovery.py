@@ -5,12 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from scripted import Exchange, answer, scripted
+from appserver import upstream
+from engine import answer as whole
+from engine import chat
+from fastchat import fake_fastchat
+from scripted import HELLO, Exchange, answer, says, scripted, stream_of
 from unilect import sources
 from unilect.config import Config, ModelConfig
 from unilect.discovery import Discovery
-from unilect.errors import ConfigError
-from unilect.registry import Registry
+from unilect.errors import ConfigError, ModelNotFound
+from unilect.registry import Model, Registry
 
 
 class Listing:
@@ -75,10 +79,33 @@ async def test_a_configured_model_keeps_its_name() -> None:
 
 async def test_an_empty_registry_says_so() -> None:
     """Before anything is found a request gets 404, not a failure."""
-    from unilect.errors import ModelNotFound
-
     with pytest.raises(ModelNotFound, match="Models: none"):
         Registry([]).get(None)
+
+
+async def test_a_fastchat_controller_lists_its_models() -> None:
+    """The models of a controller's workers are served under their own names."""
+    async with fake_fastchat() as fake:
+        fake.answers["/list_models"] = {"models": ["a", "b"]}
+        given = config(f"fastchat+{fake.url}")
+        registry = sources.registry(given)
+        await Discovery(given, registry).look()
+        assert ["a", "b"] == sorted(registry.models)
+        await registry.aclose()
+
+
+async def test_what_runs_goes_on_when_a_model_goes() -> None:
+    """A model that is forgotten while it answers is stopped only when the answer has ended."""
+    async with scripted(says(stream_of(HELLO))) as server:
+        model = Model("m", upstream(server.url))
+        registry = Registry([model])
+        lease = await model.acquire()
+        registry.forget("m")
+        assert "Hello" == (await whole(lease.backend.generate(chat()))).choices[0].text
+        assert model._stopping is None
+        lease.release()
+        assert model._stopping is not None
+        await model._stopping
 
 
 @pytest.mark.parametrize(

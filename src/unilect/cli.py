@@ -122,11 +122,32 @@ def worker(
     api_key: Annotated[
         list[str] | None, typer.Option(help="A key that clients must send; may be repeated.")
     ] = None,
+    fastchat_controller: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Register with this FastChat controller, as a worker."),
+    ] = None,
+    worker_address: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where that controller reaches this worker.")
+    ] = None,
+    model_names: Annotated[
+        str | None, typer.Option(metavar="A,B", help="What the model is called there.")
+    ] = None,
+    limit_worker_concurrency: Annotated[
+        int | None, typer.Option(help="Requests from there that are answered at a time.")
+    ] = None,
 ) -> None:
-    """Serve one model for a unilect on another machine."""
+    """Serve one model for a unilect on another machine, or for a FastChat controller."""
     from unilect import commands
 
-    commands.worker(source, {"host": host, "port": port, "api_keys": api_key or None})
+    server: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "api_keys": api_key or None,
+        "fastchat_register": fastchat_controller,
+        "fastchat_worker_address": worker_address,
+        "fastchat_worker_concurrency": limit_worker_concurrency,
+    }
+    commands.worker(source, server, [name for name in (model_names or "").split(",") if name])
 
 
 config_app = typer.Typer(no_args_is_help=True, help="Work with configuration files.")

@@ -3,7 +3,6 @@
 import json
 import logging
 import shlex
-import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -109,8 +108,9 @@ def start_screen(
     url: str, config: Config, further: Sequence[str] = (), models: Sequence[str] = ()
 ) -> str:
     """One screen: where it listens, what it serves, and how to call it."""
-    names = list(models) or [sources.DEMO]
+    names = list(models) or ["MODEL"]
     every = [one.sources[0] for one in config.models.values() if one.model == sources.ALL]
+    every += ["workers that register"] if config.fastchat_controller else []
     base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
     key = "$UNILECT_API_KEY" if config.api_keys else "none"
     header = f' -H "Authorization: Bearer {key}"' if config.api_keys else ""
@@ -129,8 +129,7 @@ def start_screen(
             f"         and at {other}/v1 ({each.dialect})"
             for other, each in zip(further, configuration.each_listener(config)[1:], strict=False)
         ),
-        f"models: {', '.join(names)}",
-        *(f"        and whatever {source} has" for source in every),
+        f"models: {', '.join([*models, *(f'all of {source}' for source in every)])}",
         "",
         f"  curl {base}/v1/chat/completions{header} -d {shlex.quote(body)}",
         "",
@@ -144,7 +143,7 @@ def start_screen(
 def check_config(config: Path | None) -> None:
     """Say that a configuration is right, or what is wrong with it (exit code 2)."""
     settings = _or_exit(lambda: configuration.load(config), code=2)
-    for name, model in (settings.models or {sources.DEMO: ModelConfig()}).items():
+    for name, model in sources.served(settings).items():
         print(f"{name}: {', '.join(model.sources)}")
     _or_exit(lambda: sources.registry(settings), code=2)
     print("The configuration is right.")
@@ -153,31 +152,29 @@ def check_config(config: Path | None) -> None:
 def list_models(config: Path | None) -> None:
     """Print the models of a configuration and what they are."""
     settings = _or_exit(lambda: configuration.load(config))
-    models = settings.models or {sources.DEMO: ModelConfig()}
-    width = max(len(name) for name in models)
+    models = sources.served(settings)
+    width = max((len(name) for name in models), default=0)
     for name, model in models.items():
         aliases = f"  (also {', '.join(model.aliases)})" if model.aliases else ""
         print(f"{name:{width}}  {', '.join(model.sources)}{aliases}")
 
 
-def worker(source: str, server: Mapping[str, Any]) -> None:
+def worker(source: str, server: Mapping[str, Any], names: Sequence[str] = ()) -> None:
     """
     Serve one model for the gateway of another machine, until SIGTERM; say on stdout where, as one line of JSON.
 
     Args:
         source: `[NAME=]SOURCE`.
         server: Flags about the server; None where not given.
+        names: What the model is called, instead of its source's name; the first is its name and the others are aliases.
     """
-    settings = _or_exit(lambda: merged([source], None, server, {}))
+    settings = _or_exit(lambda: _named(merged([source], None, server, {}), names))
     _log_to_stderr(settings.log_level)
     from unilect import server as http
+    from unilect.listener import reachable
 
     def started(urls: list[str]) -> None:
-        url = urls[0]
-        # no other machine can call a wildcard address
-        for wildcard in ("//0.0.0.0", "//[::]"):
-            url = url.replace(wildcard, f"//{socket.gethostname()}")
-        ready = {"url": f"{url}/v1", "model": next(iter(settings.models))}
+        ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}
         print(json.dumps({"ready": ready}), flush=True)
 
     _or_exit(lambda: http.run(settings, sources.registry(settings), started))
@@ -200,6 +197,17 @@ def chat(
     except KeyboardInterrupt:
         code = 130
     raise SystemExit(code)
+
+
+def _named(settings: Config, names: Sequence[str]) -> Config:
+    if not names:
+        return settings
+    (table,) = settings.models.values()
+    aliases = list(dict.fromkeys([*table.aliases, *names[1:]]))
+    models = {names[0]: msgspec.structs.replace(table, aliases=aliases)}
+    named = msgspec.structs.replace(settings, models=models)
+    configuration.check(named)
+    return named
 
 
 def _changed(name: str, table: ModelConfig, flags: Mapping[str, Any]) -> ModelConfig:

@@ -263,6 +263,9 @@ def _fastchat(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     )
     model = {
         "source": f"fastchat+{address.rstrip('/')}",
+        "model": "*",
+        "timeout_s": _number(env, "FASTCHAT_WORKER_API_TIMEOUT") or 100,
+        "embedding_batch": _number(env, "FASTCHAT_WORKER_API_EMBEDDING_BATCH_SIZE") or 4,
         "defaults": {"temperature": 0.7, "top_p": 1.0, "top_k": -1},
         "completion_defaults": {"max_tokens": 16},
     }

@@ -174,6 +174,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "the next caller."
         ),
     ] = False
+    embedding_batch: Annotated[
+        int,
+        described("Inputs that a FastChat worker is asked to embed at a time.", ge=1, le=2048),
+    ] = 32
     whole_answers: Annotated[
         Literal["auto", "stream", "whole"],
         described(
@@ -268,6 +272,31 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "protocol is spoken in any case. See docs/migrating.md."
         ),
     ] = "openai"
+    fastchat_controller: Annotated[
+        bool,
+        described(
+            "Be a FastChat controller: workers register here, and their models are served too. Old workers send no key, so "
+            "these routes are open to everybody who can reach them: for trusted networks only."
+        ),
+    ] = False
+    fastchat_dispatch: Annotated[
+        Literal["shortest_queue", "lottery"],
+        described("How the controller chooses among the workers of a model."),
+    ] = "shortest_queue"
+    fastchat_register: Annotated[
+        str | None,
+        described(
+            "Register with the FastChat controller at this URL, as a worker for all models; its routes are as open as a controller's."
+        ),
+    ] = None
+    fastchat_worker_address: Annotated[
+        str | None,
+        described("The URL at which others reach this worker. Default: where it listens."),
+    ] = None
+    fastchat_worker_concurrency: Annotated[
+        Annotated[int, Meta(ge=1, le=65536)] | None,
+        described("Requests that the worker answers at a time; more wait. Default: all."),
+    ] = None
     on_unknown_model: Annotated[
         Literal["error", "default"] | None,
         described(
@@ -452,7 +481,9 @@ def each_listener(config: Config) -> list[Config]:
     found = [config]
     for listener in config.listeners:
         given = {k: v for k, v in msgspec.structs.asdict(listener).items() if v is not None}
-        found.append(msgspec.structs.replace(config, **given))
+        # a FastChat controller, and a worker, is one place
+        alone = {"fastchat_controller": False, "fastchat_register": None}
+        found.append(msgspec.structs.replace(config, **given, **alone))
     return found
 
 

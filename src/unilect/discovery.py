@@ -35,6 +35,7 @@ class Discovery:
         }
         self._registry = registry
         self._found: dict[str, set[str]] = {name: set() for name in self._tables}
+        self._down: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -62,8 +63,11 @@ class Discovery:
         try:
             listed = set(await sources.list_models(table, config))
         except UnilectError as error:
-            log.warning("%s: its models cannot be listed: %s", table, error.message)
+            if table not in self._down:  # told once
+                log.warning("%s: its models cannot be listed: %s", table, error.message)
+            self._down.add(table)
             return
+        self._down.discard(table)
         found = self._found[table]
         for name in sorted(listed - found):
             if name not in self._registry.models:
@@ -74,4 +78,4 @@ class Discovery:
         for name in found - listed:
             log.info("%s: its model %s is gone", table, name)
             found.discard(name)
-            await self._registry.remove(name)
+            self._registry.forget(name)

@@ -6,6 +6,7 @@ Each address has an application of its own, since each may have other manners; t
 
 import asyncio
 import logging
+import socket
 import ssl
 from contextlib import suppress
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from unilect.app import GUARD, SERVICE, create_app
+from unilect.app import GUARD, SERVICE, WORK, create_app
 from unilect.config import Config, each_listener
 from unilect.errors import ConfigError
+from unilect.fastchat_registration import FastChatRegistration
 from unilect.gateway.metrics import Metrics
 from unilect.registry import Registry
 
@@ -69,8 +71,9 @@ class _Door:
     """One address, and the application behind it."""
 
     def __init__(self, config: Config, registry: Registry, metrics: Metrics) -> None:
-        self._host, self._port = config.host, config.port
+        self._config = config
         self._app = create_app(config, registry, metrics)
+        self._registration: FastChatRegistration | None = None
         self._runner = web.AppRunner(
             self._app,
             handler_cancellation=True,  # a client that leaves cancels its handler
@@ -97,7 +100,7 @@ class _Door:
             The URL.
         """
         await self._runner.setup()
-        host, port = self._host, self._port
+        host, port = self._config.host, self._config.port
         site = web.TCPSite(self._runner, host, port, backlog=1024, ssl_context=tls)
         try:
             await site.start()
@@ -107,17 +110,41 @@ class _Door:
             ) from error
         bound = self._runner.addresses[0][1]
         scheme = "http" if tls is None else "https"
-        return f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
+        url = f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
+        self._register(url)
+        return url
 
     async def shut(self) -> None:
         """Accept no more connections, and tell those that ask."""
         self._app[SERVICE].ready = False
+        if self._registration is not None:
+            await self._registration.aclose()
         for site in list(self._runner.sites):
             await site.stop()
 
     async def aclose(self) -> None:
         """Close every connection."""
+        if self._registration is not None:
+            await self._registration.aclose()
         await self._runner.cleanup()
+
+    def _register(self, url: str) -> None:
+        """Take our place in a FastChat controller, where there is one."""
+        config, work = self._config, self._app[WORK]
+        if config.fastchat_register is None:
+            return
+        work.address = config.fastchat_worker_address or reachable(url)
+        self._registration = FastChatRegistration(
+            config.fastchat_register, work.address, work.status, work.multimodal
+        )
+        self._registration.start()
+
+
+def reachable(url: str) -> str:
+    """A URL for other machines: none of them can call a wildcard address."""
+    for wildcard in ("//0.0.0.0", "//[::]"):
+        url = url.replace(wildcard, f"//{socket.gethostname()}")
+    return url
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

@@ -92,6 +92,7 @@ class Model:
         self.created = created
         self._idle_stop_s = idle_stop_s
         self._in_use = 0
+        self._retired = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -152,7 +153,9 @@ class Model:
     def left(self) -> None:
         """A lease has been given back."""
         self._in_use -= 1
-        if self._in_use == 0 and self._idle_stop_s is not None:
+        if self._retired:
+            self.retire()
+        elif self._in_use == 0 and self._idle_stop_s is not None:
             loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(self._idle_stop_s, self._stop_idle)
 
@@ -161,6 +164,12 @@ class Model:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         await self.pool.aclose()
+
+    def retire(self) -> None:
+        """No request will come any more: stop the backends once nothing runs in them."""
+        self._retired = True
+        if self._in_use == 0 and self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self.aclose())
 
     def _arrive(self) -> None:
         self._in_use += 1
@@ -195,13 +204,13 @@ class Registry:
         for alias in model.aliases:
             self._by_name.setdefault(alias, model)
 
-    async def remove(self, name: str) -> None:
-        """Forget a model, and stop its backends; what runs in them breaks off."""
+    def forget(self, name: str) -> None:
+        """Take a model out; its backends are stopped once what runs in them has ended."""
         model = self.models.pop(name)
         self._by_name = {
             known: other for known, other in self._by_name.items() if other is not model
         }
-        await model.aclose()
+        model.retire()
 
     def get(self, name: str | None) -> Model:
         """

@@ -35,6 +35,8 @@ BACKENDS = {
     "https": ("unilect.upstreams.openai:backend", False),
     "openai+http": ("unilect.upstreams.openai:backend", False),
     "openai+https": ("unilect.upstreams.openai:backend", False),
+    "fastchat+http": ("unilect.upstreams.fastchat:backend", False),
+    "fastchat+https": ("unilect.upstreams.fastchat:backend", False),
     "llamacpp+http": ("unilect.upstreams.llamacpp:backend", False),
     "llamacpp+https": ("unilect.upstreams.llamacpp:backend", False),
 }
@@ -63,7 +65,7 @@ class Place(Struct, frozen=True):
 
 def registry(config: Config, progress: Progress | None = None) -> Registry:
     """
-    The models of a configuration, none of them started; the bundled one where it names none.
+    The models of a configuration, none of them started.
 
     Args:
         progress: Called with a model's name, what is going on, and a fraction.
@@ -71,7 +73,7 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
     Raises:
         ConfigError: A source or a setting is wrong.
     """
-    models = config.models or {DEMO: ModelConfig()}
+    models = served(config)
     engines = sum(
         _is_engine(split(source)[0]) for model in models.values() for source in model.sources
     )
@@ -82,6 +84,11 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
     return Registry(
         model(name, one, threads, progress) for name, one in models.items() if one.model != ALL
     )
+
+
+def served(config: Config) -> dict[str, ModelConfig]:
+    """The models of a configuration; the bundled one where it names none and no worker may bring any."""
+    return config.models or ({} if config.fastchat_controller else {DEMO: ModelConfig()})
 
 
 async def list_models(name: str, config: ModelConfig) -> list[str]:

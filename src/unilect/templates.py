@@ -133,6 +133,12 @@ def read(given: str) -> Format:
         ) from error
 
 
+def named(name: str) -> ChatTemplate | None:
+    """The template of this name or alias in `formats.toml`; never a file, so that a stranger may have given the name."""
+    form = _by_name().get(name)
+    return ChatTemplate(jinja(form), form.stop, form.stop_token_ids) if form is not None else None
+
+
 def jinja(form: Format) -> str:
     """
     A format as Jinja, in what every implementation of Jinja has, llama.cpp's too.

@@ -10,5 +10,6 @@ DIALECTS = {
     "openai_completions": "unilect.dialects.openai_completions",
     "openai_embeddings": "unilect.dialects.openai_embeddings",
     "openai_models": "unilect.dialects.openai_models",
+    "fastchat": "unilect.dialects.fastchat",
     "llamacpp": "unilect.dialects.llamacpp",
 }

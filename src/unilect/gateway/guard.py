@@ -190,6 +190,8 @@ class Guard:
         status = error.status
         if isinstance(error, AuthenticationError) and error.wrong:
             status = self._manners.wrong_key_status
+        elif self._manners.error_status is not None and status != 401:
+            status = self._manners.error_status
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         if error.retry_after_s is not None:

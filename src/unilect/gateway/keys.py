@@ -8,7 +8,7 @@ strings of his own choosing, which says nothing about a key; no two strings are 
 import hashlib
 from collections.abc import Iterable, Mapping
 
-from unilect.errors import AuthenticationError
+from unilect.errors import AuthenticationError, MissingKey
 
 
 class Keys:
@@ -39,7 +39,7 @@ class Keys:
             return "anonymous"
         secret = self._secret(headers)
         if secret is None:
-            raise AuthenticationError(
+            raise MissingKey(
                 "No API key was sent. Send one as `Authorization: Bearer KEY`, `X-API-Key: KEY` or "
                 "`api-key: KEY`."
             )

@@ -102,17 +102,24 @@ class HttpServer:
         """GET and read the whole answer; errors as in `post`."""
         return await self._whole(self._request("GET", path, b""))
 
-    def stream(self, path: str, body: bytes, gather_s: float = 0.0) -> "EventStream":
+    def stream(
+        self,
+        path: str,
+        body: bytes,
+        gather_s: float = 0.0,
+        content_type: str = "text/event-stream",
+    ) -> "EventStream":
         """
-        POST and yield the bytes of an event stream as they come.
+        POST and yield the bytes of a stream as they come.
 
         Args:
             gather_s: How long bytes may be gathered before they are given; see `Connection`.
+            content_type: What the answer must be; "" for anything, where servers do not say.
 
         Raises:
             UnilectError: As in `post`; before the first byte when the status is not 200.
         """
-        return EventStream(self, self._request("POST", path, body), gather_s)
+        return EventStream(self, self._request("POST", path, body), gather_s, content_type)
 
     async def aclose(self) -> None:
         """Close all connections; running requests break off."""
@@ -221,12 +228,15 @@ async def _body(response: Response) -> bytes:
 
 class EventStream:
     """
-    The bytes of an event stream as they come: an async iterator, to be used inside `aclosing`.
+    The bytes of a stream as they come: an async iterator, to be used inside `aclosing`.
 
     It is no generator, since opening and closing one for each request costs more than its reads.
     """
 
-    def __init__(self, server: HttpServer, request: bytes, gather_s: float) -> None:
+    def __init__(
+        self, server: HttpServer, request: bytes, gather_s: float, content_type: str
+    ) -> None:
+        self._content_type = content_type
         self._server = server
         self._request = request
         self._gather_s = gather_s
@@ -262,11 +272,11 @@ class EventStream:
             self._connection = None
 
     async def _open(self) -> Response:
-        """The answer's head, which must be that of an event stream."""
+        """The answer's head, which must be that of such a stream."""
         self._connection, response = await self._server.exchange(self._request, self._gather_s)
         self._response = response
         kind = response.headers.get("content-type", "")
-        if response.status != 200 or not kind.startswith("text/event-stream"):
+        if response.status != 200 or not kind.startswith(self._content_type):
             self._server.raise_for(response.status, response.headers, await _body(response))
             raise BackendError(
                 "The backend answered a request for a stream with something else "
