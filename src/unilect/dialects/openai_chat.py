@@ -7,7 +7,7 @@ everywhere, a call's id and name in its first delta only, one finish reason per 
 Source: https://platform.openai.com/docs/api-reference/chat
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 
@@ -53,7 +53,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
         """Answer a conversation."""
         chat, legacy = decode(await request.read())
         run = service.run(chat, "chat.completions")
-        encoder = ChatEncoder(chat, run.model.name, legacy)
+        encoder = ChatEncoder(chat, run.model.name, legacy, manners.tool_finish)
         return await respond(request, run, encoder, bool(chat.stream))
 
     return both(
@@ -131,12 +131,20 @@ class ChatEncoder:
         request: What was asked for.
         model: The model's name, as the answer gives it.
         legacy: Tool calls are told as `function_call`.
+        tool_finish: The finish reason of an answer that calls tools.
     """
 
-    def __init__(self, request: ChatRequest, model: str, legacy: bool = False) -> None:
+    def __init__(
+        self,
+        request: ChatRequest,
+        model: str,
+        legacy: bool = False,
+        tool_finish: Literal["tool_calls", "function_call"] = "tool_calls",
+    ) -> None:
         kind = "chat.completion.chunk" if request.stream else "chat.completion"
         self._chunk = ChunkHead("chatcmpl-", kind, model, request)
         self._legacy = legacy
+        self._tool_finish = "function_call" if legacy else tool_finish
         self._begun: set[int] = set()
         self._usage: Usage | None = None
 
@@ -264,8 +272,8 @@ class ChatEncoder:
         } | choice.extra
 
     def _reason(self, reason: str | None) -> str | None:
-        """A client that sent `functions` knows no `tool_calls`."""
-        return "function_call" if self._legacy and reason == "tool_calls" else reason
+        """A client that sent `functions` knows no `tool_calls`, nor does one of an older server."""
+        return self._tool_finish if reason == "tool_calls" else reason
 
 
 def _function(name: str, arguments: str) -> dict[str, str]:
