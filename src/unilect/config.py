@@ -31,7 +31,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: Annotated[
         str,
         described(
-            "Where the model comes from: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, `http://host/v1`. "
+            "Where the model comes from: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, `chatglm:model.bin`, `http://host/v1`. "
             "See docs/backends."
         ),
     ] = "demo:"

@@ -111,7 +111,11 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     if equals and re.fullmatch(r"[A-Za-z0-9._:@+-]+", name):
         return name, source
     scheme, location = split(argument)
-    name = DEMO if scheme == DEMO else re.sub(r"\.(gguf|bin)$", "", location.rstrip("/").split("/")[-1])
+    name = (
+        DEMO
+        if scheme == DEMO
+        else re.sub(r"\.(gguf|bin)$", "", location.rstrip("/").split("/")[-1])
+    )
     if "http" in scheme:
         name = "default"
     name = re.sub(r"[^A-Za-z0-9._:@+-]", "-", name) or "model"

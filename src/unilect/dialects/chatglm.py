@@ -31,9 +31,9 @@ class LangChainRequest(Request, frozen=True, kw_only=True):
     """POST /."""
 
     prompt: Text
-    history: (
-        Annotated[list[tuple[Text, Text]], Meta(max_length=(MAX_MESSAGES - 1) // 2)] | None
-    ) = None
+    history: Annotated[list[tuple[Text, Text]], Meta(max_length=(MAX_MESSAGES - 1) // 2)] | None = (
+        None
+    )
     max_length: Count | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None

@@ -25,6 +25,7 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any
 
 import chatglm_cpp
+from chatglm_cpp._C import GenerationConfig
 
 from unilect.engines import _child
 from unilect.engines._chatglm_text import PUNCTUATION, REPLACEMENT, Decoder, StopWords
@@ -70,7 +71,9 @@ class Model:
     def __init__(self, pipeline: Any, family: str, context: int) -> None:
         self._model = pipeline.model
         self._tokenizer = pipeline.tokenizer
-        self._suffixed = family == "ChatGLM"  # its special tokens stand behind the text, everybody else's before it
+        self._suffixed = (
+            family == "ChatGLM"
+        )  # its special tokens stand behind the text, everybody else's before it
         self._speaks_turns = family in ("ChatGLM3", "ChatGLM4")
         self.context = context
         config = self._model.config
@@ -83,7 +86,7 @@ class Model:
             self.assistant = self._tokenizer.apply_chat_template([user], _NO_LIMIT)[-1]
         # beyond the texts' ids lie the special ones, and beyond those a padding that the tokenizer must not be asked for
         below = {"ChatGLM2": 1, "ChatGLM3": 1, "ChatGLM4": 2}
-        self._texts = (
+        self._texts: int = (
             self._special[0] - below[family] if family in below else config.vocab_size
         )
         self._unsettled = (REPLACEMENT,) if self._speaks_turns else (REPLACEMENT, *PUNCTUATION)
@@ -172,7 +175,7 @@ class _Answer:
             self._refuse(prompt)
             return
         limit = min(body["max_tokens"] or room, room)
-        config = chatglm_cpp.GenerationConfig(
+        config = GenerationConfig(
             max_length=prompt + limit,
             max_new_tokens=limit,
             max_context_length=prompt,
@@ -225,7 +228,7 @@ class _Answer:
 
     def _client_left(self) -> bool:
         """True once the client has closed its side, which is all that it ever does after its request."""
-        return bool(self._closing.poll(0)) and self._connection.recv(1, socket.MSG_PEEK) == b""
+        return bool(self._closing.poll(0)) and not self._connection.recv(1, socket.MSG_PEEK)
 
 
 class _Server(ThreadingMixIn, UnixStreamServer):

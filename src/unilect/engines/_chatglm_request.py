@@ -27,11 +27,34 @@ Turn: TypeAlias = dict[str, str]
 #: What the library has itself where a request does not say.
 DEFAULTS = {"temperature": 0.95, "top_p": 0.7}
 TOOL_PARAMETERS = ("tools", "functions", "parallel_tool_calls")
-_REFUSED = (
-    "seed min_p typical_p presence_penalty frequency_penalty repeat_last_n mirostat mirostat_tau mirostat_eta logit_bias "
-    "grammar ignore_eos cache_prompt logprobs top_logprobs response_format tool_choice function_call reasoning_effort "
-    "chat_template_kwargs verbosity modalities audio prediction web_search_options suffix"
-).split()
+_REFUSED = [
+    "seed",
+    "min_p",
+    "typical_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repeat_last_n",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "logit_bias",
+    "grammar",
+    "ignore_eos",
+    "cache_prompt",
+    "logprobs",
+    "top_logprobs",
+    "response_format",
+    "tool_choice",
+    "function_call",
+    "reasoning_effort",
+    "chat_template_kwargs",
+    "verbosity",
+    "modalities",
+    "audio",
+    "prediction",
+    "web_search_options",
+    "suffix",
+]
 PARAMETERS: dict[str, Support] = {
     **dict.fromkeys(
         ("temperature", "top_p", "top_k", "repetition_penalty", "repeat_penalty"), "native"
@@ -170,6 +193,8 @@ def _alternating(request: ChatRequest, family: Family) -> list[Turn]:
         system = system if role == "assistant" else ""
     if found[-1]["role"] != "user":
         raise _wrong(f"`messages` must end with the user's turn for {family} models.")
+    if system:
+        found[-1]["content"] += "\n\n" + system.rstrip()
     return found
 
 
@@ -183,7 +208,10 @@ def _text(message: Message, number: int) -> str:
                 texts.append(text)
             case _:
                 where = f"messages[{number}].content"
-                raise _wrong(f"`{where}` holds something else than text, which this model cannot read.", where)
+                raise _wrong(
+                    f"`{where}` holds something else than text, which this model cannot read.",
+                    where,
+                )
     return "".join(texts)
 
 

@@ -28,7 +28,9 @@ class Decoder:
     ) -> None:
         self._decode = decode
         self._unsettled = tuple(unsettled)
-        self._before: list[int] = []  # the tokens of the last piece: a tokenizer treats the first token of a text in its own way
+        self._before: list[
+            int
+        ] = []  # the tokens of the last piece: a tokenizer treats the first token of a text in its own way
         self._new: list[int] = []
 
     def feed(self, token: int) -> str:
@@ -43,9 +45,9 @@ class Decoder:
     def _take(self, last: bool) -> str:
         before = self._text(self._before) or ""
         text = self._text(self._before + self._new)
-        if not last and len(self._new) < _MAX_HELD:
-            if text is None or len(text) <= len(before) or text.endswith(self._unsettled):
-                return ""
+        open = text is None or len(text) <= len(before) or text.endswith(self._unsettled)
+        if open and not last and len(self._new) < _MAX_HELD:
+            return ""
         self._before, self._new = self._new, []
         return REPLACEMENT if text is None else text[len(before) :]
 
@@ -89,4 +91,6 @@ class StopWords:
 
 def _begun(text: str, word: str) -> int:
     """The length of the longest end of a text that begins a word."""
-    return next((n for n in range(min(len(word) - 1, len(text)), 0, -1) if text.endswith(word[:n])), 0)
+    return next(
+        (n for n in range(min(len(word) - 1, len(text)), 0, -1) if text.endswith(word[:n])), 0
+    )

@@ -21,7 +21,9 @@ from typing import Any
 from unilect.events import Event, Finish, TextDelta, ToolCallDelta
 from unilect.requests import FunctionCall, Tool
 
-HEADER = "Answer the following questions as best as you can. You have access to the following tools:\n"
+HEADER = (
+    "Answer the following questions as best as you can. You have access to the following tools:\n"
+)
 INTERPRETER = "interpreter"
 MAX_CALL_CHARACTERS = 64 * 1024
 _FENCE = re.compile(r"```[^\n]*\n(.*?)(?:\n?```|\Z)", re.DOTALL)

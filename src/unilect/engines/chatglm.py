@@ -42,6 +42,7 @@ INSTALL = (
     "pip install 'unilect[chatglm]'"
 )
 _CHILD = "unilect.engines._chatglm_child"
+_NO_SETTINGS = ("lora", "mmproj", "chat_template", "gpu_layers", "batch", "pooling")
 
 
 class _Tokens(Struct):
@@ -70,7 +71,7 @@ class ChatglmEngine:
         self._name = name
         self._head = _checked_head(path)
         self._config = config
-        self._context = _context(self._head, config)
+        self._context = _checked_context(self._head, config)
         self._key = secrets.token_urlsafe(24)
         self._server: tuple[int | None, HttpServer] | None = None
         threads = config.threads or threads
@@ -204,7 +205,10 @@ def _checked_head(path: Path) -> ChatglmHead:
         raise ConfigError(str(error)) from error
 
 
-def _context(head: ChatglmHead, config: ModelConfig) -> int:
+def _checked_context(head: ChatglmHead, config: ModelConfig) -> int:
+    for name in _NO_SETTINGS:
+        if getattr(config, name):
+            raise ConfigError(f"{name}: a chatglm.cpp model has no such setting; leave it out.")
     if config.context is None:
         return min(head.context, MAX_DEFAULT_CONTEXT)
     if config.context > head.context:
