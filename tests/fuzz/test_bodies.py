@@ -121,6 +121,10 @@ VALID: list[tuple[str, dict[str, Any]]] = [
         "/v1/embeddings",
         {"model": "demo", "input": ["a", "b"], "encoding_format": "float", "dimensions": 4},
     ),
+    (
+        "/",
+        {"prompt": "Hi", "history": [["a", "b"]], "max_length": 2, "top_p": 0.7, "temperature": 1},
+    ),
 ]
 #: Values at the edges of what JSON can say.
 JSON = [

@@ -15,6 +15,7 @@ EXAMPLES = max(10, int(os.environ.get("UNILECT_FUZZ", "200")) // 10)  # of each 
 # nothing can be wrong with a request of these
 BODILESS = ["healthz", "readyz", "metrics", "list_models"]
 OPERATIONS = ["retrieve_model", "create_chat_completion", "create_completion", "create_embedding"]
+OPERATIONS += ["create_langchain_answer"]
 ATTACKS = [(name, "positive") for name in BODILESS + OPERATIONS]
 ATTACKS += [(name, "negative") for name in OPERATIONS]
 HEADERS = {"Authorization": f"Bearer {KEY}"}

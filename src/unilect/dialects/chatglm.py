@@ -83,7 +83,7 @@ def as_chat(asked: LangChainRequest, context: int | None) -> ChatRequest:
     messages.append({"role": "user", "content": asked.prompt})
     fields: dict[str, Any] = {k: raw for k, raw in asked.wire.items() if k not in _OURS}
     if asked.max_length is not None and (context is None or asked.max_length < context):
-        fields["max_tokens"] = asked.max_length
+        fields.setdefault("max_tokens", asked.max_length)
     chat, _ = openai_chat.decode(msgspec.json.encode(fields | {"messages": messages}))
     return chat
 
