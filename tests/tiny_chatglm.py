@@ -52,7 +52,7 @@ def write(
     Args:
         says: Its answer's tokens, none of them twice; bytes are tokens that are one byte of a character.
         end: The token after them, or AGAIN.
-        instead: A token that comes as likely as the first.
+        instead: A token that comes as likely as the first, and is followed like it.
         family: 3 for ChatGLM3, 2 for ChatGLM2.
     """
     said = [_byte(item) if isinstance(item, bytes) else item.replace(" ", "▁") for item in says]
@@ -61,11 +61,11 @@ def write(
     ids = {piece: id for id, piece in enumerate(pieces)}
     special = {f"<|{name}|>": len(ids) + n for n, name in enumerate(_SPECIAL)}
     chain = [ids[piece] for piece in said]
-    follows = {before: chain[0] for before in (special["<|assistant|>"], ids[":"], ids[_COLON_END])}
-    follows |= dict(itertools.pairwise(chain))
+    starts = (special["<|assistant|>"], ids[":"], ids[_COLON_END])
+    follows = dict.fromkeys(starts, chain[0]) | dict(itertools.pairwise(chain))
     follows[chain[-1]] = chain[-1] if end == AGAIN else (ids | special)[end]
-    pairs = list(follows.items())
-    pairs += [(before, ids[piece]) for piece in other for before in (special["<|assistant|>"],)]
+    pairs = [*follows.items(), *((before, ids[piece]) for piece in other for before in starts)]
+    pairs += [(ids[piece], follows[chain[0]]) for piece in other]
     vocabulary = len(ids) + len(_SPECIAL) + 7  # real models have a padding, too
     with path.open("wb") as file:
         file.write(b"ggml" + struct.pack("<2i", family, 2))

@@ -174,7 +174,7 @@ class _Answer:
         if room < 1:
             self._refuse(prompt)
             return
-        limit = min(body["max_tokens"] or room, room)
+        limit = room if body["max_tokens"] is None else min(body["max_tokens"], room)
         config = GenerationConfig(
             max_length=prompt + limit,
             max_new_tokens=limit,

@@ -120,6 +120,8 @@ def prompt_of(
     if isinstance(request, ChatRequest):
         return turns(request, family)
     prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
+    if prompt == []:
+        raise InvalidRequest("`prompt` holds no token ids; it needs at least one.", param="prompt")
     if isinstance(prompt, list) and any(id >= vocabulary for id in prompt):
         raise InvalidRequest(
             f"`prompt` holds a token id that the model does not have; it has {vocabulary}.",
