@@ -32,6 +32,9 @@ class Recorder:
         yield [TextDelta("Hel"), TextDelta("lo")]
         yield [Finish("stop"), Usage(3, 2)]
 
+    async def check(self) -> None:
+        """It is always well."""
+
     async def aclose(self) -> None:
         """Nothing is left behind."""
 

@@ -96,7 +96,11 @@ class ChatglmEngine:
         if self._head.family != "ChatGLM3":
             parameters |= dict.fromkeys(wire.TOOL_PARAMETERS, "refused")
         self.capabilities = Capabilities(
-            parameters=parameters, fans_out=True, context=self._context, embeddings=False
+            parameters=parameters,
+            fans_out=True,
+            max_in_flight=1,
+            context=self._context,
+            embeddings=False,
         )
 
     async def start(self) -> None:
@@ -156,6 +160,9 @@ class ChatglmEngine:
         """The number of tokens that the model would read; see `Backend`."""
         prompt = wire.prompt_of(request, self._head.family, self._head.vocabulary)
         return len(await self._tokens("/tokenize", prompt))
+
+    async def check(self) -> None:
+        """A started child is watched, so there is nothing to ask; see `Backend`."""
 
     async def aclose(self) -> None:
         """Stop the child; see `Backend`."""

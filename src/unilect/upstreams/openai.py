@@ -10,14 +10,14 @@ Source: https://platform.openai.com/docs/api-reference
 
 import base64
 from array import array
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
 from unilect.backend import Batches, Capabilities
-from unilect.errors import BackendError, UnilectError, UnsupportedOperation
+from unilect.errors import BackendError, InvalidRequest, UnilectError, UnsupportedOperation
 from unilect.events import Event
 from unilect.requests import (
     ChatRequest,
@@ -91,6 +91,11 @@ class OpenAIUpstream:
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """OpenAI's API has no such call."""
         raise _no_call("count tokens")
+
+    async def check(self) -> None:
+        """The list of models costs a server least; any answer that is not a failure will do."""
+        with suppress(InvalidRequest):
+            await self._server.get("/models")
 
     async def aclose(self) -> None:
         """Close the connections."""
