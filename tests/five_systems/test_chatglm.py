@@ -13,6 +13,7 @@ from unilect.config import Config, ModelConfig
 from unilect.dialects import openai_chat
 from unilect.engines._chatglm_request import turns
 from unilect.engines.chatglm import ChatglmEngine
+from unilect.requests import ChatRequest
 
 WEATHER = {
     "type": "function",
@@ -102,7 +103,8 @@ async def test_case_08_model_threads_and_length(tmp_path: Path) -> None:
 async def test_case_09_the_system_text(tmp_path: Path) -> None:
     """Tools are told in exactly the system text that ChatGLM3 was trained with, as the first turn."""
     body = {"messages": [{"role": "user", "content": "Hi"}], "tools": [WEATHER]}
-    chat, _ = openai_chat.decode(json.dumps(body).encode())
+    chat = openai_chat.decode(json.dumps(body).encode()).request
+    assert isinstance(chat, ChatRequest)
     async with app(tmp_path, ["\n", "a"], context=4096) as (running, _):
         system = {"role": "system", "content": SYSTEM_TEXT}
         told = await ask(running, tools=[WEATHER], max_tokens=0)

@@ -20,7 +20,7 @@ from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json, ignored_object
 from unilect.dialects._routes import Route
 from unilect.events import Answer
-from unilect.requests import MAX_MESSAGES, ChatRequest, Count, Request, Text
+from unilect.requests import MAX_MESSAGES, ChatRequest, CompletionRequest, Count, Request, Text
 from unilect.service import Service
 from unilect.streaming import respond_whole
 
@@ -65,7 +65,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
     ]
 
 
-def as_chat(asked: LangChainRequest, context: int | None) -> ChatRequest:
+def as_chat(asked: LangChainRequest, context: int | None) -> ChatRequest | CompletionRequest:
     """
     The same as a chat.
 
@@ -84,8 +84,7 @@ def as_chat(asked: LangChainRequest, context: int | None) -> ChatRequest:
     fields: dict[str, Any] = {k: raw for k, raw in asked.wire.items() if k not in _OURS}
     if asked.max_length is not None and (context is None or asked.max_length < context):
         fields.setdefault("max_tokens", asked.max_length)
-    chat, _ = openai_chat.decode(msgspec.json.encode(fields | {"messages": messages}))
-    return chat
+    return openai_chat.decode(msgspec.json.encode(fields | {"messages": messages})).request
 
 
 def body(asked: LangChainRequest, answer: Answer, ignored: tuple[str, ...]) -> bytes:

@@ -30,9 +30,12 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
+from unilect.upstreams._alike import AlikeFrames
 from unilect.upstreams._http import clean, refused_request, too_long
 
 DONE = b"[DONE]"
+_MANY_FRAMES = 8  # of one read; fewer are decoded as quickly one by one
+_PATTERN_FRAMES = 3  # the role, an empty text, and then surely one that has some
 
 
 class _Function(Struct, gc=False):
@@ -135,6 +138,7 @@ class ChunkDecoder:
 
     def __init__(self, joined: bool = False) -> None:
         self.joined = joined
+        self._alike = AlikeFrames()
         self._begun: set[int] = set()
         self._finished: set[int] = set()
         self._usage: Usage | None = None
@@ -151,27 +155,54 @@ class ChunkDecoder:
         Raises:
             UnilectError: A frame is an error, or is no chunk. What came before it has been appended.
         """
-        done = DONE in frames
+        done = bool(frames) and frames[-1] == DONE
         if done:
-            frames = [frame for frame in frames if frame != DONE]
+            frames = frames[:-1]
+        if DONE in frames:  # it is not the last, or it is said twice
+            done, frames = True, [frame for frame in frames if frame != DONE]
+        if len(frames) >= _MANY_FRAMES:
+            frames = self._alike_texts(frames, into)
+        self._each(frames, into)
+        return done
+
+    def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
+        """Append the texts of the frames that are alike; returns the frames that come after them."""
+        texts = self._alike.texts(frames)
+        if not texts:  # the pattern is not known yet, or its time is over
+            pattern = self._each(frames[:_PATTERN_FRAMES], into)
+            frames = frames[_PATTERN_FRAMES:]
+            if pattern is not None:
+                self._alike.learn(pattern)
+                texts = self._alike.texts(frames)
+        if self.joined and texts:
+            into.append(TextDelta("".join(texts)))
+        else:
+            into.extend([TextDelta(text) for text in texts if text])
+        return frames[len(texts) :]
+
+    def _each(self, frames: list[bytes], into: list[Event]) -> bytes | None:
+        """Append the events of frames, and return the last frame that is text and nothing else, if there is one."""
         try:
             chunks = _fast(b"[" + b",".join(frames) + b"]")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             for frame in frames:
                 self._chunk(*self._slow(frame), into)
-            return done
+            return None
+        plain: bytes | None = None
         texts: list[str] = []
-        for chunk in chunks:
+        for frame, chunk in zip(frames, chunks, strict=False):
             text = self._plain_text(chunk)
             if text is None:
                 self._flush(texts, into)
                 self._chunk(chunk, [], into)
-            elif self.joined:
+                continue
+            plain = frame
+            if self.joined:
                 texts.append(text)
             else:
                 into.append(TextDelta(text))
         self._flush(texts, into)
-        return done
+        return plain
 
     def _flush(self, texts: list[str], into: list[Event]) -> None:
         if texts:
@@ -277,7 +308,7 @@ class ChunkDecoder:
         return ToolCallDelta(number, arguments, id or f"call_{number}", function.name or "", index)
 
     def _slow(self, data: bytes) -> tuple[_Chunk, list[Extra | None]]:
-        raw = _json(data)
+        raw = plain_json(data)
         if not isinstance(raw, dict) or "choices" not in raw:
             _raise_if_error(raw)
             raw = raw if isinstance(raw, dict) else {}
@@ -304,7 +335,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _fast = msgspec.json.Decoder(list[_Chunk]).decode
 
 
-def _json(data: bytes) -> Any:
+def plain_json(data: bytes) -> Any:
     """A frame as plain values; halves of characters, which a model that is cut between tokens makes, become U+FFFD."""
     try:
         with suppress(msgspec.DecodeError, UnicodeDecodeError):

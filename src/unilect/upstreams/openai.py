@@ -1,23 +1,30 @@
 """
 Any server that speaks OpenAI's API: vLLM, SGLang, llama-server, Ollama, LiteLLM, a cloud.
 
-Answers are always asked for as streams, also where the client wants a whole one: many servers go on generating when the
-client of a whole answer leaves, and none does when the client of a stream leaves. Fields that nobody here knows are passed on
-as they were written.
+Answers are asked for as streams, also where the client wants a whole one: many servers go on generating when the client of a
+whole answer leaves, and none does when the client of a stream leaves. Only a server that is known to stop in both cases, or
+that the operator vouches for, is asked for whole answers. Fields that nobody here knows are passed on as they were written.
 
 Source: https://platform.openai.com/docs/api-reference
 """
 
+import asyncio
 import base64
 from array import array
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 
 from unilect.backend import Batches, Capabilities
-from unilect.errors import BackendError, InvalidRequest, UnilectError, UnsupportedOperation
+from unilect.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidRequest,
+    UnilectError,
+    UnsupportedOperation,
+)
 from unilect.events import Event
 from unilect.requests import (
     ChatRequest,
@@ -28,11 +35,16 @@ from unilect.requests import (
     Prompt,
 )
 from unilect.sources import Place
-from unilect.upstreams._http import HttpServer
+from unilect.upstreams._http import HttpServer, key_headers
+from unilect.upstreams._openai_whole import decode_whole
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams._sse import FrameReader
 
 GATHER_S = 0.005
+LIST_TIMEOUT_S = 5.0  # for a list of models that can be done without
+#: Servers that stop at once when the client of a whole answer leaves, by the `owned_by` of their models.
+STOPPING = ("unilect", "vllm")
+_FALSE = Raw(b"false")
 _TRUE = Raw(b"true")
 _USAGE = Raw(b'{"include_usage":true}')
 
@@ -49,22 +61,46 @@ class OpenAIUpstream:
         server: The server; its base URL ends before `/chat/completions`.
         model: The model's name there; None asks the server.
         name: Taken where the server has a model of that name; else its only model is.
+        whole_answers: How the server is asked where the client wants a whole answer; None learns it from the list of models.
     """
 
-    def __init__(self, server: HttpServer, model: str | None = None, name: str = "") -> None:
+    def __init__(
+        self,
+        server: HttpServer,
+        model: str | None = None,
+        name: str = "",
+        whole_answers: Literal["stream", "whole"] | None = "stream",
+    ) -> None:
         self._server = server
         self._model = model
         self._wanted = name
+        self._whole_answers = whole_answers
         self.capabilities = PASSES_ALL
 
     async def start(self) -> None:
-        """Learn the model's name where none was configured; nothing else is needed."""
+        """Learn the model's name, and how to ask for whole answers, where that was not configured; nothing else is needed."""
         if self._model is None:
-            self._model = _choose(await self._server.get("/models"), self._wanted)
+            models = _listed(await self._server.get("/models"))
+            self._model = _choose(models, self._wanted)
+            self._whole_answers = self._whole_answers or _whole_answers(models)
+        elif self._whole_answers is None:
+            self._whole_answers = await self._learn()
+
+    async def _learn(self) -> Literal["stream", "whole"] | None:
+        """How to ask for whole answers; None while the server cannot be reached, which is for a request to find out."""
+        try:
+            async with asyncio.timeout(LIST_TIMEOUT_S):
+                return _whole_answers(_listed(await self._server.get("/models")))
+        except BackendUnavailable:
+            return None
+        except (UnilectError, TimeoutError):
+            return "stream"
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
         path = "/chat/completions" if isinstance(request, ChatRequest) else "/completions"
+        if self._whole_answers == "whole" and not request.stream:
+            return _whole(self._server, path, self._body(request, stream=False))
         return stream(self._server, path, self._body(request), ChunkDecoder(not request.stream))
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
@@ -104,12 +140,18 @@ class OpenAIUpstream:
     def _name(self) -> str:
         return self._model or ""
 
-    def _body(self, request: GenerationRequest) -> bytes:
+    def _body(self, request: GenerationRequest, stream: bool = True) -> bytes:
         fields = request_fields(request, without=("model", "stream", "stream_options"))
         fields["model"] = self._name()
-        fields["stream"] = _TRUE
-        fields["stream_options"] = _USAGE
+        fields["stream"] = _TRUE if stream else _FALSE
+        if stream:
+            fields["stream_options"] = _USAGE
         return msgspec.json.encode(fields)
+
+
+async def _whole(server: HttpServer, path: str, body: bytes) -> Batches:
+    """POST a request for a whole answer and yield its events, all at once."""
+    yield decode_whole(await server.post(path, body))
 
 
 async def stream(
@@ -126,26 +168,27 @@ async def stream(
     Raises:
         UnilectError: As `HttpServer.stream` and `ChunkDecoder.decode`; BackendError when the stream was cut.
     """
-    reader, done = FrameReader(), False
+    reader, done, ended, batch = FrameReader(), False, False, list[Event]()
     gather_s = GATHER_S if decoder.joined else 0.0
-    async with aclosing(server.stream(path, body, gather_s)) as chunks:
-        async for data in chunks:
-            batch: list[Event] = []
+    async with aclosing(server.stream(path, body, gather_s)) as answer:
+        async for data in answer:
             try:
                 done = decoder.decode(reader.feed(data), batch) or done
             except UnilectError:
                 if batch:
                     yield batch
                 raise
+            # some servers leave the connection open after the end, and then it would be silent for too long
+            ended = done and (answer.complete or not server.reuses_connections)
+            if ended:
+                break
             if batch:
                 yield batch
-            if done and not server.reuses_connections:
-                break  # some servers leave the connection open, and then it would be silent for too long
-    batch = []
-    done = decoder.decode(reader.end(), batch) or done
+                batch = []
+    if not done:
+        done = decoder.decode(reader.end(), batch)
     batch.extend(decoder.end(done))
-    if batch:
-        yield batch
+    yield batch
 
 
 def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
@@ -200,18 +243,22 @@ def decode_embeddings(body: bytes) -> Embeddings:
 
 class _Model(Struct):
     id: str
+    owned_by: Any = None
 
 
 class _Models(Struct):
     data: list[_Model]
 
 
-def _choose(body: bytes, wanted: str) -> str:
-    """The wanted model of a list, else its only one."""
+def _listed(body: bytes) -> list[_Model]:
     try:
-        models = msgspec.json.decode(body, type=_Models).data
+        return msgspec.json.decode(body, type=_Models).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BackendError("The server does not list its models as OpenAI does.") from error
+
+
+def _choose(models: list[_Model], wanted: str) -> str:
+    """The wanted model of a list, else its only one."""
     if wanted in [model.id for model in models]:
         return wanted
     if len(models) != 1:
@@ -220,6 +267,12 @@ def _choose(body: bytes, wanted: str) -> str:
             f"The server has {len(models)} models ({names}); name one with `model = ...`."
         )
     return models[0].id
+
+
+def _whole_answers(models: list[_Model]) -> Literal["stream", "whole"]:
+    """How to ask the server that lists these models for whole answers."""
+    stopping = models and all(model.owned_by in STOPPING for model in models)
+    return "whole" if stopping else "stream"
 
 
 def _no_call(what: str) -> UnilectError:
@@ -232,14 +285,11 @@ def backend(place: Place) -> OpenAIUpstream:
     """The upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
     config = place.config
     base = f"{place.scheme.removeprefix('openai+')}:{place.location}"
-    headers = {}
-    if config.api_key is not None:
-        bearer = config.api_key_header.lower() == "authorization"
-        headers[config.api_key_header] = f"Bearer {config.api_key}" if bearer else config.api_key
     server = HttpServer(
         base,
-        headers=headers,
+        headers=key_headers(config),
         timeout_s=config.timeout_s,
         reuse_connections=config.reuse_connections,
     )
-    return OpenAIUpstream(server, config.model, place.name)
+    whole_answers = None if config.whole_answers == "auto" else config.whole_answers
+    return OpenAIUpstream(server, config.model, place.name, whole_answers)
