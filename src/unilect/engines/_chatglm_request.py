@@ -27,42 +27,19 @@ Turn: TypeAlias = dict[str, str]
 #: What the library has itself where a request does not say.
 DEFAULTS = {"temperature": 0.95, "top_p": 0.7}
 TOOL_PARAMETERS = ("tools", "functions", "parallel_tool_calls")
-_REFUSED = [
-    "seed",
-    "min_p",
-    "typical_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repeat_last_n",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "logit_bias",
-    "grammar",
-    "ignore_eos",
-    "cache_prompt",
-    "logprobs",
-    "top_logprobs",
-    "response_format",
-    "tool_choice",
-    "function_call",
-    "reasoning_effort",
-    "chat_template_kwargs",
-    "verbosity",
-    "modalities",
-    "audio",
-    "prediction",
-    "web_search_options",
-    "suffix",
-]
+_REFUSED = (
+    "seed", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "repeat_last_n", "mirostat", "mirostat_tau",
+    "mirostat_eta", "logit_bias", "grammar", "ignore_eos", "cache_prompt", "logprobs", "top_logprobs", "response_format",
+    "tool_choice", "function_call", "reasoning_effort", "chat_template_kwargs", "verbosity", "modalities", "audio",
+    "prediction", "web_search_options", "suffix", "best_of", "tokenize", "num_beams", "use_beam_search",
+)  # fmt: skip
 PARAMETERS: dict[str, Support] = {
     **dict.fromkeys(
         ("temperature", "top_p", "top_k", "repetition_penalty", "repeat_penalty"), "native"
     ),
     **dict.fromkeys(("max_tokens", "max_completion_tokens"), "native"),
-    **dict.fromkeys(("stop", "n", "best_of", "echo", *TOOL_PARAMETERS), "emulated"),
+    **dict.fromkeys(("stop", "n", "echo", *TOOL_PARAMETERS), "emulated"),
     **dict.fromkeys(_REFUSED, "refused"),
-    "best_of": "refused",  # nothing to choose the best by
 }
 _ROLES = {
     "system": "system",
