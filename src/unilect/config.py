@@ -32,7 +32,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: Annotated[
         str | Annotated[list[str], Meta(min_length=1)],
         described(
-            "Where the model comes from: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, `http://host/v1`. "
+            "Where the model comes from: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, `chatglm:model.bin`, `http://host/v1`. "
             "See docs/backends. A list names several backends of the same model, among which requests are balanced."
         ),
     ] = "demo:"

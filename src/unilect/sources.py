@@ -29,6 +29,7 @@ _SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
 
 #: scheme -> factory of its backend, and whether the model runs here (and so shares the processor)
 BACKENDS = {
+    "chatglm": ("unilect.engines.chatglm:backend", True),
     "demo": ("unilect.demo:backend", True),
     "gguf": ("unilect.engines.gguf:backend", True),
     "http": ("unilect.upstreams.openai:backend", False),
@@ -139,7 +140,11 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     if equals and re.fullmatch(r"[A-Za-z0-9._:@+-]+|[*]", name):
         return name, source
     scheme, location = split(argument)
-    name = DEMO if scheme == DEMO else re.sub(r"\.gguf$", "", location.rstrip("/").split("/")[-1])
+    name = (
+        DEMO
+        if scheme == DEMO
+        else re.sub(r"\.(gguf|bin)$", "", location.rstrip("/").split("/")[-1])
+    )
     if "http" in scheme:
         name = "default"
     name = re.sub(r"[^A-Za-z0-9._:@+-]", "-", name) or "model"

@@ -77,11 +77,26 @@ async def respond(
     """
     if stream:
         return await _Stream(request, run, encoder, framing).respond()
+    return await respond_whole(request, run, encoder.whole)
+
+
+async def respond_whole(
+    request: web.Request, run: Run, whole: Callable[[Answer, tuple[str, ...]], bytes]
+) -> web.StreamResponse:
+    """
+    Answer a request with one body.
+
+    Args:
+        whole: The body for the answer and the parameters that were ignored.
+
+    Raises:
+        UnilectError: As the run.
+    """
     folding = Fold()
     async with aclosing(run.batches()) as batches:
         async for batch in batches:
             folding.add(batch)
-    body = encoder.whole(folding.answer(), run.ignored)
+    body = whole(folding.answer(), run.ignored)
     headers = {"Content-Type": "application/json"} | _headers(request, run)
     return web.Response(body=body, headers=headers)
 

@@ -133,6 +133,10 @@ VALID: list[tuple[str, dict[str, Any]]] = [
         {"model": "demo", "input": ["a", "b"], "encoding_format": "float", "dimensions": 4},
     ),
     (
+        "/",
+        {"prompt": "Hi", "history": [["a", "b"]], "max_length": 2, "top_p": 0.7, "temperature": 1},
+    ),
+    (
         "/completion",
         NATIVE
         | {"prompt": "Once", "n_predict": 2, "n_probs": 2, "logit_bias": [[5, 1.5], [6, False]]},

@@ -16,6 +16,7 @@ EXAMPLES = max(10, int(os.environ.get("UNILECT_FUZZ", "200")) // 10)  # of each 
 BODILESS = ["healthz", "readyz", "metrics", "list_models", "native_props", "native_health"]
 OPERATIONS = ["retrieve_model", "create_chat_completion", "create_completion", "create_embedding"]
 OPERATIONS += ["create_raw_chat_completion", "check_tokens", "create_engine_embedding"]
+OPERATIONS += ["create_langchain_answer"]
 OPERATIONS += [
     f"native_{name}" for name in ("completion", "infill", "tokenize", "detokenize", "embedding")
 ]

@@ -191,6 +191,7 @@ class ChatEncoder:
         kind = "chat.completion.chunk" if request.stream else "chat.completion"
         self._chunk = ChunkHead("chatcmpl-", kind, model, request, manners.done)
         self._legacy = legacy
+        self._tool_finish = "function_call" if legacy else manners.tool_finish
         self._echoed = echoed
         self._begun: set[int] = set()
         self._usage: Usage | None = None
@@ -330,8 +331,8 @@ class ChatEncoder:
         } | choice.extra
 
     def _reason(self, reason: str | None) -> str | None:
-        """A client that sent `functions` knows no `tool_calls`."""
-        return "function_call" if self._legacy and reason == "tool_calls" else reason
+        """A client that sent `functions` knows no `tool_calls`, nor does one of an older server."""
+        return self._tool_finish if reason == "tool_calls" else reason
 
 
 def _function(name: str, arguments: str) -> dict[str, str]:
