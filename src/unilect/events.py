@@ -41,6 +41,7 @@ class Extra(Struct, frozen=True, gc=False):
     chunk: dict[str, Any] = {}
     choice: dict[str, Any] = {}
     delta: dict[str, Any] = {}
+    call: dict[str, Any] = {}
 
 
 class TextDelta(Struct, frozen=True, gc=False):
@@ -130,6 +131,7 @@ class ToolCall(Struct):
     id: str
     name: str
     arguments: str
+    extra: dict[str, Any] = {}
 
 
 class Choice(Struct):
@@ -226,6 +228,8 @@ class Fold:
         call.id = call.id or event.id or ""
         call.name = call.name or event.name or ""
         self._arguments.setdefault(key, []).append(event.arguments)
+        if event.extra is not None:
+            _merge(call.extra, event.extra.call)
         self._choice(event.index)
 
     def _take_extra(self, extra: Extra, index: int | None) -> None:

@@ -8,8 +8,10 @@ they would carry prompts and keys elsewhere.
 
 import math
 import re
+import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -115,11 +117,9 @@ class HttpServer:
             try:
                 kind = response.headers.get("content-type", "")
                 if response.status != 200 or not kind.startswith("text/event-stream"):
-                    raise_for_answer(response.status, response.headers, await _body(response))
-                    raise BackendError(
-                        "The backend answered a request for a stream with something else "
-                        f"({clean(kind.partition(';')[0] or 'no content type')})."
-                    )
+                    told = await _body(response)
+                    raise_for_answer(response.status, response.headers, told)
+                    raise no_stream(kind, told)
                 async for data in response.body():
                     yield data
             finally:
@@ -241,6 +241,9 @@ def _unreachable() -> BackendUnavailable:
     )
 
 
+_REFUSED = frozenset({400, 404, 409, 413, 422})
+
+
 def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> None:
     """
     Turn an upstream's error answer into ours; return where it is none.
@@ -256,7 +259,7 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
     """
     if status == 200:
         return
-    if status in (400, 404, 409, 413, 422):
+    if status in _REFUSED:
         raise refused_request(body)
     retry_after_s = _seconds(headers.get("retry-after"))
     if status == 429:
@@ -275,21 +278,103 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
 
 def refused_request(body: bytes) -> UnilectError:
     """The error for a request that the upstream refuses, from the body of its answer."""
+    error = _error_object(_json(body))
+    if error is None:
+        return InvalidRequest("The model's server refused the request without a reason.")
+    return _judged(error, refused=True)
+
+
+def told_error(raw: Any) -> UnilectError | None:
+    """
+    The error that a body or a frame tells, as plain values; None where it tells none.
+
+    Servers say `{"error": {...}}`, `{"error": "text"}`, a flat `{"message": ...}` or `{"detail": ...}`, FastChat also
+    `{"text": ..., "error_code": ...}`; OpenRouter puts `error` beside choices.
+    """
+    if isinstance(raw, dict) and "choices" in raw and not raw.get("error"):
+        return None
+    error = _error_object(raw)
+    return None if error is None else _judged(error, refused=False)
+
+
+def no_stream(kind: str, body: bytes) -> UnilectError:
+    """The error for an answer of status 200 that should have been an event stream: what it tells, or that it is none."""
+    return told_error(_json(body)) or BackendError(
+        "The backend answered a request for a stream with something else "
+        f"({clean(kind.partition(';')[0] or 'no content type')})."
+    )
+
+
+def _json(body: bytes) -> Any:
     try:
-        error = msgspec.json.decode(body)
+        return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        error = None
+        return None
+
+
+_TEXTS = ("message", "detail", "msg", "error_message", "error_msg", "errors")
+
+
+def _error_object(raw: Any) -> dict[str, Any] | None:
+    """An error's fields, its text under `message`, its number or word under `code`."""
+    if not isinstance(raw, dict):
+        return None
+    error: Any = raw.get("error")
+    if error in (None, False, "", []):
+        if not any(raw.get(name) for name in (*_TEXTS, "error_code")):
+            return None
+        error = raw
+    if isinstance(error, list):
+        error = error[0]
     if isinstance(error, dict) and isinstance(error.get("error"), dict):
         error = error["error"]
-    elif isinstance(error, dict) and isinstance(error.get("error"), str):
-        error = {"message": error["error"]}
     if not isinstance(error, dict):
-        return InvalidRequest("The model's server refused the request without a reason.")
-    message = clean(error.get("message"))
-    if error.get("type") == "exceed_context_size_error":
+        error = {"message": error}
+    told = next((error[name] for name in (*_TEXTS, "text") if error.get(name)), None)
+    if isinstance(told, list) and isinstance(told[0], dict):  # pydantic's
+        where = ".".join(str(part) for part in told[0].get("loc") or () if part != "body")
+        told = f"{where}: {told[0].get('msg')}"
+    code = next((error[name] for name in ("code", "error_code", "status") if error.get(name)), None)
+    return {**error, "message": told, "code": code}
+
+
+#: What servers say of a prompt that does not fit.
+_TOO_LONG = ("maximum context length", "available context size", "context length exceeded")
+_OVERLOADED = frozenset({"overloaded_error", "service_unavailable_error", "server_overloaded"})
+_LEAST_FASTCHAT = (
+    10_000  # FastChat's codes have five digits, and mean more than its status, which is always 400
+)
+
+
+def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
+    """
+    What an error means, by its type, its code and its words.
+
+    Args:
+        refused: Its status already said that the request is at fault.
+    """
+    code, kind, message = error["code"], error.get("type"), clean(error["message"])
+    number = int(code) if isinstance(code, int) or str(code).isdecimal() else 0
+    if kind == "exceed_context_size_error":
         return too_long(error.get("n_prompt_tokens"), error.get("n_ctx"))
-    if error.get("code") == "context_length_exceeded" or "maximum context length" in message:
+    if (
+        code in ("context_length_exceeded", 40303)
+        or "context_length" in str(kind)
+        or any(words in message.lower() for words in _TOO_LONG)
+    ):
         return ContextLengthExceeded(message)
+    if number == 429 or number // 100 == 429 or kind == "rate_limit_error":
+        return RateLimited("The model's server is over its limit. Try again later.")
+    if number == 503 or kind in _OVERLOADED:
+        return BackendUnavailable(
+            "The model's server is busy or not ready. Try again.", retry_after_s=1
+        )
+    if number >= _LEAST_FASTCHAT:
+        refused = number // 100 in (400, 403)
+    elif number in _REFUSED or kind == "invalid_request_error":
+        refused = True
+    if not refused:
+        return BackendError(f"The model's server reported an error: {message}")
     param = error.get("param")
     return InvalidRequest(
         f"The model's server refused the request: {message}",
@@ -313,8 +398,14 @@ def clean(text: Any) -> str:
 
 
 def _seconds(value: str | None) -> float | None:
-    try:
-        seconds = float(value) if value is not None else math.nan
-    except ValueError:
+    """A Retry-After: seconds, or the date in HTTP's form."""
+    if value is None:
         return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except ValueError:
+            return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
