@@ -97,13 +97,18 @@ class Finish(Struct, frozen=True, gc=False):
 
 
 class Usage(Struct, frozen=True, gc=False):
-    """Tokens used by the whole request, all choices together. `extra` holds further counters."""
+    """
+    Tokens used by the whole request, all choices together.
+
+    `counters` holds what else an upstream counts, as its `usage` has it.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     extra: Extra | None = None
+    counters: dict[str, Any] = {}
 
 
 class Opaque(Struct, frozen=True, gc=False):

@@ -253,7 +253,8 @@ def test_usage() -> None:
         "completion_tokens_details": {"reasoning_tokens": 3},
     }
 
-    assert [TextDelta("a"), Finish("stop"), Usage(9, 4, 8, 3)] == decode(
+    counters = {"prompt_tokens_details": {"audio_tokens": 0}}
+    assert [TextDelta("a"), Finish("stop"), Usage(9, 4, 8, 3, counters=counters)] == decode(
         delta(content="a"), END, {"choices": [], "usage": usage}
     )
 

@@ -16,8 +16,8 @@ import msgspec
 
 from unilect.errors import BackendError
 
-#: A tool call's unknown fields, for the decoder; no server says this word.
-CALL_EXTRA = "unilect:extra"
+#: The unknown fields of a tool call and of the usage, for the decoder; no server says this word.
+EXTRA = "unilect:extra"
 
 LEAST_LOGPROB = -9999.0  # OpenAI's own value for a token that is not among the likeliest
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -127,7 +127,7 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
             extra["function"] = more
     if isinstance(call.get("id"), int):
         call["id"] = str(call["id"])
-    return call | {CALL_EXTRA: extra} if extra else call
+    return call | {EXTRA: extra} if extra else call
 
 
 _CALL_FIELDS = ("index", "id", "type", "function")
@@ -161,12 +161,20 @@ def _token(token: Any) -> Any:
     }
 
 
+_COUNTERS = {"prompt_tokens", "completion_tokens", "total_tokens"}
+_DETAILS = {
+    "prompt_tokens_details": "cached_tokens",
+    "completion_tokens_details": "reasoning_tokens",
+}
+
+
 def _usage(usage: dict[str, Any]) -> dict[str, Any]:
-    """OpenAI's names, no nulls, and the answer's tokens where only the total is told."""
-    usage = {
-        _USAGE_NAMES.get(name, name): value for name, value in usage.items() if value is not None
-    }
-    total, prompt = usage.get("total_tokens"), usage.get("prompt_tokens")
-    if "completion_tokens" not in usage and isinstance(total, int) and isinstance(prompt, int):
-        usage["completion_tokens"] = max(0, total - prompt)
-    return usage
+    """OpenAI's names, no nulls, and unknown counters set apart."""
+    usage = {_USAGE_NAMES.get(name, name): n for name, n in usage.items() if n is not None}
+    extra = {name: usage.pop(name) for name in list(usage) if name not in _COUNTERS | {*_DETAILS}}
+    for name, known in _DETAILS.items():
+        if isinstance(details := usage.get(name), dict):
+            usage[name] = {known: details.get(known)}
+            if more := {key: n for key, n in details.items() if key != known and n is not None}:
+                extra[name] = more
+    return usage | {EXTRA: extra} if extra else usage

@@ -29,7 +29,7 @@ from unilect.events import (
 )
 from unilect.upstreams._http import told_error
 from unilect.upstreams._openai_calls import Call, Calls
-from unilect.upstreams._openai_mend import CALL_EXTRA, mend_chunk, plain_json
+from unilect.upstreams._openai_mend import EXTRA, mend_chunk, plain_json
 
 DONE = b"[DONE]"
 
@@ -44,7 +44,7 @@ class _ToolDelta(Struct, forbid_unknown_fields=True, gc=False):
     id: str | None = None
     type: str | None = None
     function: _Function | None = None
-    extra: dict[str, Any] = field(default={}, name=CALL_EXTRA)
+    extra: dict[str, Any] = field(default={}, name=EXTRA)
 
 
 class _Delta(Struct, forbid_unknown_fields=True, gc=False):
@@ -76,20 +76,21 @@ class _Choice(Struct, forbid_unknown_fields=True, gc=False):
     finish_reason: str | None = None
 
 
-class _PromptDetails(Struct, gc=False):
+class _PromptDetails(Struct, forbid_unknown_fields=True, gc=False):
     cached_tokens: int | None = None
 
 
-class _CompletionDetails(Struct, gc=False):
+class _CompletionDetails(Struct, forbid_unknown_fields=True, gc=False):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Struct, gc=False):
+class _Usage(Struct, forbid_unknown_fields=True, gc=False):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
+    extra: dict[str, Any] = field(default={}, name=EXTRA)
 
 
 class _Progress(Struct, gc=False):
@@ -129,7 +130,16 @@ _REASONS: dict[str, FinishReason] = {
 }
 #: What a server says of an answer that it did not finish.
 _BROKEN = frozenset(
-    "error abort aborted cancelled canceled failed network_error insufficient_system_resource".split()
+    [
+        "error",
+        "abort",
+        "aborted",
+        "cancelled",
+        "canceled",
+        "failed",
+        "network_error",
+        "insufficient_system_resource",
+    ]
 )
 
 
@@ -407,9 +417,10 @@ def _usage(usage: _Usage) -> Usage:
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
     return Usage(
         usage.prompt_tokens,
-        usage.completion_tokens,
+        usage.completion_tokens or max(0, usage.total_tokens - usage.prompt_tokens),
         prompt.cached_tokens if prompt else None,
         completion.reasoning_tokens if completion else None,
+        counters=usage.extra,
     )
 
 
