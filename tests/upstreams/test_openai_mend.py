@@ -43,12 +43,13 @@ async def told(body: bytes) -> list[Event]:
 
 def chunk(choice: str, more: str = "") -> bytes:
     """A frame with one choice, as written."""
+    choice = choice.replace("<F>", F)
     return b'data: {"choices":[{"index":0,%s}]%s}\n\n' % (choice.encode(), more.encode())
 
 
 def calls(*entries: str) -> bytes:
     """A frame with tool calls, as written."""
-    return chunk('"delta":{"tool_calls":[%s]}' % ",".join(entries))
+    return chunk(f'"delta":{{"tool_calls":[{",".join(entries)}]}}')
 
 
 @pytest.mark.parametrize(
@@ -82,18 +83,18 @@ async def test_text(name: str, body: bytes, expected: list[Event]) -> None:
 @pytest.mark.parametrize(
     ("name", "body", "expected"),
     [
-        ("no id", calls('{"index":0,%s}' % F), [ToolCallDelta(0, "{}", "call_0", "f")]),
-        ("number as id", calls('{"index":0,"id":7,%s}' % F), [ToolCallDelta(0, "{}", "7", "f")]),
-        ("no index", calls('{"id":"c",%s}' % F), [ToolCallDelta(0, "{}", "c", "f")]),
-        ("no list", chunk('"delta":{"tool_calls":{"id":"c",%s}}' % F), [ToolCallDelta(0, "{}", "c", "f")]),
+        ("no id", calls('{"index":0,<F>}'), [ToolCallDelta(0, "{}", "call_0", "f")]),
+        ("number as id", calls('{"index":0,"id":7,<F>}'), [ToolCallDelta(0, "{}", "7", "f")]),
+        ("no index", calls('{"id":"c",<F>}'), [ToolCallDelta(0, "{}", "c", "f")]),
+        ("no list", chunk('"delta":{"tool_calls":{"id":"c",<F>}}'), [ToolCallDelta(0, "{}", "c", "f")]),
         ("arguments as object", calls('{"index":0,"id":"c","function":{"name":"f","arguments":{"a":1}}}'), [ToolCallDelta(0, '{"a":1}', "c", "f")]),
         ("no function", calls('{"index":0,"id":"c","name":"f","arguments":{}}'), [ToolCallDelta(0, "{}", "c", "f")]),
         ("null arguments", calls('{"index":0,"id":"c","function":{"name":"f","arguments":null}}'), [ToolCallDelta(0, "", "c", "f")]),
-        ("two at once without index", calls('{"id":"c",%s}' % F, '{"id":"d",%s}' % F), [ToolCallDelta(0, "{}", "c", "f"), ToolCallDelta(1, "{}", "d", "f")]),
-        ("two at once without anything", calls("{%s}" % F, "{%s}" % F), [ToolCallDelta(0, "{}", "call_0", "f"), ToolCallDelta(1, "{}", "call_1", "f")]),
-        ("Ollama: two with index 0", calls('{"index":0,"id":"c",%s}' % F) + calls('{"index":0,"id":"d",%s}' % F), [ToolCallDelta(0, "{}", "c", "f"), ToolCallDelta(1, "{}", "d", "f")]),
-        ("from 1", calls('{"index":1,"id":"c",%s}' % F), [ToolCallDelta(0, "{}", "c", "f")]),
-        ("message", chunk('"message":{"content":null,"tool_calls":[{"id":"c",%s}]}' % F), [ToolCallDelta(0, "{}", "c", "f")]),
+        ("two at once without index", calls('{"id":"c",<F>}', '{"id":"d",<F>}'), [ToolCallDelta(0, "{}", "c", "f"), ToolCallDelta(1, "{}", "d", "f")]),
+        ("two at once without anything", calls("{<F>}", "{<F>}"), [ToolCallDelta(0, "{}", "call_0", "f"), ToolCallDelta(1, "{}", "call_1", "f")]),
+        ("Ollama: two with index 0", calls('{"index":0,"id":"c",<F>}') + calls('{"index":0,"id":"d",<F>}'), [ToolCallDelta(0, "{}", "c", "f"), ToolCallDelta(1, "{}", "d", "f")]),
+        ("from 1", calls('{"index":1,"id":"c",<F>}'), [ToolCallDelta(0, "{}", "c", "f")]),
+        ("message", chunk('"message":{"content":null,"tool_calls":[{"id":"c",<F>}]}'), [ToolCallDelta(0, "{}", "c", "f")]),
         ("function_call", chunk('"delta":{"function_call":{"name":"f","arguments":{}}}'), [ToolCallDelta(0, "{}", "call_0", "f")]),
     ],
 )  # fmt: skip
@@ -187,7 +188,7 @@ async def test_azure() -> None:
 )  # fmt: skip
 async def test_logprobs(name: str, logprobs: str, expected: list[TokenLogprob] | None) -> None:
     """Log probabilities are read, with what servers leave out or write beyond JSON."""
-    body = chunk('"delta":{"content":"a"},"logprobs":%s' % logprobs)
+    body = chunk(f'"delta":{{"content":"a"}},"logprobs":{logprobs}')
 
     assert [TextDelta("a", 0, expected), STOP, NONE] == await told(body + END)
 
@@ -213,7 +214,7 @@ async def test_an_unknown_frame() -> None:
 async def test_content_that_is_no_text(content: str) -> None:
     """Content that is no text and no list of texts is the backend's error."""
     with pytest.raises(BackendError):
-        await told(chunk('"delta":{"content":%s}' % content) + END)
+        await told(chunk(f'"delta":{{"content":{content}}}') + END)
 
 
 def test_json_beyond_json() -> None:
@@ -232,7 +233,7 @@ RICH = [
     chunk('"delta":{"content":"x","mine":[1]},"side":"y"', ',"top":{"z":null}'),
     b'data: {"choices":[{"index":1,"delta":{"content":"second"}}]}\n\n',
     calls('{"index":0,"id":"c","function":{"name":"f","arguments":""}}'),
-    calls('{"index":0,"id":"c","function":{"name":"f","arguments":"{\\"a\\":"}}', '{"index":1,"id":"d",%s,"x":1}' % F),
+    calls('{"index":0,"id":"c","function":{"name":"f","arguments":"{\\"a\\":"}}', '{"index":1,"id":"d",<F>,"x":1}'),
     b"id: 7\nretry: 9\nevent: message\n" + calls('{"index":0,"function":{"arguments":"1}"}}'),
     chunk('"delta":{},"finish_reason":"stop"'),
     b'data: {"choices":[{"index":1,"delta":{},"finish_reason":"length"}]}\n\n',

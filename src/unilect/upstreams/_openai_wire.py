@@ -345,6 +345,8 @@ class ChunkDecoder:
         raw = plain_json(data)
         if (error := told_error(raw)) is not None:
             raise error
+        if raw is None:
+            return _Chunk(), []  # llama-server sends it between the answers to several prompts
         if not isinstance(raw, dict):
             raise BackendError("The model's server sent a frame that is no chunk.")
         raw = mend_chunk(raw)

@@ -8,7 +8,10 @@ as they were written.
 Source: https://platform.openai.com/docs/api-reference
 """
 
+import asyncio
 import base64
+import logging
+import math
 from array import array
 from contextlib import aclosing
 from typing import Any
@@ -29,10 +32,14 @@ from unilect.requests import (
 )
 from unilect.sources import Place
 from unilect.upstreams._http import HttpServer
+from unilect.upstreams._openai_probe import PROBE_TIMEOUT_S, choose, learn, model_cards
+from unilect.upstreams._openai_servers import UNKNOWN, check, wire_fields
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams._sse import FrameReader
 
+log = logging.getLogger("unilect")
 GATHER_S = 0.005
+LEARN_AGAIN_S = 30.0  # a server that could not be reached is asked again what it is after so long
 _TRUE = Raw(b"true")
 _USAGE = Raw(b'{"include_usage":true}')
 
@@ -49,27 +56,60 @@ class OpenAIUpstream:
         server: The server; its base URL ends before `/chat/completions`.
         model: The model's name there; None asks the server.
         name: Taken where the server has a model of that name; else its only model is.
+        root: The server by its root, where it shall be asked what it is; None to take it as it is.
+
+    Attributes:
+        kind: The kind of server that it was recognised as.
     """
 
-    def __init__(self, server: HttpServer, model: str | None = None, name: str = "") -> None:
+    def __init__(
+        self,
+        server: HttpServer,
+        model: str | None = None,
+        name: str = "",
+        root: HttpServer | None = None,
+    ) -> None:
         self._server = server
+        self._root = root
         self._model = model
-        self._wanted = name
+        self._name = name
+        self._starting = asyncio.Lock()
+        self._next_try = -math.inf
+        self.kind = UNKNOWN
         self.capabilities = PASSES_ALL
 
     async def start(self) -> None:
-        """Learn the model's name where none was configured; nothing else is needed."""
-        if self._model is None:
-            self._model = _choose(await self._server.get("/models"), self._wanted)
+        """Learn what the server is, and the model's name where none was configured; once, as far as it can be reached."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._next_try:
+            return
+        async with self._starting:
+            if loop.time() >= self._next_try:
+                self._next_try = loop.time() + await self._learn()
+
+    async def _learn(self) -> float:
+        """Ask the server; returns after how many seconds it is to be asked again."""
+        if self._root is None:
+            if self._model is None:
+                self._model = choose(model_cards(await self._server.get("/models")), self._name)
+            return math.inf
+        learnt = await learn(self._server, self._root, self._model, self._name)
+        if learnt is None:
+            return LEARN_AGAIN_S
+        self._model, self.kind, self.capabilities = learnt.model, learnt.kind, learnt.capabilities
+        log.info("%s: a server of kind %s", self._name or learnt.model, learnt.kind.name)
+        return math.inf
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
+        check(self.kind, request)
         path = "/chat/completions" if isinstance(request, ChatRequest) else "/completions"
         return stream(self._server, path, self._body(request), ChunkDecoder(not request.stream))
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
-        body = {"model": self._name()} | request_fields(request, without=("model",))
+        fields = request_fields(request, without=("model",))
+        body = {"model": self._model or ""} | wire_fields(self.kind, fields)
         body["encoding_format"] = Raw(b'"float"')
         answer = await self._server.post("/embeddings", msgspec.json.encode(body))
         embeddings = decode_embeddings(answer)
@@ -95,15 +135,16 @@ class OpenAIUpstream:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._server.aclose()
-
-    def _name(self) -> str:
-        return self._model or ""
+        if self._root is not None:
+            await self._root.aclose()
 
     def _body(self, request: GenerationRequest) -> bytes:
         fields = request_fields(request, without=("model", "stream", "stream_options"))
-        fields["model"] = self._name()
+        fields = wire_fields(self.kind, fields)
+        fields["model"] = self._model or ""
         fields["stream"] = _TRUE
-        fields["stream_options"] = _USAGE
+        if self.kind.stream_options:
+            fields["stream_options"] = _USAGE
         return msgspec.json.encode(fields)
 
 
@@ -193,30 +234,6 @@ def decode_embeddings(body: bytes) -> Embeddings:
     return Embeddings(vectors, answer.usage.prompt_tokens)
 
 
-class _Model(Struct):
-    id: str
-
-
-class _Models(Struct):
-    data: list[_Model]
-
-
-def _choose(body: bytes, wanted: str) -> str:
-    """The wanted model of a list, else its only one."""
-    try:
-        models = msgspec.json.decode(body, type=_Models).data
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BackendError("The server does not list its models as OpenAI does.") from error
-    if wanted in [model.id for model in models]:
-        return wanted
-    if len(models) != 1:
-        names = ", ".join(model.id for model in models[:20])
-        raise BackendError(
-            f"The server has {len(models)} models ({names}); name one with `model = ...`."
-        )
-    return models[0].id
-
-
 def _no_call(what: str) -> UnilectError:
     return UnsupportedOperation(
         f"The model's server speaks OpenAI's API, which has no call to {what}."
@@ -237,4 +254,7 @@ def backend(place: Place) -> OpenAIUpstream:
         timeout_s=config.timeout_s,
         reuse_connections=config.reuse_connections,
     )
-    return OpenAIUpstream(server, config.model, place.name)
+    root = HttpServer(
+        base.rstrip("/").removesuffix("/v1"), headers=headers, timeout_s=PROBE_TIMEOUT_S
+    )
+    return OpenAIUpstream(server, config.model, place.name, root)
