@@ -43,7 +43,7 @@ class Keys:
             )
         name = self._names.get(_digest(secret))
         if name is None:
-            raise AuthenticationError("The API key is not known to this server.")
+            raise AuthenticationError("Incorrect API key provided: this server does not know it.")
         return name
 
 

@@ -26,6 +26,7 @@ from unilect.errors import (
     InvalidRequest,
     RateLimited,
     UnilectError,
+    UnsupportedOperation,
 )
 from unilect.upstreams._http1 import (
     Address,
@@ -255,6 +256,7 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
         InvalidRequest, ContextLengthExceeded: 400, 404, 409, 413, 422.
         RateLimited: 429, with its Retry-After.
         BackendUnavailable: 503.
+        UnsupportedOperation: 501.
         BackendError: Any other status that is not 200.
     """
     if status == 200:
@@ -271,6 +273,9 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
             "The model's server is busy or not ready. Try again.",
             retry_after_s=retry_after_s or 1,
         )
+    if status == 501:
+        told = clean((_error_object(_json(body)) or {}).get("message"))
+        raise UnsupportedOperation(f"The model's server cannot do this: {told}")
     if status in (401, 403):
         raise BackendError("The model's server refused the key that it is configured with.")
     raise BackendError(f"The model's server answered with status {status}.")
@@ -383,9 +388,9 @@ def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
 
 
 def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:
-    """The error for a prompt that does not fit, with both numbers."""
+    """The error for a prompt that does not fit, with both numbers, in the words that clients look for."""
     return ContextLengthExceeded(
-        f"This model's context is {context} tokens, and the prompt has {prompt_tokens}. "
+        f"This model's maximum context length is {context} tokens, and the prompt has {prompt_tokens}. "
         "Shorten the prompt, or serve the model with a larger context."
     )
 
