@@ -54,10 +54,18 @@ def test_flags_of_the_engine(path: Path) -> None:
     assert {"demo": ModelConfig(threads=3)} == merged([], None, {}, {"threads": 3}).models
 
 
+def test_one_name_for_several_sources() -> None:
+    """A name that is given twice is one model with two backends."""
+    models = merged(["x=http://a/v1", "y=demo:", "x=http://b/v1"], None, {}, {}).models
+
+    assert {"x": ["http://a/v1", "http://b/v1"], "y": ["demo:"]} == {
+        name: model.sources for name, model in models.items()
+    }
+
+
 @pytest.mark.parametrize(
     ("models", "server", "engine", "said"),
     [
-        (["x=demo:", "x=demo:"], {}, {}, "Two models are named `x`"),
         (["nothing"], {}, {}, "nothing"),
         ([], {"port": 70_000}, {}, "port"),
         ([], {"host": "0.0.0.0"}, {}, "--api-key"),

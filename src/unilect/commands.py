@@ -70,9 +70,8 @@ def merged(
         tables = {}
         for argument in models:
             name, source = sources.named(argument, tables)
-            if name in tables:
-                raise ConfigError(f"Two models are named `{name}`.")
-            tables[name] = ModelConfig(source=source)
+            others = tables[name].sources if name in tables else []
+            tables[name] = ModelConfig(source=[*others, source] if others else source)
     flags = {name: value for name, value in engine.items() if value is not None}
     if flags:
         tables = tables or {sources.DEMO: ModelConfig()}
@@ -114,7 +113,7 @@ def check_config(config: Path | None) -> None:
     """Say that a configuration is right, or what is wrong with it (exit code 2)."""
     settings = _or_exit(lambda: configuration.load(config), code=2)
     for name, model in (settings.models or {sources.DEMO: ModelConfig()}).items():
-        print(f"{name}: {model.source}")
+        print(f"{name}: {', '.join(model.sources)}")
     _or_exit(lambda: sources.registry(settings), code=2)
     print("The configuration is right.")
 
@@ -126,7 +125,7 @@ def list_models(config: Path | None) -> None:
     width = max(len(name) for name in models)
     for name, model in models.items():
         aliases = f"  (also {', '.join(model.aliases)})" if model.aliases else ""
-        print(f"{name:{width}}  {model.source}{aliases}")
+        print(f"{name:{width}}  {', '.join(model.sources)}{aliases}")
 
 
 def worker(source: str, server: Mapping[str, Any]) -> None:

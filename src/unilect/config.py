@@ -29,12 +29,18 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """One model: the table `[models.NAME]`."""
 
     source: Annotated[
-        str,
+        str | Annotated[list[str], Meta(min_length=1)],
         described(
             "Where the model comes from: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, `http://host/v1`. "
-            "See docs/backends."
+            "See docs/backends. A list names several backends of the same model, among which requests are balanced."
         ),
     ] = "demo:"
+    fallback: Annotated[
+        str | None,
+        described(
+            "The model that answers when no backend of this one can; the header `X-Unilect-Fallback` then names it."
+        ),
+    ] = None
     aliases: Annotated[list[str], described("Other names that clients may send for it.")] = []
     load: Annotated[
         Literal["start", "demand"],
@@ -148,6 +154,11 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "the next caller."
         ),
     ] = False
+
+    @property
+    def sources(self) -> list[str]:
+        """The sources, one for each backend."""
+        return [self.source] if isinstance(self.source, str) else self.source
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -307,6 +318,27 @@ def check(config: Config) -> None:
                     f"models.{name}: the name `{alias}` belongs to models.{owners[alias]} already."
                 )
             owners[alias] = name
+    for name, model in config.models.items():
+        _check_fallback(config, name, model)
+
+
+def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:
+    """
+    A fallback is a model, and following fallbacks comes to an end.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    seen = [name]
+    while model.fallback is not None:
+        if model.fallback not in config.models:
+            raise ConfigError(f"models.{seen[-1]}.fallback: there is no model `{model.fallback}`.")
+        if model.fallback in seen:
+            raise ConfigError(
+                f"models.{name}.fallback: {' -> '.join([*seen, model.fallback])} goes in a circle."
+            )
+        seen.append(model.fallback)
+        model = config.models[model.fallback]
 
 
 def is_loopback(host: str) -> bool:

@@ -22,6 +22,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + BackendError                  502  the backend broke off or answered nonsense
     | + EngineDied                  502  our own engine process ended in mid-answer
     + BackendUnavailable            503  no backend can take the request now
+    | + BackendUnreachable          503  nobody listens where the backend should be
     + BackendTimeout                504  the backend was silent for too long
     ConfigError                          not an answer: a mistake in configuration, told at start
 
@@ -232,6 +233,12 @@ class BackendUnavailable(UnilectError):
     type = "upstream_error"
     code = "backend_unavailable"
     number = 50005
+
+
+class BackendUnreachable(BackendUnavailable):
+    """No connection to the backend: its address, its network, or it is down."""
+
+    code = "backend_unreachable"
 
 
 class BackendTimeout(UnilectError):

@@ -18,6 +18,7 @@ from msgspec import Struct
 from unilect.backend import Backend
 from unilect.config import Config, ModelConfig
 from unilect.errors import ConfigError
+from unilect.pool import Member
 from unilect.registry import Model, Registry, check_defaults
 from unilect.requests import ChatRequest, CompletionRequest
 
@@ -68,7 +69,9 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
         ConfigError: A source or a setting is wrong.
     """
     models = config.models or {DEMO: ModelConfig()}
-    engines = sum(_is_engine(split(model.source)[0]) for model in models.values())
+    engines = sum(
+        _is_engine(split(source)[0]) for model in models.values() for source in model.sources
+    )
     threads = max(1, (_cores() - 1) // max(1, engines))
     return Registry(_model(name, model, threads, progress) for name, model in models.items())
 
@@ -120,29 +123,32 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
 
 
 def _model(name: str, config: ModelConfig, threads: int, progress: Progress | None) -> Model:
-    scheme, location = split(config.source)
+    schemes = {split(source)[0] for source in config.sources}
     check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
     # so small a model is at its best when it takes the likeliest token
-    defaults = {"temperature": 0.0} | config.defaults if scheme == DEMO else config.defaults
+    defaults = {"temperature": 0.0} | config.defaults if schemes == {DEMO} else config.defaults
 
     def report(what: str, fraction: float) -> None:
         if progress is not None:
             progress(name, what, fraction)
 
-    place = Place(name, scheme, location, config, threads, report)
-    try:
-        backend = _factory(scheme)(place)
-    except ConfigError as error:
-        raise ConfigError(f"models.{name}: {error}") from error
+    def member(source: str) -> Member:
+        scheme, location = split(source)
+        place = Place(name, scheme, location, config, threads, report)
+        try:
+            return Member(_factory(scheme)(place), source)
+        except ConfigError as error:
+            raise ConfigError(f"models.{name}: {error}") from error
+
     return Model(
         name,
-        backend,
-        source=config.source,
+        [member(source) for source in config.sources],
         aliases=config.aliases,
         defaults=defaults,
         unsupported=config.unsupported,
+        fallback=config.fallback,
         idle_stop_s=config.idle_stop_s,
-        required=not scheme.endswith(("http", "https")),
+        required=not any(scheme.endswith(("http", "https")) for scheme in schemes),
         created=int(time.time()),
     )
 

@@ -164,6 +164,8 @@ class _Stream:
 
 def _headers(request: web.Request, run: Run) -> dict[str, str]:
     headers = {"X-Request-Id": request[REQUEST_ID], **request.get(CORS_HEADERS, {})}
+    if run.answering is not run.model:
+        headers["X-Unilect-Fallback"] = run.answering.name
     if run.ignored:
         headers["X-Unilect-Ignored"] = ignored_header(run.ignored)
     return headers

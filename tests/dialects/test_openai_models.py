@@ -13,7 +13,6 @@ def model(name: str = "m") -> Model:
     return Model(
         name,
         OpenAIUpstream(HttpServer("http://127.0.0.1:1"), "theirs"),
-        source="http://127.0.0.1:1",
         aliases=["gpt-4o"],
         defaults={"temperature": 0.5},
         created=7,

@@ -215,6 +215,9 @@ class GgufEngine:
             return len(prompt)
         return len(await self._tokenize(server, prompt, special=True))
 
+    async def check(self) -> None:
+        """A started child is watched, so there is nothing to ask; see `Backend`."""
+
     async def aclose(self) -> None:
         """Stop both children; see `Backend`."""
         servers = [server for _, server in self._servers.values()]

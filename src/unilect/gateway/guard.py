@@ -226,7 +226,7 @@ def _cors(request: web.Request) -> dict[str, str]:
         "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
         "Access-Control-Allow-Headers": "Authorization, Content-Type, X-API-Key, api-key, "
         + ", ".join(_SDK_HEADERS),
-        "Access-Control-Expose-Headers": "X-Request-Id, X-Unilect-Ignored",
+        "Access-Control-Expose-Headers": "X-Request-Id, X-Unilect-Ignored, X-Unilect-Fallback",
         "Access-Control-Max-Age": "600",
         "Vary": "Origin",
     }

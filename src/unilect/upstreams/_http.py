@@ -21,6 +21,7 @@ from unilect.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
+    BackendUnreachable,
     ConfigError,
     ContextLengthExceeded,
     InvalidRequest,
@@ -236,8 +237,8 @@ def translated_errors() -> Iterator[None]:
         raise _unreachable() from error
 
 
-def _unreachable() -> BackendUnavailable:
-    return BackendUnavailable(
+def _unreachable() -> BackendUnreachable:
+    return BackendUnreachable(
         "The model's server cannot be reached. Try again, or ask its operator.", retry_after_s=1
     )
 

@@ -13,14 +13,14 @@ import base64
 import logging
 import math
 from array import array
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
 from unilect.backend import Batches, Capabilities
-from unilect.errors import BackendError, UnilectError, UnsupportedOperation
+from unilect.errors import BackendError, InvalidRequest, UnilectError, UnsupportedOperation
 from unilect.events import Event
 from unilect.requests import (
     ChatRequest,
@@ -131,6 +131,11 @@ class OpenAIUpstream:
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """OpenAI's API has no such call."""
         raise _no_call("count tokens")
+
+    async def check(self) -> None:
+        """The list of models costs a server least; any answer that is not a failure will do."""
+        with suppress(InvalidRequest):
+            await self._server.get("/models")
 
     async def aclose(self) -> None:
         """Close the connections."""
