@@ -4,6 +4,8 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -462,10 +464,11 @@ def test_statuses(status: int, expected: type[UnilectError]) -> None:
         ("nan", None),
         ("1e999", None),
         ("Fri, 31 Dec 1999 23:59:59 GMT", 0.0),
+        ("Fri, 31 Dec 1999", None),
     ],
 )
 def test_retry_after(value: str | None, expected: float | None) -> None:
-    """A 429's Retry-After in seconds is kept; what is no number of seconds is none."""
+    """A 429's Retry-After in seconds is kept, and a date that is past is now; what is neither is none."""
     headers = {} if value is None else {"retry-after": value}
     with pytest.raises(RateLimited) as raised:
         raise_for_answer(429, headers, b"")
@@ -473,9 +476,27 @@ def test_retry_after(value: str | None, expected: float | None) -> None:
     assert expected == raised.value.retry_after_s
 
 
+@pytest.mark.parametrize(("status", "kind"), [(429, RateLimited), (503, BackendUnavailable)])
+def test_retry_after_as_a_date(status: int, kind: type[UnilectError]) -> None:
+    """A Retry-After that is a date in HTTP's form is the seconds until then."""
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+    with pytest.raises(kind) as raised:
+        raise_for_answer(status, {"retry-after": date}, b"")
+
+    assert 50 < (raised.value.retry_after_s or 0) <= 60
+
+
 @pytest.mark.parametrize(
     ("body", "message", "param"),
     [
+        ({"detail": "empty messages"}, "empty messages", None),
+        (
+            {"detail": [{"loc": ["body", "n"], "msg": "not a number", "type": "x"}]},
+            "n: not a number",
+            None,
+        ),
+        ({"error": {"message": "no", "type": "BadRequestError", "code": 400}}, "no", None),
+        ({"error": "bad", "error_type": "validation"}, "bad", None),
         ({"error": {"message": "bad n", "param": "n"}}, "bad n", "n"),
         ({"error": {"message": "bad", "param": 7, "code": 400}}, "bad", None),
         ({"object": "error", "message": "bad", "code": 40001}, "bad", None),

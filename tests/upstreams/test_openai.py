@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from appserver import chunks, serving
 from scripted import (
     DONE,
     HELLO,
@@ -32,6 +33,7 @@ from unilect.errors import (
     InvalidRequest,
     RateLimited,
     UnilectError,
+    UnsupportedOperation,
 )
 from unilect.events import Answer, Event, Extra, Finish, TextDelta, Usage, fold
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Message
@@ -140,6 +142,24 @@ async def test_unknown_fields_of_a_request() -> None:
         assert b'"%s":%s' % (name.encode(), bytes(wire[name])) in body
 
 
+async def test_unknown_fields_of_tool_calls_go_both_ways() -> None:
+    """What a server adds to a tool call comes out to the client, and goes back as the client sends it with the history."""
+    signed = {"extra_content": {"google": {"thought_signature": "x=="}}}
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}} | signed
+    body = frames(delta(tool_calls=[{"index": 0} | call]), delta(finish="tool_calls"), DONE)
+    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    async with scripted(says(stream_of(body))) as server:
+        async with serving(OpenAIUpstream(HttpServer(server.url), "m")) as app:
+            whole = await (await app.chat(stream=False)).json()
+            streamed = await chunks(await app.chat())
+            await (await app.chat(messages=messages, stream=False)).read()
+
+    assert [call] == whole["choices"][0]["message"]["tool_calls"]
+    (told,) = [d for c in streamed[:-1] for d in c["choices"][0]["delta"].get("tool_calls", ())]
+    assert {"index": 0} | call == told
+    assert messages == server.requests[-1].json()["messages"]
+
+
 async def test_unknown_fields_of_an_answer() -> None:
     """Unknown fields of an answer arrive at their level: chunk, choice, delta."""
     chunk = {
@@ -196,6 +216,9 @@ async def test_a_server_that_does_not_close() -> None:
         ("error frame", stream_of(BEGUN + b'error: {"code":500,"message":"no"}\n\n'), "close"),
         ("event: error", stream_of(BEGUN + b'event: error\ndata: {"message":"no"}\n\n'), "close"),
         ("error, then DONE", stream_of(BEGUN + frames({"error": {"message": "no"}}, DONE)), "close"),
+        ("error beside choices", stream_of(BEGUN + frames(delta(finish="error") | {"error": {"message": "no"}})), "close"),
+        ("finish: error", stream_of(BEGUN + frames(delta(finish="error"), DONE)), "close"),
+        ("event: error, text", stream_of(BEGUN + b"event: error\ndata: no\n\n"), "close"),
         ("FastChat", stream_of(BEGUN + frames({"text": "no", "error_code": 50002})), "close"),
         ("giant line", stream_of(BEGUN + b"data: " + b"x" * 2**21), "close"),
         ("bomb", stream_of(BEGUN + b"data: " + b"[" * 500_000 + b"\n\n"), "close"),
@@ -218,6 +241,13 @@ async def test_streams_that_break(name: str, stream: bytes, end: str) -> None:
     [
         ("HTML", answer(b"<html>", kind="text/html"), BackendError),
         ("JSON error at 200", answer(b'{"error":{"message":"no"}}'), BackendError),
+        ("refusal at 200", answer(b'{"error":{"message":"no","code":400}}'), InvalidRequest),
+        ("limit at 200", answer(b'{"error":{"message":"no","code":"429"}}'), RateLimited),
+        ("text error at 200", answer(b'{"error":"no"}'), BackendError),
+        ("FastChat at 200", answer(b'{"object":"error","message":"no","code":40301}'), InvalidRequest),
+        ("FastChat's fault at 400", answer(b'{"object":"error","message":"no","code":50002}', "400 Bad"), BackendError),
+        ("FastChat's context at 400", answer(b'{"object":"error","message":"no","code":40303}', "400 Bad"), ContextLengthExceeded),
+        ("llama-server's 501", answer(b'{"error":{"message":"no","code":501}}', "501 No"), UnsupportedOperation),
         ("whole answer", answer(b'{"choices":[]}'), BackendError),
         ("empty stream", stream_of(b""), BackendError),
         ("nothing", b"", BackendError),
