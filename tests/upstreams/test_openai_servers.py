@@ -1,6 +1,7 @@
 """Tests of unilect.upstreams._openai_servers: what each kind of server is handed, and what is refused for it."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -194,6 +195,14 @@ def test_the_table(kind: ServerKind) -> None:
         assert set(kind.renamed.values()) <= kind.takes
     assert not kind.refused & set(kind.renamed)
     assert set(can.parameters) >= kind.refused
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_the_documentation(kind: ServerKind) -> None:
+    """Every kind has its line in docs/backends/openai.md."""
+    page = Path(__file__).parent.parent.parent / "docs" / "backends" / "openai.md"
+
+    assert f"\n| {kind.name}" in page.read_text()
 
 
 async def test_a_server_is_asked_once() -> None:
