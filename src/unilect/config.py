@@ -154,6 +154,14 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "the next caller."
         ),
     ] = False
+    whole_answers: Annotated[
+        Literal["auto", "stream", "whole"],
+        described(
+            "How an upstream is asked where the client wants a whole answer: for a *stream*, or for the *whole*, which is cheaper "
+            "to read; but many servers go on generating when the client of a whole answer leaves. *auto*: for the whole where "
+            "its list of models says that it is vLLM or unilect, which stop; else for a stream."
+        ),
+    ] = "auto"
 
     @property
     def sources(self) -> list[str]:

@@ -38,9 +38,12 @@ from unilect.errors import (
 from unilect.events import Answer, Event, Extra, Finish, TextDelta, Usage, fold
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Message
 from unilect.sources import Place
+from unilect.upstreams import openai
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams.openai import OpenAIUpstream, backend, decode_embeddings
 
+WITHIN_S = 0.1
+TRIES = 3  # a busy machine delays some
 CHAT = ChatRequest(messages=[Message("user", "Hi")], stream=True)
 BEGUN = frames(delta(role="assistant", content=""), delta(content="Hel"))
 WHOLE = [TextDelta("Hel"), TextDelta("lo"), Finish("stop"), Usage(3, 2)]
@@ -542,3 +545,143 @@ async def test_backend(scheme: str, settings: dict[str, Any], expected: bytes) -
         assert await events_of(upstream) == WHOLE
 
     assert expected in server.requests[0].head.split(b"\r\n")
+
+
+# Whole answers
+
+BODY = {
+    "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+}
+WANTS_WHOLE = msgspec.structs.replace(CHAT, stream=None)
+
+
+async def either(exchange: Exchange) -> None:
+    """Answers as a server does: streams where one is asked for."""
+    asked = exchange.json()
+    whole = answer(msgspec.json.encode(BODY))
+    await exchange.send(chunked([HELLO]) if asked["stream"] else whole)
+
+
+async def test_a_whole_answer_can_be_asked_for() -> None:
+    """With `whole_answers = "whole"` whole answers are asked for as they are, streams as streams, and both say the same."""
+    async with scripted(either) as server:
+        upstream = OpenAIUpstream(HttpServer(server.url), "m", whole_answers="whole")
+        whole, streamed = await events_of(upstream, WANTS_WHOLE), await events_of(upstream)
+
+    assert fold([whole]) == fold([streamed])
+    assert {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": False,
+    } == server.requests[0].json()
+    assert server.requests[1].json()["stream"] is True
+
+
+def lists(*owners: Any) -> bytes:
+    """A list of models of these owners."""
+    data = [{"id": "m", "object": "model", "owned_by": owner} for owner in owners]
+    return answer(msgspec.json.encode({"object": "list", "data": data}))
+
+
+@pytest.mark.parametrize(
+    ("configured", "models", "streams"),
+    [
+        ("auto", lists("vllm"), False),
+        ("auto", lists("unilect", "unilect"), False),
+        ("auto", lists("library"), True),
+        ("auto", lists("vllm", "me"), True),
+        ("auto", lists(None), True),
+        ("auto", lists([1]), True),
+        ("auto", lists(), True),
+        ("auto", answer(b"", "404 Not Found"), True),
+        ("auto", answer(b"<html>"), True),
+        ("stream", lists("vllm"), True),
+        ("whole", lists("library"), False),
+    ],
+)
+async def test_how_whole_answers_are_asked_for(
+    configured: Any, models: bytes, streams: bool
+) -> None:
+    """A server is asked for whole answers where the operator says so, or where it is one that stops when its client leaves."""
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.head.startswith(b"GET"):
+            await exchange.send(models)
+        else:
+            await either(exchange)
+        exchange.close()
+
+    async with scripted(script) as server:
+        config = ModelConfig(source="x", model="m", whole_answers=configured)
+        location = server.url.removeprefix("http:")
+        upstream = backend(Place("x", "http", location, config, 1, lambda *_: None))
+        for _ in range(2):
+            await upstream.start()
+        await events_of(upstream, WANTS_WHOLE)
+
+    assert streams == server.requests[-1].json()["stream"]
+    asked = [exchange.head.split()[0] for exchange in server.requests]
+    assert (b"POST", 1) == (asked[-1], asked.count(b"POST"))
+
+
+async def test_a_server_that_is_not_there_yet_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the list of models cannot be had, streams are asked for, and the list is asked for once more later."""
+    monkeypatch.setattr(openai, "LEARN_AGAIN_S", 0.0)
+    listed = iter([answer(b"", "503 Busy"), lists("vllm")])
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.head.startswith(b"GET"):
+            await exchange.send(next(listed))
+        else:
+            await either(exchange)
+        exchange.close()
+
+    asked = []
+    async with scripted(script) as server:
+        http = HttpServer(server.url)
+        upstream = OpenAIUpstream(http, "m", root=http, whole_answers=None)
+        for _ in range(2):
+            await upstream.start()
+            await events_of(upstream, WANTS_WHOLE)
+            asked.append(server.requests[-1].json()["stream"])
+
+    assert [True, False] == asked
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [(b"<html>", "text/html"), (b'{"error": "x"}', "application/json"), (b"", "")],
+)
+async def test_a_whole_answer_that_is_none(body: bytes, kind: str) -> None:
+    """A 200 that is a page, an error or nothing is the backend's error."""
+    async with scripted(says(answer(body, kind=kind))) as server:
+        upstream = OpenAIUpstream(HttpServer(server.url), "m", whole_answers="whole")
+        with pytest.raises(BackendError):
+            await events_of(upstream, WANTS_WHOLE)
+
+
+@pytest.mark.parametrize("begun", [b"", answer(b'{"choices": []}')[:-5]])
+async def test_leaving_a_whole_answer_closes_its_connection(begun: bytes) -> None:
+    """Whoever leaves while a whole answer is made ends its connection at once, so that the server can stop."""
+    asked = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(begun)
+        asked.set()
+        await exchange.client_gone()
+
+    times = []
+    async with scripted(script) as server:
+        upstream = OpenAIUpstream(HttpServer(server.url), "m", whole_answers="whole")
+        async with serving(upstream) as app:
+            for _ in range(TRIES):
+                asked.clear()
+                task = asyncio.create_task(app.chat(stream=False).__aenter__())
+                await asked.wait()
+                task.cancel()
+                times.append(await server.until_gone())
+
+    assert min(times) < WITHIN_S

@@ -52,7 +52,7 @@ async def asked(kind: str, request: Any) -> tuple[list[dict[str, Any]], Answer, 
 
     async with scripted(script) as server:
         model = "gpt-3.5-turbo" if kind == "chatglm.cpp" else "m"
-        place = Place("x", "http", server.url.removeprefix("http:"), ModelConfig(source="x", model=model), 1, lambda *_: None)  # fmt: skip
+        place = Place("x", "http", server.url.removeprefix("http:"), ModelConfig(source="x", model=model, whole_answers="stream"), 1, lambda *_: None)  # fmt: skip
         upstream = backend(place)
         await upstream.start()
         assert kind == upstream.kind.name

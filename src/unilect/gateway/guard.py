@@ -10,8 +10,8 @@ import asyncio
 import itertools
 import logging
 import math
+import random
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import TypeAlias
@@ -73,13 +73,16 @@ class Guard:
         self._public = frozenset(public)
         self._hosts = _host_names(config)
         self._origins = frozenset(config.allowed_origins)
-        self._ids = (f"req_{secrets.token_hex(6)}_{n:x}" for n in itertools.count(1))
+        self._ids = itertools.count(1)
+        self._random = (
+            random.Random()
+        )  # seeded by the system, which is not asked again for each request
 
     @web.middleware
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let a request through to its route, or answer with the error that it meets."""
         start = time.perf_counter()
-        request[REQUEST_ID] = next(self._ids)
+        request[REQUEST_ID] = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
         caller, status = "-", 499
         self.active += 1
         try:

@@ -9,10 +9,9 @@ they would carry prompts and keys elsewhere.
 import math
 import re
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -32,11 +31,11 @@ from unilect.errors import (
 from unilect.upstreams._http1 import (
     Address,
     Connection,
-    ProtocolError,
     Response,
     Silence,
     exchange,
 )
+from unilect.upstreams._http1_body import ProtocolError
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
@@ -101,9 +100,7 @@ class HttpServer:
         """GET and read the whole answer; errors as in `post`."""
         return await self._whole(self._request("GET", path, b""))
 
-    async def stream(
-        self, path: str, body: bytes, gather_s: float = 0.0
-    ) -> AsyncGenerator[bytes, None]:
+    def stream(self, path: str, body: bytes, gather_s: float = 0.0) -> "EventStream":
         """
         POST and yield the bytes of an event stream as they come.
 
@@ -113,19 +110,7 @@ class HttpServer:
         Raises:
             UnilectError: As in `post`; before the first byte when the status is not 200.
         """
-        with translated_errors():
-            request = self._request("POST", path, body)
-            connection, response = await self._exchange(request, gather_s)
-            try:
-                kind = response.headers.get("content-type", "")
-                if response.status != 200 or not kind.startswith("text/event-stream"):
-                    told = await _body(response)
-                    raise_for_answer(response.status, response.headers, told)
-                    raise no_stream(kind, told)
-                async for data in response.body():
-                    yield data
-            finally:
-                self._release(connection, response.complete)
+        return EventStream(self, self._request("POST", path, body), gather_s)
 
     async def aclose(self) -> None:
         """Close all connections; running requests break off."""
@@ -135,16 +120,21 @@ class HttpServer:
 
     async def _whole(self, request: bytes) -> bytes:
         with translated_errors():
-            connection, response = await self._exchange(request)
+            connection, response = await self.exchange(request, 0.0)
             try:
                 answer = await _body(response)
                 raise_for_answer(response.status, response.headers, answer)
                 return answer
             finally:
-                self._release(connection, response.complete)
+                self.release(connection, response.complete)
 
-    async def _exchange(self, request: bytes, gather_s: float = 0.0) -> tuple[Connection, Response]:
-        """The head of the answer; a kept connection that turns out to be closed is no failure."""
+    async def exchange(self, request: bytes, gather_s: float) -> tuple[Connection, Response]:
+        """
+        Send a request; the connection must be given to `release` once its answer was read.
+
+        Returns:
+            The connection, and the head of the answer. A kept connection that turns out to be closed is no failure.
+        """
         while self._idle:
             connection = self._idle.pop()
             if connection.is_fresh:
@@ -153,7 +143,7 @@ class HttpServer:
                     return connection, await self._answer(connection, request)
                 except ConnectionError:
                     continue
-            self._release(connection, reusable=False)
+            self.release(connection, reusable=False)
         connection = await self._address.connect(CONNECT_TIMEOUT_S)
         self._open.add(connection)
         connection.gather_s = gather_s
@@ -163,14 +153,15 @@ class HttpServer:
         try:
             return await exchange(connection, request, self._timeout_s)
         except BaseException:
-            self._release(connection, reusable=False)
+            self.release(connection, reusable=False)
             raise
 
-    def _release(self, connection: Connection, reusable: bool) -> None:
+    def release(self, connection: Connection, reusable: bool) -> None:
+        """Keep a connection for the next request, or close it."""
         if (
             reusable
             and self.reuses_connections
-            and connection.is_fresh
+            and connection.is_quiet  # the kernel is asked before the next exchange
             and len(self._idle) < MAX_IDLE
         ):
             self._idle.append(connection)
@@ -210,7 +201,7 @@ async def _body(response: Response) -> bytes:
         BackendError: It is longer than MAX_BODY_BYTES.
     """
     pieces, size = [], 0
-    async for data in response.body():
+    while data := await response.read():
         size += len(data)
         if size > MAX_BODY_BYTES:
             raise BackendError(f"The backend's answer is longer than {MAX_BODY_BYTES} bytes.")
@@ -218,23 +209,91 @@ async def _body(response: Response) -> bytes:
     return b"".join(pieces)
 
 
-@contextmanager
-def translated_errors() -> Iterator[None]:
-    """The client's errors, and the operating system's, as ours."""
-    try:
-        yield
-    except (Silence, TimeoutError) as error:
-        raise BackendTimeout(
-            "The model's server was silent for too long; the answer was given up."
-        ) from error
-    except ProtocolError as error:
-        raise BackendError(f"The model's server broke the protocol: {error}.") from error
-    except ConnectionRefusedError as error:
-        raise _unreachable() from error
-    except ConnectionError as error:
-        raise BackendError("The model's server broke off in the middle of its answer.") from error
-    except OSError as error:
-        raise _unreachable() from error
+class EventStream:
+    """
+    The bytes of an event stream as they come: an async iterator, to be used inside `aclosing`.
+
+    It is no generator, since opening and closing one for each request costs more than its reads.
+    """
+
+    def __init__(self, server: HttpServer, request: bytes, gather_s: float) -> None:
+        self._server = server
+        self._request = request
+        self._gather_s = gather_s
+        self._connection: Connection | None = None
+        self._response: Response | None = None
+
+    @property
+    def complete(self) -> bool:
+        """True once all was read and the connection can serve again: there is nothing to wait for."""
+        return self._response is not None and self._response.complete
+
+    def __aiter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> bytes:
+        """
+        The bytes that have come, at least one.
+
+        Raises:
+            UnilectError: As `HttpServer.stream`.
+        """
+        with translated_errors():
+            response = self._response or await self._open()
+            if data := await response.read():
+                return data
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Give the connection back, or close it where the answer was not read to its end."""
+        if self._connection is not None:
+            self._server.release(self._connection, self.complete)
+            self._connection = None
+
+    async def _open(self) -> Response:
+        """The answer's head, which must be that of an event stream."""
+        self._connection, response = await self._server.exchange(self._request, self._gather_s)
+        self._response = response
+        kind = response.headers.get("content-type", "")
+        if response.status != 200 or not kind.startswith("text/event-stream"):
+            told = await _body(response)
+            raise_for_answer(response.status, response.headers, told)
+            raise no_stream(kind, told)
+        return response
+
+
+class translated_errors:
+    """
+    The client's errors, and the operating system's, as ours.
+
+    It is used as a function would be; a generator with `@contextmanager` costs three times as much, for each read.
+    """
+
+    def __enter__(self) -> None:
+        """Nothing is to be done before."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Raise what the error means here."""
+        if error is not None and (ours := _translated(error)) is not None:
+            raise ours from error
+
+
+def _translated(error: BaseException) -> UnilectError | None:
+    match error:
+        case Silence() | TimeoutError():
+            return BackendTimeout(
+                "The model's server was silent for too long; the answer was given up."
+            )
+        case ProtocolError():
+            return BackendError(f"The model's server broke the protocol: {error}.")
+        case ConnectionRefusedError():
+            return _unreachable()
+        case ConnectionError():
+            return BackendError("The model's server broke off in the middle of its answer.")
+        case OSError():
+            return _unreachable()
+    return None
 
 
 def _unreachable() -> BackendUnreachable:

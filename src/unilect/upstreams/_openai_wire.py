@@ -27,11 +27,14 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
+from unilect.upstreams._alike import AlikeFrames
 from unilect.upstreams._http import told_error
 from unilect.upstreams._openai_calls import Call, Calls
 from unilect.upstreams._openai_mend import EXTRA, mend_chunk, plain_json
 
 DONE = b"[DONE]"
+_MANY_FRAMES = 8  # of one read; fewer are decoded as quickly one by one
+_PATTERN_FRAMES = 3  # the role, an empty text, and then surely one that has some
 
 
 class _Function(Struct, forbid_unknown_fields=True, gc=False):
@@ -153,6 +156,7 @@ class ChunkDecoder:
 
     def __init__(self, joined: bool = False) -> None:
         self.joined = joined
+        self._alike = AlikeFrames()
         self._begun: set[int] = set()
         self._finished: dict[int, Finish] = {}
         self._usage: Usage | None = None
@@ -171,27 +175,54 @@ class ChunkDecoder:
         Raises:
             UnilectError: A frame is an error, or is no chunk. What came before it has been appended.
         """
-        done = DONE in frames
+        done = bool(frames) and frames[-1] == DONE
         if done:
-            frames = [frame for frame in frames if frame != DONE]
+            frames = frames[:-1]
+        if DONE in frames:  # it is not the last, or it is said twice
+            done, frames = True, [frame for frame in frames if frame != DONE]
+        if len(frames) >= _MANY_FRAMES:
+            frames = self._alike_texts(frames, into)
+        self._each(frames, into)
+        return done
+
+    def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
+        """Append the texts of the frames that are alike; returns the frames that come after them."""
+        texts = self._alike.texts(frames)
+        if not texts:  # the pattern is not known yet, or its time is over
+            pattern = self._each(frames[:_PATTERN_FRAMES], into)
+            frames = frames[_PATTERN_FRAMES:]
+            if pattern is not None:
+                self._alike.learn(pattern)
+                texts = self._alike.texts(frames)
+        if self.joined and texts:
+            into.append(TextDelta("".join(texts)))
+        else:
+            into.extend([TextDelta(text) for text in texts if text])
+        return frames[len(texts) :]
+
+    def _each(self, frames: list[bytes], into: list[Event]) -> bytes | None:
+        """Append the events of frames, and return the last frame that is text and nothing else, if there is one."""
         try:
             chunks = _fast(b"[" + b",".join(frames) + b"]")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             for frame in frames:
                 self._chunk(*self._one(frame), into)
-            return done
+            return None
+        plain: bytes | None = None
         texts: list[str] = []
-        for chunk in chunks:
+        for frame, chunk in zip(frames, chunks, strict=False):
             text = self._plain_text(chunk)
             if text is None:
                 self._flush(texts, into)
                 self._chunk(chunk, [], into)
-            elif self.joined:
+                continue
+            plain = frame
+            if self.joined:
                 texts.append(text)
             else:
                 into.append(TextDelta(text))
         self._flush(texts, into)
-        return done
+        return plain
 
     def _flush(self, texts: list[str], into: list[Event]) -> None:
         if texts:

@@ -1,9 +1,9 @@
 """
 Any server that speaks OpenAI's API: vLLM, SGLang, llama-server, Ollama, LiteLLM, a cloud.
 
-Answers are always asked for as streams, also where the client wants a whole one: many servers go on generating when the
-client of a whole answer leaves, and none does when the client of a stream leaves. Fields that nobody here knows are passed on
-as they were written.
+Answers are asked for as streams, also where the client wants a whole one: many servers go on generating when the client of a
+whole answer leaves, and none does when the client of a stream leaves. Only a server that is known to stop in both cases, or
+that the operator vouches for, is asked for whole answers. Fields that nobody here knows are passed on as they were written.
 
 Source: https://platform.openai.com/docs/api-reference
 """
@@ -14,7 +14,7 @@ import logging
 import math
 from array import array
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -34,12 +34,14 @@ from unilect.sources import Place
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._openai_probe import PROBE_TIMEOUT_S, choose, learn, model_cards
 from unilect.upstreams._openai_servers import UNKNOWN, check, wire_fields
+from unilect.upstreams._openai_whole import decode_whole
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams._sse import FrameReader
 
 log = logging.getLogger("unilect")
 GATHER_S = 0.005
 LEARN_AGAIN_S = 30.0  # a server that could not be reached is asked again what it is after so long
+_FALSE = Raw(b"false")
 _TRUE = Raw(b"true")
 _USAGE = Raw(b'{"include_usage":true}')
 
@@ -57,6 +59,7 @@ class OpenAIUpstream:
         model: The model's name there; None asks the server.
         name: Taken where the server has a model of that name; else its only model is.
         root: The server by its root, where it shall be asked what it is; None to take it as it is.
+        whole_answers: How the server is asked where the client wants a whole answer; None for a whole where it is known to stop.
 
     Attributes:
         kind: The kind of server that it was recognised as.
@@ -68,11 +71,13 @@ class OpenAIUpstream:
         model: str | None = None,
         name: str = "",
         root: HttpServer | None = None,
+        whole_answers: Literal["stream", "whole"] | None = "stream",
     ) -> None:
         self._server = server
         self._root = root
         self._model = model
         self._name = name
+        self._whole_answers = whole_answers
         self._starting = asyncio.Lock()
         self._next_try = -math.inf
         self.kind = UNKNOWN
@@ -97,6 +102,8 @@ class OpenAIUpstream:
         if learnt is None:
             return LEARN_AGAIN_S
         self._model, self.kind, self.capabilities = learnt.model, learnt.kind, learnt.capabilities
+        if self._whole_answers is None:
+            self._whole_answers = "whole" if learnt.kind.stops_whole else "stream"
         log.info("%s: a server of kind %s", self._name or learnt.model, learnt.kind.name)
         return math.inf
 
@@ -104,6 +111,8 @@ class OpenAIUpstream:
         """Answer a request; see `Backend`."""
         check(self.kind, request)
         path = "/chat/completions" if isinstance(request, ChatRequest) else "/completions"
+        if self._whole_answers == "whole" and not request.stream:
+            return _whole(self._server, path, self._body(request, stream=False))
         return stream(self._server, path, self._body(request), ChunkDecoder(not request.stream))
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
@@ -143,14 +152,19 @@ class OpenAIUpstream:
         if self._root is not None:
             await self._root.aclose()
 
-    def _body(self, request: GenerationRequest) -> bytes:
+    def _body(self, request: GenerationRequest, stream: bool = True) -> bytes:
         fields = request_fields(request, without=("model", "stream", "stream_options"))
         fields = wire_fields(self.kind, fields)
         fields["model"] = self._model or ""
-        fields["stream"] = _TRUE
-        if self.kind.stream_options:
+        fields["stream"] = _TRUE if stream else _FALSE
+        if stream and self.kind.stream_options:
             fields["stream_options"] = _USAGE
         return msgspec.json.encode(fields)
+
+
+async def _whole(server: HttpServer, path: str, body: bytes) -> Batches:
+    """POST a request for a whole answer and yield its events, all at once."""
+    yield decode_whole(await server.post(path, body))
 
 
 async def stream(
@@ -167,26 +181,27 @@ async def stream(
     Raises:
         UnilectError: As `HttpServer.stream` and `ChunkDecoder.decode`; BackendError when the stream was cut.
     """
-    reader, done = FrameReader(), False
+    reader, done, ended, batch = FrameReader(), False, False, list[Event]()
     gather_s = GATHER_S if decoder.joined else 0.0
-    async with aclosing(server.stream(path, body, gather_s)) as chunks:
-        async for data in chunks:
-            batch: list[Event] = []
+    async with aclosing(server.stream(path, body, gather_s)) as answer:
+        async for data in answer:
             try:
                 done = decoder.decode(reader.feed(data), batch) or done
             except UnilectError:
                 if batch:
                     yield batch
                 raise
+            # some servers leave the connection open after the end, and then it would be silent for too long
+            ended = done and (answer.complete or not server.reuses_connections)
+            if ended:
+                break
             if batch:
                 yield batch
-            if done and not server.reuses_connections:
-                break  # some servers leave the connection open, and then it would be silent for too long
-    batch = []
-    done = decoder.decode(reader.end(), batch) or done
+                batch = []
+    if not done:
+        done = decoder.decode(reader.end(), batch)
     batch.extend(decoder.end(done))
-    if batch:
-        yield batch
+    yield batch
 
 
 def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
@@ -262,4 +277,5 @@ def backend(place: Place) -> OpenAIUpstream:
     root = HttpServer(
         base.rstrip("/").removesuffix("/v1"), headers=headers, timeout_s=PROBE_TIMEOUT_S
     )
-    return OpenAIUpstream(server, config.model, place.name, root)
+    whole_answers = None if config.whole_answers == "auto" else config.whole_answers
+    return OpenAIUpstream(server, config.model, place.name, root, whole_answers)
