@@ -202,6 +202,64 @@ async def test_a_server_that_does_not_close() -> None:
     assert fold([WHOLE]) == fold([actual])
 
 
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize(
+    "data",
+    [
+        stream_of(HELLO.removesuffix(frames(DONE))),
+        stream_of(HELLO),
+        chunked([HELLO.removesuffix(frames(DONE))])[:-5],
+        chunked([HELLO])[:-5],
+    ],
+)
+async def test_a_connection_that_stays_open_after_the_answer(
+    data: bytes, reuse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that is finished is not held up by a server that keeps the connection open without an end, or without `[DONE]`."""
+    monkeypatch.setattr(openai, "END_TIMEOUT_S", 0.02)
+    async with scripted(says(data, "keep")) as server, asyncio.timeout(5):
+        upstream = OpenAIUpstream(HttpServer(server.url, reuse_connections=reuse), "m")
+        assert await events_of(upstream) == WHOLE
+        await server.gone.acquire()  # and the connection is not used again
+
+
+async def test_a_choice_that_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that makes its choices one after the other is waited for between them as ever."""
+    monkeypatch.setattr(openai, "END_TIMEOUT_S", 0.0)
+    late = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(stream_of(frames(delta(0, content="a"), delta(0, finish="stop"))))
+        await late.wait()
+        await exchange.send(frames(delta(1, content="b"), delta(1, finish="stop"), DONE))
+
+    async with scripted(script) as server, asyncio.timeout(5):
+        upstream = OpenAIUpstream(HttpServer(server.url), "m")
+        async with aclosing(upstream.generate(msgspec.structs.replace(CHAT, n=2))) as batches:
+            events = await anext(batches)
+            late.set()
+            events += [event async for batch in batches for event in batch]
+
+    assert ["a", "b"] == [choice.text for choice in fold([events]).choices]
+
+
+async def test_a_body_without_a_length() -> None:
+    """A whole answer without a length ends with its JSON where the server keeps the connection open."""
+    body = b'{"data":[{"embedding":[1.0]}, {"index":1,"embedding":[2.0]}]}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+
+    async def script(exchange: Exchange) -> None:
+        for piece in (head + body[:28], body[28:-1], body[-1:]):
+            await exchange.send(piece)
+            await asyncio.sleep(0)
+
+    async with scripted(script) as server, asyncio.timeout(5):
+        upstream = OpenAIUpstream(HttpServer(server.url), "m")
+        actual = await upstream.embed(EmbeddingRequest(input=["a", "b"]))
+
+    assert [[1.0], [2.0]] == actual.vectors
+
+
 @pytest.mark.parametrize(
     ("name", "stream", "end"),
     [

@@ -195,7 +195,7 @@ def _head(host: str, headers: Mapping[str, str], reuse: bool) -> bytes:
 
 async def _body(response: Response) -> bytes:
     """
-    The whole body of an answer.
+    The whole body of an answer. One without a length ends with its JSON, since not every server closes the connection then.
 
     Raises:
         BackendError: It is longer than MAX_BODY_BYTES.
@@ -206,6 +206,10 @@ async def _body(response: Response) -> bytes:
         if size > MAX_BODY_BYTES:
             raise BackendError(f"The backend's answer is longer than {MAX_BODY_BYTES} bytes.")
         pieces.append(data)
+        if not response.has_end and data.rstrip().endswith((b"}", b"]")):
+            if _json(body := b"".join(pieces)) is not None:
+                return body
+            pieces = [body]
     return b"".join(pieces)
 
 
@@ -227,6 +231,16 @@ class EventStream:
     def complete(self) -> bool:
         """True once all was read and the connection can serve again: there is nothing to wait for."""
         return self._response is not None and self._response.complete
+
+    @property
+    def has_end(self) -> bool:
+        """False where only the end of the connection ends the stream."""
+        return self._response is not None and self._response.has_end
+
+    def hurry(self, timeout_s: float) -> None:
+        """Allow no longer silence than this from now on."""
+        if self._response is not None:
+            self._response.timeout_s = min(timeout_s, self._response.timeout_s)
 
     def __aiter__(self) -> Self:
         """Itself."""

@@ -282,7 +282,7 @@ class ChunkDecoder:
         Raises:
             BackendError: The answer was cut.
         """
-        if not done and not self.finished:
+        if not done and not self.finished():
             raise BackendError("The model's server ended its answer before it was finished.")
         if not self._begun and self._usage is None:
             raise BackendError("The model's server ended its answer before it had begun.")
@@ -298,10 +298,9 @@ class ChunkDecoder:
         events.append(self._usage or Usage(0, 0))
         return events
 
-    @property
-    def finished(self) -> bool:
-        """Every choice that has begun has said why it finished."""
-        return bool(self._finished) and self._finished.keys() >= self._begun
+    def finished(self, choices: int = 1) -> bool:
+        """Every choice that has begun has said why it finished, and they are at least so many."""
+        return len(self._finished) >= choices and self._finished.keys() >= self._begun
 
     def _choice(self, choice: _Choice, extra: Extra | None, into: list[Event]) -> None:
         index, logprobs = choice.index, _logprobs(choice.logprobs)

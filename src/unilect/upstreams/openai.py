@@ -20,7 +20,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from unilect.backend import Batches, Capabilities
-from unilect.errors import BackendError, InvalidRequest, UnilectError, UnsupportedOperation
+from unilect.errors import (
+    BackendError,
+    BackendTimeout,
+    InvalidRequest,
+    UnilectError,
+    UnsupportedOperation,
+)
 from unilect.events import Event
 from unilect.requests import (
     ChatRequest,
@@ -41,6 +47,7 @@ from unilect.upstreams._sse import FrameReader
 log = logging.getLogger("unilect")
 GATHER_S = 0.005
 LEARN_AGAIN_S = 30.0  # a server that could not be reached is asked again what it is after so long
+END_TIMEOUT_S = 5.0  # of silence after the last finish reason: the usage may follow, and `[DONE]`
 _FALSE = Raw(b"false")
 _TRUE = Raw(b"true")
 _USAGE = Raw(b'{"include_usage":true}')
@@ -113,7 +120,8 @@ class OpenAIUpstream:
         path = "/chat/completions" if isinstance(request, ChatRequest) else "/completions"
         if self._whole_answers == "whole" and not request.stream:
             return _whole(self._server, path, self._body(request, stream=False))
-        return stream(self._server, path, self._body(request), ChunkDecoder(not request.stream))
+        decoder = ChunkDecoder(joined=not request.stream)
+        return stream(self._server, path, self._body(request), decoder, _choices(request))
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
@@ -162,21 +170,27 @@ class OpenAIUpstream:
         return msgspec.json.encode(fields)
 
 
+def _choices(request: ChatRequest | CompletionRequest) -> int:
+    prompts = len(request.prompts) if isinstance(request, CompletionRequest) else 1
+    return prompts * (request.n or 1)
+
+
 async def _whole(server: HttpServer, path: str, body: bytes) -> Batches:
     """POST a request for a whole answer and yield its events, all at once."""
     yield decode_whole(await server.post(path, body))
 
 
 async def stream(
-    server: HttpServer,
-    path: str,
-    body: bytes,
-    decoder: ChunkDecoder,
+    server: HttpServer, path: str, body: bytes, decoder: ChunkDecoder, choices: int = 1
 ) -> Batches:
     """
     POST a request for a stream and yield its events.
 
-    The end of the bytes is not the end of an answer: `ChunkDecoder.end` tells.
+    The end of the bytes is not the end of an answer: `ChunkDecoder.end` tells. Nor does every server end its bytes with its
+    answer: one that keeps the connection open is not waited for long once it has said why every choice finished.
+
+    Args:
+        choices: How many choices were asked for.
 
     Raises:
         UnilectError: As `HttpServer.stream` and `ChunkDecoder.decode`; BackendError when the stream was cut.
@@ -184,20 +198,28 @@ async def stream(
     reader, done, ended, batch = FrameReader(), False, False, list[Event]()
     gather_s = GATHER_S if decoder.joined else 0.0
     async with aclosing(server.stream(path, body, gather_s)) as answer:
-        async for data in answer:
-            try:
-                done = decoder.decode(reader.feed(data), batch) or done
-            except UnilectError:
+        try:
+            async for data in answer:
+                try:
+                    done = decoder.decode(reader.feed(data), batch) or done
+                except UnilectError:
+                    if batch:
+                        yield batch
+                    raise
+                # with its last bytes a kept connection can serve again; without, there is nothing to wait for
+                ended = done and (
+                    answer.complete or not (server.reuses_connections and answer.has_end)
+                )
+                if ended:
+                    break
                 if batch:
                     yield batch
+                    batch = []
+                if done or decoder.finished(choices):
+                    answer.hurry(END_TIMEOUT_S)
+        except BackendTimeout:
+            if not (done or decoder.finished(choices)):
                 raise
-            # some servers leave the connection open after the end, and then it would be silent for too long
-            ended = done and (answer.complete or not server.reuses_connections)
-            if ended:
-                break
-            if batch:
-                yield batch
-                batch = []
     if not done:
         done = decoder.decode(reader.end(), batch)
     batch.extend(decoder.end(done))
