@@ -12,7 +12,7 @@ from aiohttp import web
 from unilect import openapi
 from unilect.config import Config
 from unilect.dialects import DIALECTS
-from unilect.dialects._manners import MANNERS, Manners
+from unilect.dialects._manners import OPENAI, Manners, manners_of
 from unilect.dialects._routes import Route
 from unilect.gateway.guard import Guard
 from unilect.gateway.metrics import Metrics
@@ -33,9 +33,10 @@ def create_app(
         registry: The models; the application stops their backends when it is cleaned up.
         metrics: Where to count; new ones by default.
     """
-    service = Service(registry, metrics or Metrics())
-    routes = all_routes(service, MANNERS[config.dialect])
-    guard = Guard(config, public={route.path for route in routes if route.public})
+    manners = manners_of(config)
+    service = Service(registry, metrics or Metrics(), manners.unknown_model)
+    routes = all_routes(service, manners)
+    guard = Guard(config, {route.path for route in routes if route.public}, manners)
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SERVICE], app[GUARD] = service, guard
     for route in routes:
@@ -49,7 +50,7 @@ def create_app(
     return app
 
 
-def all_routes(service: Service, manners: Manners = MANNERS["openai"]) -> list[Route]:
+def all_routes(service: Service, manners: Manners = OPENAI) -> list[Route]:
     """The routes of every dialect, of every `unilect.dialects` entry point, and our own."""
     modules = [import_module(name) for name in DIALECTS.values()]
     modules += [entry.load() for entry in entry_points(group="unilect.dialects")]

@@ -100,6 +100,20 @@ def chat(
     commands.chat(url, model, api_key, system, source)
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def compat(
+    name: Annotated[str, typer.Argument(help="llamacpp, chatglm, fastchat or alpaca.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ARGUMENTS]...", help="Its command line; --help lists its flags."),
+    ] = None,
+) -> None:
+    """Serve as an older server, with its command line: put this before its arguments."""
+    from unilect import commands
+
+    commands.compat(name, arguments or [])
+
+
 @app.command()
 def worker(
     source: Annotated[str, typer.Argument(metavar="[NAME=]SOURCE", help="The model to serve.")],

@@ -31,16 +31,37 @@ def serve(
         server: Flags about the server; None where not given.
         engine: Flags about every engine; None where not given.
     """
-    settings = _or_exit(lambda: merged(models, config, server, engine))
+    _serve(_or_exit(lambda: merged(models, config, server, engine)))
+
+
+def compat(name: str, arguments: Sequence[str]) -> None:
+    """
+    Serve as one of the older servers, until SIGTERM.
+
+    Args:
+        name: The server; see `unilect.compat`.
+        arguments: Its command line.
+    """
+    from unilect import compat as older
+
+    environment = configuration.process_environment()
+    done = _or_exit(lambda: older.setup(name, arguments, environment))
+    for notice in done.notices:
+        print(f"unilect: {notice}", file=sys.stderr)
+    configuration.set_variables(done.variables)
+    _serve(done.config)
+
+
+def _serve(settings: Config) -> None:
     _log_to_stderr(settings.log_level)
     from unilect import server as http
     from unilect.terminal import Progress
 
     progress = Progress()
 
-    def started(url: str) -> None:
+    def started(urls: list[str]) -> None:
         progress.stop()
-        print(start_screen(url, settings), flush=True)
+        print(start_screen(urls[0], settings, urls[1:]), flush=True)
 
     def run() -> None:
         registry = sources.registry(settings, progress.show)
@@ -81,7 +102,7 @@ def merged(
     return merged
 
 
-def start_screen(url: str, config: Config) -> str:
+def start_screen(url: str, config: Config, further: Sequence[str] = ()) -> str:
     """One screen: where it listens, what it serves, and how to call it."""
     names = list(config.models) or [sources.DEMO]
     base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
@@ -98,6 +119,10 @@ def start_screen(url: str, config: Config) -> str:
     )
     lines = [
         f"unilect answers at {base}/v1",
+        *(
+            f"         and at {other}/v1 ({each.dialect})"
+            for other, each in zip(further, configuration.each_listener(config)[1:], strict=False)
+        ),
         f"models: {', '.join(names)}",
         "",
         f"  curl {base}/v1/chat/completions{header} -d {shlex.quote(body)}",
@@ -140,7 +165,8 @@ def worker(source: str, server: Mapping[str, Any]) -> None:
     _log_to_stderr(settings.log_level)
     from unilect import server as http
 
-    def started(url: str) -> None:
+    def started(urls: list[str]) -> None:
+        url = urls[0]
         # no other machine can call a wildcard address
         for wildcard in ("//0.0.0.0", "//[::]"):
             url = url.replace(wildcard, f"//{socket.gethostname()}")

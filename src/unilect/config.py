@@ -10,13 +10,14 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
 from unilect.errors import ConfigError
 
+TABLES = ("models", "listeners")  # options that only a file can set
 NAME = r"^[A-Za-z0-9._:/@+-]{1,128}$"
 
 
@@ -63,6 +64,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         dict[str, Any],
         described("Values for parameters that a request leaves out, such as `temperature`."),
     ] = {}
+    completion_defaults: Annotated[
+        dict[str, Any],
+        described("The same for plain completions alone, stronger than `defaults`."),
+    ] = {}
     # engines
     context: Annotated[
         Annotated[int, Meta(ge=16, le=10_000_000)] | None,
@@ -106,8 +111,22 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = None
     chat_template: Annotated[
         str | None,
-        described("A Jinja template, or the path of one, instead of the model's own."),
+        described(
+            "How a conversation becomes a prompt, instead of the model's own way: the name of a format, such as `vicuna_v1.1` "
+            "(docs/templates.md has all), a Jinja template, or the path of one."
+        ),
     ] = None
+    completion_template: Annotated[
+        str | None,
+        described(
+            "A format, Jinja or a path as in `chat_template`: plain completions are wrapped in it, as one turn of a user. Default: "
+            "prompts go to the model as they are."
+        ),
+    ] = None
+    stop: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=256)]],
+        described("Words at which an answer ends, beside those of the request."),
+    ] = []
     cache_type_k: Annotated[
         Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"],
         described("Type of the keys in the KV cache."),
@@ -169,6 +188,19 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return [self.source] if isinstance(self.source, str) else self.source
 
 
+Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca"]
+
+
+class ListenerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A further address, a table of `[[listeners]]`; what it leaves out is as in `Config`."""
+
+    port: Annotated[int, Meta(ge=0, le=65535)]
+    host: str = "127.0.0.1"
+    dialect: Dialect | None = None
+    done: bool | None = None
+    on_unknown_model: Literal["error", "default"] | None = None
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole server."""
 
@@ -199,6 +231,25 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "Web origins whose pages may call this server (CORS); `*` for any, without credentials."
         ),
     ] = []
+    allow_credentials: Annotated[
+        bool,
+        described(
+            "Pages of the named origins may send cookies and the like (CORS); not together with `*`, which would let every page "
+            "act for whoever looks at it."
+        ),
+    ] = False
+    allowed_methods: Annotated[
+        list[str],
+        described(
+            "The methods that pages of other origins may use (CORS). Default: GET, POST and OPTIONS, which are all there are."
+        ),
+    ] = []
+    allowed_headers: Annotated[
+        list[str],
+        described(
+            "Headers that pages of other origins may send beside those that clients of OpenAI's API do (CORS); `*` for any."
+        ),
+    ] = []
     max_body_bytes: Annotated[
         int, described("The longest request body that is read.", ge=1024, le=2**31)
     ] = 16 * 1024 * 1024
@@ -210,12 +261,40 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         described("What is logged; *info* has a line for each request, never its text."),
     ] = "info"
     dialect: Annotated[
-        Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca"],
+        Dialect,
         described(
             "Whose manners win where clients of two servers need opposite things, such as the status of an error; every "
             "protocol is spoken in any case. See docs/migrating.md."
         ),
     ] = "openai"
+    on_unknown_model: Annotated[
+        Literal["error", "default"] | None,
+        described(
+            "A name that no model has is an *error*, 404, or means the *default* model. Default: as the dialect has it."
+        ),
+    ] = None
+    done: Annotated[
+        bool | None,
+        described(
+            "Streams end with `[DONE]`; false for clients that take every line for JSON. Default: as the dialect has it."
+        ),
+    ] = None
+    listeners: Annotated[
+        list[ListenerConfig],
+        described(
+            "Further addresses of the same models: tables with `port`, `host`, `dialect`, `done` and `on_unknown_model`, so that "
+            "clients of several servers find each its own."
+        ),
+    ] = []
+    tls_cert: Annotated[
+        str | None,
+        described(
+            "A certificate and its chain (PEM): every address speaks HTTPS, and nothing else."
+        ),
+    ] = None
+    tls_key: Annotated[
+        str | None, described("The certificate's key (PEM). Default: it is in `tls_cert` too.")
+    ] = None
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
         described("The models, by the name that clients send. The first is the default."),
@@ -254,6 +333,16 @@ def load(
     return config
 
 
+def process_environment() -> Mapping[str, str]:
+    """The environment of this process."""
+    return os.environ
+
+
+def set_variables(variables: Mapping[str, str]) -> None:
+    """Put variables into the environment of this process, for the engines that it starts."""
+    os.environ.update(variables)
+
+
 def _from_file(path: Path) -> dict[str, Any]:
     try:
         values = msgspec.toml.decode(path.read_bytes())
@@ -265,11 +354,11 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
-    """`UNILECT_PORT=9000` and so on, for every field but `models`; lists are separated by commas."""
+    """`UNILECT_PORT=9000` and so on, for every field but those that are tables; lists are separated by commas."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(Config):
         text = env.get(f"UNILECT_{field.name.upper()}")
-        if text is None or field.name == "models":
+        if text is None or field.name in TABLES:
             continue
         raw: Any = text
         if isinstance(field.default_factory, type) and issubclass(field.default_factory, list):
@@ -313,10 +402,18 @@ def check(config: Config) -> None:
     """
     if any(not key.strip() or not key.isascii() or " " in key for key in config.api_keys):
         raise ConfigError("api_keys: a key is empty, or has blanks or characters beyond ASCII.")
-    if not config.api_keys and not config.insecure_no_auth and not is_loopback(config.host):
+    for listener in each_listener(config):
+        host = listener.host
+        if not config.api_keys and not config.insecure_no_auth and not is_loopback(host):
+            raise ConfigError(
+                f"host: {host} can be reached from other machines, and no key is set. "
+                "Set one with --api-key, or allow everybody with --insecure-no-auth."
+            )
+    if config.tls_key is not None and config.tls_cert is None:
+        raise ConfigError("tls_key: a key needs a certificate; set tls_cert too.")
+    if config.allow_credentials and "*" in config.allowed_origins:
         raise ConfigError(
-            f"host: {config.host} can be reached from other machines, and no key is set. "
-            "Set one with --api-key, or allow everybody with --insecure-no-auth."
+            "allow_credentials: browsers take no credentials with `*`; name the origins in allowed_origins."
         )
     owners: dict[str, str] = {}
     for name, model in config.models.items():
@@ -347,6 +444,15 @@ def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:
             )
         seen.append(model.fallback)
         model = config.models[model.fallback]
+
+
+def each_listener(config: Config) -> list[Config]:
+    """The configuration as each listener sees it, the server's own address first."""
+    found = [config]
+    for listener in config.listeners:
+        given = {k: v for k, v in msgspec.structs.asdict(listener).items() if v is not None}
+        found.append(msgspec.structs.replace(config, **given))
+    return found
 
 
 def is_loopback(host: str) -> bool:

@@ -32,6 +32,8 @@ def generate(backend: Backend, request: ChatRequest | CompletionRequest) -> Batc
         return backend.generate(request)
     if isinstance(request, CompletionRequest):
         return _completions(backend, request)
+    if (request.best_of or 1) > 1:
+        raise refusal("best_of", "it belongs to plain completions")
     if (request.n or 1) == 1 and request.token_limit != 0:
         return backend.generate(request)
     return _merge(backend, [_Part(i, _single(request, i)) for i in range(request.n or 1)])

@@ -89,6 +89,12 @@ class InvalidRequest(UnilectError):
     code = "invalid_value"
     number = 40302
 
+    def envelope(self) -> dict[str, Any]:
+        """Clients of chatglm.cpp's and Alpaca's servers look for FastAPI's `detail`."""
+        where = ["body", self.param] if self.param else ["body"]
+        detail = [{"loc": where, "msg": self.message, "type": "value_error"}]
+        return super().envelope() | {"detail": detail}
+
 
 class UnsupportedParameter(InvalidRequest):
     """A parameter that the model's backend does not honour, at a value that would matter."""
@@ -119,6 +125,7 @@ class AuthenticationError(UnilectError):
     type = "invalid_request_error"
     code = "invalid_api_key"
     number = 40102
+    wrong = False  # a key was sent; some older servers told that apart
 
     def envelope(self) -> dict[str, Any]:
         """FastChat's clients look for the error under `detail`."""

@@ -1,9 +1,12 @@
 """
-The application on its address: listen, drain, close. It knows aiohttp's way to do that, and no signals.
+The application on its addresses: listen, drain, close. It knows aiohttp's way to do that, and no signals.
+
+Each address has an application of its own, since each may have other manners; the models and the metrics are shared.
 """
 
 import asyncio
 import logging
+import ssl
 from contextlib import suppress
 from typing import Any
 
@@ -11,8 +14,9 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from unilect.app import GUARD, SERVICE, create_app
-from unilect.config import Config
+from unilect.config import Config, each_listener
 from unilect.errors import ConfigError
+from unilect.gateway.metrics import Metrics
 from unilect.registry import Registry
 
 log = logging.getLogger("unilect")
@@ -25,7 +29,48 @@ class Listener:
 
     def __init__(self, config: Config, registry: Registry) -> None:
         self._config = config
-        self._app = create_app(config, registry)
+        metrics = Metrics()
+        self._doors = [_Door(each, registry, metrics) for each in each_listener(config)]
+
+    async def listen(self) -> list[str]:
+        """
+        Take requests.
+
+        Returns:
+            The URL of each address, the server's own first.
+
+        Raises:
+            ConfigError: An address cannot be listened on, or the certificate cannot be used.
+        """
+        tls = _tls(self._config)
+        return [await door.open(tls) for door in self._doors]
+
+    async def drain(self, hurry: asyncio.Event) -> None:
+        """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
+        for door in self._doors:
+            await door.shut()
+        log.info("stopping; %d requests are running", self._active)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.shutdown_grace_s):
+                while self._active and not hurry.is_set():
+                    await asyncio.sleep(0.02)
+
+    async def aclose(self) -> None:
+        """Close every connection, and stop the models."""
+        for door in self._doors:
+            await door.aclose()
+
+    @property
+    def _active(self) -> int:
+        return sum(door.active for door in self._doors)
+
+
+class _Door:
+    """One address, and the application behind it."""
+
+    def __init__(self, config: Config, registry: Registry, metrics: Metrics) -> None:
+        self._host, self._port = config.host, config.port
+        self._app = create_app(config, registry, metrics)
         self._runner = web.AppRunner(
             self._app,
             handler_cancellation=True,  # a client that leaves cancels its handler
@@ -39,19 +84,21 @@ class Listener:
             auto_decompress=False,
         )
 
-    async def listen(self) -> str:
+    @property
+    def active(self) -> int:
+        """Requests that are being answered."""
+        return self._app[GUARD].active
+
+    async def open(self, tls: ssl.SSLContext | None) -> str:
         """
-        Take requests.
+        Listen.
 
         Returns:
             The URL.
-
-        Raises:
-            ConfigError: The address cannot be listened on.
         """
         await self._runner.setup()
-        host, port = self._config.host, self._config.port
-        site = web.TCPSite(self._runner, host, port, backlog=1024)
+        host, port = self._host, self._port
+        site = web.TCPSite(self._runner, host, port, backlog=1024, ssl_context=tls)
         try:
             await site.start()
         except OSError as error:
@@ -59,23 +106,37 @@ class Listener:
                 f"port: cannot listen on {host}:{port} ({error.strerror or error})."
             ) from error
         bound = self._runner.addresses[0][1]
-        return f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
+        scheme = "http" if tls is None else "https"
+        return f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
 
-    async def drain(self, hurry: asyncio.Event) -> None:
-        """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
+    async def shut(self) -> None:
+        """Accept no more connections, and tell those that ask."""
         self._app[SERVICE].ready = False
         for site in list(self._runner.sites):
             await site.stop()
-        guard = self._app[GUARD]
-        log.info("stopping; %d requests are running", guard.active)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._config.shutdown_grace_s):
-                while guard.active and not hurry.is_set():
-                    await asyncio.sleep(0.02)
 
     async def aclose(self) -> None:
-        """Close every connection, and stop the models."""
+        """Close every connection."""
         await self._runner.cleanup()
+
+
+def _tls(config: Config) -> ssl.SSLContext | None:
+    if config.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"tls_cert: {config.tls_cert} and its key cannot be used "
+            f"({getattr(error, 'reason', None) or getattr(error, 'strerror', None) or error})."
+        ) from error
+    return context
+
+
+def _no_password() -> str:
+    """A key with a password would be asked for on the terminal."""
+    raise ValueError("the key has a password; unlock it first")
 
 
 class _HttpLog(logging.LoggerAdapter[logging.Logger]):

@@ -7,14 +7,14 @@ whether anything is to be done.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from unilect.backend import Backend
 from unilect.errors import ConfigError, ModelNotFound, UnilectError
-from unilect.parameters import Unsupported
+from unilect.parameters import Unsupported, filled
 from unilect.pool import Member, Pool
 from unilect.requests import Request
 
@@ -56,6 +56,7 @@ class Model:
         members: Its backends, not yet started; or the only one.
         aliases: Other names for it.
         defaults: Values for parameters that a request leaves out.
+        prepare: What else is done to each request.
         unsupported: What happens to parameters that the backend refuses.
         fallback: The model that answers when no backend of this one can.
         idle_stop_s: Stop the backends after so long without a request; None for never.
@@ -73,6 +74,7 @@ class Model:
         *,
         aliases: Iterable[str] = (),
         defaults: Mapping[str, Any] | None = None,
+        prepare: Callable[[Any], Any] = lambda request: request,
         unsupported: Unsupported = "refuse",
         fallback: str | None = None,
         idle_stop_s: float | None = None,
@@ -83,6 +85,7 @@ class Model:
         self.pool = Pool(name, members if isinstance(members, Iterable) else [Member(members)])
         self.aliases = tuple(aliases)
         self.defaults = dict(defaults or {})
+        self.prepare = prepare
         self.unsupported = unsupported
         self.fallback = fallback
         self.required = required
@@ -144,12 +147,7 @@ class Model:
 
     def with_defaults(self, request: Any) -> Any:
         """The request with this model's defaults for what it leaves out."""
-        missing = {
-            name: value
-            for name, value in self.defaults.items()
-            if getattr(request, name, _NO_FIELD) is None and name not in request.wire
-        }
-        return request.changed(**missing) if missing else request
+        return filled(request, self.defaults)
 
     def left(self) -> None:
         """A lease has been given back."""
@@ -180,9 +178,6 @@ class Model:
             await self.pool.aclose()
         finally:
             self._stopping = None
-
-
-_NO_FIELD = object()
 
 
 class Registry:

@@ -22,13 +22,13 @@ log = logging.getLogger("unilect")
 
 
 def run(
-    config: Config, registry: Registry, on_start: Callable[[str], None] = lambda url: None
+    config: Config, registry: Registry, on_start: Callable[[list[str]], None] = lambda urls: None
 ) -> None:
     """
     Serve until SIGTERM or SIGINT.
 
     Args:
-        on_start: Called with the server's URL once it answers.
+        on_start: Called with the server's URLs once it answers, one for each address.
 
     Raises:
         ConfigError: A model cannot be started, or the address cannot be listened on. Nothing is left running.
@@ -36,7 +36,7 @@ def run(
     uvloop.run(serve(config, registry, on_start))
 
 
-async def serve(config: Config, registry: Registry, on_start: Callable[[str], None]) -> None:
+async def serve(config: Config, registry: Registry, on_start: Callable[[list[str]], None]) -> None:
     """As `run`, in a running loop."""
     stop = _Signals()
     try:

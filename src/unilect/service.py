@@ -8,7 +8,7 @@ back and its meter is finished, exactly once.
 import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from unilect import emulation
 from unilect.attempts import Attempts
@@ -17,6 +17,7 @@ from unilect.errors import (
     BackendUnavailable,
     ContextLengthExceeded,
     InvalidRequest,
+    ModelNotFound,
     UnilectError,
 )
 from unilect.events import Event, Progress, Usage
@@ -51,11 +52,12 @@ class Run:
     def __init__(
         self,
         registry: Registry,
+        model: Model,
         request: ChatRequest | CompletionRequest,
         metrics: Metrics,
         endpoint: str,
     ) -> None:
-        self.model = self.answering = registry.get(request.model)
+        self.model = self.answering = model
         self.ignored: tuple[str, ...] = ()
         self._request = request
         self._attempts = Attempts(registry, self.model, request)
@@ -119,7 +121,7 @@ class Run:
         """
         self.answering = model = lease.model
         capabilities = lease.backend.capabilities
-        request = model.with_defaults(self._request)
+        request = model.with_defaults(model.prepare(self._request))
         request, self.ignored = judge(request, capabilities, model.unsupported)
         _check_kind(request, model, capabilities)
         return emulation.generate(lease.backend, request)
@@ -132,12 +134,19 @@ class Service:
     Args:
         registry: The models.
         metrics: Where everything is counted.
+        unknown_model: A name that no model has is an error, or means the default model.
 
     Attributes:
         ready: True while requests are taken; false once the server is stopping.
     """
 
-    def __init__(self, registry: Registry, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        metrics: Metrics,
+        unknown_model: Literal["error", "default"] = "error",
+    ) -> None:
+        self._unknown_model = unknown_model
         self.registry = registry
         self.metrics = metrics
         self.ready = True
@@ -151,7 +160,22 @@ class Service:
             BackendUnavailable: The server is stopping.
         """
         self._check_ready()
-        return Run(self.registry, request, self.metrics, endpoint)
+        model = self.model(request.model)
+        return Run(self.registry, model, request, self.metrics, endpoint)
+
+    def model(self, name: str | None) -> Model:
+        """
+        The model that answers to a name, or to none.
+
+        Raises:
+            ModelNotFound: There is none, and this listener does not take the default one then.
+        """
+        try:
+            return self.registry.get(name)
+        except ModelNotFound:
+            if self._unknown_model == "default":
+                return self.registry.get(None)
+            raise
 
     async def embed(self, request: EmbeddingRequest) -> tuple[Model, Embeddings, tuple[str, ...]]:
         """
@@ -180,7 +204,7 @@ class Service:
             UnilectError: No such model, or no backend of it can be started; and whatever the block raises.
         """
         self._check_ready()
-        model = self.registry.get(name)
+        model = self.model(name)
         meter, status = self.metrics.start(model.name, endpoint), CLIENT_LEFT
         try:
             lease = await model.acquire()

@@ -125,6 +125,7 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
 def _model(name: str, config: ModelConfig, threads: int, progress: Progress | None) -> Model:
     schemes = {split(source)[0] for source in config.sources}
     check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
+    check_defaults(name, config.completion_defaults, CompletionRequest)
     # so small a model is at its best when it takes the likeliest token
     defaults = {"temperature": 0.0} | config.defaults if schemes == {DEMO} else config.defaults
 
@@ -145,12 +146,24 @@ def _model(name: str, config: ModelConfig, threads: int, progress: Progress | No
         [member(source) for source in config.sources],
         aliases=config.aliases,
         defaults=defaults,
+        prepare=_prepare(name, config),
         unsupported=config.unsupported,
         fallback=config.fallback,
         idle_stop_s=config.idle_stop_s,
         required=not any(scheme.endswith(("http", "https")) for scheme in schemes),
         created=int(time.time()),
     )
+
+
+def _prepare(name: str, config: ModelConfig) -> Callable[[Any], Any]:
+    if not (config.stop or config.completion_template or config.completion_defaults):
+        return lambda request: request
+    from unilect.preparation import preparation  # with Jinja, which takes 30 ms to import
+
+    try:
+        return preparation(config)
+    except ConfigError as error:
+        raise ConfigError(f"models.{name}: {error}") from error
 
 
 def _factory(scheme: str) -> Callable[[Place], Backend]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
+from unilect.dialects._manners import Manners
 from unilect.dialects.openai_chat import ChatEncoder, decode
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import (
@@ -69,6 +70,16 @@ def choice(delta: dict[str, Any], index: int = 0, finish: str | None = None) -> 
 
 
 TEXT: list[Event] = [TextDelta("a"), TextDelta("b"), Finish("stop"), Usage(3, 2)]
+
+
+def test_a_listener_may_leave_done_out() -> None:
+    """Where a listener has no `[DONE]`, a stream ends with its last chunk."""
+    request = ChatRequest(messages=HI, stream=True)
+    encoder = ChatEncoder(request, "m", manners=Manners(done=False))
+    data = encoder.encode(TEXT) + encoder.end()
+
+    assert b"[DONE]" not in data
+    assert data.endswith(b'"finish_reason":"stop"}]}\n\n')
 
 
 def test_a_stream() -> None:
@@ -371,11 +382,11 @@ def test_deep_schemas() -> None:
 
 def test_functions_become_tools() -> None:
     """The older `functions` and `function_call` become `tools` and `tool_choice`, on the wire too."""
-    request, legacy = decode(
-        body(functions=[{"name": "f", "parameters": {}}], function_call={"name": "f"})
-    )
+    asked = decode(body(functions=[{"name": "f", "parameters": {}}], function_call={"name": "f"}))
 
-    assert legacy
+    request = asked.request
+    assert asked.legacy
+    assert isinstance(request, ChatRequest)
     assert ("f", ToolChoice(NamedFunction("f"))) == (
         (request.tools or [])[0].function.name,
         request.tool_choice,
@@ -385,8 +396,8 @@ def test_functions_become_tools() -> None:
 
 def test_tools_are_not_legacy() -> None:
     """A request with `tools`, or with an empty `functions`, is answered with tool calls."""
-    assert not decode(body(tools=[{"type": "function", "function": {"name": "f"}}]))[1]
-    assert not decode(body(functions=[]))[1]
+    assert not decode(body(tools=[{"type": "function", "function": {"name": "f"}}])).legacy
+    assert not decode(body(functions=[])).legacy
 
 
 @pytest.mark.parametrize(
@@ -401,4 +412,4 @@ def test_tools_are_not_legacy() -> None:
 )
 def test_fields_that_agree(fields: dict[str, Any]) -> None:
     """Fields that make sense together are taken."""
-    assert isinstance(decode(body(**fields))[0], ChatRequest)
+    assert isinstance(decode(body(**fields)).request, ChatRequest)

@@ -59,6 +59,8 @@ PARAMETERS: dict[str, Support] = {
     "stop": "native",
     "n": "emulated",
     "best_of": "emulated",
+    "num_beams": "refused",
+    "use_beam_search": "refused",
     "echo": "emulated",
     "suffix": "refused",
     "logprobs": "native",

@@ -103,7 +103,7 @@ class GgufEngine:
         self._threads = config.threads or threads
         self._context = _context(self._head, config)
         self._lora = [_lora(text) for text in config.lora]
-        self._template = _template(config.chat_template)
+        self._template, self._stop = _template(config.chat_template)
         if config.mmproj:
             _checked_head(Path(config.mmproj))
         self._key = secrets.token_urlsafe(24)
@@ -239,6 +239,8 @@ class GgufEngine:
             body = wire.completion_body(request, self._lora_list())
             return stream(server, "/v1/completions", msgspec.json.encode(body), decoder)
         body = wire.chat_body(request, self._lora_list())
+        if self._stop:
+            body["stop"] = [*body.get("stop", []), *self._stop]
         if not must_call(request):
             return stream(server, "/v1/chat/completions", msgspec.json.encode(body), decoder)
         rendered = await server.post(
@@ -369,14 +371,16 @@ def _lora(text: str) -> tuple[str, float]:
     return value
 
 
-def _template(text: str | None) -> str | None:
-    """A template given as text, or as the path of a file."""
-    if text is None or "{" in text or "\n" in text:
-        return text
-    try:
-        return Path(text).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"chat_template: {text} cannot be read.") from error
+def _template(given: str | None) -> tuple[str | None, list[str]]:
+    """The Jinja of the option `chat_template`, and the stop words that belong to it."""
+    if given is None:
+        return None, []
+    from unilect import (
+        templates,
+    )  # Jinja takes 30 ms to import, which only those who need it shall pay
+
+    form = templates.read(given)
+    return templates.jinja(form), form.stop
 
 
 def _resident_bytes(pid: int) -> int:
