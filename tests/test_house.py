@@ -154,10 +154,10 @@ def test_who_knows_aiohttp(name: str) -> None:
 
 
 def test_every_route_needs_a_key() -> None:
-    """Every route needs a key, but the two that say nothing else than that the server lives."""
+    """Every route needs a key, but those that say nothing else than that the server lives."""
     routes = all_routes(Service(Registry([]), Metrics()))
 
-    assert {route.path for route in routes if route.public} == {"/healthz", "/readyz"}
+    assert {route.path for route in routes if route.public} == {"/healthz", "/readyz", "/health"}
     assert len({(route.method, route.path) for route in routes}) == len(routes)
 
 

@@ -36,12 +36,17 @@ class TokenLogprob(Struct, frozen=True, gc=False):
 
 
 class Extra(Struct, frozen=True, gc=False):
-    """Fields of an upstream's chunk that we do not know, by the level they stood on."""
+    """
+    Fields of an upstream's chunk that we do not know, by the level they stood on.
+
+    `native` holds what only a client of the upstream's own protocol understands; no other dialect tells it.
+    """
 
     chunk: dict[str, Any] = {}
     choice: dict[str, Any] = {}
     delta: dict[str, Any] = {}
     call: dict[str, Any] = {}
+    native: dict[str, Any] = {}
 
 
 class TextDelta(Struct, frozen=True, gc=False):
@@ -155,6 +160,7 @@ class Choice(Struct):
     finish_reason: FinishReason | None = None
     extra: dict[str, Any] = {}
     message_extra: dict[str, Any] = {}
+    native: dict[str, Any] = {}
 
 
 class Answer(Struct):
@@ -239,9 +245,10 @@ class Fold:
 
     def _take_extra(self, extra: Extra, index: int | None) -> None:
         _merge(self._extra, extra.chunk)
-        if index is not None and (extra.choice or extra.delta):
+        if index is not None and (extra.choice or extra.delta or extra.native):
             choice = self._choice(index)
             _merge(choice.extra, extra.choice)
+            _merge(choice.native, extra.native)
             _merge(choice.message_extra, extra.delta, texts_grow=True)
 
 

@@ -213,8 +213,9 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: (
-        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | None
-    ) = None
+        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)] | bool], Meta(max_length=1024)]
+        | None
+    ) = None  # false, as llama.cpp has it, forbids a token
     # what local engines have beside OpenAI's fields
     top_k: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -228,6 +229,7 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     grammar: Annotated[str, Meta(max_length=64 * 1024)] | None = None
     ignore_eos: bool | None = None
     cache_prompt: bool | None = None
+    tokenize: bool | None = None  # the prompt's ids come back as `promptToken`
     best_of: Choices | None = None
     num_beams: Annotated[int, Meta(ge=1, le=64)] | None = None
     use_beam_search: bool | None = None

@@ -34,6 +34,8 @@ BACKENDS = {
     "https": ("unilect.upstreams.openai:backend", False),
     "openai+http": ("unilect.upstreams.openai:backend", False),
     "openai+https": ("unilect.upstreams.openai:backend", False),
+    "llamacpp+http": ("unilect.upstreams.llamacpp:backend", False),
+    "llamacpp+https": ("unilect.upstreams.llamacpp:backend", False),
 }
 
 

@@ -10,4 +10,5 @@ DIALECTS = {
     "openai_completions": "unilect.dialects.openai_completions",
     "openai_embeddings": "unilect.dialects.openai_embeddings",
     "openai_models": "unilect.dialects.openai_models",
+    "llamacpp": "unilect.dialects.llamacpp",
 }

@@ -238,6 +238,7 @@ class ChatEncoder:
             | {
                 "choices": echoed + choices,
                 "usage": usage_object(answer.usage),
+                "truncated": False,
             }
             | answer.extra
             | ignored_object(ignored)
@@ -257,7 +258,10 @@ class ChatEncoder:
         index = event.index or 0
         if index not in self._begun:
             self._begun.add(index)
-            frames.append(self._chunk.frame(b'{"index":%d,' % index + _FIRST))
+            first, more = (more, None) if isinstance(event, Opaque) else (None, more)
+            frames.append(self._chunk.frame(b'{"index":%d,' % index + _FIRST, first))
+            if extra is not None and first and not (extra.choice or extra.delta):
+                return
         if isinstance(event, TextDelta) and not (event.text or event.logprobs or extra):
             return
         delta |= extra.delta if extra is not None else {}

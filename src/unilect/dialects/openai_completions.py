@@ -117,7 +117,7 @@ class CompletionEncoder:
             choices.append(
                 self._choice(choice.index, text, logprobs, choice.finish_reason) | choice.extra
             )
-        body = {"choices": choices, "usage": usage_object(answer.usage)}
+        body = {"choices": choices, "usage": usage_object(answer.usage), "truncated": False}
         return encode_json(self._chunk.meta | body | answer.extra | ignored_object(ignored))
 
     def _frame(self, event: Event) -> bytes:

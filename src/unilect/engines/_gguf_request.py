@@ -55,6 +55,7 @@ PARAMETERS: dict[str, Support] = {
     "repeat_penalty": "native",
     "repetition_penalty": "native",
     "max_tokens": "native",
+    "tokenize": "native",
     "max_completion_tokens": "native",
     "stop": "native",
     "n": "emulated",
@@ -156,6 +157,13 @@ def completion_body(request: CompletionRequest, lora: list[dict[str, Any]]) -> d
     if request.logprobs is not None:
         body["logprobs"] = max(request.logprobs, 1)
     return body
+
+
+def conversation(request: ChatRequest | CompletionRequest) -> bytes:
+    """What will be read, in the order in which templates write it; the next turn's begins with it."""
+    if isinstance(request, CompletionRequest):
+        return msgspec.json.encode(request.prompts[0])
+    return msgspec.json.encode([request.tools, request.messages])
 
 
 def template_body(request: ChatRequest) -> dict[str, Any]:
@@ -300,11 +308,16 @@ def _group_depth(grammar: str) -> int:
     return most
 
 
-def _logit_bias(given: dict[str, float]) -> dict[str, float]:
-    for token in given:
+def _logit_bias(given: dict[str, float | bool]) -> dict[str, float | bool]:
+    for token, value in given.items():
         if not token.isdecimal() or len(token) > 10:
             raise InvalidRequest(
                 f"`logit_bias` has the key {token[:30]!r}; keys are token ids, as texts.",
+                param="logit_bias",
+            )
+        if value is True:
+            raise InvalidRequest(
+                f"`logit_bias` has true for the token {token}; values are numbers, or false to forbid it.",
                 param="logit_bias",
             )
     return given

@@ -78,11 +78,9 @@ class Guard:
         self._public = frozenset(public)
         self._hosts = _host_names(config)
         self._origins = frozenset(config.allowed_origins)
-        self._ids = itertools.count(1)
-        self._random = (
-            random.Random()
-        )  # seeded by the system, which is not asked again for each request
         self._cors = _cors_headers(config)
+        self._ids = itertools.count(1)
+        self._random = random.Random()  # seeded once: the system is not asked for each request
 
     @web.middleware
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:

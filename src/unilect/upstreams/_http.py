@@ -9,21 +9,18 @@ they would carry prompts and keys elsewhere.
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
-import msgspec
-
+from unilect.config import ModelConfig
 from unilect.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
     BackendUnreachable,
     ConfigError,
-    ContextLengthExceeded,
-    InvalidRequest,
     RateLimited,
     UnilectError,
     UnsupportedOperation,
@@ -36,12 +33,11 @@ from unilect.upstreams._http1 import (
     exchange,
 )
 from unilect.upstreams._http1_body import ProtocolError
+from unilect.upstreams._told_errors import REFUSED, no_stream, plain, refused_request, told_text
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 MAX_IDLE = 64  # kept connections to one server
-_PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+-]+){2,}|[A-Za-z]:\\\S+")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class HttpServer:
@@ -54,9 +50,11 @@ class HttpServer:
         socket_path: The unix socket that it listens on, instead of the URL's host.
         timeout_s: The longest silence before and between the bytes of an answer.
         reuse_connections: Keep connections open between requests.
+        raise_for: Turns an error answer (status, headers, body) into our error; `raise_for_answer` where it is left out.
 
     Attributes:
         reuses_connections: As given.
+        raise_for: Turns an error answer into ours: by default as `raise_for_answer`, where the protocol has no words of its own.
 
     Raises:
         ConfigError: The URL or a header is wrong.
@@ -70,6 +68,7 @@ class HttpServer:
         socket_path: str | None = None,
         timeout_s: float = 300.0,
         reuse_connections: bool = False,
+        raise_for: Callable[[int, Mapping[str, str], bytes], None] | None = None,
     ) -> None:
         try:
             url = urlsplit(base.rstrip("/"))
@@ -83,6 +82,7 @@ class HttpServer:
         self._path = url.path
         self._timeout_s = timeout_s
         self.reuses_connections = reuse_connections
+        self.raise_for = raise_for or raise_for_answer
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._head = _head(url.netloc.rpartition("@")[2], headers or {}, reuse_connections)
@@ -123,7 +123,7 @@ class HttpServer:
             connection, response = await self.exchange(request, 0.0)
             try:
                 answer = await _body(response)
-                raise_for_answer(response.status, response.headers, answer)
+                self.raise_for(response.status, response.headers, answer)
                 return answer
             finally:
                 self.release(connection, response.complete)
@@ -179,6 +179,14 @@ class HttpServer:
         )
 
 
+def key_headers(config: ModelConfig) -> dict[str, str]:
+    """The header that carries the key of an upstream, where it has one."""
+    if config.api_key is None:
+        return {}
+    bearer = config.api_key_header.lower() == "authorization"
+    return {config.api_key_header: f"Bearer {config.api_key}" if bearer else config.api_key}
+
+
 def _head(host: str, headers: Mapping[str, str], reuse: bool) -> bytes:
     lines = {
         "Host": host,
@@ -207,7 +215,7 @@ async def _body(response: Response) -> bytes:
             raise BackendError(f"The backend's answer is longer than {MAX_BODY_BYTES} bytes.")
         pieces.append(data)
         if not response.has_end and data.rstrip().endswith((b"}", b"]")):
-            if _json(body := b"".join(pieces)) is not None:
+            if plain(body := b"".join(pieces)) is not None:
                 return body
             pieces = [body]
     return b"".join(pieces)
@@ -272,7 +280,7 @@ class EventStream:
         kind = response.headers.get("content-type", "")
         if response.status != 200 or not kind.startswith("text/event-stream"):
             told = await _body(response)
-            raise_for_answer(response.status, response.headers, told)
+            self._server.raise_for(response.status, response.headers, told)
             raise no_stream(kind, told)
         return response
 
@@ -316,9 +324,6 @@ def _unreachable() -> BackendUnreachable:
     )
 
 
-_REFUSED = frozenset({400, 404, 409, 413, 422})
-
-
 def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> None:
     """
     Turn an upstream's error answer into ours; return where it is none.
@@ -335,7 +340,7 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
     """
     if status == 200:
         return
-    if status in _REFUSED:
+    if status in REFUSED:
         raise refused_request(body)
     retry_after_s = _seconds(headers.get("retry-after"))
     if status == 429:
@@ -348,132 +353,10 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
             retry_after_s=retry_after_s or 1,
         )
     if status == 501:
-        told = clean((_error_object(_json(body)) or {}).get("message"))
-        raise UnsupportedOperation(f"The model's server cannot do this: {told}")
+        raise UnsupportedOperation(f"The model's server cannot do this: {told_text(body)}")
     if status in (401, 403):
         raise BackendError("The model's server refused the key that it is configured with.")
     raise BackendError(f"The model's server answered with status {status}.")
-
-
-def refused_request(body: bytes) -> UnilectError:
-    """The error for a request that the upstream refuses, from the body of its answer."""
-    error = _error_object(_json(body))
-    if error is None:
-        return InvalidRequest("The model's server refused the request without a reason.")
-    return _judged(error, refused=True)
-
-
-def told_error(raw: Any) -> UnilectError | None:
-    """
-    The error that a body or a frame tells, as plain values; None where it tells none.
-
-    Servers say `{"error": {...}}`, `{"error": "text"}`, a flat `{"message": ...}` or `{"detail": ...}`, FastChat also
-    `{"text": ..., "error_code": ...}`; OpenRouter puts `error` beside choices.
-    """
-    if isinstance(raw, dict) and "choices" in raw and not raw.get("error"):
-        return None
-    error = _error_object(raw)
-    return None if error is None else _judged(error, refused=False)
-
-
-def no_stream(kind: str, body: bytes) -> UnilectError:
-    """The error for an answer of status 200 that should have been an event stream: what it tells, or that it is none."""
-    return told_error(_json(body)) or BackendError(
-        "The backend answered a request for a stream with something else "
-        f"({clean(kind.partition(';')[0] or 'no content type')})."
-    )
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-_TEXTS = ("message", "detail", "msg", "error_message", "error_msg", "errors")
-
-
-def _error_object(raw: Any) -> dict[str, Any] | None:
-    """An error's fields, its text under `message`, its number or word under `code`."""
-    if not isinstance(raw, dict):
-        return None
-    error: Any = raw.get("error")
-    if error in (None, False, "", []):
-        if not any(raw.get(name) for name in (*_TEXTS, "error_code")):
-            return None
-        error = raw
-    if isinstance(error, list):
-        error = error[0]
-    if isinstance(error, dict) and isinstance(error.get("error"), dict):
-        error = error["error"]
-    if not isinstance(error, dict):
-        error = {"message": error}
-    told = next((error[name] for name in (*_TEXTS, "text") if error.get(name)), None)
-    if isinstance(told, list) and isinstance(told[0], dict):  # pydantic's
-        where = ".".join(str(part) for part in told[0].get("loc") or () if part != "body")
-        told = f"{where}: {told[0].get('msg')}"
-    code = next((error[name] for name in ("code", "error_code", "status") if error.get(name)), None)
-    return {**error, "message": told, "code": code}
-
-
-#: What servers say of a prompt that does not fit.
-_TOO_LONG = ("maximum context length", "available context size", "context length exceeded")
-_OVERLOADED = frozenset({"overloaded_error", "service_unavailable_error", "server_overloaded"})
-_LEAST_FASTCHAT = (
-    10_000  # FastChat's codes have five digits, and mean more than its status, which is always 400
-)
-
-
-def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
-    """
-    What an error means, by its type, its code and its words.
-
-    Args:
-        refused: Its status already said that the request is at fault.
-    """
-    code, kind, message = error["code"], error.get("type"), clean(error["message"])
-    number = int(code) if isinstance(code, int) or str(code).isdecimal() else 0
-    if kind == "exceed_context_size_error":
-        return too_long(error.get("n_prompt_tokens"), error.get("n_ctx"))
-    if (
-        code in ("context_length_exceeded", 40303)
-        or "context_length" in str(kind)
-        or any(words in message.lower() for words in _TOO_LONG)
-    ):
-        return ContextLengthExceeded(message)
-    if number == 429 or number // 100 == 429 or kind == "rate_limit_error":
-        return RateLimited("The model's server is over its limit. Try again later.")
-    if number == 503 or kind in _OVERLOADED:
-        return BackendUnavailable(
-            "The model's server is busy or not ready. Try again.", retry_after_s=1
-        )
-    if number >= _LEAST_FASTCHAT:
-        refused = number // 100 in (400, 403)
-    elif number in _REFUSED or kind == "invalid_request_error":
-        refused = True
-    if not refused:
-        return BackendError(f"The model's server reported an error: {message}")
-    param = error.get("param")
-    return InvalidRequest(
-        f"The model's server refused the request: {message}",
-        param=param if isinstance(param, str) else None,
-    )
-
-
-def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:
-    """The error for a prompt that does not fit, with both numbers, in the words that clients look for."""
-    return ContextLengthExceeded(
-        f"This model's maximum context length is {context} tokens, and the prompt has {prompt_tokens}. "
-        "Shorten the prompt, or serve the model with a larger context."
-    )
-
-
-def clean(text: Any) -> str:
-    """A foreign text made fit to be shown: one line, at most 500 characters, without file paths."""
-    if not isinstance(text, str):
-        return "no reason given"
-    return _PATH.sub("[path]", _CONTROL.sub(" ", text[:2000]))[:500].strip()
 
 
 def _seconds(value: str | None) -> float | None:

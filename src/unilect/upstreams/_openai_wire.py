@@ -28,9 +28,9 @@ from unilect.events import (
     Usage,
 )
 from unilect.upstreams._alike import AlikeFrames
-from unilect.upstreams._http import told_error
 from unilect.upstreams._openai_calls import Call, Calls
 from unilect.upstreams._openai_mend import EXTRA, mend_chunk, plain_json
+from unilect.upstreams._told_errors import told_error
 
 DONE = b"[DONE]"
 _MANY_FRAMES = 8  # of one read; fewer are decoded as quickly one by one

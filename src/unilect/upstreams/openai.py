@@ -37,7 +37,7 @@ from unilect.requests import (
     Prompt,
 )
 from unilect.sources import Place
-from unilect.upstreams._http import HttpServer
+from unilect.upstreams._http import HttpServer, key_headers
 from unilect.upstreams._openai_probe import PROBE_TIMEOUT_S, choose, learn, model_cards
 from unilect.upstreams._openai_servers import UNKNOWN, check, wire_fields
 from unilect.upstreams._openai_whole import decode_whole
@@ -286,18 +286,14 @@ def backend(place: Place) -> OpenAIUpstream:
     """The upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
     config = place.config
     base = f"{place.scheme.removeprefix('openai+')}:{place.location}"
-    headers = {}
-    if config.api_key is not None:
-        bearer = config.api_key_header.lower() == "authorization"
-        headers[config.api_key_header] = f"Bearer {config.api_key}" if bearer else config.api_key
     server = HttpServer(
         base,
-        headers=headers,
+        headers=key_headers(config),
         timeout_s=config.timeout_s,
         reuse_connections=config.reuse_connections,
     )
     root = HttpServer(
-        base.rstrip("/").removesuffix("/v1"), headers=headers, timeout_s=PROBE_TIMEOUT_S
+        base.rstrip("/").removesuffix("/v1"), headers=key_headers(config), timeout_s=PROBE_TIMEOUT_S
     )
     whole_answers = None if config.whole_answers == "auto" else config.whole_answers
     return OpenAIUpstream(server, config.model, place.name, root, whole_answers)
