@@ -44,7 +44,7 @@ class Recipe:
 
 
 OPENAI = {  # major version 3 is in our own environment
-    "0": Recipe((("openai==0.28.1", "numpy"),)),
+    "0": Recipe((("openai==0.28.1", "numpy", "setuptools<80"),)),
     "1": Recipe((("openai>=1.109,<2", "pydantic"),)),
     "2": Recipe((("openai>=2,<3", "pydantic"),)),
 }

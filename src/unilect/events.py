@@ -45,6 +45,7 @@ class Extra(Struct, frozen=True, gc=False):
     chunk: dict[str, Any] = {}
     choice: dict[str, Any] = {}
     delta: dict[str, Any] = {}
+    call: dict[str, Any] = {}
     native: dict[str, Any] = {}
 
 
@@ -101,13 +102,18 @@ class Finish(Struct, frozen=True, gc=False):
 
 
 class Usage(Struct, frozen=True, gc=False):
-    """Tokens used by the whole request, all choices together. `extra` holds further counters."""
+    """
+    Tokens used by the whole request, all choices together.
+
+    `counters` holds what else an upstream counts, as its `usage` has it.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     extra: Extra | None = None
+    counters: dict[str, Any] = {}
 
 
 class Opaque(Struct, frozen=True, gc=False):
@@ -135,6 +141,7 @@ class ToolCall(Struct):
     id: str
     name: str
     arguments: str
+    extra: dict[str, Any] = {}
 
 
 class Choice(Struct):
@@ -232,6 +239,8 @@ class Fold:
         call.id = call.id or event.id or ""
         call.name = call.name or event.name or ""
         self._arguments.setdefault(key, []).append(event.arguments)
+        if event.extra is not None:
+            _merge(call.extra, event.extra.call)
         self._choice(event.index)
 
     def _take_extra(self, extra: Extra, index: int | None) -> None:

@@ -295,6 +295,9 @@ extras = st.none() | st.builds(
     st.dictionaries(st.sampled_from(["y1", "y2"]), st.integers(), max_size=1),
     st.dictionaries(st.sampled_from(["z1", "z2"]), texts, max_size=1),
 )
+call_extras = st.none() | st.builds(
+    Extra, call=st.dictionaries(st.sampled_from(["w1", "w2"]), st.integers(), min_size=1)
+)
 logprobs = st.none() | st.lists(
     st.builds(TokenLogprob, texts, st.floats(-9, 0), st.lists(st.integers(0, 255), max_size=3)),
     min_size=1,
@@ -304,21 +307,26 @@ pieces = st.one_of(
     st.builds(TextDelta, st.text(min_size=1, max_size=8), indices, logprobs, extras),
     st.builds(ReasoningDelta, st.text(min_size=1, max_size=8), indices),
     st.builds(RefusalDelta, st.text(min_size=1, max_size=8), indices),
-    st.builds(ToolCallDelta, st.integers(0, 1), texts, index=indices),
+    st.builds(ToolCallDelta, st.integers(0, 1), texts, index=indices, extra=call_extras),
 )
 
 
 @given(batches=st.lists(st.lists(pieces, max_size=5), max_size=5), usage=st.booleans())
 def test_a_stream_folds_to_the_whole(batches: list[list[Any]], usage: bool) -> None:
     """What a client puts together from a stream is what it would have got as a whole answer."""
-    begun: set[tuple[int, int]] = set()
+    begun: dict[int, list[int]] = {}
     for batch in batches:
         for place, event in enumerate(batch):
-            if isinstance(event, ToolCallDelta) and (event.index, event.call) not in begun:
-                begun.add((event.index, event.call))
-                batch[place] = msgspec.structs.replace(event, id=f"c{event.call}", name="f")
+            if isinstance(event, ToolCallDelta):
+                calls = begun.setdefault(event.index, [])
+                first = {} if event.call in calls else {"id": f"c{event.call}", "name": "f"}
+                calls += [event.call] if first else []
+                number = calls.index(event.call)
+                batch[place] = msgspec.structs.replace(event, call=number, **first)
     used = sorted({event.index for batch in batches for event in batch})
-    batches.append([*(Finish("stop", index) for index in used or [0]), Usage(3, 2, 0, 0)])
+    reasons = ["tool_calls" if index in begun else "stop" for index in used or [0]]
+    finishes = [Finish(*pair) for pair in zip(reasons, used or [0], strict=True)]
+    batches.append([*finishes, Usage(3, 2, 0, 0)])
 
     data, events = stream(*batches, usage=usage), list[Event]()
     decoder = ChunkDecoder()

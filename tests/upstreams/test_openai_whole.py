@@ -147,7 +147,7 @@ def test_a_stream_all_the_same() -> None:
         (b'{"choices": {}}', BackendError),
         (b'{"choices": [1]}', BackendError),
         (b'{"choices": [{"message": 1}]}', BackendError),
-        (b'{"choices": [{"message": {"content": []}}]}', BackendError),
+        (b'{"choices": [{"message": {"content": [1]}}]}', BackendError),
         (b'{"choices": [{"message": {"tool_calls": [1]}}]}', BackendError),
         (b'{"error": {"message": "x", "code": 500}}', BackendError),
         (b'{"error": "x"}', BackendError),

@@ -95,14 +95,17 @@ class ChunkHead:
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    """OpenAI's `usage`, with details as far as they are known."""
-    return {
+    """OpenAI's `usage`, with details as far as they are known, and what else an upstream counts."""
+    body: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
     }
+    for name, count in usage.counters.items():
+        body[name] = body[name] | count if isinstance(body.get(name), dict) else count
+    return body
 
 
 def chat_logprobs(tokens: list[TokenLogprob]) -> dict[str, Any]:

@@ -303,7 +303,7 @@ class ChatEncoder:
         call: dict[str, Any] = {"index": event.call, "function": function}
         if event.id is not None:
             call = {"index": event.call, "id": event.id, "type": "function", "function": function}
-        return {"tool_calls": [call]}
+        return {"tool_calls": [_with_extra(call, event.extra.call) if event.extra else call]}
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         message: dict[str, Any] = {
@@ -316,7 +316,14 @@ class ChatEncoder:
         if choice.reasoning is not None:
             message |= {"reasoning_content": choice.reasoning, "reasoning": choice.reasoning}
         calls = [
-            {"id": call.id, "type": "function", "function": _function(call.name, call.arguments)}
+            _with_extra(
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                },
+                call.extra,
+            )
             for call in choice.tool_calls
         ]
         if calls and self._legacy:
@@ -335,5 +342,9 @@ class ChatEncoder:
         return self._tool_finish if reason == "tool_calls" else reason
 
 
-def _function(name: str, arguments: str) -> dict[str, str]:
-    return {"name": name, "arguments": arguments}
+def _with_extra(call: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+    """A call with the upstream's further fields, those of its function included."""
+    if not extra:
+        return call
+    function = call["function"] | extra.get("function", {})
+    return call | extra | {"function": function}

@@ -378,7 +378,8 @@ class GgufEngine:
             count = len(await self._tokenize(server, text, special=True))
         if count > self._context:
             raise ContextLengthExceeded(
-                f"This model's context is {self._context} tokens, and an input has {count}. Shorten it.",
+                f"This model's maximum context length is {self._context} tokens, and an input has {count}. "
+                "Shorten it.",
                 param="input",
             )
 

@@ -45,7 +45,7 @@ class Keys:
             )
         name = self._names.get(_digest(secret))
         if name is None:
-            error = AuthenticationError("The API key is not known to this server.")
+            error = AuthenticationError("Incorrect API key provided: this server does not know it.")
             error.wrong = True
             raise error
         return name

@@ -33,7 +33,7 @@ from unilect.errors import (
 )
 from unilect.events import Event, Finish, FinishReason, TextDelta, TokenLogprob, Usage
 from unilect.parameters import refusal
-from unilect.upstreams._http import clean
+from unilect.upstreams._told_errors import clean
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 _HALF = "\ufffd"

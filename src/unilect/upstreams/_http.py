@@ -8,11 +8,11 @@ they would carry prompts and keys elsewhere.
 
 import math
 import re
+import time
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from email.utils import parsedate_to_datetime
+from typing import Self
 from urllib.parse import urlsplit
-
-import msgspec
 
 from unilect.config import ModelConfig
 from unilect.errors import (
@@ -21,10 +21,9 @@ from unilect.errors import (
     BackendUnavailable,
     BackendUnreachable,
     ConfigError,
-    ContextLengthExceeded,
-    InvalidRequest,
     RateLimited,
     UnilectError,
+    UnsupportedOperation,
 )
 from unilect.upstreams._http1 import (
     Address,
@@ -34,12 +33,11 @@ from unilect.upstreams._http1 import (
     exchange,
 )
 from unilect.upstreams._http1_body import ProtocolError
+from unilect.upstreams._told_errors import REFUSED, no_stream, plain, refused_request, told_text
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 MAX_IDLE = 64  # kept connections to one server
-_PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+-]+){2,}|[A-Za-z]:\\\S+")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class HttpServer:
@@ -212,7 +210,7 @@ def _head(host: str, headers: Mapping[str, str], reuse: bool) -> bytes:
 
 async def _body(response: Response) -> bytes:
     """
-    The whole body of an answer.
+    The whole body of an answer. One without a length ends with its JSON, since not every server closes the connection then.
 
     Raises:
         BackendError: It is longer than MAX_BODY_BYTES.
@@ -223,6 +221,10 @@ async def _body(response: Response) -> bytes:
         if size > MAX_BODY_BYTES:
             raise BackendError(f"The backend's answer is longer than {MAX_BODY_BYTES} bytes.")
         pieces.append(data)
+        if not response.has_end and data.rstrip().endswith((b"}", b"]")):
+            if plain(body := b"".join(pieces)) is not None:
+                return body
+            pieces = [body]
     return b"".join(pieces)
 
 
@@ -247,6 +249,16 @@ class EventStream:
     def complete(self) -> bool:
         """True once all was read and the connection can serve again: there is nothing to wait for."""
         return self._response is not None and self._response.complete
+
+    @property
+    def has_end(self) -> bool:
+        """False where only the end of the connection ends the stream."""
+        return self._response is not None and self._response.has_end
+
+    def hurry(self, timeout_s: float) -> None:
+        """Allow no longer silence than this from now on."""
+        if self._response is not None:
+            self._response.timeout_s = min(timeout_s, self._response.timeout_s)
 
     def __aiter__(self) -> Self:
         """Itself."""
@@ -277,11 +289,9 @@ class EventStream:
         self._response = response
         kind = response.headers.get("content-type", "")
         if response.status != 200 or not kind.startswith(self._content_type):
-            self._server.raise_for(response.status, response.headers, await _body(response))
-            raise BackendError(
-                "The backend answered a request for a stream with something else "
-                f"({clean(kind.partition(';')[0] or 'no content type')})."
-            )
+            told = await _body(response)
+            self._server.raise_for(response.status, response.headers, told)
+            raise no_stream(kind, told)
         return response
 
 
@@ -335,11 +345,12 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
         InvalidRequest, ContextLengthExceeded: 400, 404, 409, 413, 422.
         RateLimited: 429, with its Retry-After.
         BackendUnavailable: 503.
+        UnsupportedOperation: 501.
         BackendError: Any other status that is not 200.
     """
     if status == 200:
         return
-    if status in (400, 404, 409, 413, 422):
+    if status in REFUSED:
         raise refused_request(body)
     retry_after_s = _seconds(headers.get("retry-after"))
     if status == 429:
@@ -351,53 +362,22 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
             "The model's server is busy or not ready. Try again.",
             retry_after_s=retry_after_s or 1,
         )
+    if status == 501:
+        raise UnsupportedOperation(f"The model's server cannot do this: {told_text(body)}")
     if status in (401, 403):
         raise BackendError("The model's server refused the key that it is configured with.")
     raise BackendError(f"The model's server answered with status {status}.")
 
 
-def refused_request(body: bytes) -> UnilectError:
-    """The error for a request that the upstream refuses, from the body of its answer."""
-    try:
-        error = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        error = None
-    if isinstance(error, dict) and isinstance(error.get("error"), dict):
-        error = error["error"]
-    elif isinstance(error, dict) and isinstance(error.get("error"), str):
-        error = {"message": error["error"]}
-    if not isinstance(error, dict):
-        return InvalidRequest("The model's server refused the request without a reason.")
-    message = clean(error.get("message"))
-    if error.get("type") == "exceed_context_size_error":
-        return too_long(error.get("n_prompt_tokens"), error.get("n_ctx"))
-    if error.get("code") == "context_length_exceeded" or "maximum context length" in message:
-        return ContextLengthExceeded(message)
-    param = error.get("param")
-    return InvalidRequest(
-        f"The model's server refused the request: {message}",
-        param=param if isinstance(param, str) else None,
-    )
-
-
-def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:
-    """The error for a prompt that does not fit, with both numbers."""
-    return ContextLengthExceeded(
-        f"This model's context is {context} tokens, and the prompt has {prompt_tokens}. "
-        "Shorten the prompt, or serve the model with a larger context."
-    )
-
-
-def clean(text: Any) -> str:
-    """A foreign text made fit to be shown: one line, at most 500 characters, without file paths."""
-    if not isinstance(text, str):
-        return "no reason given"
-    return _PATH.sub("[path]", _CONTROL.sub(" ", text[:2000]))[:500].strip()
-
-
 def _seconds(value: str | None) -> float | None:
-    try:
-        seconds = float(value) if value is not None else math.nan
-    except ValueError:
+    """A Retry-After: seconds, or the date in HTTP's form."""
+    if value is None:
         return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except ValueError:
+            return None
     return max(0.0, seconds) if math.isfinite(seconds) else None

@@ -81,6 +81,7 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._silent_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
 
     @property
     def is_quiet(self) -> bool:
@@ -163,8 +164,11 @@ class Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
         self._silent_at = loop.time() + timeout_s
+        if self._timer is not None and self._silent_at < self._timer_at:
+            self._timer.cancel()
+            self._timer = None
         if self._timer is None:
-            self._timer = loop.call_at(self._silent_at, self._tick)
+            self._set_timer(loop)
         try:
             await self._waiter
         finally:
@@ -174,8 +178,8 @@ class Connection(asyncio.Protocol):
         """
         End a wait that has lasted too long.
 
-        The timer stays while waits come and go, and is set anew only when it fires: one for each wait would cost more than
-        the wait.
+        The timer stays while waits come and go, and is set anew only when it fires, or for a wait that must end before: one for
+        each wait would cost more than the wait.
         """
         self._timer = None
         if self._waiter is None or self._waiter.done():
@@ -184,7 +188,11 @@ class Connection(asyncio.Protocol):
         if loop.time() >= self._silent_at:
             self._waiter.set_exception(Silence())
         else:
-            self._timer = loop.call_at(self._silent_at, self._tick)
+            self._set_timer(loop)
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer_at = self._silent_at
+        self._timer = loop.call_at(self._silent_at, self._tick)
 
     def _wake(self) -> None:
         if self._gathering is not None:
@@ -202,6 +210,7 @@ class Response:
         status: The HTTP status.
         headers: Names in lower case; of repeated ones the last.
         complete: True once the whole body was read and the connection may serve again.
+        timeout_s: The longest silence within the body.
     """
 
     def __init__(self, connection: Connection, head: bytes, rest: bytes, timeout_s: float) -> None:
@@ -209,7 +218,7 @@ class Response:
         self.complete = False
         self._connection = connection
         self._rest = rest
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         length = _content_length(self.headers)
         self._body: ChunkedBody | CountedBody | None = (
             None  # without either it ends when the connection does
@@ -220,6 +229,11 @@ class Response:
             self._body = ChunkedBody()
         elif length is not None:
             self._body = CountedBody(length)
+
+    @property
+    def has_end(self) -> bool:
+        """False where only the end of the connection ends the body."""
+        return self._body is not None
 
     async def read(self) -> bytes:
         """
@@ -232,10 +246,10 @@ class Response:
         body = self._body
         data, self._rest = self._rest, b""
         if body is None:
-            return data or await self._connection.read(self._timeout_s)
+            return data or await self._connection.read(self.timeout_s)
         payload = body.feed(data) if data else b""
         while not payload and not body.done:
-            data = await self._connection.read(self._timeout_s)
+            data = await self._connection.read(self.timeout_s)
             if not data:
                 raise ProtocolError("the body ended early")
             payload = body.feed(data)

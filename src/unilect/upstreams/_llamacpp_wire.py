@@ -35,7 +35,8 @@ from unilect.events import (
     TokenLogprob,
     Usage,
 )
-from unilect.upstreams._http import clean, raise_for_answer, refused_request, too_long
+from unilect.upstreams._http import raise_for_answer
+from unilect.upstreams._told_errors import clean, refused_request, too_long
 
 _BUSY_RETRY_S = 1.0
 NO_PROBABILITY = -9999.0  # OpenAI's figure for a token that is not among the likeliest

@@ -13,7 +13,8 @@ import msgspec
 
 from unilect.errors import BackendError
 from unilect.events import Event
-from unilect.upstreams._openai_wire import ChunkDecoder, plain_json
+from unilect.upstreams._openai_mend import plain_json
+from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams._sse import FrameReader
 
 

@@ -43,8 +43,9 @@ from unilect.sources import Place
 from unilect.templates import ChatTemplate, find
 from unilect.upstreams import _fastchat_wire as wire
 from unilect.upstreams._fastchat_conv import ChatPrompt, Conv, chat_prompt, decode
-from unilect.upstreams._http import HttpServer, too_long
+from unilect.upstreams._http import HttpServer
 from unilect.upstreams._http1_body import ProtocolError
+from unilect.upstreams._told_errors import too_long
 
 StructT = TypeVar("StructT", bound=Struct)
 KNOWN_FOR_S = (

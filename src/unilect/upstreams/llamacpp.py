@@ -42,10 +42,11 @@ from unilect.requests import (
 from unilect.sources import Place
 from unilect.templates import ChatTemplate, find, names
 from unilect.upstreams import _llamacpp_request as wire
-from unilect.upstreams._http import HttpServer, key_headers, too_long
+from unilect.upstreams._http import HttpServer, key_headers
 from unilect.upstreams._llamacpp_request import OF_2023, OF_2025, Generation
 from unilect.upstreams._llamacpp_wire import Busy, FrameDecoder, raise_for, with_prompt_tokens
 from unilect.upstreams._sse import FrameReader
+from unilect.upstreams._told_errors import too_long
 from unilect.upstreams.openai import GATHER_S, decode_embeddings
 
 log = logging.getLogger("unilect")

@@ -10,6 +10,8 @@ Source: https://platform.openai.com/docs/api-reference
 
 import asyncio
 import base64
+import logging
+import math
 from array import array
 from contextlib import aclosing, suppress
 from typing import Any, Literal
@@ -20,7 +22,7 @@ from msgspec import Raw, Struct
 from unilect.backend import Batches, Capabilities
 from unilect.errors import (
     BackendError,
-    BackendUnavailable,
+    BackendTimeout,
     InvalidRequest,
     UnilectError,
     UnsupportedOperation,
@@ -36,14 +38,16 @@ from unilect.requests import (
 )
 from unilect.sources import Place
 from unilect.upstreams._http import HttpServer, key_headers
+from unilect.upstreams._openai_probe import PROBE_TIMEOUT_S, choose, learn, model_cards
+from unilect.upstreams._openai_servers import UNKNOWN, check, wire_fields
 from unilect.upstreams._openai_whole import decode_whole
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams._sse import FrameReader
 
+log = logging.getLogger("unilect")
 GATHER_S = 0.005
-LIST_TIMEOUT_S = 5.0  # for a list of models that can be done without
-#: Servers that stop at once when the client of a whole answer leaves, by the `owned_by` of their models.
-STOPPING = ("unilect", "vllm")
+LEARN_AGAIN_S = 30.0  # a server that could not be reached is asked again what it is after so long
+END_TIMEOUT_S = 5.0  # of silence after the last finish reason: the usage may follow, and `[DONE]`
 _FALSE = Raw(b"false")
 _TRUE = Raw(b"true")
 _USAGE = Raw(b'{"include_usage":true}')
@@ -61,7 +65,11 @@ class OpenAIUpstream:
         server: The server; its base URL ends before `/chat/completions`.
         model: The model's name there; None asks the server.
         name: Taken where the server has a model of that name; else its only model is.
-        whole_answers: How the server is asked where the client wants a whole answer; None learns it from the list of models.
+        root: The server by its root, where it shall be asked what it is; None to take it as it is.
+        whole_answers: How the server is asked where the client wants a whole answer; None for a whole where it is known to stop.
+
+    Attributes:
+        kind: The kind of server that it was recognised as.
     """
 
     def __init__(
@@ -69,43 +77,56 @@ class OpenAIUpstream:
         server: HttpServer,
         model: str | None = None,
         name: str = "",
+        root: HttpServer | None = None,
         whole_answers: Literal["stream", "whole"] | None = "stream",
     ) -> None:
         self._server = server
+        self._root = root
         self._model = model
-        self._wanted = name
+        self._name = name
         self._whole_answers = whole_answers
+        self._starting = asyncio.Lock()
+        self._next_try = -math.inf
+        self.kind = UNKNOWN
         self.capabilities = PASSES_ALL
 
     async def start(self) -> None:
-        """Learn the model's name, and how to ask for whole answers, where that was not configured; nothing else is needed."""
-        if self._model is None:
-            models = _listed(await self._server.get("/models"))
-            self._model = _choose(models, self._wanted)
-            self._whole_answers = self._whole_answers or _whole_answers(models)
-        elif self._whole_answers is None:
-            self._whole_answers = await self._learn()
+        """Learn what the server is, and the model's name where none was configured; once, as far as it can be reached."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._next_try:
+            return
+        async with self._starting:
+            if loop.time() >= self._next_try:
+                self._next_try = loop.time() + await self._learn()
 
-    async def _learn(self) -> Literal["stream", "whole"] | None:
-        """How to ask for whole answers; None while the server cannot be reached, which is for a request to find out."""
-        try:
-            async with asyncio.timeout(LIST_TIMEOUT_S):
-                return _whole_answers(_listed(await self._server.get("/models")))
-        except BackendUnavailable:
-            return None
-        except (UnilectError, TimeoutError):
-            return "stream"
+    async def _learn(self) -> float:
+        """Ask the server; returns after how many seconds it is to be asked again."""
+        if self._root is None:
+            if self._model is None:
+                self._model = choose(model_cards(await self._server.get("/models")), self._name)
+            return math.inf
+        learnt = await learn(self._server, self._root, self._model, self._name)
+        if learnt is None:
+            return LEARN_AGAIN_S
+        self._model, self.kind, self.capabilities = learnt.model, learnt.kind, learnt.capabilities
+        if self._whole_answers is None:
+            self._whole_answers = "whole" if learnt.kind.stops_whole else "stream"
+        log.info("%s: a server of kind %s", self._name or learnt.model, learnt.kind.name)
+        return math.inf
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
+        check(self.kind, request)
         path = "/chat/completions" if isinstance(request, ChatRequest) else "/completions"
         if self._whole_answers == "whole" and not request.stream:
             return _whole(self._server, path, self._body(request, stream=False))
-        return stream(self._server, path, self._body(request), ChunkDecoder(not request.stream))
+        decoder = ChunkDecoder(joined=not request.stream)
+        return stream(self._server, path, self._body(request), decoder, _choices(request))
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
-        body = {"model": self._name()} | request_fields(request, without=("model",))
+        fields = request_fields(request, without=("model",))
+        body = {"model": self._model or ""} | wire_fields(self.kind, fields)
         body["encoding_format"] = Raw(b'"float"')
         answer = await self._server.post("/embeddings", msgspec.json.encode(body))
         embeddings = decode_embeddings(answer)
@@ -136,17 +157,22 @@ class OpenAIUpstream:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._server.aclose()
-
-    def _name(self) -> str:
-        return self._model or ""
+        if self._root is not None:
+            await self._root.aclose()
 
     def _body(self, request: GenerationRequest, stream: bool = True) -> bytes:
         fields = request_fields(request, without=("model", "stream", "stream_options"))
-        fields["model"] = self._name()
+        fields = wire_fields(self.kind, fields)
+        fields["model"] = self._model or ""
         fields["stream"] = _TRUE if stream else _FALSE
-        if stream:
+        if stream and self.kind.stream_options:
             fields["stream_options"] = _USAGE
         return msgspec.json.encode(fields)
+
+
+def _choices(request: ChatRequest | CompletionRequest) -> int:
+    prompts = len(request.prompts) if isinstance(request, CompletionRequest) else 1
+    return prompts * (request.n or 1)
 
 
 async def _whole(server: HttpServer, path: str, body: bytes) -> Batches:
@@ -155,15 +181,16 @@ async def _whole(server: HttpServer, path: str, body: bytes) -> Batches:
 
 
 async def stream(
-    server: HttpServer,
-    path: str,
-    body: bytes,
-    decoder: ChunkDecoder,
+    server: HttpServer, path: str, body: bytes, decoder: ChunkDecoder, choices: int = 1
 ) -> Batches:
     """
     POST a request for a stream and yield its events.
 
-    The end of the bytes is not the end of an answer: `ChunkDecoder.end` tells.
+    The end of the bytes is not the end of an answer: `ChunkDecoder.end` tells. Nor does every server end its bytes with its
+    answer: one that keeps the connection open is not waited for long once it has said why every choice finished.
+
+    Args:
+        choices: How many choices were asked for.
 
     Raises:
         UnilectError: As `HttpServer.stream` and `ChunkDecoder.decode`; BackendError when the stream was cut.
@@ -171,20 +198,28 @@ async def stream(
     reader, done, ended, batch = FrameReader(), False, False, list[Event]()
     gather_s = GATHER_S if decoder.joined else 0.0
     async with aclosing(server.stream(path, body, gather_s)) as answer:
-        async for data in answer:
-            try:
-                done = decoder.decode(reader.feed(data), batch) or done
-            except UnilectError:
+        try:
+            async for data in answer:
+                try:
+                    done = decoder.decode(reader.feed(data), batch) or done
+                except UnilectError:
+                    if batch:
+                        yield batch
+                    raise
+                # with its last bytes a kept connection can serve again; without, there is nothing to wait for
+                ended = done and (
+                    answer.complete or not (server.reuses_connections and answer.has_end)
+                )
+                if ended:
+                    break
                 if batch:
                     yield batch
+                    batch = []
+                if done or decoder.finished(choices):
+                    answer.hurry(END_TIMEOUT_S)
+        except BackendTimeout:
+            if not (done or decoder.finished(choices)):
                 raise
-            # some servers leave the connection open after the end, and then it would be silent for too long
-            ended = done and (answer.complete or not server.reuses_connections)
-            if ended:
-                break
-            if batch:
-                yield batch
-                batch = []
     if not done:
         done = decoder.decode(reader.end(), batch)
     batch.extend(decoder.end(done))
@@ -241,40 +276,6 @@ def decode_embeddings(body: bytes) -> Embeddings:
     return Embeddings(vectors, answer.usage.prompt_tokens)
 
 
-class _Model(Struct):
-    id: str
-    owned_by: Any = None
-
-
-class _Models(Struct):
-    data: list[_Model]
-
-
-def _listed(body: bytes) -> list[_Model]:
-    try:
-        return msgspec.json.decode(body, type=_Models).data
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BackendError("The server does not list its models as OpenAI does.") from error
-
-
-def _choose(models: list[_Model], wanted: str) -> str:
-    """The wanted model of a list, else its only one."""
-    if wanted in [model.id for model in models]:
-        return wanted
-    if len(models) != 1:
-        names = ", ".join(model.id for model in models[:20])
-        raise BackendError(
-            f"The server has {len(models)} models ({names}); name one with `model = ...`."
-        )
-    return models[0].id
-
-
-def _whole_answers(models: list[_Model]) -> Literal["stream", "whole"]:
-    """How to ask the server that lists these models for whole answers."""
-    stopping = models and all(model.owned_by in STOPPING for model in models)
-    return "whole" if stopping else "stream"
-
-
 def _no_call(what: str) -> UnilectError:
     return UnsupportedOperation(
         f"The model's server speaks OpenAI's API, which has no call to {what}."
@@ -285,17 +286,19 @@ async def list_models(place: Place) -> list[str]:
     """The names of all models of a server."""
     server = _server(place)
     try:
-        return [model.id for model in _listed(await server.get("/models"))]
+        return [str(card["id"]) for card in model_cards(await server.get("/models"))]
     finally:
         await server.aclose()
 
 
 def backend(place: Place) -> OpenAIUpstream:
     """The upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
-    config = place.config
-    server = _server(place)
+    config, server = place.config, _server(place)
+    root = HttpServer(
+        server.base.removesuffix("/v1"), headers=key_headers(config), timeout_s=PROBE_TIMEOUT_S
+    )
     whole_answers = None if config.whole_answers == "auto" else config.whole_answers
-    return OpenAIUpstream(server, config.model, place.name, whole_answers)
+    return OpenAIUpstream(server, config.model, place.name, root, whole_answers)
 
 
 def _server(place: Place) -> HttpServer:
