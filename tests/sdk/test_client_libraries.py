@@ -1,18 +1,18 @@
 """The libraries that applications speak through, each in an environment of its own, against a real server of the bundled model."""
 
 import re
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from litellm_proxy import LITELLM, Proxy
 from results import Results, assert_passed, run
 
 import environments
 from environments import OPENAI, Recipe
 from serving import Server
 
-LITELLM = Recipe((("litellm[proxy]>=1.106",),))
 LIBRARIES = {
     "openai0": OPENAI["0"],
     "langchain": Recipe((("langchain-openai>=1.7",),)),
@@ -34,17 +34,19 @@ def checks(library: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def results(server: Server) -> Callable[[str], Results]:
-    """What a library's script says; it is run once."""
+def results(server: Server, litellm_proxy: Proxy) -> Iterator[Callable[[str], Results]]:
+    """What a library's script says. They run two at a time, and the proxy that is needed later starts beside them."""
 
-    @cache
     def said(library: str) -> Results:
         python = environments.python(library, LIBRARIES[library])
         found = run([str(python), str(script(library))], server)
         assert {"version", *checks(library)} == set(found)
         return found
 
-    return said
+    with ThreadPoolExecutor(2) as executor:
+        futures = {library: executor.submit(said, library) for library in LIBRARIES}
+        yield lambda library: futures[library].result()
+        executor.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize(
