@@ -21,7 +21,6 @@ from unilect.errors import BackendError, ConfigError, InvalidRequest, UnilectErr
 from unilect.pool import Member
 from unilect.registry import Model, Registry
 from unilect.upstreams._http import HttpServer
-from unilect.upstreams.fastchat import FastChatUpstream
 
 log = logging.getLogger("unilect")
 HEART_BEAT_EXPIRATION_S = 90.0
@@ -209,6 +208,8 @@ class Workers:
         for name in names - self._added:
             if name in self._registry.models:
                 continue  # the configuration's
+            from unilect.upstreams.fastchat import FastChatUpstream  # with Jinja, which takes 30 ms
+
             backend = FastChatUpstream(
                 self, ModelConfig(model=name, timeout_s=self._timeout_s), name
             )
