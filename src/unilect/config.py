@@ -31,7 +31,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: Annotated[
         str,
         described(
-            "Where the model comes from: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, `http://host/v1`. "
+            "Where the model comes from: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, a folder of "
+            "transformers, `hf:org/name`, `http://host/v1`. "
             "See docs/backends."
         ),
     ] = "demo:"
@@ -93,8 +94,37 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = None
     lora: Annotated[
         list[str],
-        described("LoRA adapters (GGUF), all applied; `path=0.5` sets the scale."),
+        described(
+            "LoRA adapters (GGUF files, or folders of peft), all applied; `path=0.5` sets the scale. Models with the same "
+            "folder and other adapters share one base.",
+        ),
     ] = []
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        described(
+            "Type of the weights of a transformers model; *auto* is float32 on a processor and bfloat16 on a GPU."
+        ),
+    ] = "auto"
+    device: Annotated[
+        str,
+        described(
+            "Where a transformers model runs: `auto`, `cpu`, `cuda:0`.",
+            pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$",
+        ),
+    ] = "auto"
+    quantize: Annotated[
+        Literal["8bit", "4bit"] | None,
+        described(
+            "Weights of a transformers model in fewer bits; all but 8 bits on a processor need bitsandbytes.",
+        ),
+    ] = None
+    trust_remote_code: Annotated[
+        bool, described("Run the Python code that a transformers model brings with it.")
+    ] = False
+    allow_pickle: Annotated[
+        bool,
+        described("Load weights that are pickles, which can run code, where there are no others."),
+    ] = False
     mmproj: Annotated[
         str | None, described("The projector (GGUF) of a model that sees images.")
     ] = None

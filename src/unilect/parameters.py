@@ -45,6 +45,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "typical_p": (1,),
     "repeat_penalty": (1,),
     "repetition_penalty": (1,),
+    "num_beams": (1,),
+    "do_sample": (True,),
     "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
     "parallel_tool_calls": (True,),

@@ -226,6 +226,8 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     mirostat_eta: Annotated[float, Meta(ge=0, le=100)] | None = None
     grammar: Annotated[str, Meta(max_length=64 * 1024)] | None = None
     ignore_eos: bool | None = None
+    num_beams: Annotated[int, Meta(ge=1, le=16)] | None = None
+    do_sample: bool | None = None
     cache_prompt: bool | None = None
     # about the caller or the bookkeeping, not about the answer
     metadata: dict[str, Any] | None = None

@@ -29,6 +29,7 @@ _SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
 BACKENDS = {
     "demo": ("unilect.demo:backend", True),
     "gguf": ("unilect.engines.gguf:backend", True),
+    "hf": ("unilect.engines.hf:backend", True),
     "http": ("unilect.upstreams.openai:backend", False),
     "https": ("unilect.upstreams.openai:backend", False),
     "openai+http": ("unilect.upstreams.openai:backend", False),
@@ -47,6 +48,7 @@ class Place(Struct, frozen=True):
         config: Its settings.
         threads: Processor threads for an engine.
         progress: Told what is going on (`loading`, `downloading`) and how far it is, from 0 to 1.
+        shared: What the backends of one configuration share, such as one base for several adapters.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Place(Struct, frozen=True):
     config: ModelConfig
     threads: int
     progress: Callable[[str, float], None]
+    shared: dict[Any, Any] = {}
 
 
 def registry(config: Config, progress: Progress | None = None) -> Registry:
@@ -70,7 +73,10 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
     models = config.models or {DEMO: ModelConfig()}
     engines = sum(_is_engine(split(model.source)[0]) for model in models.values())
     threads = max(1, (_cores() - 1) // max(1, engines))
-    return Registry(_model(name, model, threads, progress) for name, model in models.items())
+    shared: dict[Any, Any] = {}
+    return Registry(
+        _model(name, model, threads, progress, shared) for name, model in models.items()
+    )
 
 
 def split(source: str) -> tuple[str, str]:
@@ -87,10 +93,8 @@ def split(source: str) -> tuple[str, str]:
         return match.group(1), match.group(2)
     if source.endswith(".gguf"):
         return "gguf", source
-    if os.path.isdir(source) or (match is not None and match.group(1) == "hf"):
-        raise ConfigError(
-            f"{source}: Hugging Face models are not served yet; a GGUF file of the model is."
-        )
+    if os.path.isdir(source):
+        return "hf", source
     if re.fullmatch(r"(localhost|[\w.-]+\.\w+|\d+(\.\d+){3})(:\d+)?(/\S*)?", source):
         raise ConfigError(f"{source}: a server needs its scheme; write http://{source}.")
     schemes = ", ".join(f"{scheme}:" for scheme in BACKENDS)
@@ -119,7 +123,13 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     return name, argument
 
 
-def _model(name: str, config: ModelConfig, threads: int, progress: Progress | None) -> Model:
+def _model(
+    name: str,
+    config: ModelConfig,
+    threads: int,
+    progress: Progress | None,
+    shared: dict[Any, Any],
+) -> Model:
     scheme, location = split(config.source)
     check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
     # so small a model is at its best when it takes the likeliest token
@@ -129,7 +139,7 @@ def _model(name: str, config: ModelConfig, threads: int, progress: Progress | No
         if progress is not None:
             progress(name, what, fraction)
 
-    place = Place(name, scheme, location, config, threads, report)
+    place = Place(name, scheme, location, config, threads, report, shared)
     try:
         backend = _factory(scheme)(place)
     except ConfigError as error:

@@ -54,6 +54,8 @@ PARAMETERS: dict[str, Support] = {
     "top_k": "native",
     "repeat_penalty": "native",
     "repetition_penalty": "native",
+    "do_sample": "native",
+    "num_beams": "refused",
     "max_tokens": "native",
     "max_completion_tokens": "native",
     "stop": "native",
@@ -99,7 +101,7 @@ def chat_body(request: ChatRequest, lora: list[dict[str, Any]]) -> dict[str, Any
     """
     body = _common(request, lora)
     body["messages"] = messages(request.messages)
-    body |= _template_flags(request)
+    body |= template_flags(request)
     if request.logprobs:
         if request.tools and request.tool_choice != "none":
             raise refusal("logprobs", "the engine gives none beside tools")
@@ -158,7 +160,7 @@ def completion_body(request: CompletionRequest, lora: list[dict[str, Any]]) -> d
 
 def template_body(request: ChatRequest) -> dict[str, Any]:
     """The body for /apply-template and for counting tokens."""
-    body: dict[str, Any] = {"messages": messages(request.messages)} | _template_flags(request)
+    body: dict[str, Any] = {"messages": messages(request.messages)} | template_flags(request)
     if request.tools and request.tool_choice != "none":
         body["tools"] = tools(request.tools)
     return body
@@ -268,6 +270,8 @@ def _common(request: GenerationRequest, lora: list[dict[str, Any]]) -> dict[str,
             f"`grammar` has groups nested more than {MAX_GRAMMAR_DEPTH} levels deep; flatten it.",
             param="grammar",
         )
+    if request.do_sample is False:
+        body["temperature"] = 0.0
     if request.top_k is not None:
         body["top_k"] = max(request.top_k, 0)
     if request.repeat_last_n == -1:
@@ -308,7 +312,7 @@ def _logit_bias(given: dict[str, float]) -> dict[str, float]:
     return given
 
 
-def _template_flags(request: ChatRequest) -> dict[str, Any]:
+def template_flags(request: ChatRequest) -> dict[str, Any]:
     """What a template is told beside the messages; only known switches, since a template is a program."""
     flags = dict(request.chat_template_kwargs or {})
     if unknown := sorted(set(flags) - _TEMPLATE_FLAGS):

@@ -104,7 +104,7 @@ class Failed(Struct, frozen=True):
     """The answer cannot be made or finished: why, in a sentence, and whether the request is to blame."""
 
     message: str
-    param: str | None = None
+    of_request: bool = False
 
 
 Word: TypeAlias = Step | PromptRead | Failed

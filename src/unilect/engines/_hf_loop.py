@@ -306,7 +306,7 @@ class BatchLoop:
                 try:
                     row.job.constraint.mask(logits[place])
                 except ValueError as error:
-                    failed[place] = Failed(str(error))
+                    failed[place] = Failed(str(error), of_request=True)
         tokens = sampler.choose(logits)
         told: list[Logprob] | None = None
         if before is not None:
@@ -321,9 +321,7 @@ class BatchLoop:
             reasons.append(reason)
             ends = reason == "stop" and token in self._model.stop_ids | row.job.stop_ids
             shown = [told[place]] if told is not None and wanted[place] is not None else []
-            row.job.deliver(
-                row.job, Step([] if ends else [token], [] if ends else shown, reason)
-            )
+            row.job.deliver(row.job, Step([] if ends else [token], [] if ends else shown, reason))
         return reasons
 
     def _take(self, row: _Row, token: int) -> Reason | None:
@@ -374,7 +372,9 @@ class BatchLoop:
     def _fail_all(self, error: BaseException) -> None:
         """Nothing that was running can go on; what waits can."""
         word: Word = Failed(f"The model failed in the middle of the answer: {str(error)[:200]}")
-        for job in {id(job): job for job in [*self._being_read(), *(r.job for r in self._rows)]}.values():
+        for job in {
+            id(job): job for job in [*self._being_read(), *(r.job for r in self._rows)]
+        }.values():
             job.deliver(job, word)
         self._readings.clear()
         self._rows.clear()

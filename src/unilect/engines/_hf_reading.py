@@ -36,9 +36,7 @@ class Reading:
         self.jobs = list(jobs)
         self._cache, self._known = side_by_side(known)
         self._prefix = max(self._known)
-        self._rest = [
-            len(job.prompt) - count for job, count in zip(jobs, self._known, strict=True)
-        ]
+        self._rest = [len(job.prompt) - count for job, count in zip(jobs, self._known, strict=True)]
         self._width = max(self._rest)
         self._read = 0
         ids = torch.zeros(len(jobs), self._width, dtype=torch.long)
@@ -49,7 +47,10 @@ class Reading:
             mask[row, self._prefix - self._known[row] : self._prefix] = 1
             mask[row, self._prefix + begin :] = 1
         positions = torch.arange(self._width)[None] + torch.tensor(
-            [[known + rest - self._width] for known, rest in zip(self._known, self._rest, strict=True)]
+            [
+                [known + rest - self._width]
+                for known, rest in zip(self._known, self._rest, strict=True)
+            ]
         )
         self._ids, self._mask = ids.to(device), mask.to(device)
         self._positions = positions.clamp_min(0).to(device)

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class ChildProcess:
         settings: Given the path of the socket to listen on, the child's settings.
         start_timeout_s: The longest time until it is ready.
         on_progress: Called several times a second while it starts, with its pid.
+        environment: Beside ours.
 
     Attributes:
         closed: True after `aclose`, until the next `start`.
@@ -62,8 +63,10 @@ class ChildProcess:
         *,
         start_timeout_s: float,
         on_progress: Callable[[int], None] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._name = name
+        self._environment = dict(environment or {})
         self._command = list(command)
         self._settings = settings
         self._start_timeout_s = start_timeout_s
@@ -167,7 +170,7 @@ class ChildProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=_child_environment(),
+            env=_child_environment() | self._environment,
             limit=2**20,
             start_new_session=True,  # Ctrl-C in the terminal is ours to handle
         )
