@@ -65,7 +65,7 @@ class Reply(Struct, omit_defaults=True):
     """One answer to a call: events, each with the name of its class; or a value; or an error; `last` where none follows."""
 
     events: list[tuple[str, Raw]] = []
-    value: Raw | None = None
+    value: Raw = Raw()
     fault: Fault | None = None
     last: bool = False
 

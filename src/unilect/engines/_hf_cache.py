@@ -31,6 +31,7 @@ class Slab(Cache):
 
     def __init__(self) -> None:
         super().__init__(layers=[])
+        self.layers: list[_SlabLayer]
         self.starts: list[int] = []
         self.end = 0
         self.rows = 0
@@ -109,7 +110,7 @@ class Slab(Cache):
         self._make_room(self.rows, self.end + 1)
 
     def _slabs(self) -> list["_SlabLayer"]:
-        return self.layers  # type: ignore[return-value]
+        return self.layers
 
     def _make_room(self, rows: int, columns: int) -> None:
         have_rows, _, have_columns, _ = self._slabs()[0].keys.shape

@@ -195,11 +195,11 @@ class LoadedModel:
             raise ValueError(_too_large(Path(self._path).name, needed, free))
 
     def _stops(self) -> frozenset[int]:
-        ids: set[int] = set()
+        ids: set[Any] = set()
         config = getattr(self._model, "generation_config", None)
         for given in (getattr(config, "eos_token_id", None), self.tokenizer.eos_token_id):
-            ids |= set(given if isinstance(given, list) else [given])
-        return frozenset(id for id in ids if isinstance(id, int))
+            ids |= set(given) if isinstance(given, list) else {given} - {None}
+        return frozenset(ids)
 
     def _look_at_cache(self) -> None:
         """

@@ -200,7 +200,7 @@ def _read(body: str, names: frozenset[str]) -> list[tuple[str, str]]:
     text = body.strip().removeprefix("<|python_tag|>").strip()
     if (named := _NAME.match(text)) and named.group(1) in names:
         return _glm(named.group(1), text[named.end() :].strip())
-    found = []
+    found: list[tuple[str, str]] = []
     decoder = json.JSONDecoder()
     while text:
         try:

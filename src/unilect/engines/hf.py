@@ -122,8 +122,8 @@ class HfServer:
         """
         async with aclosing(self.replies(operation, body, adapter)) as replies:
             async for reply in replies:
-                if reply.value is not None:
-                    return bytes(reply.value)
+                if value := bytes(reply.value):
+                    return value
         raise BackendError("The model's engine answered with nothing.")
 
     async def replies(
