@@ -229,7 +229,7 @@ def _typical(probabilities: Tensor, mass: Tensor) -> Tensor:
     surprise = -normal.clamp_min(1e-30).log()
     expected = (normal * surprise).sum(-1, keepdim=True)
     distance = (surprise - expected).abs().masked_fill(normal == 0, math.inf)
-    order = distance.argsort(-1, stable=True)
+    order = distance.argsort(dim=-1, stable=True)
     ordered = normal.gather(-1, order)
     before = ordered.cumsum(-1) - ordered
     drop = (before >= mass) & (mass < 1)
