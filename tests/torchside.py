@@ -36,7 +36,9 @@ def need(*modules: str) -> None:
     for module in modules:
         if os.environ.get("CI") == "true":
             __import__(module)
-        pytest.importorskip(module, reason="needs unilect[transformers]; UNILECT_EXTRAS=transformers")
+        pytest.importorskip(
+            module, reason="needs unilect[transformers]; UNILECT_EXTRAS=transformers"
+        )
 
 
 @contextmanager
@@ -64,9 +66,7 @@ class Asked:
         from unilect.engines._hf_job import Job, Sampling
 
         fields.setdefault("sampling", Sampling(temperature=0.0))
-        self.job = Job(
-            prompt=list(prompt), max_tokens=max_tokens, deliver=self._deliver, **fields
-        )
+        self.job = Job(prompt=list(prompt), max_tokens=max_tokens, deliver=self._deliver, **fields)
         self.tokens: list[int] = []
         self.words: list[Any] = []
         self.cached = 0

@@ -39,7 +39,9 @@ def reference(made: list[int], **rules: Any) -> list[float]:
         penalty = rules.get("repetition_penalty", 1.0)
         logits[token] = logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
     for token, count in Counter(made).items():
-        logits[token] -= rules.get("presence_penalty", 0) + count * rules.get("frequency_penalty", 0)
+        logits[token] -= rules.get("presence_penalty", 0) + count * rules.get(
+            "frequency_penalty", 0
+        )
     for token, value in rules.get("logit_bias", {}).items():
         logits[token] += value
     logits = [value / rules.get("temperature", 1.0) for value in logits]

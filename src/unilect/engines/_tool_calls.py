@@ -85,6 +85,7 @@ class Parser:
         self._thinking = thinking
         self._state = "thought" if begun else "start"
         self._text = ""
+        self._fresh = False  # behind a call or thoughts, where line breaks are none of the answer's
         self.calls = 0
 
     def add(self, text: str) -> list[Event]:
@@ -92,6 +93,9 @@ class Parser:
         self._text += text
         events: list[Event] = []
         while True:
+            if self._fresh:
+                self._text = self._text.lstrip("\n")
+                self._fresh = not self._text
             before = (self._state, self._text)
             events += self._advance()
             if before == (self._state, self._text) or not self._text:
@@ -148,8 +152,7 @@ class Parser:
         told, found, rest = _upto(self._text, THINK[1])
         self._text = rest
         if found:
-            self._state, self._text = "start", rest.lstrip("\n")
-            self._thinking = False
+            self._state, self._thinking, self._fresh = "start", False, True
         return [ReasoningDelta(told)] if told else []
 
     def _plain(self) -> list[Event]:
@@ -168,8 +171,7 @@ class Parser:
         body, _, self._text = self._text.partition(self._family.end)
         self._state = "text"
         events = self._calls(body, self._family.begin, self._family.end)
-        if any(isinstance(event, ToolCallDelta) for event in events):
-            self._text = self._text.lstrip("\n")
+        self._fresh = any(isinstance(event, ToolCallDelta) for event in events)
         return events
 
     def _calls(self, body: str, begin: str, end: str = "") -> list[Event]:
