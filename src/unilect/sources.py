@@ -71,7 +71,11 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
         ConfigError: A source or a setting is wrong.
     """
     models = config.models or {DEMO: ModelConfig()}
-    engines = sum(_is_engine(split(model.source)[0]) for model in models.values())
+    places = [(name, *split(model.source)) for name, model in models.items()]
+    # models of transformers with one folder share an engine
+    engines = len(
+        {place[1:] if place[1] == "hf" else place for place in places if _is_engine(place[1])}
+    )
     threads = max(1, (_cores() - 1) // max(1, engines))
     shared: dict[Any, Any] = {}
     return Registry(

@@ -75,7 +75,7 @@ def test_adapters_that_must_be_merged(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="IA3"):
         must_merge(tmp_path / "lora")
     (tmp_path / "lora" / "adapter_model.safetensors").unlink()
-    with pytest.raises(ConfigError, match="adapter_model.safetensors"):
+    with pytest.raises(ConfigError, match=r"adapter_model\.safetensors"):
         must_merge(tmp_path / "lora")
     with pytest.raises(ConfigError, match="no LoRA adapter"):
         must_merge(tmp_path)

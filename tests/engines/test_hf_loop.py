@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from torchside import SETTINGS, Asked, need, running
 
 need("torch", "transformers")

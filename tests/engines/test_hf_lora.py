@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from torchside import SETTINGS, Asked, need, running
 
 need("torch", "transformers", "peft")

@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+
 from torchside import need
 
 need("torch")

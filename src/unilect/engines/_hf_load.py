@@ -8,7 +8,8 @@ Source: https://huggingface.co/docs/transformers/main_classes/model
 
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -126,12 +127,8 @@ class LoadedModel:
         folder = next(
             (path for path in self._settings["merge"] if _has_tokenizer(path)), self._path
         )
-        try:
+        with _told(f"The tokenizer of {Path(folder).name} cannot be loaded"):
             return AutoTokenizer.from_pretrained(folder, **self._trust)
-        except (ValueError, OSError, KeyError, TypeError, AttributeError, ImportError) as error:
-            raise ValueError(
-                f"The tokenizer of {Path(folder).name} cannot be loaded: {_line(error)}"
-            ) from error
 
     def _load_model(self) -> Any:
         auto = AutoModelForCausalLM if self._generates else AutoModel
@@ -143,12 +140,8 @@ class LoadedModel:
         quantize = self._settings["quantize"]
         if quantize is not None and not (quantize == "8bit" and self.device.type == "cpu"):
             options["quantization_config"] = _bits_and_bytes(quantize)
-        try:
+        with _told(f"{Path(self._path).name} cannot be loaded"):
             model = auto.from_pretrained(self._path, **options)
-        except torch.OutOfMemoryError as error:
-            raise ValueError(_too_large(Path(self._path).name)) from error
-        except (ValueError, OSError, RuntimeError, KeyError, ImportError, AttributeError) as error:
-            raise ValueError(f"{Path(self._path).name} cannot be loaded: {_line(error)}") from error
         model.eval()
         for path in self._settings["merge"]:
             model = self._merged(model, path)
@@ -162,12 +155,8 @@ class LoadedModel:
 
         if len(self.tokenizer) > model.get_input_embeddings().weight.shape[0]:
             model.resize_token_embeddings(len(self.tokenizer))
-        try:
+        with _told(f"lora: {Path(path).name} does not fit this model"):
             return PeftModel.from_pretrained(model, path).merge_and_unload().eval()
-        except (ValueError, RuntimeError, KeyError) as error:
-            raise ValueError(
-                f"lora: {Path(path).name} does not fit this model: {_line(error)}"
-            ) from error
 
     def _check_tokenizer(self) -> None:
         """
@@ -213,6 +202,18 @@ class LoadedModel:
                 f"({self._model.config.model_type}) are not served by this engine."
             )
         self.windowed = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in layers)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What goes wrong with a folder that somebody else made, as one sentence; transformers raises anything."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ValueError(f"{what}: it does not fit into the GPU's memory.") from error
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(f"{what}: {reason}") from error
 
 
 def _device(name: str) -> torch.device:
@@ -278,11 +279,6 @@ def _free_bytes(device: torch.device) -> float | None:
     return float(found[0][1]) * 1024 if found else None
 
 
-def _too_large(name: str, needed: float = 0.0, free: float = 0.0) -> str:
-    sizes = f" It needs {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free." if needed else ""
+def _too_large(name: str, needed: float, free: float) -> str:
+    sizes = f" It needs {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free."
     return f'{name} does not fit into memory.{sizes} Use `dtype = "bfloat16"`, `quantize`, or a smaller model.'
-
-
-def _line(error: BaseException) -> str:
-    """An error's text as one line."""
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -166,10 +166,13 @@ def sampling(request: GenerationRequest) -> Sampling:
 
 
 def prepare(
-    reader: Reader, request: ChatRequest | CompletionRequest, adapter: str | None, compile: Compile
+    reader: Reader, request: ChatRequest | CompletionRequest, adapter: str | None, bind: Compile
 ) -> tuple[Job, "Answer"]:
     """
     The job for a request, and what reads its words.
+
+    Args:
+        bind: Makes the constraint of a grammar.
 
     Raises:
         UnilectError: The request cannot be answered.
@@ -205,7 +208,7 @@ def prepare(
     constraint = None
     if grammar is not None:
         try:
-            constraint = compile(grammar, calls.THINK[1] if begun and forced is None else None)
+            constraint = bind(grammar, calls.THINK[1] if begun and forced is None else None)
         except ValueError as error:
             raise InvalidRequest(f"`{param}` cannot be followed: {error}", param=param) from error
     limit = request.token_limit
