@@ -20,7 +20,8 @@ from unilect.engines._hf_constraint import AfterThought, Grammars
 from unilect.engines._hf_job import Job, Word
 from unilect.engines._hf_load import LoadedModel
 from unilect.engines._hf_loop import BatchLoop
-from unilect.engines._hf_request import Reader, prepare
+from unilect.engines._hf_reader import Reader
+from unilect.engines._hf_request import prepare
 from unilect.errors import (
     BackendUnavailable,
     ContextLengthExceeded,

@@ -1,12 +1,10 @@
 """
-A request as a job for the batch, and the job's words as the events of an answer. Knows transformers' tokenizer, and not torch.
-
-What a template sees: every content a text, a call's arguments an object, a developer as a system, tools as OpenAI writes them.
+A request as a job for the batch, and the job's words as the events of an answer. Knows neither torch nor transformers.
 """
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -14,8 +12,9 @@ import msgspec
 from unilect.engines import _tool_calls as calls
 from unilect.engines._forced_call import Call as ForcedCall
 from unilect.engines._forced_call import bound_call, call_style, must_call
-from unilect.engines._gguf_request import compact, template_flags, tools
+from unilect.engines._gguf_request import compact
 from unilect.engines._hf_job import Failed, Job, Logprob, PromptRead, Sampling, Step, Word
+from unilect.engines._hf_reader import Reader
 from unilect.engines._hf_text import Detokenizer, StopWords
 from unilect.errors import BackendError, ContextLengthExceeded, InvalidRequest
 from unilect.events import Event, Finish, Progress, TextDelta, TokenLogprob, ToolCallDelta, Usage
@@ -26,107 +25,10 @@ from unilect.requests import (
     GenerationRequest,
     JsonObjectFormat,
     JsonSchemaFormat,
-    Message,
-    Prompt,
-    nested,
 )
-from unilect.templates import ChatTemplate, flat_text
 
-_MAX_ARGUMENTS_DEPTH = 256
 #: Makes a constraint of a grammar; given a mark, it begins behind the mark.
 Compile = Callable[[str, str | None], Any]
-
-
-class Reader:
-    """
-    What turns texts into tokens for one model.
-
-    Args:
-        tokenizer: Of transformers.
-        template: The chat template; empty where there is none.
-        context: The most tokens of prompt and answer.
-        stop_ids: Tokens that end an answer.
-    """
-
-    def __init__(
-        self, tokenizer: Any, template: str, context: int, stop_ids: frozenset[int], size: int
-    ) -> None:
-        self._tokenizer = tokenizer
-        self.template = template
-        self._chat = ChatTemplate(template) if template else None
-        self.context = context
-        self.stop_ids = stop_ids
-        self.size = size
-        self.family = calls.family(template)
-        shown = {self.family.begin, self.family.end, *calls.THINK, "<|python_tag|>"}
-        self._hidden = frozenset(
-            id
-            for id, text in zip(
-                tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=False
-            )
-            if text not in shown
-        )
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, without special ones."""
-        return self.text([token for token in tokens if token not in self._hidden])
-
-    def text(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, all of them."""
-        found: str = self._tokenizer.decode(
-            list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        return found
-
-    def tokens(self, text: str, special: bool) -> list[int]:
-        """The token ids of a text; with `special`, those that the tokenizer puts around it too."""
-        found: list[int] = self._tokenizer(text, add_special_tokens=special, verbose=False)[
-            "input_ids"
-        ]
-        return found
-
-    def prompt(self, prompt: Prompt, param: str) -> list[int]:
-        """
-        The tokens of a prompt, at least one.
-
-        Raises:
-            InvalidRequest: A token id that the model does not have.
-        """
-        tokens = self.tokens(prompt, special=True) if isinstance(prompt, str) else prompt
-        rows = self.size or len(self._tokenizer)
-        if any(token >= rows for token in tokens):
-            raise InvalidRequest(
-                f"`{param}` holds a token id that the model does not have.", param=param
-            )
-        first = self._tokenizer.bos_token_id
-        empty = first if first is not None else min(self.stop_ids, default=0)
-        return list(tokens) or [empty]
-
-    def rendered(self, request: ChatRequest) -> str:
-        """
-        The text of a conversation.
-
-        Raises:
-            InvalidRequest: The template refuses it, or there is none.
-        """
-        if self._chat is None:
-            raise InvalidRequest(
-                "This model has no chat template. Use /v1/completions, or configure `chat_template`.",
-                param="messages",
-            )
-        more = dict(template_flags(request).get("chat_template_kwargs", {}))
-        if request.tools and request.tool_choice != "none":
-            more["tools"] = tools(request.tools)
-        turns = [_turn(message, number) for number, message in enumerate(request.messages)]
-        names = {
-            "bos_token": self._tokenizer.bos_token or "",
-            "eos_token": self._tokenizer.eos_token or "",
-        }
-        return self._chat.render_turns(turns, **names, **more)
-
-    def chat_tokens(self, request: ChatRequest) -> list[int]:
-        """The tokens of a conversation; the template has written the special ones."""
-        return self.tokens(self.rendered(request), special=False) or self.prompt("", "messages")
 
 
 def sampling(request: GenerationRequest) -> Sampling:
@@ -182,21 +84,14 @@ def prepare(
     grammar, param, begun = request.grammar, "grammar", False
     if isinstance(request, ChatRequest):
         text = reader.rendered(request)
+        _, begun = calls.thinks(reader.template, text)
         if must_call(request):
             style = call_style(reader.template)
             forced, grammar = bound_call(request, style)
-            text, param = text + style.before, "tools"
+            text += (calls.THINK[1] + "\n\n" if begun else "") + style.before
+            param, begun = "tools", False
         elif (schema := _schema(request)) is not None:
-            if grammar is not None:
-                raise InvalidRequest(
-                    "`grammar` and `response_format` cannot stand together; send one of them.",
-                    param="grammar",
-                )
-            grammar, param = (
-                "%llguidance {}\nstart: %json " + _json(compact(schema)),
-                "response_format",
-            )
-        _, begun = calls.thinks(reader.template, text)
+            grammar, param = _schema_grammar(request, schema), "response_format"
         prompt = reader.tokens(text, special=False) or reader.prompt("", "messages")
     else:
         prompt = reader.prompt(request.prompts[0], "prompt")
@@ -208,7 +103,7 @@ def prepare(
     constraint = None
     if grammar is not None:
         try:
-            constraint = bind(grammar, calls.THINK[1] if begun and forced is None else None)
+            constraint = bind(grammar, calls.THINK[1] if begun else None)
         except ValueError as error:
             raise InvalidRequest(f"`{param}` cannot be followed: {error}", param=param) from error
     limit = request.token_limit
@@ -358,53 +253,6 @@ def _with_logprobs(events: list[Event], told: list[TokenLogprob]) -> list[Event]
     return [TextDelta("", 0, told), *events] if told else events
 
 
-def _turn(message: Message, number: int) -> dict[str, Any]:
-    """
-    A message as templates know it.
-
-    Raises:
-        InvalidRequest: An earlier call's arguments are no JSON object.
-    """
-    fields: dict[str, Any] = msgspec.to_builtins(message)
-    fields["role"] = {"developer": "system", "function": "tool"}.get(message.role, message.role)
-    fields["content"] = flat_text(message)
-    given = message.tool_calls or []
-    fields.pop("tool_calls", None)
-    made = [(call.id, call.function) for call in given]
-    if message.function_call is not None and not given:
-        made = [(f"call_{number}", message.function_call)]
-    if made:
-        fields["tool_calls"] = [
-            {
-                "id": id,
-                "type": "function",
-                "function": {
-                    "name": function.name,
-                    "arguments": _arguments(function.arguments, f"messages[{number}].tool_calls"),
-                },
-            }
-            for id, function in made
-        ]
-    fields.pop("function_call", None)
-    return fields
-
-
-def _arguments(text: str, where: str) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(text or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidRequest(
-            f"`{where}`: the arguments are not the JSON text of an object ({str(error)[:100]}).",
-            param=where,
-        ) from error
-    if nested(value, _MAX_ARGUMENTS_DEPTH):
-        raise InvalidRequest(
-            f"`{where}`: the arguments are nested more than {_MAX_ARGUMENTS_DEPTH} levels deep.",
-            param=where,
-        )
-    return value
-
-
 def _schema(request: ChatRequest) -> dict[str, Any] | None:
     match request.response_format:
         case JsonObjectFormat(schema):
@@ -414,8 +262,13 @@ def _schema(request: ChatRequest) -> dict[str, Any] | None:
     return None
 
 
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+def _schema_grammar(request: ChatRequest, schema: dict[str, Any]) -> str:
+    if request.grammar is not None:
+        raise InvalidRequest(
+            "`grammar` and `response_format` cannot stand together; send one of them.",
+            param="grammar",
+        )
+    return "%llguidance {}\nstart: %json " + msgspec.json.encode(compact(schema)).decode()
 
 
 def _logprobs(request: GenerationRequest) -> int | None:
