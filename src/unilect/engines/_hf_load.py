@@ -20,6 +20,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from transformers.utils import logging
 
 from unilect.engines._hf_lora import Adapters
+from unilect.engines._hf_packed import pack
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BYTES = {"8bit": 1.0, "4bit": 0.5}
@@ -146,7 +147,10 @@ class LoadedModel:
         for path in self._settings["merge"]:
             model = self._merged(model, path)
         if quantize == "8bit" and self.device.type == "cpu":
-            model = _int8(model)
+            return _int8(model)
+        if self._dtype == torch.float32 and self.device.type == "cpu" and quantize is None:
+            with torch.inference_mode():
+                pack(model)
         return model
 
     def _merged(self, model: Any, path: str) -> Any:
