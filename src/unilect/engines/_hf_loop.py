@@ -2,7 +2,7 @@
 The batch: answers join and leave at every token, prompts are read between the steps. One thread owns the model.
 
 1. Everything that touches the model runs in this thread; others hand it jobs, and functions to be run between two steps.
-2. Between two steps of the running answers at most one chunk of one prompt is read.
+2. Between two steps of the running answers one chunk of one prompt is read; a few, while more prompts wait than answers run.
 3. Whoever no longer wants an answer sets `cancelled`: its row is free before the next step.
 """
 
@@ -24,6 +24,7 @@ from unilect.engines._hf_reading import Reading, may_share
 from unilect.engines._hf_sampling import Chooser, Sampler, logprobs
 
 MAX_WAITING = 1024
+_CHUNKS = 4  # that are read in a row at most
 Value = TypeVar("Value")
 
 
@@ -137,7 +138,9 @@ class BatchLoop:
                 try:
                     self._drop_cancelled()
                     self._admit()
-                    self._read()
+                    for _ in range(_CHUNKS if self._crowded() else 1):
+                        self._read()
+                        self._after_step()
                     self._decode()
                 except (RuntimeError, MemoryError) as error:  # torch's; out of memory is one
                     self._fail_all(error)
@@ -198,6 +201,10 @@ class BatchLoop:
 
     def _being_read(self) -> list[Job]:
         return [job for reading in self._readings for job in reading.jobs]
+
+    def _crowded(self) -> bool:
+        """True while more answers wait for their first token than for their next."""
+        return len(self._being_read()) > len(self._rows)
 
     def _read(self) -> None:
         """Read a chunk of one prompt, the next in turn."""
