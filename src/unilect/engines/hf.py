@@ -56,6 +56,11 @@ class HfServer:
         settings: What the child is to do.
         config: The settings of the model that came first.
         on_progress: Called with a fraction while it loads.
+
+    Attributes:
+        settings: As given.
+        child: The process.
+        watchdog: Sees when it hangs.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class HfServer:
         config: ModelConfig,
         on_progress: Callable[[float], None] | None,
     ) -> None:
+        self.settings = settings
         self._size = settings["size_bytes"] / settings["stored_bytes"] * 4
         self._on_progress = on_progress
         self._timeout_s = config.timeout_s
