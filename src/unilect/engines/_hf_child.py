@@ -106,6 +106,8 @@ class Child:
         """One call."""
         try:
             call = _frames.call_of(await _frames.read(reader))
+            if call.adapter is not None and not self._model.adapters.has(call.adapter):
+                raise BackendUnavailable("The model's adapter is not loaded any longer. Try again.")
             if call.operation in ("chat", "completion"):
                 await self._generate(call, reader, writer)
             else:

@@ -139,6 +139,10 @@ class Adapters:
             )
         self._names.add(name)
 
+    def has(self, name: str) -> bool:
+        """True while there is a blend of this name."""
+        return name in self._names
+
     def remove(self, name: str) -> None:
         """Take a blend away."""
         self._names.discard(name)
