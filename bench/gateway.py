@@ -116,6 +116,8 @@ def contestants(litellm: Path) -> list[Contestant]:
         Contestant("unilect", fresh),
         Contestant("unilect, log warning", [*fresh, *quiet], memory=False),
         Contestant("unilect, reuse", reuse, table),
+        # what all peers do: a whole answer is asked for as a whole
+        Contestant("unilect, reuse, whole answers", reuse, table + 'whole_answers = "whole"\n'),
         Contestant("unilect, reuse, log warning", [*reuse, *quiet], table, memory=False),
         Contestant("bare aiohttp", [*bare, "fresh"]),
         Contestant("bare aiohttp, reuse", [*bare, "reuse"]),

@@ -21,7 +21,8 @@ def main(path: str, port: int, parallel: int, context: int, threads: int) -> Non
     params.hostnames, params.port = ["127.0.0.1"], port
     params.verbosity = 1
     params.ui, params.use_jinja, params.warmup = False, True, False
-    params.cont_batching, params.ctx_shift = True, False
+    params.cont_batching, params.ctx_shift, params.cache_idle_slots = True, False, False
+    params.endpoint_metrics = True
     params.n_parallel, params.n_ctx = parallel, context * parallel
     params.n_batch = params.n_ubatch = BATCH
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads

@@ -1,6 +1,7 @@
-"""An aiohttp application on a loopback port, in a thread of its own, for tests of processes that call it."""
+"""Loopback ports: an aiohttp application on one, in a thread of its own, for tests of processes that call it; a free one."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,3 +42,9 @@ def served(*routes: web.RouteDef) -> Iterator[int]:
         loop.call_soon_threadsafe(stop.set)
         thread.join(START_TIMEOUT_S)
         loop.close()
+
+
+def free_port() -> int:
+    """A port on which nobody listens, for a server that cannot choose one itself."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

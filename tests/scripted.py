@@ -77,6 +77,7 @@ class Scripted:
         self.requests: list[Exchange] = []
         self.connections = 0
         self.gone = asyncio.Semaphore(0)
+        self.listening: asyncio.Server | None = None
         self._script = script
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -118,6 +119,13 @@ class Scripted:
             await self.gone.acquire()
         return time.perf_counter() - start
 
+    async def stop(self) -> None:
+        """Listen no more, and end all connections."""
+        if self.listening is not None:
+            self.listening.close()
+            await self.aclose()
+            await self.listening.wait_closed()
+
     async def aclose(self) -> None:
         """End all connections."""
         for task in list(self._tasks):
@@ -126,17 +134,17 @@ class Scripted:
 
 
 @asynccontextmanager
-async def scripted(script: Script) -> AsyncIterator[Scripted]:
-    """A server that follows a script, until the block ends."""
+async def scripted(script: Script, port: int = 0) -> AsyncIterator[Scripted]:
+    """A server that follows a script, until the block ends; on a free port where none is given."""
     server = Scripted(script)
-    listening = await asyncio.start_server(server.connected, "127.0.0.1", 0, limit=2**22)
-    server.port = listening.sockets[0].getsockname()[1]
+    server.listening = await asyncio.start_server(
+        server.connected, "127.0.0.1", port, limit=2**22, reuse_address=True
+    )
+    server.port = server.listening.sockets[0].getsockname()[1]
     try:
         yield server
     finally:
-        listening.close()
-        await server.aclose()
-        await listening.wait_closed()
+        await server.stop()
 
 
 def says(data: bytes, end: str = "close") -> Script:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,13 +49,17 @@ class Server:
 
 @contextmanager
 def serve(
-    *args: str, config: str | None = None, env: Mapping[str, str] | None = None
+    *args: str,
+    config: str | None = None,
+    env: Mapping[str, str] | None = None,
+    command: Sequence[str] = ("serve",),
 ) -> Iterator[Server]:
     """
     Run `unilect serve` until the block ends; it must then end by itself, with exit code 0.
 
     Args:
         args: Arguments after `serve`; `--port 0` is added.
+        command: Instead of `serve`.
         config: The text of a TOML file to serve with.
         env: Variables for its environment; no other `UNILECT_*` reaches it.
 
@@ -64,13 +68,13 @@ def serve(
     """
     with tempfile.TemporaryDirectory(prefix="unilect-test-") as folder:
         log = Path(folder) / "stderr"
-        command = [sys.executable, "-m", "unilect", "serve", *args, "--port", "0"]
+        line = [sys.executable, "-m", "unilect", *command, *args, "--port", "0"]
         if config is not None:
             (Path(folder) / "unilect.toml").write_text(config)
-            command += ["--config", "unilect.toml"]
+            line += ["--config", "unilect.toml"]
         with log.open("wb") as stderr:
             process = subprocess.Popen(
-                command,
+                line,
                 cwd=folder,
                 env=_environment(env),
                 stdout=subprocess.PIPE,

@@ -54,10 +54,18 @@ def test_flags_of_the_engine(path: Path) -> None:
     assert {"demo": ModelConfig(threads=3)} == merged([], None, {}, {"threads": 3}).models
 
 
+def test_one_name_for_several_sources() -> None:
+    """A name that is given twice is one model with two backends."""
+    models = merged(["x=http://a/v1", "y=demo:", "x=http://b/v1"], None, {}, {}).models
+
+    assert {"x": ["http://a/v1", "http://b/v1"], "y": ["demo:"]} == {
+        name: model.sources for name, model in models.items()
+    }
+
+
 @pytest.mark.parametrize(
     ("models", "server", "engine", "said"),
     [
-        (["x=demo:", "x=demo:"], {}, {}, "Two models are named `x`"),
         (["nothing"], {}, {}, "nothing"),
         ([], {"port": 70_000}, {}, "port"),
         ([], {"host": "0.0.0.0"}, {}, "--api-key"),
@@ -83,7 +91,7 @@ def test_mistakes(
 )
 def test_start_screen(url: str, base: str) -> None:
     """The start screen says where the server answers, with an address that can be called."""
-    screen = start_screen(url, Config())
+    screen = start_screen(url, Config(), models=["demo"])
 
     assert screen.splitlines()[0] == f"unilect answers at {base}/v1"
     assert "models: demo" in screen
@@ -94,7 +102,7 @@ def test_start_screen(url: str, base: str) -> None:
 def test_start_screen_with_keys() -> None:
     """The start screen never shows a key."""
     config = Config(api_keys=["sk-secret"], models={"m": ModelConfig(), "n": ModelConfig()})
-    screen = start_screen("http://127.0.0.1:8000", config)
+    screen = start_screen("http://127.0.0.1:8000", config, models=list(config.models))
 
     assert "sk-secret" not in screen
     assert "$UNILECT_API_KEY" in screen

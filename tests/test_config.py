@@ -6,7 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from unilect.config import Config, ModelConfig, check, is_loopback, load, sentence
+from unilect.config import (
+    Config,
+    ListenerConfig,
+    ModelConfig,
+    check,
+    each_listener,
+    is_loopback,
+    load,
+    sentence,
+)
 from unilect.errors import ConfigError
 
 
@@ -191,3 +200,36 @@ def test_frozen() -> None:
     """A configuration cannot be changed."""
     assert Config.__struct_config__.frozen
     assert ModelConfig.__struct_config__.frozen
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[listeners]]\nport = 1\nhost = "0.0.0.0"', "host: 0.0.0.0"),
+        ("[[listeners]]\nhost = 'localhost'", "port"),
+        ("[[listeners]]\nport = 1\ndialect = 'x'", "dialect"),
+        ("tls_key = 'k'", "tls_key"),
+        ("allowed_origins = ['*']\nallow_credentials = true", "allow_credentials"),
+    ],
+)
+def test_options_that_contradict_each_other(text: str, said: str, tmp_path: Path) -> None:
+    """A further address beyond loopback needs a key too, a TLS key its certificate, and `*` takes no credentials."""
+    (tmp_path / "c.toml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        load(tmp_path / "c.toml", environment={})
+
+
+def test_each_listener() -> None:
+    """A further address has what its table says, and the server's own options beside."""
+    config = Config(
+        dialect="chatglm", max_body_bytes=4096, listeners=[ListenerConfig(port=1, done=False)]
+    )
+    first, second = each_listener(config)
+
+    assert (8000, None) == (first.port, first.done)
+    assert (1, False, "chatglm", 4096) == (
+        second.port,
+        second.done,
+        second.dialect,
+        second.max_body_bytes,
+    )

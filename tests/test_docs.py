@@ -105,10 +105,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_example_file_loads() -> None:
-    """unilect.example.toml is the default configuration with the bundled model."""
+    """unilect.example.toml is the default configuration, with the bundled model under two names."""
     loaded = config.load(ROOT / "unilect.example.toml", environment={})
 
-    assert loaded == Config(models={"demo": ModelConfig()})
+    assert loaded == Config(models={"demo": ModelConfig(), "spare": ModelConfig()})
 
 
 def test_example_file_has_every_option(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from unilect.upstreams._http import HttpServer
 from unilect.upstreams.openai import OpenAIUpstream
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+PROMPT = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -231,3 +232,21 @@ async def test_forced_calls(demo: GgufEngine) -> None:
         assert ("get_weather", "tool_calls") == (call.name, choice.finish_reason)
         assert json.loads(call.arguments)["city"] in ("Paris", "Rome")
     assert len({choice.tool_calls[0].id for choice in called.choices}) == 2
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        chat("Hello!", max_tokens=2, tokenize=True),
+        chat("Hello!", max_tokens=2, tokenize=True, n=3),
+        completion("Hello world", max_tokens=2, tokenize=True, n=1, best_of=2),
+        completion(["Hello world", "b"], max_tokens=2, tokenize=True),
+    ],
+)
+async def test_the_ids_of_a_prompt(demo: GgufEngine, request_: Any) -> None:
+    """The ids of a prompt are told once, those of the first where there are many."""
+    told = (await answer(generate(demo, request_))).extra["promptToken"]
+    text = "Hello world" if hasattr(request_, "prompt") else PROMPT
+
+    assert text == await demo.detokenize(told)
+    assert await demo.tokenize(text) == told

@@ -47,8 +47,8 @@ def test_a_wrong_key_is_told_where_fastchat_looks() -> None:
 
 
 def test_codes_are_unique() -> None:
-    """No two kinds of error share a code."""
-    codes = [kind.code for kind in RAISED]
+    """No two kinds of error share a code, but a kind may have its parent's."""
+    codes = [kind.code for kind in RAISED if "code" in vars(kind)]
 
     assert sorted(set(map(str, codes))) == sorted(map(str, codes))
 

@@ -57,9 +57,9 @@ async def test_an_idle_backend_is_stopped(spy: Spy) -> None:
     """A backend that nobody uses for `idle_stop_s` is stopped, and started by the next lease."""
     model = Model("m", spy, idle_stop_s=IDLE_S)
     for _ in range(2):
-        await model.acquire()
+        lease = await model.acquire()
         assert alive(spy)
-        model.release()
+        lease.release()
         await until_stopped(model)
         assert not alive(spy)
 
@@ -69,9 +69,9 @@ async def test_an_idle_backend_is_stopped(spy: Spy) -> None:
 async def test_a_lease_keeps_the_backend(spy: Spy) -> None:
     """A backend is not stopped while one of its leases is out."""
     model = Model("m", spy, idle_stop_s=IDLE_S)
+    lease = await model.acquire()
     await model.acquire()
-    await model.acquire()
-    model.release()
+    lease.release()
 
     assert model._idle_timer is None
     assert alive(spy)
@@ -80,8 +80,8 @@ async def test_a_lease_keeps_the_backend(spy: Spy) -> None:
 async def test_a_lease_before_the_stop(spy: Spy) -> None:
     """A lease that comes before the idle time is over cancels the stop."""
     model = Model("m", spy, idle_stop_s=60)
-    await model.acquire()
-    model.release()
+    lease = await model.acquire()
+    lease.release()
     assert model._idle_timer is not None
     await model.acquire()
 
@@ -91,8 +91,8 @@ async def test_a_lease_before_the_stop(spy: Spy) -> None:
 async def test_a_lease_during_the_stop(spy: Spy) -> None:
     """A lease that comes while the backend is being stopped waits, and finds it started."""
     model = Model("m", spy, idle_stop_s=IDLE_S)
-    await model.acquire()
-    model.release()
+    lease = await model.acquire()
+    lease.release()
     while model._stopping is None:
         await asyncio.sleep(0)
     await model.acquire()
@@ -103,8 +103,8 @@ async def test_a_lease_during_the_stop(spy: Spy) -> None:
 async def test_no_idle_stop(spy: Spy) -> None:
     """Without `idle_stop_s` a backend runs on."""
     model = Model("m", spy)
-    await model.acquire()
-    model.release()
+    lease = await model.acquire()
+    lease.release()
 
     assert model._idle_timer is None
 
@@ -126,8 +126,8 @@ async def test_a_backend_that_cannot_start(tmp_path: Path) -> None:
 async def test_closing_cancels_the_idle_stop(spy: Spy) -> None:
     """A model that is closed stops its backend once, and forgets about being idle."""
     model = Model("m", spy, idle_stop_s=60)
-    await model.acquire()
-    model.release()
+    lease = await model.acquire()
+    lease.release()
     timer = model._idle_timer
     await model.aclose()
 

@@ -25,10 +25,38 @@ def test_a_named_format_renders_the_conversation() -> None:
     assert expected == templates.find("chatml").render(TALK)
 
 
-def test_every_named_format_renders() -> None:
-    """Each format is Jinja that takes a plain conversation, and holds what the user said last."""
-    for name in templates.names():
-        assert "U2" in templates.find(name).render(TALK), name
+@pytest.mark.parametrize("name", templates.names())
+def test_a_format_loses_no_message(name: str) -> None:
+    """Every format holds all that was said, in its order, the system's text and a tool's too."""
+    talk = [Message("developer", "D1"), *TALK, Message("tool", "T1")]
+    prompt = templates.find(name).render(talk)
+    places = [prompt.find(text) for text in ("D1", "S.", "U1", "A1", "U2", "U3", "T1")]
+
+    assert -1 not in places
+    assert sorted(places) == places
+
+
+def test_a_system_alone_is_not_lost() -> None:
+    """A format that has no turn for a system gives its text to a user where none speaks."""
+    expected = "<bos><start_of_turn>user\nS.\n\n<end_of_turn>\n<start_of_turn>model\n"
+    assert expected == templates.find("gemma").render([Message("system", "S.")])
+
+
+def test_aliases_belong_to_one_format() -> None:
+    """No name stands for two formats."""
+    names = templates.names() + [a for form in templates.forms().values() for a in form.aliases]
+
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_a_default_system() -> None:
+    """A format's own system text stands where the conversation has none, and only there."""
+    found = templates.find("qwen-7b-chat")
+
+    assert found.render([Message("user", "U")]).startswith(
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+    )
+    assert "helpful" not in found.render(TALK)
 
 
 def test_jinja_and_a_file_of_it_are_templates(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from aiohttp import web
 
 from unilect import openapi
 from unilect.config import Config
-from unilect.dialects import DIALECTS
-from unilect.dialects._manners import MANNERS, Manners
+from unilect.dialects import DIALECTS, fastchat_controller, fastchat_worker
+from unilect.dialects._fastchat_workers import Workers
+from unilect.dialects._manners import OPENAI, Manners, manners_of
 from unilect.dialects._routes import Route
 from unilect.gateway.guard import Guard
 from unilect.gateway.metrics import Metrics
@@ -21,6 +22,7 @@ from unilect.service import Service
 
 SERVICE = web.AppKey("service", Service)
 GUARD = web.AppKey("guard", Guard)
+WORK = web.AppKey("work", fastchat_worker.Work)
 
 
 def create_app(
@@ -33,15 +35,20 @@ def create_app(
         registry: The models; the application stops their backends when it is cleaned up.
         metrics: Where to count; new ones by default.
     """
-    service = Service(registry, metrics or Metrics())
-    routes = all_routes(service, MANNERS[config.dialect])
-    guard = Guard(config, public={route.path for route in routes if route.public})
+    manners = manners_of(config)
+    service = Service(registry, metrics or Metrics(), manners.unknown_model)
+    routes = all_routes(service, manners)
+    work = fastchat_worker.Work(service, config.fastchat_worker_concurrency)
+    workers = Workers(registry, config.fastchat_dispatch)
+    routes += fastchat_routes(config, service, work, workers)
+    guard = Guard(config, {route.path for route in routes if route.public}, manners)
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
-    app[SERVICE], app[GUARD] = service, guard
+    app[SERVICE], app[GUARD], app[WORK] = service, guard, work
     for route in routes:
         app.router.add_route(route.method, route.path, route.handler)
 
     async def clean_up(app: web.Application) -> None:
+        workers.aclose()
         await registry.aclose()
         guard.log.flush()
 
@@ -49,13 +56,24 @@ def create_app(
     return app
 
 
-def all_routes(service: Service, manners: Manners = MANNERS["openai"]) -> list[Route]:
+def all_routes(service: Service, manners: Manners = OPENAI) -> list[Route]:
     """The routes of every dialect, of every `unilect.dialects` entry point, and our own."""
     modules = [import_module(name) for name in DIALECTS.values()]
     modules += [entry.load() for entry in entry_points(group="unilect.dialects")]
     routes = [route for module in modules for route in module.routes(service, manners)]
     own = own_routes(service)
     return own + routes + openapi.routes(own + routes)
+
+
+def fastchat_routes(
+    config: Config, service: Service, work: fastchat_worker.Work, workers: Workers
+) -> list[Route]:
+    """The routes of FastChat's worker and controller, as far as the configuration asks for them."""
+    own = fastchat_worker.routes(service, work) if config.fastchat_register is not None else []
+    if not config.fastchat_controller:
+        return own
+    calls = {route.path: route.handler for route in own}
+    return fastchat_controller.routes(workers, calls, lambda: work.names if own else [])
 
 
 def own_routes(service: Service) -> list[Route]:

@@ -26,6 +26,7 @@ class Capabilities(Struct, frozen=True):
             (it is about the caller and changes no answer), *refused*. One that is missing here is unknown.
         passes_unknown: Unknown fields are handed to the backend untouched; else they are reported as ignored.
         fans_out: The backend takes one prompt and makes one choice at a time; unilect runs the others beside it.
+        max_in_flight: The most requests that the backend takes at a time; more wait.
         context: The most tokens of prompt and answer together, or None where the backend does not say.
         vision: Messages may hold images.
         chat, completions, embeddings: Whether the backend answers these at all.
@@ -34,6 +35,7 @@ class Capabilities(Struct, frozen=True):
     parameters: Mapping[str, Support] = {}
     passes_unknown: bool = False
     fans_out: bool = False
+    max_in_flight: int | None = None
     context: int | None = None
     vision: bool = False
     chat: bool = True
@@ -82,6 +84,14 @@ class Backend(Protocol):
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read for this request."""
+
+    async def check(self) -> None:
+        """
+        See whether a started backend is well, without work for its model.
+
+        Raises:
+            UnilectError: It is not.
+        """
 
     async def aclose(self) -> None:
         """Stop, and leave nothing behind. Idempotent."""

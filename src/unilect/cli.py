@@ -100,6 +100,20 @@ def chat(
     commands.chat(url, model, api_key, system, source)
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def compat(
+    name: Annotated[str, typer.Argument(help="llamacpp, chatglm, fastchat or alpaca.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ARGUMENTS]...", help="Its command line; --help lists its flags."),
+    ] = None,
+) -> None:
+    """Serve as an older server, with its command line: put this before its arguments."""
+    from unilect import commands
+
+    commands.compat(name, arguments or [])
+
+
 @app.command()
 def worker(
     source: Annotated[str, typer.Argument(metavar="[NAME=]SOURCE", help="The model to serve.")],
@@ -108,11 +122,32 @@ def worker(
     api_key: Annotated[
         list[str] | None, typer.Option(help="A key that clients must send; may be repeated.")
     ] = None,
+    fastchat_controller: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Register with this FastChat controller, as a worker."),
+    ] = None,
+    worker_address: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where that controller reaches this worker.")
+    ] = None,
+    model_names: Annotated[
+        str | None, typer.Option(metavar="A,B", help="What the model is called there.")
+    ] = None,
+    limit_worker_concurrency: Annotated[
+        int | None, typer.Option(help="Requests from there that are answered at a time.")
+    ] = None,
 ) -> None:
-    """Serve one model for a unilect on another machine."""
+    """Serve one model for a unilect on another machine, or for a FastChat controller."""
     from unilect import commands
 
-    commands.worker(source, {"host": host, "port": port, "api_keys": api_key or None})
+    server: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "api_keys": api_key or None,
+        "fastchat_register": fastchat_controller,
+        "fastchat_worker_address": worker_address,
+        "fastchat_worker_concurrency": limit_worker_concurrency,
+    }
+    commands.worker(source, server, [name for name in (model_names or "").split(",") if name])
 
 
 config_app = typer.Typer(no_args_is_help=True, help="Work with configuration files.")

@@ -3,7 +3,6 @@
 import json
 import logging
 import shlex
-import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,19 +30,41 @@ def serve(
         server: Flags about the server; None where not given.
         engine: Flags about every engine; None where not given.
     """
-    settings = _or_exit(lambda: merged(models, config, server, engine))
+    _serve(_or_exit(lambda: merged(models, config, server, engine)))
+
+
+def compat(name: str, arguments: Sequence[str]) -> None:
+    """
+    Serve as one of the older servers, until SIGTERM.
+
+    Args:
+        name: The server; see `unilect.compat`.
+        arguments: Its command line.
+    """
+    from unilect import compat as older
+
+    environment = configuration.process_environment()
+    done = _or_exit(lambda: older.setup(name, arguments, environment))
+    for notice in done.notices:
+        print(f"unilect: {notice}", file=sys.stderr)
+    configuration.set_variables(done.variables)
+    _serve(done.config)
+
+
+def _serve(settings: Config) -> None:
     _log_to_stderr(settings.log_level)
     from unilect import server as http
     from unilect.terminal import Progress
 
     progress = Progress()
 
-    def started(url: str) -> None:
-        progress.stop()
-        print(start_screen(url, settings), flush=True)
-
     def run() -> None:
         registry = sources.registry(settings, progress.show)
+
+        def started(urls: list[str]) -> None:
+            progress.stop()
+            print(start_screen(urls[0], settings, urls[1:], list(registry.models)), flush=True)
+
         try:
             http.run(settings, registry, started)
         finally:
@@ -70,9 +91,10 @@ def merged(
         tables = {}
         for argument in models:
             name, source = sources.named(argument, tables)
-            if name in tables:
-                raise ConfigError(f"Two models are named `{name}`.")
-            tables[name] = ModelConfig(source=source)
+            others = tables[name].sources if name in tables else []
+            tables[name] = ModelConfig(source=[*others, source] if others else source)
+        if sources.ALL in tables:
+            tables["all"] = msgspec.structs.replace(tables.pop(sources.ALL), model=sources.ALL)
     flags = {name: value for name, value in engine.items() if value is not None}
     if flags:
         tables = tables or {sources.DEMO: ModelConfig()}
@@ -82,9 +104,13 @@ def merged(
     return merged
 
 
-def start_screen(url: str, config: Config) -> str:
+def start_screen(
+    url: str, config: Config, further: Sequence[str] = (), models: Sequence[str] = ()
+) -> str:
     """One screen: where it listens, what it serves, and how to call it."""
-    names = list(config.models) or [sources.DEMO]
+    names = list(models) or ["MODEL"]
+    every = [one.sources[0] for one in config.models.values() if one.model == sources.ALL]
+    every += ["workers that register"] if config.fastchat_controller else []
     base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
     key = "$UNILECT_API_KEY" if config.api_keys else "none"
     header = f' -H "Authorization: Bearer {key}"' if config.api_keys else ""
@@ -99,7 +125,11 @@ def start_screen(url: str, config: Config) -> str:
     )
     lines = [
         f"unilect answers at {base}/v1",
-        f"models: {', '.join(names)}",
+        *(
+            f"         and at {other}/v1 ({each.dialect})"
+            for other, each in zip(further, configuration.each_listener(config)[1:], strict=False)
+        ),
+        f"models: {', '.join([*models, *(f'all of {source}' for source in every)])}",
         "",
         f"  curl {base}/v1/chat/completions{header} -d {shlex.quote(body)}",
         "",
@@ -113,8 +143,8 @@ def start_screen(url: str, config: Config) -> str:
 def check_config(config: Path | None) -> None:
     """Say that a configuration is right, or what is wrong with it (exit code 2)."""
     settings = _or_exit(lambda: configuration.load(config), code=2)
-    for name, model in (settings.models or {sources.DEMO: ModelConfig()}).items():
-        print(f"{name}: {model.source}")
+    for name, model in sources.served(settings).items():
+        print(f"{name}: {', '.join(model.sources)}")
     _or_exit(lambda: sources.registry(settings), code=2)
     print("The configuration is right.")
 
@@ -122,30 +152,29 @@ def check_config(config: Path | None) -> None:
 def list_models(config: Path | None) -> None:
     """Print the models of a configuration and what they are."""
     settings = _or_exit(lambda: configuration.load(config))
-    models = settings.models or {sources.DEMO: ModelConfig()}
-    width = max(len(name) for name in models)
+    models = sources.served(settings)
+    width = max((len(name) for name in models), default=0)
     for name, model in models.items():
         aliases = f"  (also {', '.join(model.aliases)})" if model.aliases else ""
-        print(f"{name:{width}}  {model.source}{aliases}")
+        print(f"{name:{width}}  {', '.join(model.sources)}{aliases}")
 
 
-def worker(source: str, server: Mapping[str, Any]) -> None:
+def worker(source: str, server: Mapping[str, Any], names: Sequence[str] = ()) -> None:
     """
     Serve one model for the gateway of another machine, until SIGTERM; say on stdout where, as one line of JSON.
 
     Args:
         source: `[NAME=]SOURCE`.
         server: Flags about the server; None where not given.
+        names: What the model is called, instead of its source's name; the first is its name and the others are aliases.
     """
-    settings = _or_exit(lambda: merged([source], None, server, {}))
+    settings = _or_exit(lambda: _named(merged([source], None, server, {}), names))
     _log_to_stderr(settings.log_level)
     from unilect import server as http
+    from unilect.listener import reachable
 
-    def started(url: str) -> None:
-        # no other machine can call a wildcard address
-        for wildcard in ("//0.0.0.0", "//[::]"):
-            url = url.replace(wildcard, f"//{socket.gethostname()}")
-        ready = {"url": f"{url}/v1", "model": next(iter(settings.models))}
+    def started(urls: list[str]) -> None:
+        ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}
         print(json.dumps({"ready": ready}), flush=True)
 
     _or_exit(lambda: http.run(settings, sources.registry(settings), started))
@@ -168,6 +197,17 @@ def chat(
     except KeyboardInterrupt:
         code = 130
     raise SystemExit(code)
+
+
+def _named(settings: Config, names: Sequence[str]) -> Config:
+    if not names:
+        return settings
+    (table,) = settings.models.values()
+    aliases = list(dict.fromkeys([*table.aliases, *names[1:]]))
+    models = {names[0]: msgspec.structs.replace(table, aliases=aliases)}
+    named = msgspec.structs.replace(settings, models=models)
+    configuration.check(named)
+    return named
 
 
 def _changed(name: str, table: ModelConfig, flags: Mapping[str, Any]) -> ModelConfig:

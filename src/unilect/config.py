@@ -10,13 +10,15 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
+from unilect.config_file import read_file, with_secrets
 from unilect.errors import ConfigError
 
+TABLES = ("models", "listeners")  # options that only a file can set
 NAME = r"^[A-Za-z0-9._:/@+-]{1,128}$"
 
 
@@ -29,13 +31,19 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """One model: the table `[models.NAME]`."""
 
     source: Annotated[
-        str,
+        str | Annotated[list[str], Meta(min_length=1)],
         described(
             "Where the model comes from: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, a folder of "
-            "transformers, `hf:org/name`, `http://host/v1`. "
-            "See docs/backends."
+            "transformers, `hf:org/name`, `chatglm:model.bin`, `http://host/v1`. "
+            "See docs/backends. A list names several backends of the same model, among which requests are balanced."
         ),
     ] = "demo:"
+    fallback: Annotated[
+        str | None,
+        described(
+            "The model that answers when no backend of this one can; the header `X-Unilect-Fallback` then names it."
+        ),
+    ] = None
     aliases: Annotated[list[str], described("Other names that clients may send for it.")] = []
     load: Annotated[
         Literal["start", "demand"],
@@ -57,6 +65,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     defaults: Annotated[
         dict[str, Any],
         described("Values for parameters that a request leaves out, such as `temperature`."),
+    ] = {}
+    completion_defaults: Annotated[
+        dict[str, Any],
+        described("The same for plain completions alone, stronger than `defaults`."),
     ] = {}
     # engines
     context: Annotated[
@@ -130,8 +142,22 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = None
     chat_template: Annotated[
         str | None,
-        described("A Jinja template, or the path of one, instead of the model's own."),
+        described(
+            "How a conversation becomes a prompt, instead of the model's own way: the name of a format, such as `vicuna_v1.1` "
+            "(docs/templates.md has all), a Jinja template, or the path of one."
+        ),
     ] = None
+    completion_template: Annotated[
+        str | None,
+        described(
+            "A format, Jinja or a path as in `chat_template`: plain completions are wrapped in it, as one turn of a user. Default: "
+            "prompts go to the model as they are."
+        ),
+    ] = None
+    stop: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=256)]],
+        described("Words at which an answer ends, beside those of the request."),
+    ] = []
     cache_type_k: Annotated[
         Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"],
         described("Type of the keys in the KV cache."),
@@ -158,7 +184,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     model: Annotated[
         str | None,
         described(
-            "The model's name on the upstream. Default: this table's name where it has such a model, else its only model."
+            "The model's name on the upstream. Default: this table's name where it has such a model, else its only model. `*` serves "
+            "all models of a server, each under its own name, also those that come later."
         ),
     ] = None
     api_key: Annotated[
@@ -178,6 +205,36 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "the next caller."
         ),
     ] = False
+    embedding_batch: Annotated[
+        int,
+        described("Inputs that a FastChat worker is asked to embed at a time.", ge=1, le=2048),
+    ] = 32
+    whole_answers: Annotated[
+        Literal["auto", "stream", "whole"],
+        described(
+            "How an upstream is asked where the client wants a whole answer: for a *stream*, or for the *whole*, which is cheaper "
+            "to read; but many servers go on generating when the client of a whole answer leaves. *auto*: for the whole where "
+            "its list of models says that it is vLLM or unilect, which stop; else for a stream."
+        ),
+    ] = "auto"
+
+    @property
+    def sources(self) -> list[str]:
+        """The sources, one for each backend."""
+        return [self.source] if isinstance(self.source, str) else self.source
+
+
+Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca"]
+
+
+class ListenerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A further address, a table of `[[listeners]]`; what it leaves out is as in `Config`."""
+
+    port: Annotated[int, Meta(ge=0, le=65535)]
+    host: str = "127.0.0.1"
+    dialect: Dialect | None = None
+    done: bool | None = None
+    on_unknown_model: Literal["error", "default"] | None = None
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -210,6 +267,25 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "Web origins whose pages may call this server (CORS); `*` for any, without credentials."
         ),
     ] = []
+    allow_credentials: Annotated[
+        bool,
+        described(
+            "Pages of the named origins may send cookies and the like (CORS); not together with `*`, which would let every page "
+            "act for whoever looks at it."
+        ),
+    ] = False
+    allowed_methods: Annotated[
+        list[str],
+        described(
+            "The methods that pages of other origins may use (CORS). Default: GET, POST and OPTIONS, which are all there are."
+        ),
+    ] = []
+    allowed_headers: Annotated[
+        list[str],
+        described(
+            "Headers that pages of other origins may send beside those that clients of OpenAI's API do (CORS); `*` for any."
+        ),
+    ] = []
     max_body_bytes: Annotated[
         int, described("The longest request body that is read.", ge=1024, le=2**31)
     ] = 16 * 1024 * 1024
@@ -221,12 +297,65 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         described("What is logged; *info* has a line for each request, never its text."),
     ] = "info"
     dialect: Annotated[
-        Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca"],
+        Dialect,
         described(
             "Whose manners win where clients of two servers need opposite things, such as the status of an error; every "
             "protocol is spoken in any case. See docs/migrating.md."
         ),
     ] = "openai"
+    fastchat_controller: Annotated[
+        bool,
+        described(
+            "Be a FastChat controller: workers register here, and their models are served too. Old workers send no key, so "
+            "these routes are open to everybody who can reach them: for trusted networks only."
+        ),
+    ] = False
+    fastchat_dispatch: Annotated[
+        Literal["shortest_queue", "lottery"],
+        described("How the controller chooses among the workers of a model."),
+    ] = "shortest_queue"
+    fastchat_register: Annotated[
+        str | None,
+        described(
+            "Register with the FastChat controller at this URL, as a worker for all models; its routes are as open as a controller's."
+        ),
+    ] = None
+    fastchat_worker_address: Annotated[
+        str | None,
+        described("The URL at which others reach this worker. Default: where it listens."),
+    ] = None
+    fastchat_worker_concurrency: Annotated[
+        Annotated[int, Meta(ge=1, le=65536)] | None,
+        described("Requests that the worker answers at a time; more wait. Default: all."),
+    ] = None
+    on_unknown_model: Annotated[
+        Literal["error", "default"] | None,
+        described(
+            "A name that no model has is an *error*, 404, or means the *default* model. Default: as the dialect has it."
+        ),
+    ] = None
+    done: Annotated[
+        bool | None,
+        described(
+            "Streams end with `[DONE]`; false for clients that take every line for JSON. Default: as the dialect has it."
+        ),
+    ] = None
+    listeners: Annotated[
+        list[ListenerConfig],
+        described(
+            "Further addresses of the same models: tables with `port`, `host`, `dialect`, `done` and `on_unknown_model`, so that "
+            "clients of several servers find each its own."
+        ),
+    ] = []
+    tls_cert: Annotated[
+        str | None,
+        described(
+            "A certificate and its chain (PEM): every address speaks HTTPS, and nothing else."
+        ),
+    ] = None
+    tls_key: Annotated[
+        str | None, described("The certificate's key (PEM). Default: it is in `tls_cert` too.")
+    ] = None
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
         described("The models, by the name that clients send. The first is the default."),
@@ -252,10 +381,10 @@ def load(
     env = os.environ if environment is None else environment
     if path is None and env.get("UNILECT_CONFIG"):
         path = Path(env["UNILECT_CONFIG"])
-    values = _from_file(path) if path is not None else {}
+    values = read_file(path) if path is not None else {}
     values |= _from_environment(env)
     values |= {name: value for name, value in (flags or {}).items() if value is not None}
-    values = _with_secrets(values, env)
+    values = with_secrets(values, env)
     where = str(path) if path is not None else "configuration"
     try:
         config = msgspec.convert(values, Config)
@@ -265,22 +394,22 @@ def load(
     return config
 
 
-def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        values = msgspec.toml.decode(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not TOML: {error}.") from error
-    return dict(values)
+def process_environment() -> Mapping[str, str]:
+    """The environment of this process."""
+    return os.environ
+
+
+def set_variables(variables: Mapping[str, str]) -> None:
+    """Put variables into the environment of this process, for the engines that it starts."""
+    os.environ.update(variables)
 
 
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
-    """`UNILECT_PORT=9000` and so on, for every field but `models`; lists are separated by commas."""
+    """`UNILECT_PORT=9000` and so on, for every field but those that are tables; lists are separated by commas."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(Config):
         text = env.get(f"UNILECT_{field.name.upper()}")
-        if text is None or field.name == "models":
+        if text is None or field.name in TABLES:
             continue
         raw: Any = text
         if isinstance(field.default_factory, type) and issubclass(field.default_factory, list):
@@ -289,29 +418,6 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
             values[field.name] = msgspec.convert(raw, field.type, strict=False)
         except msgspec.ValidationError as error:
             raise ConfigError(f"UNILECT_{field.name.upper()}: {error}.") from error
-    return values
-
-
-def _with_secrets(values: dict[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
-    """`$NAME` in a key's place is taken from the environment, so that files need hold no secret."""
-
-    def secret(text: Any, where: str) -> Any:
-        if not isinstance(text, str) or not re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", text):
-            return text
-        if text[1:] not in env:
-            raise ConfigError(f"{where}: the environment has no variable {text[1:]}.")
-        return env[text[1:]]
-
-    values = dict(values)
-    if isinstance(values.get("api_keys"), list):
-        values["api_keys"] = [secret(key, "api_keys") for key in values["api_keys"]]
-    if isinstance(values.get("models"), dict):
-        values["models"] = {
-            name: model | {"api_key": secret(model["api_key"], f"models.{name}.api_key")}
-            if isinstance(model, dict) and "api_key" in model
-            else model
-            for name, model in values["models"].items()
-        }
     return values
 
 
@@ -324,10 +430,18 @@ def check(config: Config) -> None:
     """
     if any(not key.strip() or not key.isascii() or " " in key for key in config.api_keys):
         raise ConfigError("api_keys: a key is empty, or has blanks or characters beyond ASCII.")
-    if not config.api_keys and not config.insecure_no_auth and not is_loopback(config.host):
+    for listener in each_listener(config):
+        host = listener.host
+        if not config.api_keys and not config.insecure_no_auth and not is_loopback(host):
+            raise ConfigError(
+                f"host: {host} can be reached from other machines, and no key is set. "
+                "Set one with --api-key, or allow everybody with --insecure-no-auth."
+            )
+    if config.tls_key is not None and config.tls_cert is None:
+        raise ConfigError("tls_key: a key needs a certificate; set tls_cert too.")
+    if config.allow_credentials and "*" in config.allowed_origins:
         raise ConfigError(
-            f"host: {config.host} can be reached from other machines, and no key is set. "
-            "Set one with --api-key, or allow everybody with --insecure-no-auth."
+            "allow_credentials: browsers take no credentials with `*`; name the origins in allowed_origins."
         )
     owners: dict[str, str] = {}
     for name, model in config.models.items():
@@ -337,6 +451,38 @@ def check(config: Config) -> None:
                     f"models.{name}: the name `{alias}` belongs to models.{owners[alias]} already."
                 )
             owners[alias] = name
+    for name, model in config.models.items():
+        _check_fallback(config, name, model)
+
+
+def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:
+    """
+    A fallback is a model, and following fallbacks comes to an end.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    seen = [name]
+    while model.fallback is not None:
+        if model.fallback not in config.models:
+            raise ConfigError(f"models.{seen[-1]}.fallback: there is no model `{model.fallback}`.")
+        if model.fallback in seen:
+            raise ConfigError(
+                f"models.{name}.fallback: {' -> '.join([*seen, model.fallback])} goes in a circle."
+            )
+        seen.append(model.fallback)
+        model = config.models[model.fallback]
+
+
+def each_listener(config: Config) -> list[Config]:
+    """The configuration as each listener sees it, the server's own address first."""
+    found = [config]
+    for listener in config.listeners:
+        given = {k: v for k, v in msgspec.structs.asdict(listener).items() if v is not None}
+        # a FastChat controller, and a worker, is one place
+        alone = {"fastchat_controller": False, "fastchat_register": None}
+        found.append(msgspec.structs.replace(config, **given, **alone))
+    return found
 
 
 def is_loopback(host: str) -> bool:

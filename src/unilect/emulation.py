@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from unilect.backend import Backend, Batches
 from unilect.errors import InvalidRequest
-from unilect.events import Choice, Event, Finish, Fold, Progress, TextDelta, Usage
+from unilect.events import Choice, Event, Extra, Finish, Fold, Opaque, Progress, TextDelta, Usage
 from unilect.parameters import refusal
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
 
@@ -32,6 +32,8 @@ def generate(backend: Backend, request: ChatRequest | CompletionRequest) -> Batc
         return backend.generate(request)
     if isinstance(request, CompletionRequest):
         return _completions(backend, request)
+    if (request.best_of or 1) > 1:
+        raise refusal("best_of", "it belongs to plain completions")
     if (request.n or 1) == 1 and request.token_limit != 0:
         return backend.generate(request)
     return _merge(backend, [_Part(i, _single(request, i)) for i in range(request.n or 1)])
@@ -128,6 +130,8 @@ _Queue: TypeAlias = "asyncio.Queue[tuple[_Part, list[Event] | Exception | None]]
 
 async def _merge(backend: Backend, parts: list[_Part]) -> Batches:
     """All parts at once, their batches as they come; the usage is added up, a shared prompt counted once."""
+    for part in parts[1:]:  # the ids of the first prompt are told, once
+        part.request = part.request.changed(tokenize=None)
     queue: _Queue = asyncio.Queue(_QUEUE_BATCHES)
     tasks = [asyncio.create_task(_feed(backend, part, queue)) for part in parts]
     usages: dict[int, Usage] = {}
@@ -192,7 +196,7 @@ async def _best(
             folding.add(batch)
     answer = folding.answer()
     n, best_of = request.n or 1, request.best_of or 1
-    events: list[Event] = []
+    events: list[Event] = [Opaque(Extra(answer.extra), 0)] if answer.extra else []
     for number in range(len(texts)):
         candidates = answer.choices[number * best_of : (number + 1) * best_of]
         candidates.sort(key=_mean_logprob, reverse=True)

@@ -5,9 +5,11 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
 
     UnilectError
     + InvalidRequest                400  the request can never work as it is
+    | + WrongType                   400  a body that is no JSON, or a field that is missing or of another type
     | + UnsupportedParameter        400  the model's backend does not honour this parameter
     | + ContextLengthExceeded       400  the prompt is longer than the model's context
     + AuthenticationError           401  no key, or a wrong one
+    | + MissingKey                  401  no key was sent
     + PermissionDenied              403  known, but not allowed here
     + ModelNotFound                 404
     + RouteNotFound                 404
@@ -17,11 +19,15 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + UnsupportedEncoding           415  a compressed request body
     + MisdirectedRequest            421  a Host that this server does not answer for
     + RateLimited                   429
+    | + QuotaExceeded               429  all that the caller may use is used up
+    | + EngineOverloaded            429  the backend has more requests than it takes
     + InternalError                 500  a flaw of ours
     + UnsupportedOperation          501  the backend cannot do what this URL is for
     + BackendError                  502  the backend broke off or answered nonsense
     | + EngineDied                  502  our own engine process ended in mid-answer
+    | + OutOfMemory                 502  the backend has no memory for this request
     + BackendUnavailable            503  no backend can take the request now
+    | + BackendUnreachable          503  nobody listens where the backend should be
     + BackendTimeout                504  the backend was silent for too long
     ConfigError                          not an answer: a mistake in configuration, told at start
 
@@ -88,6 +94,18 @@ class InvalidRequest(UnilectError):
     code = "invalid_value"
     number = 40302
 
+    def envelope(self) -> dict[str, Any]:
+        """Clients of chatglm.cpp's and Alpaca's servers look for FastAPI's `detail`."""
+        where = ["body", self.param] if self.param else ["body"]
+        detail = [{"loc": where, "msg": self.message, "type": "value_error"}]
+        return super().envelope() | {"detail": detail}
+
+
+class WrongType(InvalidRequest):
+    """The body is no JSON, or a field is missing or of another type."""
+
+    number = 40001
+
 
 class UnsupportedParameter(InvalidRequest):
     """A parameter that the model's backend does not honour, at a value that would matter."""
@@ -118,10 +136,17 @@ class AuthenticationError(UnilectError):
     type = "invalid_request_error"
     code = "invalid_api_key"
     number = 40102
+    wrong = False  # a key was sent; some older servers told that apart
 
     def envelope(self) -> dict[str, Any]:
         """FastChat's clients look for the error under `detail`."""
         return super().envelope() | {"detail": {"error": self.detail()}}
+
+
+class MissingKey(AuthenticationError):
+    """No key was sent, and one is needed."""
+
+    number = 40101
 
 
 class PermissionDenied(UnilectError):
@@ -205,6 +230,20 @@ class RateLimited(UnilectError):
     number = 42901
 
 
+class QuotaExceeded(RateLimited):
+    """All that the caller, or this server at its upstream, may use is used up."""
+
+    code = "insufficient_quota"
+    number = 42902
+
+
+class EngineOverloaded(RateLimited):
+    """The backend has more requests than it takes."""
+
+    code = "engine_overloaded"
+    number = 42903
+
+
 class InternalError(UnilectError):
     """A flaw of ours."""
 
@@ -225,6 +264,13 @@ class EngineDied(BackendError):
     code = "engine_died"
 
 
+class OutOfMemory(BackendError):
+    """The backend has no memory for this request."""
+
+    code = "out_of_memory"
+    number = 50002
+
+
 class BackendUnavailable(UnilectError):
     """No backend can take the request now."""
 
@@ -232,6 +278,12 @@ class BackendUnavailable(UnilectError):
     type = "upstream_error"
     code = "backend_unavailable"
     number = 50005
+
+
+class BackendUnreachable(BackendUnavailable):
+    """No connection to the backend: its address, its network, or it is down."""
+
+    code = "backend_unreachable"
 
 
 class BackendTimeout(UnilectError):

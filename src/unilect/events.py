@@ -36,11 +36,17 @@ class TokenLogprob(Struct, frozen=True, gc=False):
 
 
 class Extra(Struct, frozen=True, gc=False):
-    """Fields of an upstream's chunk that we do not know, by the level they stood on."""
+    """
+    Fields of an upstream's chunk that we do not know, by the level they stood on.
+
+    `native` holds what only a client of the upstream's own protocol understands; no other dialect tells it.
+    """
 
     chunk: dict[str, Any] = {}
     choice: dict[str, Any] = {}
     delta: dict[str, Any] = {}
+    call: dict[str, Any] = {}
+    native: dict[str, Any] = {}
 
 
 class TextDelta(Struct, frozen=True, gc=False):
@@ -96,13 +102,18 @@ class Finish(Struct, frozen=True, gc=False):
 
 
 class Usage(Struct, frozen=True, gc=False):
-    """Tokens used by the whole request, all choices together. `extra` holds further counters."""
+    """
+    Tokens used by the whole request, all choices together.
+
+    `counters` holds what else an upstream counts, as its `usage` has it.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     extra: Extra | None = None
+    counters: dict[str, Any] = {}
 
 
 class Opaque(Struct, frozen=True, gc=False):
@@ -130,6 +141,7 @@ class ToolCall(Struct):
     id: str
     name: str
     arguments: str
+    extra: dict[str, Any] = {}
 
 
 class Choice(Struct):
@@ -148,6 +160,7 @@ class Choice(Struct):
     finish_reason: FinishReason | None = None
     extra: dict[str, Any] = {}
     message_extra: dict[str, Any] = {}
+    native: dict[str, Any] = {}
 
 
 class Answer(Struct):
@@ -226,13 +239,16 @@ class Fold:
         call.id = call.id or event.id or ""
         call.name = call.name or event.name or ""
         self._arguments.setdefault(key, []).append(event.arguments)
+        if event.extra is not None:
+            _merge(call.extra, event.extra.call)
         self._choice(event.index)
 
     def _take_extra(self, extra: Extra, index: int | None) -> None:
         _merge(self._extra, extra.chunk)
-        if index is not None and (extra.choice or extra.delta):
+        if index is not None and (extra.choice or extra.delta or extra.native):
             choice = self._choice(index)
             _merge(choice.extra, extra.choice)
+            _merge(choice.native, extra.native)
             _merge(choice.message_extra, extra.delta, texts_grow=True)
 
 

@@ -1,18 +1,24 @@
 """
-The application on its address: listen, drain, close. It knows aiohttp's way to do that, and no signals.
+The application on its addresses: listen, drain, close. It knows aiohttp's way to do that, and no signals.
+
+Each address has an application of its own, since each may have other manners; the models and the metrics are shared.
 """
 
 import asyncio
 import logging
+import socket
+import ssl
 from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from unilect.app import GUARD, SERVICE, create_app
-from unilect.config import Config
+from unilect.app import GUARD, SERVICE, WORK, create_app
+from unilect.config import Config, each_listener
 from unilect.errors import ConfigError
+from unilect.fastchat_registration import FastChatRegistration
+from unilect.gateway.metrics import Metrics
 from unilect.registry import Registry
 
 log = logging.getLogger("unilect")
@@ -25,7 +31,49 @@ class Listener:
 
     def __init__(self, config: Config, registry: Registry) -> None:
         self._config = config
-        self._app = create_app(config, registry)
+        metrics = Metrics()
+        self._doors = [_Door(each, registry, metrics) for each in each_listener(config)]
+
+    async def listen(self) -> list[str]:
+        """
+        Take requests.
+
+        Returns:
+            The URL of each address, the server's own first.
+
+        Raises:
+            ConfigError: An address cannot be listened on, or the certificate cannot be used.
+        """
+        tls = _tls(self._config)
+        return [await door.open(tls) for door in self._doors]
+
+    async def drain(self, hurry: asyncio.Event) -> None:
+        """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
+        for door in self._doors:
+            await door.shut()
+        log.info("stopping; %d requests are running", self._active)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.shutdown_grace_s):
+                while self._active and not hurry.is_set():
+                    await asyncio.sleep(0.02)
+
+    async def aclose(self) -> None:
+        """Close every connection, and stop the models."""
+        for door in self._doors:
+            await door.aclose()
+
+    @property
+    def _active(self) -> int:
+        return sum(door.active for door in self._doors)
+
+
+class _Door:
+    """One address, and the application behind it."""
+
+    def __init__(self, config: Config, registry: Registry, metrics: Metrics) -> None:
+        self._config = config
+        self._app = create_app(config, registry, metrics)
+        self._registration: FastChatRegistration | None = None
         self._runner = web.AppRunner(
             self._app,
             handler_cancellation=True,  # a client that leaves cancels its handler
@@ -39,19 +87,21 @@ class Listener:
             auto_decompress=False,
         )
 
-    async def listen(self) -> str:
+    @property
+    def active(self) -> int:
+        """Requests that are being answered."""
+        return self._app[GUARD].active
+
+    async def open(self, tls: ssl.SSLContext | None) -> str:
         """
-        Take requests.
+        Listen.
 
         Returns:
             The URL.
-
-        Raises:
-            ConfigError: The address cannot be listened on.
         """
         await self._runner.setup()
         host, port = self._config.host, self._config.port
-        site = web.TCPSite(self._runner, host, port, backlog=1024)
+        site = web.TCPSite(self._runner, host, port, backlog=1024, ssl_context=tls)
         try:
             await site.start()
         except OSError as error:
@@ -59,23 +109,61 @@ class Listener:
                 f"port: cannot listen on {host}:{port} ({error.strerror or error})."
             ) from error
         bound = self._runner.addresses[0][1]
-        return f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
+        scheme = "http" if tls is None else "https"
+        url = f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
+        self._register(url)
+        return url
 
-    async def drain(self, hurry: asyncio.Event) -> None:
-        """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
+    async def shut(self) -> None:
+        """Accept no more connections, and tell those that ask."""
         self._app[SERVICE].ready = False
+        if self._registration is not None:
+            await self._registration.aclose()
         for site in list(self._runner.sites):
             await site.stop()
-        guard = self._app[GUARD]
-        log.info("stopping; %d requests are running", guard.active)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._config.shutdown_grace_s):
-                while guard.active and not hurry.is_set():
-                    await asyncio.sleep(0.02)
 
     async def aclose(self) -> None:
-        """Close every connection, and stop the models."""
+        """Close every connection."""
+        if self._registration is not None:
+            await self._registration.aclose()
         await self._runner.cleanup()
+
+    def _register(self, url: str) -> None:
+        """Take our place in a FastChat controller, where there is one."""
+        config, work = self._config, self._app[WORK]
+        if config.fastchat_register is None:
+            return
+        work.address = config.fastchat_worker_address or reachable(url)
+        self._registration = FastChatRegistration(
+            config.fastchat_register, work.address, work.status, work.multimodal
+        )
+        self._registration.start()
+
+
+def reachable(url: str) -> str:
+    """A URL for other machines: none of them can call a wildcard address."""
+    for wildcard in ("//0.0.0.0", "//[::]"):
+        url = url.replace(wildcard, f"//{socket.gethostname()}")
+    return url
+
+
+def _tls(config: Config) -> ssl.SSLContext | None:
+    if config.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(config.tls_cert, config.tls_key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"tls_cert: {config.tls_cert} and its key cannot be used "
+            f"({getattr(error, 'reason', None) or getattr(error, 'strerror', None) or error})."
+        ) from error
+    return context
+
+
+def _no_password() -> str:
+    """A key with a password would be asked for on the terminal."""
+    raise ValueError("the key has a password; unlock it first")
 
 
 class _HttpLog(logging.LoggerAdapter[logging.Logger]):

@@ -75,7 +75,9 @@ def _operation(route: Route, parameters: list[dict[str, Any]]) -> dict[str, Any]
     }
     name = route.handler.__name__
     operation: dict[str, Any] = {
-        "operationId": name if route.path.startswith("/v1/") else f"{name}_unversioned",
+        "operationId": name
+        if route.path.startswith(("/v1/", "/api/v1/"))
+        else f"{name}_unversioned",
         "summary": route.summary,
         "responses": {"200": {"description": "The answer."}, "4XX": error, "5XX": error},
     }

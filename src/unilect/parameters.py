@@ -5,7 +5,7 @@ No parameter is dropped silently. A parameter at its neutral value is no request
 backend that passes unknown fields, and named in `ignored` for one that does not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -39,14 +39,13 @@ _NOT_DONE = frozenset({"store"})
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
+    "num_beams": (1,),
     "temperature": (1,),
     "top_p": (1,),
     "top_k": (-1, 0),
     "typical_p": (1,),
     "repeat_penalty": (1,),
     "repetition_penalty": (1,),
-    "num_beams": (1,),
-    "do_sample": (True,),
     "tool_choice": ("none", "auto"),
     "function_call": ("none", "auto"),
     "parallel_tool_calls": (True,),
@@ -59,6 +58,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 _HEADER_NAMES = 32  # a client gives up on headers of some kilobytes
 _HEADER_NAME = 64
+_NO_FIELD = object()
 _EMPTY: tuple[Any, ...] = (False, 0, "", [], {})
 
 
@@ -95,6 +95,16 @@ def judge(
     known = {name: None for name in ignored if name in _fields(request)}
     wire = {name: raw for name, raw in request.wire.items() if name not in ignored}
     return msgspec.structs.replace(request, wire=wire, **known), tuple(ignored)
+
+
+def filled(request: RequestT, defaults: Mapping[str, Any]) -> RequestT:
+    """The request with these values for what it leaves out; a null that the client wrote is its own choice."""
+    missing = {
+        name: value
+        for name, value in defaults.items()
+        if getattr(request, name, _NO_FIELD) is None and name not in request.wire
+    }
+    return request.changed(**missing) if missing else request
 
 
 def ignored_header(ignored: Sequence[str]) -> str:

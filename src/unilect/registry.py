@@ -7,102 +7,175 @@ whether anything is to be done.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from unilect.backend import Backend
 from unilect.errors import ConfigError, ModelNotFound, UnilectError
-from unilect.parameters import Unsupported
+from unilect.parameters import Unsupported, filled
+from unilect.pool import Member, Pool
 from unilect.requests import Request
 
 log = logging.getLogger("unilect")
 
 
+class Lease:
+    """
+    A started backend in use, until `release`.
+
+    Attributes:
+        model: Whose backend it is.
+        backend: The backend, ready.
+    """
+
+    __slots__ = ("_member", "backend", "model")
+
+    def __init__(self, model: "Model", member: Member, backend: Backend) -> None:
+        self.model = model
+        self.backend = backend
+        self._member = member
+
+    def release(self) -> None:
+        """Give it back."""
+        self._member.release()
+        self.model.left()
+
+    def saw(self, error: UnilectError | None) -> None:
+        """Say how the request ended, so that the model's next request goes to a backend that is well."""
+        self.model.pool.saw(self._member, error)
+
+
 class Model:
     """
-    A name that clients send, and the backend that answers for it.
+    A name that clients send, and the backends that answer for it.
 
     Args:
         name: The name.
-        backend: Its backend, not yet started.
-        source: Where the model comes from, as the configuration says; shown to nobody but the operator.
+        members: Its backends, not yet started; or the only one.
         aliases: Other names for it.
         defaults: Values for parameters that a request leaves out.
+        prepare: What else is done to each request.
         unsupported: What happens to parameters that the backend refuses.
-        idle_stop_s: Stop the backend after so long without a request; None for never.
+        fallback: The model that answers when no backend of this one can.
+        idle_stop_s: Stop the backends after so long without a request; None for never.
         required: The server does not start without it; true for what we run ourselves, while a server elsewhere may come later.
         created: Unix seconds.
+
+    Attributes:
+        pool: Its backends.
     """
 
     def __init__(
         self,
         name: str,
-        backend: Backend,
+        members: Backend | Iterable[Member],
         *,
-        source: str = "",
         aliases: Iterable[str] = (),
         defaults: Mapping[str, Any] | None = None,
+        prepare: Callable[[Any], Any] = lambda request: request,
         unsupported: Unsupported = "refuse",
+        fallback: str | None = None,
         idle_stop_s: float | None = None,
         required: bool = True,
         created: int = 0,
     ) -> None:
         self.name = name
-        self.backend = backend
-        self.source = source
+        self.pool = Pool(name, members if isinstance(members, Iterable) else [Member(members)])
         self.aliases = tuple(aliases)
         self.defaults = dict(defaults or {})
+        self.prepare = prepare
         self.unsupported = unsupported
+        self.fallback = fallback
         self.required = required
         self.created = created
         self._idle_stop_s = idle_stop_s
         self._in_use = 0
+        self._retired = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Task[None] | None = None
 
-    async def acquire(self) -> Backend:
+    @property
+    def backend(self) -> Backend:
+        """The backend that tells what the model can do: its first."""
+        return self.pool.members[0].backend
+
+    async def acquire(
+        self, request: Request | None = None, tried: set[Member] | None = None
+    ) -> Lease:
         """
-        Lease the backend: started, and kept running until `release`.
+        Lease the backend for a request: started, and kept running until the lease is released.
+
+        Args:
+            tried: Backends that the request was sent to before; the one that is leased is added.
 
         Raises:
-            BackendUnavailable: It cannot be started now.
+            UnilectError: None of the others can be started now.
         """
+        tried = set() if tried is None else tried
+        last: UnilectError | None = None
+        self._arrive()
+        try:
+            if self._stopping is not None:
+                await asyncio.shield(self._stopping)
+            while (member := self.pool.choose(request, tried)) is not None:
+                tried.add(member)
+                try:
+                    return Lease(self, member, await member.acquire())
+                except UnilectError as error:
+                    self.pool.saw(member, error)
+                    last = error
+            raise last if len(self.pool.members) == 1 and last else self.pool.none_left() from last
+        except BaseException:
+            self.left()
+            raise
+
+    async def start(self) -> None:
+        """
+        Start all backends; those that are down are looked after.
+
+        Raises:
+            UnilectError: All of them failed, or one that we run ourselves.
+        """
+        self._arrive()
+        try:
+            errors = await self.pool.start()
+        finally:
+            self.left()
+        if errors and (self.required or len(errors) == len(self.pool.members)):
+            raise errors[0]
+
+    def with_defaults(self, request: Any) -> Any:
+        """The request with this model's defaults for what it leaves out."""
+        return filled(request, self.defaults)
+
+    def left(self) -> None:
+        """A lease has been given back."""
+        self._in_use -= 1
+        if self._retired:
+            self.retire()
+        elif self._in_use == 0 and self._idle_stop_s is not None:
+            loop = asyncio.get_running_loop()
+            self._idle_timer = loop.call_later(self._idle_stop_s, self._stop_idle)
+
+    async def aclose(self) -> None:
+        """Stop the backends."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        await self.pool.aclose()
+
+    def retire(self) -> None:
+        """No request will come any more: stop the backends once nothing runs in them."""
+        self._retired = True
+        if self._in_use == 0 and self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self.aclose())
+
+    def _arrive(self) -> None:
         self._in_use += 1
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        try:
-            if self._stopping is not None:
-                await asyncio.shield(self._stopping)
-            await self.backend.start()
-        except BaseException:
-            self.release()
-            raise
-        return self.backend
-
-    def release(self) -> None:
-        """Give a lease back."""
-        self._in_use -= 1
-        if self._in_use == 0 and self._idle_stop_s is not None:
-            loop = asyncio.get_running_loop()
-            self._idle_timer = loop.call_later(self._idle_stop_s, self._stop_idle)
-
-    def with_defaults(self, request: Any) -> Any:
-        """The request with this model's defaults for what it leaves out."""
-        missing = {
-            name: value
-            for name, value in self.defaults.items()
-            if getattr(request, name, _NO_FIELD) is None and name not in request.wire
-        }
-        return request.changed(**missing) if missing else request
-
-    async def aclose(self) -> None:
-        """Stop the backend."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        await self.backend.aclose()
 
     def _stop_idle(self) -> None:
         self._idle_timer = None
@@ -111,23 +184,33 @@ class Model:
 
     async def _stop(self) -> None:
         try:
-            await self.backend.aclose()
+            await self.pool.aclose()
         finally:
             self._stopping = None
-
-
-_NO_FIELD = object()
 
 
 class Registry:
     """All models of a server. The first one is the default."""
 
     def __init__(self, models: Iterable[Model]) -> None:
-        self.models = {model.name: model for model in models}
-        self._by_name = dict(self.models)
-        for model in self.models.values():
-            for alias in model.aliases:
-                self._by_name.setdefault(alias, model)
+        self.models: dict[str, Model] = {}
+        self._by_name: dict[str, Model] = {}
+        for model in models:
+            self.add(model)
+
+    def add(self, model: Model) -> None:
+        """Take a model in; its aliases give way to what has these names already."""
+        self.models[model.name] = self._by_name[model.name] = model
+        for alias in model.aliases:
+            self._by_name.setdefault(alias, model)
+
+    def forget(self, name: str) -> None:
+        """Take a model out; its backends are stopped once what runs in them has ended."""
+        model = self.models.pop(name)
+        self._by_name = {
+            known: other for known, other in self._by_name.items() if other is not model
+        }
+        model.retire()
 
     def get(self, name: str | None) -> Model:
         """
@@ -136,13 +219,14 @@ class Registry:
         Raises:
             ModelNotFound: There is none.
         """
-        if name is None:
+        if name is None and self.models:
             return next(iter(self.models.values()))
-        model = self._by_name.get(name)
+        model = self._by_name.get(name or "")
         if model is None:
-            names = ", ".join(list(self.models)[:20])
+            names = ", ".join(list(self.models)[:20]) or "none"
             raise ModelNotFound(
-                f"The model `{name[:100]}` is not served here. Models: {names}.", param="model"
+                f"The model `{(name or '')[:100]}` is not served here. Models: {names}.",
+                param="model",
             )
         return model
 
@@ -163,13 +247,11 @@ class Registry:
 
     async def _start(self, model: Model) -> None:
         try:
-            await model.acquire()
+            await model.start()
         except UnilectError as error:
             if model.required:
                 raise
             log.warning("%s: %s It is tried again with each request.", model.name, error.message)
-        else:
-            model.release()
 
 
 def check_defaults(

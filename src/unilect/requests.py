@@ -104,6 +104,7 @@ class Message(Struct, frozen=True, omit_defaults=True):
     reasoning_content: Text | None = None
     reasoning: Text | None = None
     audio: dict[str, Any] | None = None
+    message: Text | None = None  # what older clients write for `content`
 
 
 class FunctionDefinition(Struct, frozen=True, omit_defaults=True):
@@ -188,9 +189,9 @@ class Request(Struct, frozen=True, kw_only=True):
     own: ClassVar[frozenset[str]] = frozenset({"model"})
 
     def changed(self, **changes: Any) -> Self:
-        """A copy with these fields changed, in `wire` too; None removes a field from `wire`."""
+        """A copy with these fields changed, in `wire` too where there is one; None removes a field from it."""
         wire = dict(self.wire)
-        for name, value in changes.items():
+        for name, value in changes.items() if wire else ():
             if value is None:
                 wire.pop(name, None)
             else:
@@ -212,8 +213,9 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: (
-        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] | None
-    ) = None
+        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)] | bool], Meta(max_length=1024)]
+        | None
+    ) = None  # false, as llama.cpp has it, forbids a token
     # what local engines have beside OpenAI's fields
     top_k: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -226,9 +228,16 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     mirostat_eta: Annotated[float, Meta(ge=0, le=100)] | None = None
     grammar: Annotated[str, Meta(max_length=64 * 1024)] | None = None
     ignore_eos: bool | None = None
-    num_beams: Annotated[int, Meta(ge=1, le=16)] | None = None
-    do_sample: bool | None = None
     cache_prompt: bool | None = None
+    tokenize: bool | None = None  # the prompt's ids come back as `promptToken`
+    best_of: Choices | None = None
+    num_beams: Annotated[int, Meta(ge=1, le=64)] | None = None
+    use_beam_search: bool | None = None
+    # older names, which `dialects/_older.py` turns into `max_tokens` and `temperature`
+    max_new_tokens: Count | None = None
+    n_predict: Annotated[int, Meta(ge=-2, le=MAX_TOKENS_FIELD)] | None = None
+    max_length: Count | None = None
+    do_sample: bool | None = None
     # about the caller or the bookkeeping, not about the answer
     metadata: dict[str, Any] | None = None
     store: bool | None = None
@@ -237,7 +246,10 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
 
-    own: ClassVar[frozenset[str]] = frozenset({"model", "stream", "stream_options"})
+    own: ClassVar[frozenset[str]] = frozenset(
+        {"model", "stream", "stream_options"}
+        | {"max_new_tokens", "n_predict", "max_length", "do_sample"}
+    )
 
     @property
     def token_limit(self) -> int | None:
@@ -298,7 +310,6 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     prompt: Text | Annotated[list[Text | TokenId | list[TokenId]], Meta(max_length=65536)] | None
     suffix: Text | None = None
     echo: bool | None = None
-    best_of: Choices | None = None
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
     own: ClassVar[frozenset[str]] = GenerationRequest.own | {"prompt"}

@@ -15,6 +15,7 @@ from types import ModuleType
 import uvloop
 
 from unilect.config import Config
+from unilect.discovery import Discovery
 from unilect.errors import ConfigError, UnilectError
 from unilect.registry import Registry
 
@@ -22,13 +23,13 @@ log = logging.getLogger("unilect")
 
 
 def run(
-    config: Config, registry: Registry, on_start: Callable[[str], None] = lambda url: None
+    config: Config, registry: Registry, on_start: Callable[[list[str]], None] = lambda urls: None
 ) -> None:
     """
     Serve until SIGTERM or SIGINT.
 
     Args:
-        on_start: Called with the server's URL once it answers.
+        on_start: Called with the server's URLs once it answers, one for each address.
 
     Raises:
         ConfigError: A model cannot be started, or the address cannot be listened on. Nothing is left running.
@@ -36,12 +37,13 @@ def run(
     uvloop.run(serve(config, registry, on_start))
 
 
-async def serve(config: Config, registry: Registry, on_start: Callable[[str], None]) -> None:
+async def serve(config: Config, registry: Registry, on_start: Callable[[list[str]], None]) -> None:
     """As `run`, in a running loop."""
-    stop = _Signals()
+    stop, discovery = _Signals(), Discovery(config, registry)
     try:
         importing = asyncio.ensure_future(asyncio.to_thread(_import_listener))
         await _start_models(config, registry, stop)
+        await discovery.start()
         listener = (await importing).Listener(config, registry)
         try:
             on_start(await listener.listen())
@@ -51,6 +53,7 @@ async def serve(config: Config, registry: Registry, on_start: Callable[[str], No
         finally:
             await listener.aclose()
     finally:
+        await discovery.aclose()
         await registry.aclose()
         stop.ignore()
 

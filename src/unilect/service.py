@@ -8,27 +8,29 @@ back and its meter is finished, exactly once.
 import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from unilect import emulation
-from unilect.backend import Backend, Batches
+from unilect.attempts import Attempts
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.errors import (
     BackendUnavailable,
     ContextLengthExceeded,
     InvalidRequest,
+    ModelNotFound,
     UnilectError,
 )
-from unilect.events import Usage
+from unilect.events import Event, Progress, Usage
 from unilect.gateway.metrics import Meter, Metrics
 from unilect.parameters import judge
-from unilect.registry import Model, Registry
+from unilect.registry import Lease, Model, Registry
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, ImagePart
 
 log = logging.getLogger("unilect")
 CLIENT_LEFT = 499  # nginx's status for a client that closed its request; it is seen in metrics only
 
 
-class Lease(NamedTuple):
+class Call(NamedTuple):
     """A started backend in use, and the meter that counts it."""
 
     model: Model
@@ -41,22 +43,25 @@ class Run:
     One request on its way.
 
     Attributes:
-        model: The model that answers.
+        model: The model that was asked for.
+        answering: The model that answers: the same, or its fallback; final when the first batch has come.
         ignored: Parameters that were ignored; final when the first batch has come.
         usage: What the answer used; final after the last batch.
     """
 
     def __init__(
         self,
+        registry: Registry,
         model: Model,
         request: ChatRequest | CompletionRequest,
         metrics: Metrics,
         endpoint: str,
     ) -> None:
-        self.model = model
+        self.model = self.answering = model
         self.ignored: tuple[str, ...] = ()
         self._request = request
-        self._meter = metrics.start(model.name, endpoint)
+        self._attempts = Attempts(registry, self.model, request)
+        self._meter = metrics.start(self.model.name, endpoint)
 
     @property
     def usage(self) -> Usage:
@@ -67,22 +72,37 @@ class Run:
         """
         The events of the answer. Iterate once, inside `aclosing`.
 
+        A backend that fails is followed by the next one as long as the client has seen nothing: before the first batch of a
+        stream, and all through a whole answer, which is one batch.
+
         Raises:
             UnilectError: Before the first batch or between batches.
         """
-        meter, model, status = self._meter, self.model, CLIENT_LEFT
+        meter, status, begun = self._meter, CLIENT_LEFT, False
+        streamed, whole = bool(self._request.stream), list[Event]()
         try:
-            backend = await model.acquire()
-            try:
-                request = model.with_defaults(self._request)
-                request, self.ignored = judge(request, backend.capabilities, model.unsupported)
-                _check_kind(request, model)
-                async with aclosing(emulation.generate(backend, request)) as batches:
-                    async for batch in batches:
-                        meter.see(batch)
-                        yield batch
-            finally:
-                model.release()
+            while True:
+                lease = await self._attempts.next()
+                whole.clear()
+                try:
+                    async with aclosing(self._answer(lease)) as batches:
+                        async for batch in batches:
+                            meter.see(batch)
+                            if streamed:
+                                begun = begun or not isinstance(batch[0], Progress)
+                                yield batch
+                            else:
+                                whole += batch
+                    lease.saw(None)
+                    break
+                except UnilectError as error:
+                    lease.saw(error)
+                    if begun or not self._attempts.again(error):
+                        raise
+                finally:
+                    lease.release()
+            if whole:
+                yield whole
             status = 200
         except UnilectError as error:
             status = error.status
@@ -92,6 +112,20 @@ class Run:
         finally:
             meter.finish(status)
 
+    def _answer(self, lease: Lease) -> Batches:
+        """
+        What a leased backend answers.
+
+        Raises:
+            UnilectError: The model cannot answer such a request.
+        """
+        self.answering = model = lease.model
+        capabilities = lease.backend.capabilities
+        request = model.with_defaults(model.prepare(self._request))
+        request, self.ignored = judge(request, capabilities, model.unsupported)
+        _check_kind(request, model, capabilities)
+        return emulation.generate(lease.backend, request)
+
 
 class Service:
     """
@@ -100,12 +134,19 @@ class Service:
     Args:
         registry: The models.
         metrics: Where everything is counted.
+        unknown_model: A name that no model has is an error, or means the default model.
 
     Attributes:
         ready: True while requests are taken; false once the server is stopping.
     """
 
-    def __init__(self, registry: Registry, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        metrics: Metrics,
+        unknown_model: Literal["error", "default"] = "error",
+    ) -> None:
+        self._unknown_model = unknown_model
         self.registry = registry
         self.metrics = metrics
         self.ready = True
@@ -119,7 +160,22 @@ class Service:
             BackendUnavailable: The server is stopping.
         """
         self._check_ready()
-        return Run(self.registry.get(request.model), request, self.metrics, endpoint)
+        model = self.model(request.model)
+        return Run(self.registry, model, request, self.metrics, endpoint)
+
+    def model(self, name: str | None) -> Model:
+        """
+        The model that answers to a name, or to none.
+
+        Raises:
+            ModelNotFound: There is none, and this listener does not take the default one then.
+        """
+        try:
+            return self.registry.get(name)
+        except ModelNotFound:
+            if self._unknown_model == "default":
+                return self.registry.get(None)
+            raise
 
     async def embed(self, request: EmbeddingRequest) -> tuple[Model, Embeddings, tuple[str, ...]]:
         """
@@ -131,31 +187,35 @@ class Service:
         Raises:
             UnilectError: As the backend.
         """
-        async with self.lease(request.model, "embeddings") as lease:
-            request, ignored = judge(request, lease.backend.capabilities, lease.model.unsupported)
-            if not lease.backend.capabilities.embeddings:
-                raise _not_for(lease.model, "embeddings")
-            embeddings = await lease.backend.embed(request)
-            lease.meter.see([Usage(embeddings.prompt_tokens, 0)])
-            return lease.model, embeddings, ignored
+        async with self.lease(request.model, "embeddings") as (model, backend, meter):
+            request, ignored = judge(request, backend.capabilities, model.unsupported)
+            if not backend.capabilities.embeddings:
+                raise _not_for(model, "embeddings")
+            embeddings = await backend.embed(request)
+            meter.see([Usage(embeddings.prompt_tokens, 0)])
+            return model, embeddings, ignored
 
     @asynccontextmanager
-    async def lease(self, name: str | None, endpoint: str) -> AsyncIterator["Lease"]:
+    async def lease(self, name: str | None, endpoint: str) -> AsyncIterator[Call]:
         """
         A started backend for a call that streams nothing, such as `tokenize`; it is counted like any other.
 
         Raises:
-            UnilectError: No such model, or its backend cannot be started; and whatever the block raises.
+            UnilectError: No such model, or no backend of it can be started; and whatever the block raises.
         """
         self._check_ready()
-        model = self.registry.get(name)
+        model = self.model(name)
         meter, status = self.metrics.start(model.name, endpoint), CLIENT_LEFT
         try:
-            backend = await model.acquire()
+            lease = await model.acquire()
             try:
-                yield Lease(model, backend, meter)
+                yield Call(model, lease.backend, meter)
+                lease.saw(None)
+            except UnilectError as error:
+                lease.saw(error)
+                raise
             finally:
-                model.release()
+                lease.release()
             status = 200
         except UnilectError as error:
             status = error.status
@@ -168,8 +228,9 @@ class Service:
             raise BackendUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
 
 
-def _check_kind(request: ChatRequest | CompletionRequest, model: Model) -> None:
-    capabilities = model.backend.capabilities
+def _check_kind(
+    request: ChatRequest | CompletionRequest, model: Model, capabilities: Capabilities
+) -> None:
     if isinstance(request, ChatRequest):
         if not capabilities.chat:
             raise _not_for(model, "chat completions")

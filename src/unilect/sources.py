@@ -8,7 +8,7 @@ outside the tree a backend is an entry point in the group `unilect.backends`, na
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
@@ -18,15 +18,18 @@ from msgspec import Struct
 from unilect.backend import Backend
 from unilect.config import Config, ModelConfig
 from unilect.errors import ConfigError
+from unilect.pool import Member
 from unilect.registry import Model, Registry, check_defaults
 from unilect.requests import ChatRequest, CompletionRequest
 
 Progress: TypeAlias = Callable[[str, str, float], None]
 DEMO = "demo"
+ALL = "*"  # as a table's `model`: all that its server has, see discovery.py
 _SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
 
 #: scheme -> factory of its backend, and whether the model runs here (and so shares the processor)
 BACKENDS = {
+    "chatglm": ("unilect.engines.chatglm:backend", True),
     "demo": ("unilect.demo:backend", True),
     "gguf": ("unilect.engines.gguf:backend", True),
     "hf": ("unilect.engines.hf:backend", True),
@@ -34,6 +37,10 @@ BACKENDS = {
     "https": ("unilect.upstreams.openai:backend", False),
     "openai+http": ("unilect.upstreams.openai:backend", False),
     "openai+https": ("unilect.upstreams.openai:backend", False),
+    "fastchat+http": ("unilect.upstreams.fastchat:backend", False),
+    "fastchat+https": ("unilect.upstreams.fastchat:backend", False),
+    "llamacpp+http": ("unilect.upstreams.llamacpp:backend", False),
+    "llamacpp+https": ("unilect.upstreams.llamacpp:backend", False),
 }
 
 
@@ -62,7 +69,7 @@ class Place(Struct, frozen=True):
 
 def registry(config: Config, progress: Progress | None = None) -> Registry:
     """
-    The models of a configuration, none of them started; the bundled one where it names none.
+    The models of a configuration, none of them started.
 
     Args:
         progress: Called with a model's name, what is going on, and a fraction.
@@ -70,17 +77,36 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
     Raises:
         ConfigError: A source or a setting is wrong.
     """
-    models = config.models or {DEMO: ModelConfig()}
-    places = [(name, *split(model.source)) for name, model in models.items()]
+    models = served(config)
+    sources = [(name, *split(source)) for name, one in models.items() for source in one.sources]
     # models of transformers with one folder share an engine
-    engines = len(
-        {place[1:] if place[1] == "hf" else place for place in places if _is_engine(place[1])}
-    )
+    engines = len({one[1:] if one[1] == "hf" else one for one in sources if _is_engine(one[1])})
     threads = max(1, (_cores() - 1) // max(1, engines))
+    for name, one in models.items():
+        if one.model == ALL:
+            _lister(name, one)  # says what is wrong with it
     shared: dict[Any, Any] = {}
     return Registry(
-        _model(name, model, threads, progress, shared) for name, model in models.items()
+        model(name, one, threads, progress, shared)
+        for name, one in models.items()
+        if one.model != ALL
     )
+
+
+def served(config: Config) -> dict[str, ModelConfig]:
+    """The models of a configuration; the bundled one where it names none and no worker may bring any."""
+    return config.models or ({} if config.fastchat_controller else {DEMO: ModelConfig()})
+
+
+async def list_models(name: str, config: ModelConfig) -> list[str]:
+    """
+    The names of all models of a table's server, where its `model` is `*`.
+
+    Raises:
+        UnilectError: The server cannot be asked.
+    """
+    scheme, location = split(config.sources[0])
+    return await _lister(name, config)(Place(name, scheme, location, config, 1, _silent))
 
 
 def split(source: str) -> tuple[str, str]:
@@ -115,10 +141,14 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     ('qwen3-4b-q8_0', 'models/qwen3-4b-q8_0.gguf')
     """
     name, equals, source = argument.partition("=")
-    if equals and re.fullmatch(r"[A-Za-z0-9._:@+-]+", name):
+    if equals and re.fullmatch(r"[A-Za-z0-9._:@+-]+|[*]", name):
         return name, source
     scheme, location = split(argument)
-    name = DEMO if scheme == DEMO else re.sub(r"\.gguf$", "", location.rstrip("/").split("/")[-1])
+    name = (
+        DEMO
+        if scheme == DEMO
+        else re.sub(r"\.(gguf|bin)$", "", location.rstrip("/").split("/")[-1])
+    )
     if "http" in scheme:
         name = "default"
     name = re.sub(r"[^A-Za-z0-9._:@+-]", "-", name) or "model"
@@ -127,38 +157,64 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     return name, argument
 
 
-def _model(
+def model(
     name: str,
     config: ModelConfig,
-    threads: int,
-    progress: Progress | None,
-    shared: dict[Any, Any],
+    threads: int = 1,
+    progress: Progress | None = None,
+    shared: dict[Any, Any] | None = None,
 ) -> Model:
-    scheme, location = split(config.source)
+    """
+    The model of a table, not started.
+
+    Args:
+        shared: What the backends of one configuration share.
+
+    Raises:
+        ConfigError: A source or a setting is wrong.
+    """
+    schemes = {split(source)[0] for source in config.sources}
+    children = {} if shared is None else shared
     check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
+    check_defaults(name, config.completion_defaults, CompletionRequest)
     # so small a model is at its best when it takes the likeliest token
-    defaults = {"temperature": 0.0} | config.defaults if scheme == DEMO else config.defaults
+    defaults = {"temperature": 0.0} | config.defaults if schemes == {DEMO} else config.defaults
 
     def report(what: str, fraction: float) -> None:
         if progress is not None:
             progress(name, what, fraction)
 
-    place = Place(name, scheme, location, config, threads, report, shared)
-    try:
-        backend = _factory(scheme)(place)
-    except ConfigError as error:
-        raise ConfigError(f"models.{name}: {error}") from error
+    def member(source: str) -> Member:
+        scheme, location = split(source)
+        place = Place(name, scheme, location, config, threads, report, children)
+        try:
+            return Member(_factory(scheme)(place), source)
+        except ConfigError as error:
+            raise ConfigError(f"models.{name}: {error}") from error
+
     return Model(
         name,
-        backend,
-        source=config.source,
+        [member(source) for source in config.sources],
         aliases=config.aliases,
         defaults=defaults,
+        prepare=_prepare(name, config),
         unsupported=config.unsupported,
+        fallback=config.fallback,
         idle_stop_s=config.idle_stop_s,
-        required=not scheme.endswith(("http", "https")),
+        required=not any(scheme.endswith(("http", "https")) for scheme in schemes),
         created=int(time.time()),
     )
+
+
+def _prepare(name: str, config: ModelConfig) -> Callable[[Any], Any]:
+    if not (config.stop or config.completion_template or config.completion_defaults):
+        return lambda request: request
+    from unilect.preparation import preparation  # with Jinja, which takes 30 ms to import
+
+    try:
+        return preparation(config)
+    except ConfigError as error:
+        raise ConfigError(f"models.{name}: {error}") from error
 
 
 def _factory(scheme: str) -> Callable[[Place], Backend]:
@@ -168,6 +224,27 @@ def _factory(scheme: str) -> Callable[[Place], Backend]:
     module, _, function = BACKENDS[scheme][0].partition(":")
     found: Any = getattr(import_module(module), function)
     return found  # type: ignore[no-any-return]
+
+
+def _lister(name: str, config: ModelConfig) -> Callable[[Place], Awaitable[list[str]]]:
+    """
+    What lists the models of a table's server: `list_models` beside the factory of its backend.
+
+    Raises:
+        ConfigError: It is no server, or no single one.
+    """
+    scheme = split(config.sources[0])[0]
+    module = BACKENDS[scheme][0].partition(":")[0] if scheme in BACKENDS else ""
+    found: Any = getattr(import_module(module), "list_models", None) if module else None
+    if found is None or len(config.sources) > 1:
+        raise ConfigError(
+            f'models.{name}: `model = "*"` needs one source, a server of many models.'
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _silent(what: str, fraction: float) -> None:
+    """Nobody waits for this."""
 
 
 def _outside() -> dict[str, Any]:

@@ -10,10 +10,12 @@ The one place that writes answers: events in, an HTTP response out, whole or as 
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from typing import Protocol
 
 from aiohttp import web
+from msgspec import Struct
 
 from unilect.errors import UnilectError
 from unilect.events import Answer, Event, Fold, Usage
@@ -26,12 +28,22 @@ CORS_HEADERS = web.RequestKey(
 )  # where a page of another origin asks and may
 KEEP_ALIVE_S = 10.0  # client libraries and proxies give up after 30 to 60 s without a byte
 SLOW_CLIENT_S = 60.0
-_KEEP_ALIVE = b": keep-alive\n\n"
-_STREAM_HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",
-}
+
+
+class Framing(Struct, frozen=True):
+    """
+    What the frames of a stream are.
+
+    Attributes:
+        content_type: How the answer is announced.
+        keep_alive: Bytes that every reader of such frames skips.
+    """
+
+    content_type: str
+    keep_alive: bytes
+
+
+SERVER_SENT_EVENTS = Framing("text/event-stream; charset=utf-8", b": keep-alive\n\n")
 
 
 class Encoder(Protocol):
@@ -51,7 +63,11 @@ class Encoder(Protocol):
 
 
 async def respond(
-    request: web.Request, run: Run, encoder: Encoder, stream: bool
+    request: web.Request,
+    run: Run,
+    encoder: Encoder,
+    stream: bool,
+    framing: Framing = SERVER_SENT_EVENTS,
 ) -> web.StreamResponse:
     """
     Answer a request.
@@ -60,12 +76,27 @@ async def respond(
         UnilectError: Before anything was sent; the caller turns it into an error answer.
     """
     if stream:
-        return await _Stream(request, run, encoder).respond()
+        return await _Stream(request, run, encoder, framing).respond()
+    return await respond_whole(request, run, encoder.whole)
+
+
+async def respond_whole(
+    request: web.Request, run: Run, whole: Callable[[Answer, tuple[str, ...]], bytes]
+) -> web.StreamResponse:
+    """
+    Answer a request with one body.
+
+    Args:
+        whole: The body for the answer and the parameters that were ignored.
+
+    Raises:
+        UnilectError: As the run.
+    """
     folding = Fold()
     async with aclosing(run.batches()) as batches:
         async for batch in batches:
             folding.add(batch)
-    body = encoder.whole(folding.answer(), run.ignored)
+    body = whole(folding.answer(), run.ignored)
     headers = {"Content-Type": "application/json"} | _headers(request, run)
     return web.Response(body=body, headers=headers)
 
@@ -73,7 +104,8 @@ async def respond(
 class _Stream:
     """One streamed answer."""
 
-    def __init__(self, request: web.Request, run: Run, encoder: Encoder) -> None:
+    def __init__(self, request: web.Request, run: Run, encoder: Encoder, framing: Framing) -> None:
+        self._framing = framing
         self._request = request
         self._run = run
         self._encoder = encoder
@@ -127,7 +159,7 @@ class _Stream:
         """The response, its head sent once, by this task or by the keep-alive timer."""
         async with self._opening:
             if self._response is None:
-                headers = _STREAM_HEADERS | _headers(self._request, self._run)
+                headers = stream_headers(self._framing) | _headers(self._request, self._run)
                 response = web.StreamResponse(headers=headers)
                 await response.prepare(self._request)
                 self._response = response
@@ -159,11 +191,69 @@ class _Stream:
     async def _keep_alive(self) -> None:
         with suppress(ConnectionError):
             response = await self._open()
-            await response.write(_KEEP_ALIVE)
+            await response.write(self._framing.keep_alive)
+
+
+def stream_headers(framing: Framing) -> dict[str, str]:
+    """The headers of a stream of such frames; proxies pass them on as they come."""
+    return {
+        "Content-Type": framing.content_type,
+        "Cache-Control": "no-cache",
+        "X-Accel-Buffering": "no",
+    }
+
+
+class Chunks(Protocol):
+    """The bytes of another server's stream, to be used inside `aclosing`."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+
+
+async def relay(
+    request: web.Request,
+    chunks: Chunks,
+    framing: Framing,
+    told: Callable[[UnilectError], bytes],
+) -> web.StreamResponse:
+    """
+    Pass another server's stream on as it comes.
+
+    Args:
+        told: The frame for the error that breaks it.
+
+    Raises:
+        UnilectError: Before anything was sent.
+    """
+    response: web.StreamResponse | None = None
+    headers = stream_headers(framing) | {"X-Request-Id": request[REQUEST_ID]}
+    last = b""
+    try:
+        async with aclosing(chunks):
+            async for data in chunks:
+                if response is None:
+                    response = web.StreamResponse(headers=headers)
+                    await response.prepare(request)
+                async with asyncio.timeout(SLOW_CLIENT_S):
+                    await response.write(data)
+    except UnilectError as error:
+        if response is None:
+            raise
+        last = told(error)
+    except (ConnectionError, TimeoutError) as error:
+        raise asyncio.CancelledError from error  # the client left, or does not read
+    if response is None:
+        return web.Response(headers=headers)
+    await response.write_eof(last)
+    return response
 
 
 def _headers(request: web.Request, run: Run) -> dict[str, str]:
     headers = {"X-Request-Id": request[REQUEST_ID], **request.get(CORS_HEADERS, {})}
+    if run.answering is not run.model:
+        headers["X-Unilect-Fallback"] = run.answering.name
     if run.ignored:
         headers["X-Unilect-Ignored"] = ignored_header(run.ignored)
     return headers

@@ -26,18 +26,31 @@ from unilect.errors import ConfigError, InvalidRequest
 from unilect.requests import Message, TextPart
 
 
-class Format(Struct, frozen=True, forbid_unknown_fields=True):
+class Format(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    One named format of `formats.toml`.
+    One named format of `formats.toml`: Jinja, or a table of turns that becomes Jinja.
 
     Attributes:
         template: Jinja; it sees `messages` (dicts with `role` and `content`, a text), `add_generation_prompt` and the special tokens.
+        preamble: What every prompt begins with.
+        system, user, assistant, tool: A turn, with `{}` for its text; a tool's result is the user's where `tool` is None.
+        opening: What the answer is written after.
+        default_system: The text of the system where no message has one; empty for none.
+        system_in_user: The system has no turn of its own, and is put before the text of the user's next one.
         stop: Words at which an answer ends, because the next turn would begin there.
         stop_token_ids: The same as token ids, where the words have none that a text could hold.
         aliases: Other names, as older servers gave them.
     """
 
-    template: str
+    template: str | None = None
+    preamble: str = ""
+    system: str = "{}"
+    user: str = "{}"
+    assistant: str = "{}"
+    tool: str | None = None
+    opening: str = ""
+    default_system: str = ""
+    system_in_user: bool = False
     stop: list[str] = []
     stop_token_ids: list[int] = []
     aliases: list[str] = []
@@ -93,17 +106,28 @@ class ChatTemplate:
 
 def find(given: str) -> ChatTemplate:
     """
-    The template of an option: the name of a format, Jinja, or the path of a file that holds some.
+    The template of an option, ready to be used; see `read`.
+
+    Raises:
+        ConfigError: It is none, or no Jinja.
+    """
+    form = read(given)
+    return ChatTemplate(jinja(form), form.stop, form.stop_token_ids)
+
+
+def read(given: str) -> Format:
+    """
+    The format of an option: by its name, as Jinja, or from a file that holds some.
 
     Raises:
         ConfigError: It is none of them.
     """
     if (found := _by_name().get(given)) is not None:
-        return ChatTemplate(found.template, found.stop, found.stop_token_ids)
+        return found
     if "{" in given or "\n" in given:
-        return ChatTemplate(given)
+        return Format(template=given)
     try:
-        return ChatTemplate(Path(given).read_text())
+        return Format(template=Path(given).read_text())
     except (OSError, UnicodeDecodeError) as error:
         near = get_close_matches(given, _by_name(), n=3)
         hint = f" Do you mean {' or '.join(near)}?" if near else ""
@@ -112,9 +136,55 @@ def find(given: str) -> ChatTemplate:
         ) from error
 
 
+def named(name: str) -> ChatTemplate | None:
+    """The template of this name or alias in `formats.toml`; never a file, so that a stranger may have given the name."""
+    form = _by_name().get(name)
+    return ChatTemplate(jinja(form), form.stop, form.stop_token_ids) if form is not None else None
+
+
+def jinja(form: Format) -> str:
+    """
+    A format as Jinja, in what every implementation of Jinja has, llama.cpp's too.
+
+    >>> jinja(Format(user="Q: {}", opening="A:")).splitlines()[-1]
+    '{%- if add_generation_prompt -%}{{- "A:" -}}{%- endif -%}'
+    """
+    if form.template is not None:
+        return form.template
+    held, content = form.system_in_user, "message.content"
+    system, default = (_around(form.system, x) for x in (content, _literal(form.default_system)))
+    lines = [_say(_literal(form.preamble)), '{%- set held = namespace(text="") -%}']
+    if form.default_system:
+        lines += [
+            '{%- if messages[0].role not in ["system", "developer"] -%}',
+            _hold(default) if held else _say(default),
+            "{%- endif -%}",
+        ]
+    lines += [
+        "{%- for message in messages -%}",
+        '{%- if message.role in ["system", "developer"] -%}',
+        _hold(system) if held else _say(system),
+        '{%- elif message.role == "assistant" -%}',
+        _say(_around(form.assistant, content)),
+    ]
+    if form.tool is not None:
+        lines += ['{%- elif message.role in ["tool", "function"] -%}']
+        lines += [_say(_around(form.tool, content))]
+    lines += [
+        "{%- else -%}",
+        _say(_around(form.user, f"held.text ~ {content}")),
+        '{%- set held.text = "" -%}',
+        "{%- endif -%}",
+        "{%- endfor -%}",
+        "{%- if held.text -%}" + _say(_around(form.user, "held.text")) + "{%- endif -%}",
+        "{%- if add_generation_prompt -%}" + _say(_literal(form.opening)) + "{%- endif -%}",
+    ]
+    return "\n".join(lines)
+
+
 def names() -> list[str]:
     """The names of all formats, sorted."""
-    return sorted(_formats())
+    return sorted(forms(), key=str.lower)
 
 
 def flat_text(message: Message) -> str:
@@ -125,15 +195,42 @@ def flat_text(message: Message) -> str:
 
 
 @cache
-def _formats() -> dict[str, Format]:
-    data = files("unilect").joinpath("formats.toml").read_bytes()
-    return msgspec.toml.decode(data, type=dict[str, Format])
+def forms() -> dict[str, Format]:
+    """All named formats."""
+    tables = msgspec.toml.decode(files("unilect").joinpath("formats.toml").read_bytes())
+    return {name: msgspec.convert(_whole(tables, name), Format) for name in tables}
+
+
+def _whole(tables: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    """A format's table, with what the one that it is like has beside."""
+    table = dict(tables[name])
+    if (like := table.pop("like", None)) is None:
+        return table
+    return {**_whole(tables, like), "aliases": []} | table
+
+
+def _around(turn: str, text: str) -> str:
+    """A turn around a text, as an expression of Jinja."""
+    before, _, after = turn.partition("{}")
+    return f"{_literal(before)} ~ {text} ~ {_literal(after)}"
+
+
+def _say(expression: str) -> str:
+    return f"{{{{- {expression} -}}}}"
+
+
+def _hold(expression: str) -> str:
+    return f"{{%- set held.text = held.text ~ {expression} -%}}"
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 @cache
 def _by_name() -> dict[str, Format]:
-    found = dict(_formats())
-    for one in _formats().values():
+    found = dict(forms())
+    for one in forms().values():
         found |= dict.fromkeys(one.aliases, one)
     return found
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
+from unilect.dialects._manners import Manners
 from unilect.dialects.openai_chat import ChatEncoder, decode
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import (
@@ -69,6 +70,16 @@ def choice(delta: dict[str, Any], index: int = 0, finish: str | None = None) -> 
 
 
 TEXT: list[Event] = [TextDelta("a"), TextDelta("b"), Finish("stop"), Usage(3, 2)]
+
+
+def test_a_listener_may_leave_done_out() -> None:
+    """Where a listener has no `[DONE]`, a stream ends with its last chunk."""
+    request = ChatRequest(messages=HI, stream=True)
+    encoder = ChatEncoder(request, "m", manners=Manners(done=False))
+    data = encoder.encode(TEXT) + encoder.end()
+
+    assert b"[DONE]" not in data
+    assert data.endswith(b'"finish_reason":"stop"}]}\n\n')
 
 
 def test_a_stream() -> None:
@@ -284,6 +295,9 @@ extras = st.none() | st.builds(
     st.dictionaries(st.sampled_from(["y1", "y2"]), st.integers(), max_size=1),
     st.dictionaries(st.sampled_from(["z1", "z2"]), texts, max_size=1),
 )
+call_extras = st.none() | st.builds(
+    Extra, call=st.dictionaries(st.sampled_from(["w1", "w2"]), st.integers(), min_size=1)
+)
 logprobs = st.none() | st.lists(
     st.builds(TokenLogprob, texts, st.floats(-9, 0), st.lists(st.integers(0, 255), max_size=3)),
     min_size=1,
@@ -293,21 +307,26 @@ pieces = st.one_of(
     st.builds(TextDelta, st.text(min_size=1, max_size=8), indices, logprobs, extras),
     st.builds(ReasoningDelta, st.text(min_size=1, max_size=8), indices),
     st.builds(RefusalDelta, st.text(min_size=1, max_size=8), indices),
-    st.builds(ToolCallDelta, st.integers(0, 1), texts, index=indices),
+    st.builds(ToolCallDelta, st.integers(0, 1), texts, index=indices, extra=call_extras),
 )
 
 
 @given(batches=st.lists(st.lists(pieces, max_size=5), max_size=5), usage=st.booleans())
 def test_a_stream_folds_to_the_whole(batches: list[list[Any]], usage: bool) -> None:
     """What a client puts together from a stream is what it would have got as a whole answer."""
-    begun: set[tuple[int, int]] = set()
+    begun: dict[int, list[int]] = {}
     for batch in batches:
         for place, event in enumerate(batch):
-            if isinstance(event, ToolCallDelta) and (event.index, event.call) not in begun:
-                begun.add((event.index, event.call))
-                batch[place] = msgspec.structs.replace(event, id=f"c{event.call}", name="f")
+            if isinstance(event, ToolCallDelta):
+                calls = begun.setdefault(event.index, [])
+                first = {} if event.call in calls else {"id": f"c{event.call}", "name": "f"}
+                calls += [event.call] if first else []
+                number = calls.index(event.call)
+                batch[place] = msgspec.structs.replace(event, call=number, **first)
     used = sorted({event.index for batch in batches for event in batch})
-    batches.append([*(Finish("stop", index) for index in used or [0]), Usage(3, 2, 0, 0)])
+    reasons = ["tool_calls" if index in begun else "stop" for index in used or [0]]
+    finishes = [Finish(*pair) for pair in zip(reasons, used or [0], strict=True)]
+    batches.append([*finishes, Usage(3, 2, 0, 0)])
 
     data, events = stream(*batches, usage=usage), list[Event]()
     decoder = ChunkDecoder()
@@ -363,11 +382,11 @@ def test_deep_schemas() -> None:
 
 def test_functions_become_tools() -> None:
     """The older `functions` and `function_call` become `tools` and `tool_choice`, on the wire too."""
-    request, legacy = decode(
-        body(functions=[{"name": "f", "parameters": {}}], function_call={"name": "f"})
-    )
+    asked = decode(body(functions=[{"name": "f", "parameters": {}}], function_call={"name": "f"}))
 
-    assert legacy
+    request = asked.request
+    assert asked.legacy
+    assert isinstance(request, ChatRequest)
     assert ("f", ToolChoice(NamedFunction("f"))) == (
         (request.tools or [])[0].function.name,
         request.tool_choice,
@@ -377,8 +396,8 @@ def test_functions_become_tools() -> None:
 
 def test_tools_are_not_legacy() -> None:
     """A request with `tools`, or with an empty `functions`, is answered with tool calls."""
-    assert not decode(body(tools=[{"type": "function", "function": {"name": "f"}}]))[1]
-    assert not decode(body(functions=[]))[1]
+    assert not decode(body(tools=[{"type": "function", "function": {"name": "f"}}])).legacy
+    assert not decode(body(functions=[])).legacy
 
 
 @pytest.mark.parametrize(
@@ -393,4 +412,4 @@ def test_tools_are_not_legacy() -> None:
 )
 def test_fields_that_agree(fields: dict[str, Any]) -> None:
     """Fields that make sense together are taken."""
-    assert isinstance(decode(body(**fields))[0], ChatRequest)
+    assert isinstance(decode(body(**fields)).request, ChatRequest)

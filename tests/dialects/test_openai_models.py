@@ -13,7 +13,6 @@ def model(name: str = "m") -> Model:
     return Model(
         name,
         OpenAIUpstream(HttpServer("http://127.0.0.1:1"), "theirs"),
-        source="http://127.0.0.1:1",
         aliases=["gpt-4o"],
         defaults={"temperature": 0.5},
         created=7,
@@ -29,7 +28,22 @@ def test_card() -> None:
         "owned_by": "unilect",
         "root": "m",
         "parent": None,
-        "permission": [],
+        "permission": [
+            {
+                "id": "modelperm-62c66a7a5dd70c31466180",
+                "object": "model_permission",
+                "created": 7,
+                "allow_create_engine": False,
+                "allow_sampling": True,
+                "allow_logprobs": True,
+                "allow_search_indices": True,
+                "allow_view": True,
+                "allow_fine_tuning": False,
+                "organization": "*",
+                "group": None,
+                "is_blocking": False,
+            }
+        ],
     }
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from unilect import templates
 from unilect.config import ModelConfig
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf import GgufEngine
@@ -118,6 +119,36 @@ def test_wrong_settings(settings: dict[str, object], expected: str) -> None:
     """A wrong setting is told before anything is started."""
     with pytest.raises(ConfigError, match=expected):
         engine(**settings)
+
+
+@pytest.mark.parametrize("name", ["oai-like-2023", "gemma", "one_shot", "chatglm", "glm-4"])
+async def test_a_named_format_in_llama_cpp(name: str) -> None:
+    """llama.cpp makes of a named format the same prompt as we do."""
+    talk = [Message("system", "S."), Message("user", "U1"), Message("assistant", "A1"), Message("user", "U2")]  # fmt: skip
+    model = engine(chat_template=name)
+    try:
+        prompt = templates.find(name).render(talk)
+        expected = await model.count_tokens(CompletionRequest(prompt=prompt))
+        assert expected == await model.count_tokens(ChatRequest(messages=talk))
+    finally:
+        await model.aclose()
+
+
+async def test_a_named_format_brings_its_stop_words() -> None:
+    """An answer ends where the format's next turn would begin, as well as at the request's own words."""
+    model, question = engine(), "What is the capital of France?"
+    try:
+        whole = (await answer(model, question)).choices[0].text or ""
+        model._stop = [whole.split()[2]]
+        texts = [
+            (await answer(model, question, stop=stop)).choices[0].text
+            for stop in (None, whole.split()[1])
+        ]
+    finally:
+        await model.aclose()
+
+    first, second, third, _ = whole.split(maxsplit=3)
+    assert [f"{first} {second} ", f"{first} "] == texts, third
 
 
 def test_folder_and_missing_file(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from unilect.engines._gguf_request import (
     chat_body,
     compact,
     completion_body,
+    conversation,
     messages,
     template_body,
     tools,
@@ -261,3 +262,15 @@ def test_every_body_is_json() -> None:
 def test_tool_parameters_are_parameters() -> None:
     """What a model without tools refuses is in the table."""
     assert set(TOOL_PARAMETERS) <= set(PARAMETERS)
+
+
+def test_next_turn_begins_like_the_last() -> None:
+    """What is read of a conversation is the beginning of what is read of its next turn; tools stand before it."""
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]
+    first = conversation(chat(messages=turns, tools=[TOOL]))
+    other = conversation(chat(messages=turns))
+
+    assert conversation(chat(messages=[*turns, turns[0]], tools=[TOOL])).startswith(first[:-2])
+    assert other[:8] != first[:8]
+    assert b'"Once"' == conversation(CompletionRequest(prompt="Once"))
+    assert b"[1,2,3]" == conversation(CompletionRequest(prompt=[1, 2, 3]))

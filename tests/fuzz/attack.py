@@ -108,13 +108,16 @@ def assert_sound(reply: Reply, request: Request) -> None:
     elif reply.headers["Content-Type"].startswith("text/event-stream"):
         _assert_sound_stream(reply, request)
     else:
-        assert isinstance(json.loads(reply.body), dict), (request, reply)
+        assert isinstance(json.loads(reply.body), dict | list), (request, reply)
 
 
 def _assert_sound_stream(reply: Reply, request: Request) -> None:
-    """A stream ends with [DONE], or with one error that is the client's fault."""
+    """A stream ends with [DONE], a native one with `stop`; or with one error that is the client's fault."""
     frames = [frame for frame in reply.body.decode().split("\n\n") if frame]
     if frames[-1] == "data: [DONE]":
         return
-    error = json.loads(frames[-1].removeprefix("data: "))["error"]
+    last = json.loads(frames[-1].removeprefix("data: "))
+    if last.get("stop") is True:
+        return
+    error = last["error"]
     assert error["type"] == "invalid_request_error", (request, reply)

@@ -54,6 +54,17 @@ SAMPLING: dict[str, Any] = {
     "user": "someone",
     "metadata": {"a": "b"},
 }
+NATIVE: dict[str, Any] = {
+    "temperature": 0.5,
+    "top_k": 40,
+    "mirostat": 0,
+    "stop": ["x"],
+    "cache_prompt": True,
+    "id_slot": -1,
+    "n_keep": 0,
+    "grammar": "",
+    "image_data": [],
+}
 VALID: list[tuple[str, dict[str, Any]]] = [
     (
         "/v1/chat/completions",
@@ -121,6 +132,20 @@ VALID: list[tuple[str, dict[str, Any]]] = [
         "/v1/embeddings",
         {"model": "demo", "input": ["a", "b"], "encoding_format": "float", "dimensions": 4},
     ),
+    (
+        "/",
+        {"prompt": "Hi", "history": [["a", "b"]], "max_length": 2, "top_p": 0.7, "temperature": 1},
+    ),
+    (
+        "/completion",
+        NATIVE
+        | {"prompt": "Once", "n_predict": 2, "n_probs": 2, "logit_bias": [[5, 1.5], [6, False]]},
+    ),
+    ("/completion", NATIVE | {"prompt": ["Once", 5, "day"], "n_predict": 2, "stream": True}),
+    ("/infill", {"input_prefix": "a", "input_suffix": "b"}),
+    ("/tokenize", {"content": "Hello", "add_special": False, "with_pieces": False}),
+    ("/detokenize", {"tokens": [5, 6]}),
+    ("/embedding", {"content": ["a", "b"]}),
 ]
 #: Values at the edges of what JSON can say.
 JSON = [

@@ -104,7 +104,12 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("a model with control signs", CHAT, '{%s, "model": "a\\r\\nb\\u001b[31m\\u0000"}' % HI, 404, "model"),  # noqa: UP031
     ("an empty model", CHAT, '{%s, "model": ""}' % HI, 404, "model"),  # noqa: UP031
     # messages
-    ("messages as a text", CHAT, '{"messages": "Hi"}', 400, "messages"),
+    ("messages as a text", CHAT, '{"messages": "Hi", "max_tokens": 2}', 200, None),
+    ("messages as a number", CHAT, '{"messages": 1}', 400, "messages"),
+    ("messages as a text beside a bomb", CHAT, '{"messages": "Hi", "x": %s}' % ("[" * 100_000), 400, "*"),
+    ("a number for a message", CHAT, '{"messages": [{"role": "user", "message": 1}]}', 400, "*"),
+    ("more beams than there may be", CHAT, '{%s, "num_beams": 1000000}' % HI, 400, "num_beams"),  # noqa: UP031
+    ("an older length below all", CHAT, '{%s, "n_predict": -3}' % HI, 400, "n_predict"),  # noqa: UP031
     ("messages of null", CHAT, '{"messages": [null]}', 400, "*"),
     ("no messages", CHAT, '{"messages": []}', 400, "messages"),
     ("2,049 messages", CHAT, '{"messages": [%s]}' % ",".join(['{"role": "user", "content": ""}'] * 2049), 400, "messages"),  # noqa: UP031
@@ -387,7 +392,7 @@ def test_wrong_keys(target: Server, header: str) -> None:
 def test_log(target: Server, attacker: Attacker) -> None:
     """No prompt and no key is in the log, whatever was wrong with the request."""
     canary = "a-canary-in-a-prompt"
-    wrong = f'{{"messages": "{canary}", "{canary}": 1}}'
+    wrong = f'{{"messages": ["{canary}"], "{canary}": 1}}'
     attacker.send([Request(CHAT, message(f'"{canary}"').encode()), Request(CHAT, wrong.encode())])
     conversed(target, f"{POST}X-{canary}\x00: 1\r\n\r\n{canary}")
     log = target.log.read_text()

@@ -13,8 +13,13 @@ from serving import KEY, Server
 
 EXAMPLES = max(10, int(os.environ.get("UNILECT_FUZZ", "200")) // 10)  # of each operation and mode
 # nothing can be wrong with a request of these
-BODILESS = ["healthz", "readyz", "metrics", "list_models"]
+BODILESS = ["healthz", "readyz", "metrics", "list_models", "native_props", "native_health"]
 OPERATIONS = ["retrieve_model", "create_chat_completion", "create_completion", "create_embedding"]
+OPERATIONS += ["create_raw_chat_completion", "check_tokens", "create_engine_embedding"]
+OPERATIONS += ["create_langchain_answer"]
+OPERATIONS += [
+    f"native_{name}" for name in ("completion", "infill", "tokenize", "detokenize", "embedding")
+]
 ATTACKS = [(name, "positive") for name in BODILESS + OPERATIONS]
 ATTACKS += [(name, "negative") for name in OPERATIONS]
 HEADERS = {"Authorization": f"Bearer {KEY}"}
@@ -55,12 +60,12 @@ def test_operation(target: Server, api: Any, name: str, mode: str) -> None:
     def attack(data: st.DataObject) -> None:
         case = data.draw(strategy)
         if mode == "positive" and isinstance(case.body, dict):
-            case.body |= {"max_tokens": 2}
+            case.body |= {"max_tokens": 2, "n_predict": 2}
         answer = case.call(base_url=target.root, headers=HEADERS, timeout=10)
         body = answer.request.body or b""
         request = Request(str(answer.request.path_url), body if isinstance(body, bytes) else b"")
         headers = {name.title(): values[0] for name, values in answer.headers.items()}
-        if answer.status_code >= 400 or name.startswith("create_"):
+        if answer.status_code >= 400 or name.startswith(("create_", "native_")):
             assert_sound(Reply(answer.status_code, headers, answer.content), request)
         assert answer.status_code < 500
 

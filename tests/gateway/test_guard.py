@@ -11,6 +11,7 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout, web
 
 from unilect.config import Config
+from unilect.dialects._manners import manners_of
 from unilect.errors import InvalidRequest, RateLimited, UnilectError
 from unilect.gateway import guard as guard_module
 from unilect.gateway.guard import Guard
@@ -51,7 +52,7 @@ class Served:
 async def served(handler: Handler = hello, **config: Any) -> AsyncIterator[Served]:
     """A server with a guard on a free port; `/free` needs no key, `/x` does."""
     settings = Config(**{"api_keys": ["sk-test"]} | config)
-    guard = Guard(settings, public={"/free"})
+    guard = Guard(settings, {"/free"}, manners_of(settings))
     app = web.Application(middlewares=[guard.handle], client_max_size=settings.max_body_bytes)
     for path in ("/x", "/free", "/x/{name}"):
         app.router.add_route("GET", path, handler)
@@ -75,6 +76,15 @@ async def test_a_key() -> None:
         assert await server.code() == (401, "invalid_api_key")
         assert await server.code(headers={"Authorization": "Bearer x"}) == (401, "invalid_api_key")
         assert await server.code(headers=BEARER) == (200, None)
+
+
+async def test_a_wrong_key_of_llama_cpp() -> None:
+    """In llama.cpp's dialect a wrong key is 403, a missing one 401, and any word may stand before it."""
+    async with served(dialect="llamacpp") as server:
+        assert await server.code() == (401, "invalid_api_key")
+        assert await server.code(headers={"Authorization": "Bearer x"}) == (403, "invalid_api_key")
+        assert await server.code(headers={"Authorization": "sk-test"}) == (401, "invalid_api_key")
+        assert await server.code(headers={"Authorization": "Foo sk-test"}) == (200, None)
 
 
 async def test_a_public_route() -> None:
@@ -182,6 +192,22 @@ async def test_preflight() -> None:
         status, headers, _ = await server.ask("OPTIONS", headers={"Origin": "https://evil"})
         assert (403, False) == (status, "Access-Control-Allow-Origin" in headers)
         assert await server.code("OPTIONS") == (401, "invalid_api_key")
+
+
+async def test_what_a_page_may_send() -> None:
+    """Methods, headers and credentials of pages are those of the configuration."""
+    page = {"Origin": "https://my.page"}
+    config = {"allowed_origins": ["https://my.page"]}
+    more = {"allow_credentials": True, "allowed_headers": ["X-Team"], "allowed_methods": ["POST"]}
+    async with served(**config) as plain, served(**config | more) as own:
+        _, before, _ = await plain.ask("OPTIONS", headers=page)
+        _, after, _ = await own.ask("OPTIONS", headers=page)
+
+    assert "Access-Control-Allow-Credentials" not in before
+    assert "GET, POST, OPTIONS" == before["Access-Control-Allow-Methods"]
+    assert "true" == after["Access-Control-Allow-Credentials"]
+    assert "POST" == after["Access-Control-Allow-Methods"]
+    assert f"{before['Access-Control-Allow-Headers']}, X-Team" == after["Access-Control-Allow-Headers"]  # fmt: skip
 
 
 async def test_errors_are_readable_across_origins() -> None:

@@ -30,6 +30,19 @@ def test_known(headers: dict[str, str]) -> None:
     assert KEYS.caller(headers) == KEYS.caller({"Authorization": "Bearer sk-first-key"})
 
 
+def test_any_word_before_a_key() -> None:
+    """Where any word may stand before the key, it is found after each, and after none it is not."""
+    keys = Keys(["sk-first-key"], any_scheme=True)
+
+    assert keys.caller({"Authorization": "Foo sk-first-key"}).startswith("key-")
+    with pytest.raises(AuthenticationError) as raised:
+        keys.caller({"Authorization": "sk-first-key"})
+    assert not raised.value.wrong
+    with pytest.raises(AuthenticationError) as raised:
+        keys.caller({"Authorization": "Foo other"})
+    assert raised.value.wrong
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -89,7 +89,7 @@ async def site(config: Config) -> AsyncIterator[Site]:
     listener = Listener(config, registry)
     try:
         await registry.start(list(registry.models))
-        url = await listener.listen()
+        url = (await listener.listen())[0]
         async with aiohttp.ClientSession() as client:
             yield Site(url, registry, client)
     finally:

@@ -105,7 +105,6 @@ def test_running_answer_is_finished_after_sigterm() -> None:
         (["gguf://nonsense"], "nonsense"),
         (["ftp://host/x"], "scheme"),
         (["localhost:8080"], "write http://localhost:8080"),
-        (["a=demo:", "a=demo:"], "named `a`"),
         (["--config", "missing.toml"], "missing.toml"),
     ],
 )

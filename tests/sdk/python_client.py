@@ -766,7 +766,7 @@ def error_messages(client: Client) -> None:
     """Messages that are missing, empty or wrong are BadRequestError, which names them."""
     wrong: list[Any] = [
         [],
-        "Hello",
+        5,
         [{"role": "king", "content": "a"}],
         [{"role": "user"}],
         [{"role": "user", "content": [{"type": "smell"}]}],

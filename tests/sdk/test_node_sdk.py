@@ -4,10 +4,10 @@ import re
 import shutil
 from pathlib import Path
 
-import environments
 import pytest
 from results import KNOWLEDGE, Results, assert_passed, run
 
+import environments
 from serving import Server
 
 SCRIPT = Path(__file__).parent / "node_client.mjs"

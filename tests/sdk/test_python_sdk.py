@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import environments
 import pytest
 import python_client
 from results import KNOWLEDGE, Results, assert_passed, run
 
+import environments
 from serving import Server
 
 SCRIPT = Path(python_client.__file__)
@@ -16,7 +16,7 @@ CHECKS = [name for name in python_client.CHECKS if KNOWLEDGE or name not in pyth
 @pytest.fixture(scope="module", params=["3", "2", "1"])
 def results(request: pytest.FixtureRequest, server: Server) -> Results:
     """What one version of the client says."""
-    python = environments.python(request.param)
+    python = environments.openai_python(request.param)
     found = run([str(python), "-W", "error", str(SCRIPT)], server)
     assert found["version"][1].startswith(f"{request.param}."), found["version"]
     return found

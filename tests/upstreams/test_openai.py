@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from appserver import chunks, serving
 from scripted import (
     DONE,
     HELLO,
@@ -32,13 +33,17 @@ from unilect.errors import (
     InvalidRequest,
     RateLimited,
     UnilectError,
+    UnsupportedOperation,
 )
 from unilect.events import Answer, Event, Extra, Finish, TextDelta, Usage, fold
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Message
 from unilect.sources import Place
+from unilect.upstreams import openai
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams.openai import OpenAIUpstream, backend, decode_embeddings
 
+WITHIN_S = 0.1
+TRIES = 3  # a busy machine delays some
 CHAT = ChatRequest(messages=[Message("user", "Hi")], stream=True)
 BEGUN = frames(delta(role="assistant", content=""), delta(content="Hel"))
 WHOLE = [TextDelta("Hel"), TextDelta("lo"), Finish("stop"), Usage(3, 2)]
@@ -140,6 +145,24 @@ async def test_unknown_fields_of_a_request() -> None:
         assert b'"%s":%s' % (name.encode(), bytes(wire[name])) in body
 
 
+async def test_unknown_fields_of_tool_calls_go_both_ways() -> None:
+    """What a server adds to a tool call comes out to the client, and goes back as the client sends it with the history."""
+    signed = {"extra_content": {"google": {"thought_signature": "x=="}}}
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}} | signed
+    body = frames(delta(tool_calls=[{"index": 0} | call]), delta(finish="tool_calls"), DONE)
+    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    async with scripted(says(stream_of(body))) as server:
+        async with serving(OpenAIUpstream(HttpServer(server.url), "m")) as app:
+            whole = await (await app.chat(stream=False)).json()
+            streamed = await chunks(await app.chat())
+            await (await app.chat(messages=messages, stream=False)).read()
+
+    assert [call] == whole["choices"][0]["message"]["tool_calls"]
+    (told,) = [d for c in streamed[:-1] for d in c["choices"][0]["delta"].get("tool_calls", ())]
+    assert {"index": 0} | call == told
+    assert messages == server.requests[-1].json()["messages"]
+
+
 async def test_unknown_fields_of_an_answer() -> None:
     """Unknown fields of an answer arrive at their level: chunk, choice, delta."""
     chunk = {
@@ -179,6 +202,64 @@ async def test_a_server_that_does_not_close() -> None:
     assert fold([WHOLE]) == fold([actual])
 
 
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize(
+    "data",
+    [
+        stream_of(HELLO.removesuffix(frames(DONE))),
+        stream_of(HELLO),
+        chunked([HELLO.removesuffix(frames(DONE))])[:-5],
+        chunked([HELLO])[:-5],
+    ],
+)
+async def test_a_connection_that_stays_open_after_the_answer(
+    data: bytes, reuse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that is finished is not held up by a server that keeps the connection open without an end, or without `[DONE]`."""
+    monkeypatch.setattr(openai, "END_TIMEOUT_S", 0.02)
+    async with scripted(says(data, "keep")) as server, asyncio.timeout(5):
+        upstream = OpenAIUpstream(HttpServer(server.url, reuse_connections=reuse), "m")
+        assert await events_of(upstream) == WHOLE
+        await server.gone.acquire()  # and the connection is not used again
+
+
+async def test_a_choice_that_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that makes its choices one after the other is waited for between them as ever."""
+    monkeypatch.setattr(openai, "END_TIMEOUT_S", 0.0)
+    late = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(stream_of(frames(delta(0, content="a"), delta(0, finish="stop"))))
+        await late.wait()
+        await exchange.send(frames(delta(1, content="b"), delta(1, finish="stop"), DONE))
+
+    async with scripted(script) as server, asyncio.timeout(5):
+        upstream = OpenAIUpstream(HttpServer(server.url), "m")
+        async with aclosing(upstream.generate(msgspec.structs.replace(CHAT, n=2))) as batches:
+            events = await anext(batches)
+            late.set()
+            events += [event async for batch in batches for event in batch]
+
+    assert ["a", "b"] == [choice.text for choice in fold([events]).choices]
+
+
+async def test_a_body_without_a_length() -> None:
+    """A whole answer without a length ends with its JSON where the server keeps the connection open."""
+    body = b'{"data":[{"embedding":[1.0]}, {"index":1,"embedding":[2.0]}]}'
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+
+    async def script(exchange: Exchange) -> None:
+        for piece in (head + body[:28], body[28:-1], body[-1:]):
+            await exchange.send(piece)
+            await asyncio.sleep(0)
+
+    async with scripted(script) as server, asyncio.timeout(5):
+        upstream = OpenAIUpstream(HttpServer(server.url), "m")
+        actual = await upstream.embed(EmbeddingRequest(input=["a", "b"]))
+
+    assert [[1.0], [2.0]] == actual.vectors
+
+
 @pytest.mark.parametrize(
     ("name", "stream", "end"),
     [
@@ -196,6 +277,9 @@ async def test_a_server_that_does_not_close() -> None:
         ("error frame", stream_of(BEGUN + b'error: {"code":500,"message":"no"}\n\n'), "close"),
         ("event: error", stream_of(BEGUN + b'event: error\ndata: {"message":"no"}\n\n'), "close"),
         ("error, then DONE", stream_of(BEGUN + frames({"error": {"message": "no"}}, DONE)), "close"),
+        ("error beside choices", stream_of(BEGUN + frames(delta(finish="error") | {"error": {"message": "no"}})), "close"),
+        ("finish: error", stream_of(BEGUN + frames(delta(finish="error"), DONE)), "close"),
+        ("event: error, text", stream_of(BEGUN + b"event: error\ndata: no\n\n"), "close"),
         ("FastChat", stream_of(BEGUN + frames({"text": "no", "error_code": 50002})), "close"),
         ("giant line", stream_of(BEGUN + b"data: " + b"x" * 2**21), "close"),
         ("bomb", stream_of(BEGUN + b"data: " + b"[" * 500_000 + b"\n\n"), "close"),
@@ -218,6 +302,13 @@ async def test_streams_that_break(name: str, stream: bytes, end: str) -> None:
     [
         ("HTML", answer(b"<html>", kind="text/html"), BackendError),
         ("JSON error at 200", answer(b'{"error":{"message":"no"}}'), BackendError),
+        ("refusal at 200", answer(b'{"error":{"message":"no","code":400}}'), InvalidRequest),
+        ("limit at 200", answer(b'{"error":{"message":"no","code":"429"}}'), RateLimited),
+        ("text error at 200", answer(b'{"error":"no"}'), BackendError),
+        ("FastChat at 200", answer(b'{"object":"error","message":"no","code":40301}'), InvalidRequest),
+        ("FastChat's fault at 400", answer(b'{"object":"error","message":"no","code":50002}', "400 Bad"), BackendError),
+        ("FastChat's context at 400", answer(b'{"object":"error","message":"no","code":40303}', "400 Bad"), ContextLengthExceeded),
+        ("llama-server's 501", answer(b'{"error":{"message":"no","code":501}}', "501 No"), UnsupportedOperation),
         ("whole answer", answer(b'{"choices":[]}'), BackendError),
         ("empty stream", stream_of(b""), BackendError),
         ("nothing", b"", BackendError),
@@ -512,3 +603,143 @@ async def test_backend(scheme: str, settings: dict[str, Any], expected: bytes) -
         assert await events_of(upstream) == WHOLE
 
     assert expected in server.requests[0].head.split(b"\r\n")
+
+
+# Whole answers
+
+BODY = {
+    "choices": [{"index": 0, "message": {"content": "Hello"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+}
+WANTS_WHOLE = msgspec.structs.replace(CHAT, stream=None)
+
+
+async def either(exchange: Exchange) -> None:
+    """Answers as a server does: streams where one is asked for."""
+    asked = exchange.json()
+    whole = answer(msgspec.json.encode(BODY))
+    await exchange.send(chunked([HELLO]) if asked["stream"] else whole)
+
+
+async def test_a_whole_answer_can_be_asked_for() -> None:
+    """With `whole_answers = "whole"` whole answers are asked for as they are, streams as streams, and both say the same."""
+    async with scripted(either) as server:
+        upstream = OpenAIUpstream(HttpServer(server.url), "m", whole_answers="whole")
+        whole, streamed = await events_of(upstream, WANTS_WHOLE), await events_of(upstream)
+
+    assert fold([whole]) == fold([streamed])
+    assert {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "stream": False,
+    } == server.requests[0].json()
+    assert server.requests[1].json()["stream"] is True
+
+
+def lists(*owners: Any) -> bytes:
+    """A list of models of these owners."""
+    data = [{"id": "m", "object": "model", "owned_by": owner} for owner in owners]
+    return answer(msgspec.json.encode({"object": "list", "data": data}))
+
+
+@pytest.mark.parametrize(
+    ("configured", "models", "streams"),
+    [
+        ("auto", lists("vllm"), False),
+        ("auto", lists("unilect", "unilect"), False),
+        ("auto", lists("library"), True),
+        ("auto", lists("vllm", "me"), True),
+        ("auto", lists(None), True),
+        ("auto", lists([1]), True),
+        ("auto", lists(), True),
+        ("auto", answer(b"", "404 Not Found"), True),
+        ("auto", answer(b"<html>"), True),
+        ("stream", lists("vllm"), True),
+        ("whole", lists("library"), False),
+    ],
+)
+async def test_how_whole_answers_are_asked_for(
+    configured: Any, models: bytes, streams: bool
+) -> None:
+    """A server is asked for whole answers where the operator says so, or where it is one that stops when its client leaves."""
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.head.startswith(b"GET"):
+            await exchange.send(models)
+        else:
+            await either(exchange)
+        exchange.close()
+
+    async with scripted(script) as server:
+        config = ModelConfig(source="x", model="m", whole_answers=configured)
+        location = server.url.removeprefix("http:")
+        upstream = backend(Place("x", "http", location, config, 1, lambda *_: None))
+        for _ in range(2):
+            await upstream.start()
+        await events_of(upstream, WANTS_WHOLE)
+
+    assert streams == server.requests[-1].json()["stream"]
+    asked = [exchange.head.split()[0] for exchange in server.requests]
+    assert (b"POST", 1) == (asked[-1], asked.count(b"POST"))
+
+
+async def test_a_server_that_is_not_there_yet_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the list of models cannot be had, streams are asked for, and the list is asked for once more later."""
+    monkeypatch.setattr(openai, "LEARN_AGAIN_S", 0.0)
+    listed = iter([answer(b"", "503 Busy"), lists("vllm")])
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.head.startswith(b"GET"):
+            await exchange.send(next(listed))
+        else:
+            await either(exchange)
+        exchange.close()
+
+    asked = []
+    async with scripted(script) as server:
+        http = HttpServer(server.url)
+        upstream = OpenAIUpstream(http, "m", root=http, whole_answers=None)
+        for _ in range(2):
+            await upstream.start()
+            await events_of(upstream, WANTS_WHOLE)
+            asked.append(server.requests[-1].json()["stream"])
+
+    assert [True, False] == asked
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [(b"<html>", "text/html"), (b'{"error": "x"}', "application/json"), (b"", "")],
+)
+async def test_a_whole_answer_that_is_none(body: bytes, kind: str) -> None:
+    """A 200 that is a page, an error or nothing is the backend's error."""
+    async with scripted(says(answer(body, kind=kind))) as server:
+        upstream = OpenAIUpstream(HttpServer(server.url), "m", whole_answers="whole")
+        with pytest.raises(BackendError):
+            await events_of(upstream, WANTS_WHOLE)
+
+
+@pytest.mark.parametrize("begun", [b"", answer(b'{"choices": []}')[:-5]])
+async def test_leaving_a_whole_answer_closes_its_connection(begun: bytes) -> None:
+    """Whoever leaves while a whole answer is made ends its connection at once, so that the server can stop."""
+    asked = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(begun)
+        asked.set()
+        await exchange.client_gone()
+
+    times = []
+    async with scripted(script) as server:
+        upstream = OpenAIUpstream(HttpServer(server.url), "m", whole_answers="whole")
+        async with serving(upstream) as app:
+            for _ in range(TRIES):
+                asked.clear()
+                task = asyncio.create_task(app.chat(stream=False).__aenter__())
+                await asked.wait()
+                task.cancel()
+                times.append(await server.until_gone())
+
+    assert min(times) < WITHIN_S

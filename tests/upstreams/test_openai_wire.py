@@ -8,8 +8,10 @@ import pytest
 from scripted import delta
 from unilect.errors import (
     BackendError,
+    BackendUnavailable,
     ContextLengthExceeded,
     InvalidRequest,
+    RateLimited,
     UnilectError,
 )
 from unilect.events import (
@@ -34,6 +36,13 @@ def decode(*chunks: Any, joined: bool = False, done: bool = True) -> list[Event]
     datas = [item if isinstance(item, bytes) else msgspec.json.encode(item) for item in chunks]
     seen = decoder.decode(datas + [b"[DONE]"] * done, events)
     return events + decoder.end(seen)
+
+
+def decode_into(events: list[Event], *chunks: Any) -> None:
+    """Append the events of chunks that come in one read each."""
+    decoder = ChunkDecoder()
+    for chunk in chunks:
+        decoder.decode([msgspec.json.encode(chunk)], events)
 
 
 def text(piece: str, **choice: Any) -> dict[str, Any]:
@@ -129,11 +138,14 @@ def test_choices_of_one_chunk() -> None:
         ("length", "length"),
         ("tool_calls", "tool_calls"),
         ("content_filter", "content_filter"),
-        ("function_call", "function_call"),
+        ("function_call", "tool_calls"),
         ("eos", "stop"),
+        ("end_turn", "stop"),
         ("max_tokens", "length"),
+        ("MAX_TOKENS", "length"),
+        ("model_length", "length"),
         ("tool_call", "tool_calls"),
-        ("abort", "stop"),
+        ("sensitive", "content_filter"),
     ],
 )
 def test_finish_reasons(theirs: str, ours: Any) -> None:
@@ -141,10 +153,28 @@ def test_finish_reasons(theirs: str, ours: Any) -> None:
     assert [TextDelta("a"), Finish(ours), NONE] == decode(delta(content="a"), delta(finish=theirs))
 
 
-def test_a_second_finish_is_not_told() -> None:
-    """A server that tells the finish twice finishes once."""
+@pytest.mark.parametrize("reason", ["error", "abort", "network_error", "ERROR"])
+def test_finish_reasons_of_broken_answers(reason: str) -> None:
+    """A finish reason that says that the server gave up is an error, and no finish."""
+    events: list[Event] = []
+    with pytest.raises(BackendError):
+        decode_into(events, delta(content="a"), delta(finish=reason))
+
+    assert [TextDelta("a")] == events
+
+
+@pytest.mark.parametrize("reasons", [("length", "stop"), ("stop", "length"), ("length", "length")])
+def test_a_second_finish_is_not_told(reasons: tuple[str, str]) -> None:
+    """A server that tells the finish twice finishes once, with the reason that says more than `stop`."""
     assert [TextDelta("a"), Finish("length"), NONE] == decode(
-        delta(content="a"), delta(finish="length"), delta(finish="stop")
+        delta(content="a"), *(delta(finish=reason) for reason in reasons)
+    )
+
+
+def test_a_finish_with_every_chunk() -> None:
+    """A server that says `stop` with every chunk has finished with the last of them only."""
+    assert [TextDelta("a"), TextDelta("b"), Finish("stop"), NONE] == decode(
+        delta(content="a", finish="stop"), delta(content="b", finish="stop")
     )
 
 
@@ -209,7 +239,7 @@ def test_the_older_function_call() -> None:
     assert [
         ToolCallDelta(0, "", "call_0", "f"),
         ToolCallDelta(0, "{}"),
-        Finish("function_call"),
+        Finish("tool_calls"),
         NONE,
     ] == decode(*chunks)
 
@@ -223,7 +253,8 @@ def test_usage() -> None:
         "completion_tokens_details": {"reasoning_tokens": 3},
     }
 
-    assert [TextDelta("a"), Finish("stop"), Usage(9, 4, 8, 3)] == decode(
+    counters = {"prompt_tokens_details": {"audio_tokens": 0}}
+    assert [TextDelta("a"), Finish("stop"), Usage(9, 4, 8, 3, counters=counters)] == decode(
         delta(content="a"), END, {"choices": [], "usage": usage}
     )
 
@@ -363,7 +394,6 @@ def test_a_lone_surrogate_in_an_unknown_field() -> None:
         b"1",
         b'"text"',
         b"[]",
-        b"null",
         b'{"choices":1}',
         b'{"choices":[1]}',
         b'{"choices":[{"index":0,"delta":7}]}',
@@ -386,7 +416,7 @@ def test_no_chunk(frame: bytes) -> None:
 def test_an_empty_chunk() -> None:
     """A chunk without choices or anything else says nothing."""
     assert [TextDelta("a"), Finish("stop"), NONE] == decode(
-        {}, delta(content="a"), {"object": "x"}, END
+        {}, delta(content="a"), {"object": "x"}, b"null", END
     )
 
 
@@ -403,6 +433,26 @@ def test_an_empty_chunk() -> None:
         ({"error": {"message": "no", "code": 400}}, InvalidRequest),
         ({"error": {"message": "no", "code": "400"}}, InvalidRequest),
         ({"error": {"message": "no", "code": 422}}, InvalidRequest),
+        ({"error": {"message": "no", "code": 429}}, RateLimited),
+        ({"error": {"message": "no", "code": "429"}}, RateLimited),
+        ({"error": {"message": "no", "code": 503}}, BackendUnavailable),
+        ({"error": {"type": "overloaded_error", "message": "no"}}, BackendUnavailable),
+        ({"type": "error", "error": {"type": "x", "message": "no"}}, BackendError),
+        ({"error": ["no"]}, BackendError),
+        ({"error": True}, BackendError),
+        ({"detail": "no"}, BackendError),
+        ({"object": "error", "message": "no", "code": 40301}, InvalidRequest),
+        ({"object": "error", "message": "no", "code": 42901}, RateLimited),
+        ({"text": "no", "error_code": 50002, "choices": None, "error": "x"}, BackendError),
+        (
+            delta(content="", finish="error") | {"error": {"code": "x", "message": "no"}},
+            BackendError,
+        ),
+        ({"error": {"message": "no", "code": "context_length_exceeded"}}, ContextLengthExceeded),
+        (
+            {"error": {"message": "This model's maximum context length is 8 tokens"}},
+            ContextLengthExceeded,
+        ),
         ({"error": {"message": "no", "type": "invalid_request_error"}}, InvalidRequest),
         (
             {"error": {"message": "x", "type": "exceed_context_size_error", "n_ctx": 8}},
@@ -438,6 +488,13 @@ def test_cut(chunks: list[Any], done: bool) -> None:
 def test_a_missing_done() -> None:
     """An answer that said why it finished is whole without `[DONE]`."""
     assert [TextDelta("a"), Finish("stop"), NONE] == decode(delta(content="a"), END, done=False)
+
+
+@pytest.mark.parametrize("chunks", [[], [{"choices": []}], [{"id": "x", "model": "m"}]])
+def test_an_end_without_a_beginning(chunks: list[Any]) -> None:
+    """`[DONE]` without a choice before it is no answer, and is an error."""
+    with pytest.raises(BackendError):
+        decode(*chunks, done=True)
 
 
 def test_a_missing_finish() -> None:

@@ -6,8 +6,11 @@ entry point in the group `unilect.dialects`.
 """
 
 DIALECTS = {
+    "chatglm": "unilect.dialects.chatglm",
     "openai_chat": "unilect.dialects.openai_chat",
     "openai_completions": "unilect.dialects.openai_completions",
     "openai_embeddings": "unilect.dialects.openai_embeddings",
     "openai_models": "unilect.dialects.openai_models",
+    "fastchat": "unilect.dialects.fastchat",
+    "llamacpp": "unilect.dialects.llamacpp",
 }

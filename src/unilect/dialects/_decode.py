@@ -14,13 +14,14 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from unilect.errors import InvalidRequest
+from unilect.errors import InvalidRequest, WrongType
 from unilect.requests import Prompt, Request, nested
 
 RequestT = TypeVar("RequestT", bound=Request)
 _WIRE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _AT = re.compile(r"^(.*?)(?: - at `(.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.+?)`")
+_OF_TYPE = re.compile(r", got `\w+`$")  # the type is wrong; else the value
 MAX_DEPTH = 32  # of a JSON schema or any other free-form part; deeper ones are bombs
 
 
@@ -49,7 +50,7 @@ class BodyDecoder(Generic[RequestT]):
         except msgspec.ValidationError as error:
             raise wrong_field(str(error)) from error
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise InvalidRequest(
+            raise WrongType(
                 f"The request's body is not valid JSON ({str(error)[:100]}). Send one JSON object.",
             ) from error
         return msgspec.structs.replace(request, wire=wire)
@@ -84,10 +85,11 @@ def wrong_field(message: str) -> InvalidRequest:
     param = path.removeprefix("$").removeprefix(".") if path else ""
     if missing := _MISSING.match(what):
         param = f"{param}.{missing.group(1)}" if param else missing.group(1)
-        return InvalidRequest(f"`{param}` is missing; it is required.", param=param)
+        return WrongType(f"`{param}` is missing; it is required.", param=param)
     if not param:
-        return InvalidRequest(f"The request's body: {_lower(what)}. Send one JSON object.")
-    return InvalidRequest(f"`{param[:100]}`: {_lower(what)[:300]}.", param=param[:100])
+        return WrongType(f"The request's body: {_lower(what)}. Send one JSON object.")
+    kind = WrongType if _OF_TYPE.search(what) else InvalidRequest
+    return kind(f"`{param[:100]}`: {_lower(what)[:300]}.", param=param[:100])
 
 
 def check_free_form(name: str, value: Any, max_bytes: int = 64 * 1024) -> None:

@@ -6,7 +6,10 @@ Everything that both can live with is done for everybody and stands nowhere here
 
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
+
+from unilect.config import Config
 
 
 class Manners(Struct, frozen=True, kw_only=True):
@@ -21,6 +24,7 @@ class Manners(Struct, frozen=True, kw_only=True):
         tool_finish: The finish reason of an answer that calls tools.
         conversation_choices: A whole chat answer repeats the conversation, one choice for each turn.
         wrong_key_status: The status for a key that is unknown; a missing one is always 401.
+        any_key_scheme: `Authorization` may hold the key after any word, not only after `Bearer`.
         error_status: The status of every other error, instead of its own.
     """
 
@@ -31,16 +35,29 @@ class Manners(Struct, frozen=True, kw_only=True):
     tool_finish: Literal["tool_calls", "function_call"] = "tool_calls"
     conversation_choices: bool = False
     wrong_key_status: int = 401
+    any_key_scheme: bool = False
     error_status: int | None = None
 
 
+OPENAI = Manners()
+
 #: The name of a dialect, as the configuration has it -> its manners.
 MANNERS = {
-    "openai": Manners(),
+    "openai": OPENAI,
     "llamacpp": Manners(
-        completion_chunk="text_completion.chunk", unknown_model="default", wrong_key_status=403
+        completion_chunk="text_completion.chunk",
+        unknown_model="default",
+        wrong_key_status=403,
+        any_key_scheme=True,
     ),
     "chatglm": Manners(unknown_model="default", tool_finish="function_call"),
     "fastchat": Manners(string_messages="raw", error_status=400),
     "alpaca": Manners(unknown_model="default", conversation_choices=True),
 }
+
+
+def manners_of(config: Config) -> Manners:
+    """The manners of a listener: its dialect's, but for what its own options say."""
+    options = {"done": config.done, "unknown_model": config.on_unknown_model}
+    chosen = {name: value for name, value in options.items() if value is not None}
+    return msgspec.structs.replace(MANNERS[config.dialect], **chosen)

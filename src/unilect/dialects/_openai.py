@@ -33,9 +33,12 @@ class ChunkHead:
         tail: From the end of the choices to the end of the frame; `"usage":null` where the client asked for usage.
     """
 
-    __slots__ = ("_late", "head", "id", "meta", "tail", "usage_wanted")
+    __slots__ = ("_done", "_late", "head", "id", "meta", "tail", "usage_wanted")
 
-    def __init__(self, prefix: str, kind: str, model: str, request: _HasOptions) -> None:
+    def __init__(
+        self, prefix: str, kind: str, model: str, request: _HasOptions, done: bool = True
+    ) -> None:
+        self._done = DONE if done else b""
         self.id = f"{prefix}{_random.getrandbits(96):024x}"
         self.usage_wanted = request.wants_usage_chunk
         self.meta: dict[str, Any] = {
@@ -77,10 +80,10 @@ class ChunkHead:
         return self.head + b"]," + encode_json(fields)[1:] + b"\n\n"
 
     def end(self, usage: Usage | None) -> bytes:
-        """The usage chunk, where it was asked for and is known, and `[DONE]`."""
+        """The usage chunk, where it was asked for and is known, and `[DONE]`, unless this listener leaves it out."""
         if usage is not None and self.usage_wanted:
-            return self.usage_frame(usage) + DONE
-        return DONE
+            return self.usage_frame(usage) + self._done
+        return self._done
 
     def error_frame(self, error: UnilectError) -> bytes:
         """The frame that ends a broken stream; clients of OpenAI and of FastChat both see the error."""
@@ -92,14 +95,17 @@ class ChunkHead:
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    """OpenAI's `usage`, with details as far as they are known."""
-    return {
+    """OpenAI's `usage`, with details as far as they are known, and what else an upstream counts."""
+    body: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
     }
+    for name, count in usage.counters.items():
+        body[name] = body[name] | count if isinstance(body.get(name), dict) else count
+    return body
 
 
 def chat_logprobs(tokens: list[TokenLogprob]) -> dict[str, Any]:

@@ -1,18 +1,23 @@
 """
 OpenAI's chat completions: POST /v1/chat/completions, and /chat/completions for older clients.
 
+A body may hold what older clients write; `Question` says what became of it.
+
 Rules that real clients need (measured with the official ones): the role in a choice's first delta and only there, `index`
 everywhere, a call's id and name in its first delta only, one finish reason per choice, errors in a stream as `data:` frames.
 
 Source: https://platform.openai.com/docs/api-reference/chat
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
+from msgspec import Struct
 
+from unilect.dialects import _older
 from unilect.dialects._decode import BodyDecoder, check_free_form
-from unilect.dialects._manners import Manners
+from unilect.dialects._manners import OPENAI, Manners
 from unilect.dialects._openai import (
     ChunkHead,
     chat_logprobs,
@@ -36,11 +41,21 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
-from unilect.requests import ChatRequest, JsonSchemaFormat, NamedFunction, Tool, ToolChoice
+from unilect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    JsonSchemaFormat,
+    Message,
+    NamedFunction,
+    Tool,
+    ToolChoice,
+)
 from unilect.service import Service
 from unilect.streaming import respond
 
 _decoder = BodyDecoder(ChatRequest)
+_raw_decoder = BodyDecoder(CompletionRequest)
 _FIRST = b'"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}'
 _TEXT = b'{"index":0,"delta":{"content":'
 _AFTER = b'},"logprobs":null,"finish_reason":null}'
@@ -51,10 +66,10 @@ def routes(service: Service, manners: Manners) -> list[Route]:
 
     async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
-        chat, legacy = decode(await request.read())
-        run = service.run(chat, "chat.completions")
-        encoder = ChatEncoder(chat, run.model.name, legacy)
-        return await respond(request, run, encoder, bool(chat.stream))
+        asked = decode(await request.read(), manners)
+        run = service.run(asked.request, "chat.completions")
+        encoder = ChatEncoder(asked.request, run.model.name, asked.legacy, asked.echoed, manners)
+        return await respond(request, run, encoder, bool(asked.request.stream))
 
     return both(
         "POST",
@@ -65,17 +80,47 @@ def routes(service: Service, manners: Manners) -> list[Route]:
     )
 
 
-def decode(body: bytes) -> tuple[ChatRequest, bool]:
+class Question(Struct, frozen=True):
     """
-    A body as a typed request; the older `functions` become `tools`.
+    What a body asks.
 
-    Returns:
-        The request, and whether it came with `functions`, so that the answer must speak of them.
+    Attributes:
+        request: The typed request; a plain completion where `messages` was a prompt as the model reads it.
+        legacy: It came with `functions`, so that the answer must speak of them.
+        echoed: The conversation, where the answer repeats it.
+    """
+
+    request: ChatRequest | CompletionRequest
+    legacy: bool = False
+    echoed: Sequence[Message] = ()
+
+
+def decode(body: bytes, manners: Manners = OPENAI) -> Question:
+    """
+    What a body asks; the older `functions` become `tools`, and a text a turn of the user, or a prompt.
 
     Raises:
         InvalidRequest: A field is missing or wrong, alone or together with another; the message names it.
     """
-    request = _decoder.decode(body)
+    try:
+        request = _older.in_our_words(_decoder.decode(body))
+    except InvalidRequest as error:
+        found = _older.one_text(body) if error.param == "messages" else None
+        if found is None:
+            raise
+        if manners.string_messages == "raw":
+            return Question(_older.in_our_words(_raw_decoder.decode(_older.as_prompt(*found))))
+        return decode(_older.as_messages(*found), manners)
+    echoes = manners.conversation_choices
+    # the first question is quick, and its answer rarely yes
+    if b'"message"' in body and _older.speaks_alpaca(request):
+        request, echoes = _older.with_contents(request), True
+    request, legacy = _checked(request)
+    return Question(request, legacy, request.messages if echoes else ())
+
+
+def _checked(request: ChatRequest) -> tuple[ChatRequest, bool]:
+    """The request with `tools`, and whether they came as `functions`."""
     if request.top_logprobs and not request.logprobs:
         raise InvalidRequest(
             "`top_logprobs` needs `logprobs: true` beside it.", param="top_logprobs"
@@ -131,12 +176,23 @@ class ChatEncoder:
         request: What was asked for.
         model: The model's name, as the answer gives it.
         legacy: Tool calls are told as `function_call`.
+        echoed: Messages that a whole answer repeats, one choice each, before its own.
+        manners: The listener's.
     """
 
-    def __init__(self, request: ChatRequest, model: str, legacy: bool = False) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        model: str,
+        legacy: bool = False,
+        echoed: Sequence[Message] = (),
+        manners: Manners = OPENAI,
+    ) -> None:
         kind = "chat.completion.chunk" if request.stream else "chat.completion"
-        self._chunk = ChunkHead("chatcmpl-", kind, model, request)
+        self._chunk = ChunkHead("chatcmpl-", kind, model, request, manners.done)
         self._legacy = legacy
+        self._tool_finish = "function_call" if legacy else manners.tool_finish
+        self._echoed = echoed
         self._begun: set[int] = set()
         self._usage: Usage | None = None
 
@@ -171,11 +227,19 @@ class ChatEncoder:
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
         """The body of a whole answer."""
+        echoed: list[dict[str, Any]] = [
+            {"index": index, "message": {"role": message.role, "content": message.content}}
+            for index, message in enumerate(self._echoed)
+        ]
+        choices = [self._choice(choice) for choice in answer.choices]
+        for choice in choices if echoed else ():
+            choice["index"] += len(echoed)
         return encode_json(
             self._chunk.meta
             | {
-                "choices": [self._choice(choice) for choice in answer.choices],
+                "choices": echoed + choices,
                 "usage": usage_object(answer.usage),
+                "truncated": False,
             }
             | answer.extra
             | ignored_object(ignored)
@@ -195,7 +259,10 @@ class ChatEncoder:
         index = event.index or 0
         if index not in self._begun:
             self._begun.add(index)
-            frames.append(self._chunk.frame(b'{"index":%d,' % index + _FIRST))
+            first, more = (more, None) if isinstance(event, Opaque) else (None, more)
+            frames.append(self._chunk.frame(b'{"index":%d,' % index + _FIRST, first))
+            if extra is not None and first and not (extra.choice or extra.delta):
+                return
         if isinstance(event, TextDelta) and not (event.text or event.logprobs or extra):
             return
         delta |= extra.delta if extra is not None else {}
@@ -236,7 +303,7 @@ class ChatEncoder:
         call: dict[str, Any] = {"index": event.call, "function": function}
         if event.id is not None:
             call = {"index": event.call, "id": event.id, "type": "function", "function": function}
-        return {"tool_calls": [call]}
+        return {"tool_calls": [_with_extra(call, event.extra.call) if event.extra else call]}
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         message: dict[str, Any] = {
@@ -249,7 +316,14 @@ class ChatEncoder:
         if choice.reasoning is not None:
             message |= {"reasoning_content": choice.reasoning, "reasoning": choice.reasoning}
         calls = [
-            {"id": call.id, "type": "function", "function": _function(call.name, call.arguments)}
+            _with_extra(
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                },
+                call.extra,
+            )
             for call in choice.tool_calls
         ]
         if calls and self._legacy:
@@ -264,9 +338,13 @@ class ChatEncoder:
         } | choice.extra
 
     def _reason(self, reason: str | None) -> str | None:
-        """A client that sent `functions` knows no `tool_calls`."""
-        return "function_call" if self._legacy and reason == "tool_calls" else reason
+        """A client that sent `functions` knows no `tool_calls`, nor does one of an older server."""
+        return self._tool_finish if reason == "tool_calls" else reason
 
 
-def _function(name: str, arguments: str) -> dict[str, str]:
-    return {"name": name, "arguments": arguments}
+def _with_extra(call: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+    """A call with the upstream's further fields, those of its function included."""
+    if not extra:
+        return call
+    function = call["function"] | extra.get("function", {})
+    return call | extra | {"function": function}

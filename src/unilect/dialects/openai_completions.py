@@ -9,7 +9,8 @@ from typing import Any
 from aiohttp import web
 
 from unilect.dialects._decode import BodyDecoder, listed
-from unilect.dialects._manners import Manners
+from unilect.dialects._manners import OPENAI, Manners
+from unilect.dialects._older import in_our_words
 from unilect.dialects._openai import (
     ChunkHead,
     encode_json,
@@ -45,7 +46,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
         """Continue a text."""
         completion = decode(await request.read())
         run = service.run(completion, "completions")
-        encoder = CompletionEncoder(completion, run.model.name)
+        encoder = CompletionEncoder(completion, run.model.name, manners)
         return await respond(request, run, encoder, bool(completion.stream))
 
     return both(
@@ -64,7 +65,7 @@ def decode(body: bytes) -> CompletionRequest:
     Raises:
         InvalidRequest: A field is missing or wrong; the message names it.
     """
-    request = _decoder.decode(body)
+    request = in_our_words(_decoder.decode(body))
     prompts = listed("prompt", lambda: request.prompts)
     if not prompts or any(prompt == [] for prompt in prompts):
         raise InvalidRequest("`prompt` holds an empty list of token ids.", param="prompt")
@@ -84,10 +85,12 @@ class CompletionEncoder:
     Args:
         request: What was asked for.
         model: The model's name, as the answer gives it.
+        manners: The listener's.
     """
 
-    def __init__(self, request: CompletionRequest, model: str) -> None:
-        self._chunk = ChunkHead("cmpl-", "text_completion", model, request)
+    def __init__(self, request: CompletionRequest, model: str, manners: Manners = OPENAI) -> None:
+        kind = manners.completion_chunk if request.stream else "text_completion"
+        self._chunk = ChunkHead("cmpl-", kind, model, request, manners.done)
         self._offsets: dict[int, int] = {}
         self._usage: Usage | None = None
 
@@ -114,7 +117,7 @@ class CompletionEncoder:
             choices.append(
                 self._choice(choice.index, text, logprobs, choice.finish_reason) | choice.extra
             )
-        body = {"choices": choices, "usage": usage_object(answer.usage)}
+        body = {"choices": choices, "usage": usage_object(answer.usage), "truncated": False}
         return encode_json(self._chunk.meta | body | answer.extra | ignored_object(ignored))
 
     def _frame(self, event: Event) -> bytes:

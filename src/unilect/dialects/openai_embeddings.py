@@ -88,8 +88,11 @@ def encode(
 def _form(request: EmbeddingRequest, vector: list[float]) -> list[float] | str:
     if request.dimensions is not None:
         vector = shortened(vector, request.dimensions)
-    if request.encoding_format != "base64":
-        return vector
+    return base64_of(vector) if request.encoding_format == "base64" else vector
+
+
+def base64_of(vector: list[float]) -> str:
+    """A vector as little-endian float32 in base64."""
     floats = array("f", vector)
     if sys.byteorder == "big":
         floats.byteswap()

@@ -7,6 +7,7 @@ A model's card has the fields that OpenAI requires, those that FastChat's client
 Source: https://platform.openai.com/docs/api-reference/models
 """
 
+import hashlib
 from typing import Any
 
 from aiohttp import web
@@ -18,6 +19,19 @@ from unilect.parameters import ACCEPTED
 from unilect.registry import Model
 from unilect.service import Service
 from unilect.streaming import REQUEST_ID
+
+#: What FastChat says of every model; clients of 2023 read it, and none has to obey.
+_PERMISSION = {
+    "allow_create_engine": False,
+    "allow_sampling": True,
+    "allow_logprobs": True,
+    "allow_search_indices": True,
+    "allow_view": True,
+    "allow_fine_tuning": False,
+    "organization": "*",
+    "group": None,
+    "is_blocking": False,
+}
 
 
 def routes(service: Service, manners: Manners) -> list[Route]:
@@ -47,7 +61,14 @@ def card(model: Model) -> dict[str, Any]:
         "owned_by": "unilect",
         "root": model.name,
         "parent": None,
-        "permission": [],
+        "permission": [
+            {
+                "id": f"modelperm-{hashlib.sha256(model.name.encode()).hexdigest()[:22]}",
+                "object": "model_permission",
+                "created": model.created,
+                **_PERMISSION,
+            }
+        ],
     }
 
 

@@ -45,6 +45,7 @@ def parameters(settings: dict[str, Any]) -> Any:
     p.use_jinja = True
     p.warmup = False
     p.cont_batching = True
+    p.cache_idle_slots = False  # else every request waits until all idle slots are copied
     p.ctx_shift = False  # dropping the middle of a conversation unasked loses the newest text first
     p.n_parallel = settings["parallel"]
     p.n_ctx = settings["context"] * settings["parallel"]

@@ -54,13 +54,14 @@ PARAMETERS: dict[str, Support] = {
     "top_k": "native",
     "repeat_penalty": "native",
     "repetition_penalty": "native",
-    "do_sample": "native",
-    "num_beams": "refused",
     "max_tokens": "native",
+    "tokenize": "native",
     "max_completion_tokens": "native",
     "stop": "native",
     "n": "emulated",
     "best_of": "emulated",
+    "num_beams": "refused",
+    "use_beam_search": "refused",
     "echo": "emulated",
     "suffix": "refused",
     "logprobs": "native",
@@ -156,6 +157,13 @@ def completion_body(request: CompletionRequest, lora: list[dict[str, Any]]) -> d
     if request.logprobs is not None:
         body["logprobs"] = max(request.logprobs, 1)
     return body
+
+
+def conversation(request: ChatRequest | CompletionRequest) -> bytes:
+    """What will be read, in the order in which templates write it; the next turn's begins with it."""
+    if isinstance(request, CompletionRequest):
+        return msgspec.json.encode(request.prompts[0])
+    return msgspec.json.encode([request.tools, request.messages])
 
 
 def template_body(request: ChatRequest) -> dict[str, Any]:
@@ -270,8 +278,6 @@ def _common(request: GenerationRequest, lora: list[dict[str, Any]]) -> dict[str,
             f"`grammar` has groups nested more than {MAX_GRAMMAR_DEPTH} levels deep; flatten it.",
             param="grammar",
         )
-    if request.do_sample is False:
-        body["temperature"] = 0.0
     if request.top_k is not None:
         body["top_k"] = max(request.top_k, 0)
     if request.repeat_last_n == -1:
@@ -302,11 +308,16 @@ def _group_depth(grammar: str) -> int:
     return most
 
 
-def _logit_bias(given: dict[str, float]) -> dict[str, float]:
-    for token in given:
+def _logit_bias(given: dict[str, float | bool]) -> dict[str, float | bool]:
+    for token, value in given.items():
         if not token.isdecimal() or len(token) > 10:
             raise InvalidRequest(
                 f"`logit_bias` has the key {token[:30]!r}; keys are token ids, as texts.",
+                param="logit_bias",
+            )
+        if value is True:
+            raise InvalidRequest(
+                f"`logit_bias` has true for the token {token}; values are numbers, or false to forbid it.",
                 param="logit_bias",
             )
     return given

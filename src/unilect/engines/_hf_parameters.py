@@ -42,7 +42,15 @@ PARAMETERS: dict[str, Support] = {
         ("n", "best_of", "functions", "function_call", "encoding_format", "dimensions"), "emulated"
     ),
     **dict.fromkeys(
-        ("suffix", "verbosity", "modalities", "audio", "prediction", "web_search_options"),
+        (
+            "suffix",
+            "verbosity",
+            "modalities",
+            "audio",
+            "prediction",
+            "web_search_options",
+            "use_beam_search",
+        ),
         "refused",
     ),
 }

@@ -27,6 +27,7 @@ from unilect.requests import (
     JsonSchemaFormat,
 )
 
+MAX_BEAMS = 16
 #: Makes a constraint of a grammar; given a mark, it begins behind the mark.
 Compile = Callable[[str, str | None], Any]
 
@@ -39,6 +40,10 @@ def sampling(request: GenerationRequest) -> Sampling:
         InvalidRequest: A parameter that the model's engine cannot follow.
     """
     beams = request.num_beams or 1
+    if beams > MAX_BEAMS:
+        raise InvalidRequest(
+            f"`num_beams` is {beams}; at most {MAX_BEAMS} are searched.", param="num_beams"
+        )
     if beams > 1:
         if request.grammar or getattr(request, "response_format", None) is not None:
             raise refusal("num_beams", "beam search follows no grammar")

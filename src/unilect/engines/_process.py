@@ -48,7 +48,7 @@ class ChildProcess:
         settings: Given the path of the socket to listen on, the child's settings.
         start_timeout_s: The longest time until it is ready.
         on_progress: Called several times a second while it starts, with its pid.
-        environment: Beside ours.
+        environment: Variables for it, beside ours.
 
     Attributes:
         closed: True after `aclose`, until the next `start`.

@@ -23,6 +23,7 @@ from unilect.engines import _gguf_request as wire
 from unilect.engines._forced_call import call_style, forced_call, must_call
 from unilect.engines._gguf_file import GgufHead, read_head
 from unilect.engines._process import ChildProcess, python_command
+from unilect.engines._slots import Slots
 from unilect.engines._watchdog import Watchdog
 from unilect.errors import (
     BackendError,
@@ -41,6 +42,7 @@ from unilect.requests import (
 )
 from unilect.sources import Place
 from unilect.upstreams._http import HttpServer
+from unilect.upstreams._llamacpp_wire import with_prompt_tokens
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams.openai import decode_embeddings, stream
 
@@ -103,7 +105,7 @@ class GgufEngine:
         self._threads = config.threads or threads
         self._context = _context(self._head, config)
         self._lora = [_lora(text) for text in config.lora]
-        self._template = _template(config.chat_template)
+        self._template, self._stop = _template(config.chat_template)
         if config.mmproj:
             _checked_head(Path(config.mmproj))
         self._key = secrets.token_urlsafe(24)
@@ -113,6 +115,7 @@ class GgufEngine:
         self._watchdog = Watchdog(
             self._ask, self._generator.kill_hung, patience_s=config.hang_timeout_s
         )
+        self._slots = Slots(config.parallel)
         self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
         self._style = call_style(self._template or "")
         self.capabilities = Capabilities(
@@ -135,14 +138,27 @@ class GgufEngine:
         self._learn(msgspec.json.decode(await server.get("/props"), type=_Props))
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
-        """Answer a request; see `Backend`. What had not begun when the child died is begun once more."""
+        """Answer a request, once it is its turn; see `Backend`."""
+        body = self._body(request)  # what is wrong with it is told without waiting
+        slot = await self._slots.take(wire.conversation(request))
+        try:
+            async with aclosing(self._answer(request, body | {"id_slot": slot})) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            self._slots.give_back(slot)
+
+    async def _answer(
+        self, request: ChatRequest | CompletionRequest, body: dict[str, Any]
+    ) -> Batches:
+        """The answer to a body. What had not begun when the child died is begun once more."""
         for attempt in (1, 2):
             begun, hangs = False, self._generator.hangs
             try:
                 server = await self._server(self._generator)
                 self._watchdog.enter()
                 try:
-                    async with aclosing(await self._batches(server, request)) as batches:
+                    async with aclosing(await self._batches(server, request, body)) as batches:
                         async for batch in batches:
                             begun = True
                             yield batch
@@ -215,8 +231,12 @@ class GgufEngine:
             return len(prompt)
         return len(await self._tokenize(server, prompt, special=True))
 
+    async def check(self) -> None:
+        """A started child is watched, so there is nothing to ask; see `Backend`."""
+
     async def aclose(self) -> None:
         """Stop both children; see `Backend`."""
+        self._slots.dismiss()
         servers = [server for _, server in self._servers.values()]
         self._servers.clear()
         await asyncio.gather(*(server.aclose() for server in servers))
@@ -228,23 +248,50 @@ class GgufEngine:
         if self._generator.alive:
             await (await self._server(self._generator)).get("/metrics")
 
+    def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
+        lora = [{"id": id, "scale": scale} for id, (_, scale) in enumerate(self._lora)]
+        if isinstance(request, CompletionRequest):
+            return wire.completion_body(request, lora)
+        body = wire.chat_body(request, lora)
+        if self._stop:
+            body["stop"] = [*body.get("stop", []), *self._stop]
+        return body
+
     async def _batches(
+        self, server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
+    ) -> Batches:
+        batches = await self._generated(server, request, body)
+        if not request.tokenize:
+            return batches
+        return with_prompt_tokens(batches, await self._prompt_ids(server, request))
+
+    async def _prompt_ids(
         self, server: HttpServer, request: ChatRequest | CompletionRequest
+    ) -> list[int]:
+        """The ids of a prompt, without what the server puts before it."""
+        if isinstance(request, ChatRequest):
+            prompt: Prompt = await self._rendered(server, request)
+        else:
+            prompt = request.prompts[0]
+        return prompt if isinstance(prompt, list) else await self._tokenize(server, prompt, False)
+
+    async def _rendered(self, server: HttpServer, request: ChatRequest) -> str:
+        body = msgspec.json.encode(wire.template_body(request))
+        answer = await server.post("/apply-template", body)
+        return msgspec.json.decode(answer, type=_Rendered).prompt
+
+    async def _generated(
+        self, server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
         decoder = ChunkDecoder(joined=not request.stream)
         if isinstance(request, CompletionRequest):
-            body = wire.completion_body(request, self._lora_list())
             return stream(server, "/v1/completions", msgspec.json.encode(body), decoder)
-        body = wire.chat_body(request, self._lora_list())
         if not must_call(request):
             return stream(server, "/v1/chat/completions", msgspec.json.encode(body), decoder)
-        rendered = await server.post(
-            "/apply-template", msgspec.json.encode(wire.template_body(request))
-        )
-        for name in ("messages", "tools", "tool_choice", "parallel_tool_calls", "stop"):
-            body.pop(name, None)
-        prompt = msgspec.json.decode(rendered, type=_Rendered).prompt
-        return forced_call(server, request, prompt, body, self._style)
+        prompt = await self._rendered(server, request)
+        conversation = ("messages", "tools", "tool_choice", "parallel_tool_calls", "stop")
+        sampling = {name: value for name, value in body.items() if name not in conversation}
+        return forced_call(server, request, prompt, sampling, self._style)
 
     def _learn(self, props: _Props) -> None:
         """What only the loaded model knows."""
@@ -259,9 +306,6 @@ class GgufEngine:
             context=props.default_generation_settings.get("n_ctx", self._context),
             vision=bool(props.modalities.get("vision")),
         )
-
-    def _lora_list(self) -> list[dict[str, Any]]:
-        return [{"id": id, "scale": scale} for id, (_, scale) in enumerate(self._lora)]
 
     def _child(self, name: str, embedding: bool) -> ChildProcess:
         def settings(socket_path: str) -> dict[str, Any]:
@@ -311,6 +355,8 @@ class GgufEngine:
                 timeout_s=self._config.timeout_s,
             )
             self._servers[child] = (child.pid, server)
+            if child is self._generator:
+                self._slots.forget()
         return server
 
     async def _any_server(self) -> HttpServer:
@@ -332,7 +378,8 @@ class GgufEngine:
             count = len(await self._tokenize(server, text, special=True))
         if count > self._context:
             raise ContextLengthExceeded(
-                f"This model's context is {self._context} tokens, and an input has {count}. Shorten it.",
+                f"This model's maximum context length is {self._context} tokens, and an input has {count}. "
+                "Shorten it.",
                 param="input",
             )
 
@@ -365,14 +412,16 @@ def _lora(text: str) -> tuple[str, float]:
     return value
 
 
-def _template(text: str | None) -> str | None:
-    """A template given as text, or as the path of a file."""
-    if text is None or "{" in text or "\n" in text:
-        return text
-    try:
-        return Path(text).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"chat_template: {text} cannot be read.") from error
+def _template(given: str | None) -> tuple[str | None, list[str]]:
+    """The Jinja of the option `chat_template`, and the stop words that belong to it."""
+    if given is None:
+        return None, []
+    from unilect import (
+        templates,
+    )  # Jinja takes 30 ms to import, which only those who need it shall pay
+
+    form = templates.read(given)
+    return templates.jinja(form), form.stop
 
 
 def _resident_bytes(pid: int) -> int:

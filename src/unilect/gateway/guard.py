@@ -10,8 +10,8 @@ import asyncio
 import itertools
 import logging
 import math
+import random
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import TypeAlias
@@ -20,7 +20,9 @@ import msgspec
 from aiohttp import web
 
 from unilect.config import Config, is_loopback
+from unilect.dialects._manners import OPENAI, Manners
 from unilect.errors import (
+    AuthenticationError,
     BodyTooLarge,
     InternalError,
     InvalidRequest,
@@ -50,6 +52,7 @@ _SDK_HEADERS = (  # what the official JavaScript client sends from a browser
     "X-Stainless-Runtime-Version",
     "X-Stainless-Timeout",
 )
+_METHODS = ("GET", "POST", "OPTIONS")
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -60,36 +63,40 @@ class Guard:
     Args:
         config: Its keys, hosts and origins.
         public: Paths of the routes that need no key.
+        manners: The listener's.
 
     Attributes:
         active: Requests that are being answered.
         log: The access log.
     """
 
-    def __init__(self, config: Config, public: Collection[str]) -> None:
+    def __init__(self, config: Config, public: Collection[str], manners: Manners = OPENAI) -> None:
         self.active = 0
         self.log = AccessLog()
-        self._keys = Keys(config.api_keys)
+        self._manners = manners
+        self._keys = Keys(config.api_keys, manners.any_key_scheme)
         self._public = frozenset(public)
         self._hosts = _host_names(config)
         self._origins = frozenset(config.allowed_origins)
-        self._ids = (f"req_{secrets.token_hex(6)}_{n:x}" for n in itertools.count(1))
+        self._cors = _cors_headers(config)
+        self._ids = itertools.count(1)
+        self._random = random.Random()  # seeded once: the system is not asked for each request
 
     @web.middleware
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let a request through to its route, or answer with the error that it meets."""
         start = time.perf_counter()
-        request[REQUEST_ID] = next(self._ids)
+        request[REQUEST_ID] = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
         caller, status = "-", 499
         self.active += 1
         try:
             self._check_host(request)
             allowed = self._check_origin(request)
             if allowed:
-                request[CORS_HEADERS] = _cors(request)
+                request[CORS_HEADERS] = self._cors_for(request)
             if request.method == "OPTIONS" and allowed:
                 status = 204
-                return web.Response(status=204, headers=_cors(request))
+                return web.Response(status=204, headers=self._cors_for(request))
             if not self._is_public(request):
                 caller = self._keys.caller(request.headers)
             response = await self._answer(request, handler)
@@ -180,15 +187,23 @@ class Guard:
 
     def _error(self, request: web.Request, error: UnilectError) -> web.Response:
         headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
-        if error.status == 401:
+        status = error.status
+        if isinstance(error, AuthenticationError) and error.wrong:
+            status = self._manners.wrong_key_status
+        elif self._manners.error_status is not None and status != 401:
+            status = self._manners.error_status
+        if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         if error.retry_after_s is not None:
             headers["Retry-After"] = str(math.ceil(error.retry_after_s))
         origin = request.headers.get("Origin")
         if origin is not None and ("*" in self._origins or origin in self._origins):
-            headers |= _cors(request)
+            headers |= self._cors_for(request)
         body = msgspec.json.encode(error.envelope())
-        return web.Response(status=error.status, body=body, headers=headers)
+        return web.Response(status=status, body=body, headers=headers)
+
+    def _cors_for(self, request: web.Request) -> dict[str, str]:
+        return {"Access-Control-Allow-Origin": request.headers.get("Origin", ""), **self._cors}
 
 
 async def _read(request: web.Request) -> None:
@@ -220,16 +235,19 @@ async def _read(request: web.Request) -> None:
         ) from error
 
 
-def _cors(request: web.Request) -> dict[str, str]:
-    return {
-        "Access-Control-Allow-Origin": request.headers.get("Origin", ""),
-        "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
-        "Access-Control-Allow-Headers": "Authorization, Content-Type, X-API-Key, api-key, "
-        + ", ".join(_SDK_HEADERS),
-        "Access-Control-Expose-Headers": "X-Request-Id, X-Unilect-Ignored",
+def _cors_headers(config: Config) -> dict[str, str]:
+    """What pages of allowed origins are told; the origin itself is the request's."""
+    names = ("Authorization", "Content-Type", "X-API-Key", "api-key", *_SDK_HEADERS)
+    headers = {
+        "Access-Control-Allow-Methods": ", ".join(config.allowed_methods or _METHODS),
+        "Access-Control-Allow-Headers": ", ".join([*names, *config.allowed_headers]),
+        "Access-Control-Expose-Headers": "X-Request-Id, X-Unilect-Ignored, X-Unilect-Fallback",
         "Access-Control-Max-Age": "600",
         "Vary": "Origin",
     }
+    if config.allow_credentials:
+        headers["Access-Control-Allow-Credentials"] = "true"
+    return headers
 
 
 def _host_names(config: Config) -> frozenset[str] | None:

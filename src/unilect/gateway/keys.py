@@ -8,7 +8,7 @@ strings of his own choosing, which says nothing about a key; no two strings are 
 import hashlib
 from collections.abc import Iterable, Mapping
 
-from unilect.errors import AuthenticationError
+from unilect.errors import AuthenticationError, MissingKey
 
 
 class Keys:
@@ -17,9 +17,11 @@ class Keys:
 
     Args:
         keys: The secrets. With none, everybody may call.
+        any_scheme: `Authorization` may hold the key after any word, as llama.cpp's older server had it.
     """
 
-    def __init__(self, keys: Iterable[str] = ()) -> None:
+    def __init__(self, keys: Iterable[str] = (), any_scheme: bool = False) -> None:
+        self._any_scheme = any_scheme
         self._names = {_digest(key): _name(key) for key in keys}
 
     def __bool__(self) -> bool:
@@ -31,34 +33,35 @@ class Keys:
         The caller's name for logs, from `Authorization: Bearer`, `X-API-Key` or `api-key`.
 
         Raises:
-            AuthenticationError: No key, or an unknown one.
+            AuthenticationError: No key, or a wrong one.
         """
         if not self._names:
             return "anonymous"
-        secret = _secret(headers)
+        secret = self._secret(headers)
         if secret is None:
-            raise AuthenticationError(
+            raise MissingKey(
                 "No API key was sent. Send one as `Authorization: Bearer KEY`, `X-API-Key: KEY` or "
                 "`api-key: KEY`."
             )
         name = self._names.get(_digest(secret))
         if name is None:
-            raise AuthenticationError("The API key is not known to this server.")
+            error = AuthenticationError("Incorrect API key provided: this server does not know it.")
+            error.wrong = True
+            raise error
         return name
+
+    def _secret(self, headers: Mapping[str, str]) -> str | None:
+        authorization = headers.get("Authorization")
+        if authorization is not None:
+            scheme, _, secret = authorization.partition(" ")
+            if (scheme.lower() == "bearer" or self._any_scheme) and secret.strip():
+                return secret.strip()
+        return headers.get("X-API-Key") or headers.get("api-key")
 
 
 def _name(key: str) -> str:
     """What logs call a key: a part of its digest, and nothing of itself."""
     return f"key-{_digest(key).hex()[:8]}"
-
-
-def _secret(headers: Mapping[str, str]) -> str | None:
-    authorization = headers.get("Authorization")
-    if authorization is not None:
-        scheme, _, secret = authorization.partition(" ")
-        if scheme.lower() == "bearer" and secret.strip():
-            return secret.strip()
-    return headers.get("X-API-Key") or headers.get("api-key")
 
 
 def _digest(key: str) -> bytes:

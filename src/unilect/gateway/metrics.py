@@ -2,14 +2,24 @@
 What the server counts, for Prometheus: GET /metrics.
 
 Labels are the model's name and the endpoint, both from closed lists, so that no client can make them grow.
-Children of metrics are looked up once and kept: `labels()` costs more than the counting.
+A request adds to plain numbers, since all requests are answered in one thread; prometheus-client's own counters take a lock for
+each of the dozen additions that a request makes. Its classes come into play when somebody reads.
 """
 
 import time
-from functools import cache
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
 
 from unilect.events import Event, Progress, Usage
 
@@ -17,84 +27,142 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 _TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
-class Metrics:
+class Metrics(Collector):
     """The counters of one server."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        labels = ("model", "endpoint")
-        self.requests = Counter(
-            "unilect_requests",
-            "Requests answered, by HTTP status; 499 when the client left.",
-            (*labels, "status"),
-            registry=registry,
-        )
-        self.tokens = Counter(
-            "unilect_tokens",
-            "Tokens, by kind: prompt, cached, completion.",
-            ("model", "kind"),
-            registry=registry,
-        )
-        self.first_token = Histogram(
-            "unilect_time_to_first_token_seconds",
-            "From the request to its first token.",
-            labels,
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.per_token = Histogram(
-            "unilect_time_per_output_token_seconds",
-            "Between tokens, the mean of each answer.",
-            labels,
-            buckets=_TOKEN_SECONDS,
-            registry=registry,
-        )
-        self.duration = Histogram(
-            "unilect_request_duration_seconds",
-            "From the request to the end of its answer.",
-            labels,
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.running = Gauge(
-            "unilect_requests_running",
-            "Requests that have their first token and not yet their last.",
-            ("model",),
-            registry=registry,
-        )
-        self.waiting = Gauge(
-            "unilect_requests_waiting",
-            "Requests that wait for a backend or for their first token: the queue.",
-            ("model",),
-            registry=registry,
-        )
-        self.series = cache(self._series)
+        self._series: dict[tuple[str, str], _Series] = {}
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
 
     def start(self, model: str, endpoint: str) -> "Meter":
         """Begin to measure one request."""
-        return Meter(self.series(model, endpoint))
+        series = self._series.get((model, endpoint))
+        if series is None:
+            series = self._series[model, endpoint] = _Series(model, endpoint)
+        return Meter(series)
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _series(self, model: str, endpoint: str) -> "_Series":
-        return _Series(self, model, endpoint)
+    def collect(self) -> Iterator[Metric]:
+        """All metrics as they are now, for `registry`."""
+        all = self._series.values()
+        requests = CounterMetricFamily(
+            "unilect_requests",
+            "Requests answered, by HTTP status; 499 when the client left.",
+            labels=("model", "endpoint", "status"),
+        )
+        for series in all:
+            for status, count in series.statuses.items():
+                requests.add_metric([*series.labels, str(status)], count)
+        yield requests
+        yield self._tokens()
+        yield _histograms(
+            "unilect_time_to_first_token_seconds",
+            "From the request to its first token.",
+            [(series.labels, series.first_token) for series in all],
+        )
+        yield _histograms(
+            "unilect_time_per_output_token_seconds",
+            "Between tokens, the mean of each answer.",
+            [(series.labels, series.per_token) for series in all],
+        )
+        yield _histograms(
+            "unilect_request_duration_seconds",
+            "From the request to the end of its answer.",
+            [(series.labels, series.duration) for series in all],
+        )
+        yield _gauges(
+            "unilect_requests_running",
+            "Requests that have their first token and not yet their last.",
+            [(series.labels[0], series.running) for series in all],
+        )
+        yield _gauges(
+            "unilect_requests_waiting",
+            "Requests that wait for a backend or for their first token: the queue.",
+            [(series.labels[0], series.waiting) for series in all],
+        )
+
+    def _tokens(self) -> Metric:
+        counts = Counter[tuple[str, str]]()
+        for series in self._series.values():
+            for kind in ("prompt", "cached", "completion"):
+                counts[series.labels[0], kind] += getattr(series, kind)
+        family = CounterMetricFamily(
+            "unilect_tokens",
+            "Tokens, by kind: prompt, cached, completion.",
+            labels=("model", "kind"),
+        )
+        for labels, count in counts.items():
+            family.add_metric(labels, count)
+        return family
+
+
+class _Histogram:
+    """How many values were up to each bound, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
 
 
 class _Series:
-    """The children of all metrics for one model and endpoint."""
+    """All numbers of one model and endpoint."""
 
-    def __init__(self, metrics: Metrics, model: str, endpoint: str) -> None:
-        self.status = cache(lambda status: metrics.requests.labels(model, endpoint, str(status)))
-        self.prompt = metrics.tokens.labels(model, "prompt")
-        self.cached = metrics.tokens.labels(model, "cached")
-        self.completion = metrics.tokens.labels(model, "completion")
-        self.first_token = metrics.first_token.labels(model, endpoint)
-        self.per_token = metrics.per_token.labels(model, endpoint)
-        self.duration = metrics.duration.labels(model, endpoint)
-        self.running = metrics.running.labels(model)
-        self.waiting = metrics.waiting.labels(model)
+    __slots__ = (
+        "cached",
+        "completion",
+        "duration",
+        "first_token",
+        "labels",
+        "per_token",
+        "prompt",
+        "running",
+        "statuses",
+        "waiting",
+    )
+
+    def __init__(self, model: str, endpoint: str) -> None:
+        self.labels = (model, endpoint)
+        self.statuses = Counter[int]()
+        self.prompt = self.cached = self.completion = 0
+        self.running = self.waiting = 0
+        self.first_token = _Histogram(_SECONDS)
+        self.per_token = _Histogram(_TOKEN_SECONDS)
+        self.duration = _Histogram(_SECONDS)
+
+
+def _histograms(name: str, help: str, rows: list[tuple[tuple[str, str], _Histogram]]) -> Metric:
+    family = HistogramMetricFamily(name, help, labels=("model", "endpoint"))
+    for labels, histogram in rows:
+        buckets, total = [], 0
+        names = [*map(repr, map(float, histogram.bounds)), "+Inf"]
+        for bound, count in zip(names, histogram.counts, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        family.add_metric(labels, buckets, histogram.sum)
+    return family
+
+
+def _gauges(name: str, help: str, rows: list[tuple[str, int]]) -> Metric:
+    """One gauge for each model, whatever the endpoints."""
+    family = GaugeMetricFamily(name, help, labels=("model",))
+    values = Counter[str]()
+    for model, value in rows:
+        values[model] += value
+    for model, value in values.items():
+        family.add_metric([model], value)
+    return family
 
 
 class Meter:
@@ -112,15 +180,16 @@ class Meter:
         self._start = time.perf_counter()
         self._first: float | None = None
         self.usage = Usage(0, 0)
-        series.waiting.inc()
+        series.waiting += 1
 
     def see(self, batch: list[Event]) -> None:
         """Take note of a batch."""
         if self._first is None and not isinstance(batch[0], Progress):
+            series = self._series
             self._first = time.perf_counter()
-            self._series.waiting.dec()
-            self._series.running.inc()
-            self._series.first_token.observe(self._first - self._start)
+            series.waiting -= 1
+            series.running += 1
+            series.first_token.observe(self._first - self._start)
         last = batch[-1]
         if isinstance(last, Usage):
             self.usage = last
@@ -134,15 +203,14 @@ class Meter:
         """
         series, usage, now = self._series, self.usage, time.perf_counter()
         if self._first is None:
-            series.waiting.dec()
+            series.waiting -= 1
         else:
-            series.running.dec()
+            series.running -= 1
             if usage.completion_tokens > 1:
                 series.per_token.observe((now - self._first) / (usage.completion_tokens - 1))
-        series.prompt.inc(usage.prompt_tokens)
-        series.completion.inc(usage.completion_tokens)
-        if usage.cached_tokens:
-            series.cached.inc(usage.cached_tokens)
-        series.status(status).inc()
+        series.prompt += usage.prompt_tokens
+        series.completion += usage.completion_tokens
+        series.cached += usage.cached_tokens or 0
+        series.statuses[status] += 1
         series.duration.observe(now - self._start)
         return now - self._start

@@ -8,37 +8,36 @@ they would carry prompts and keys elsewhere.
 
 import math
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Self
 from urllib.parse import urlsplit
 
-import msgspec
-
+from unilect.config import ModelConfig
 from unilect.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
+    BackendUnreachable,
     ConfigError,
-    ContextLengthExceeded,
-    InvalidRequest,
     RateLimited,
     UnilectError,
+    UnsupportedOperation,
 )
 from unilect.upstreams._http1 import (
     Address,
     Connection,
-    ProtocolError,
     Response,
     Silence,
     exchange,
 )
+from unilect.upstreams._http1_body import ProtocolError
+from unilect.upstreams._told_errors import REFUSED, no_stream, plain, refused_request, told_text
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 MAX_IDLE = 64  # kept connections to one server
-_PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+-]+){2,}|[A-Za-z]:\\\S+")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class HttpServer:
@@ -51,9 +50,11 @@ class HttpServer:
         socket_path: The unix socket that it listens on, instead of the URL's host.
         timeout_s: The longest silence before and between the bytes of an answer.
         reuse_connections: Keep connections open between requests.
+        raise_for: Turns an error answer (status, headers, body) into our error; `raise_for_answer` where it is left out.
 
     Attributes:
         reuses_connections: As given.
+        raise_for: Turns an error answer into ours: by default as `raise_for_answer`, where the protocol has no words of its own.
 
     Raises:
         ConfigError: The URL or a header is wrong.
@@ -67,6 +68,7 @@ class HttpServer:
         socket_path: str | None = None,
         timeout_s: float = 300.0,
         reuse_connections: bool = False,
+        raise_for: Callable[[int, Mapping[str, str], bytes], None] | None = None,
     ) -> None:
         try:
             url = urlsplit(base.rstrip("/"))
@@ -80,6 +82,7 @@ class HttpServer:
         self._path = url.path
         self._timeout_s = timeout_s
         self.reuses_connections = reuse_connections
+        self.raise_for = raise_for or raise_for_answer
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._head = _head(url.netloc.rpartition("@")[2], headers or {}, reuse_connections)
@@ -97,33 +100,24 @@ class HttpServer:
         """GET and read the whole answer; errors as in `post`."""
         return await self._whole(self._request("GET", path, b""))
 
-    async def stream(
-        self, path: str, body: bytes, gather_s: float = 0.0
-    ) -> AsyncGenerator[bytes, None]:
+    def stream(
+        self,
+        path: str,
+        body: bytes,
+        gather_s: float = 0.0,
+        content_type: str = "text/event-stream",
+    ) -> "EventStream":
         """
-        POST and yield the bytes of an event stream as they come.
+        POST and yield the bytes of a stream as they come.
 
         Args:
             gather_s: How long bytes may be gathered before they are given; see `Connection`.
+            content_type: What the answer must be; "" for anything, where servers do not say.
 
         Raises:
             UnilectError: As in `post`; before the first byte when the status is not 200.
         """
-        with translated_errors():
-            request = self._request("POST", path, body)
-            connection, response = await self._exchange(request, gather_s)
-            try:
-                kind = response.headers.get("content-type", "")
-                if response.status != 200 or not kind.startswith("text/event-stream"):
-                    raise_for_answer(response.status, response.headers, await _body(response))
-                    raise BackendError(
-                        "The backend answered a request for a stream with something else "
-                        f"({clean(kind.partition(';')[0] or 'no content type')})."
-                    )
-                async for data in response.body():
-                    yield data
-            finally:
-                self._release(connection, response.complete)
+        return EventStream(self, self._request("POST", path, body), gather_s, content_type)
 
     async def aclose(self) -> None:
         """Close all connections; running requests break off."""
@@ -133,16 +127,21 @@ class HttpServer:
 
     async def _whole(self, request: bytes) -> bytes:
         with translated_errors():
-            connection, response = await self._exchange(request)
+            connection, response = await self.exchange(request, 0.0)
             try:
                 answer = await _body(response)
-                raise_for_answer(response.status, response.headers, answer)
+                self.raise_for(response.status, response.headers, answer)
                 return answer
             finally:
-                self._release(connection, response.complete)
+                self.release(connection, response.complete)
 
-    async def _exchange(self, request: bytes, gather_s: float = 0.0) -> tuple[Connection, Response]:
-        """The head of the answer; a kept connection that turns out to be closed is no failure."""
+    async def exchange(self, request: bytes, gather_s: float) -> tuple[Connection, Response]:
+        """
+        Send a request; the connection must be given to `release` once its answer was read.
+
+        Returns:
+            The connection, and the head of the answer. A kept connection that turns out to be closed is no failure.
+        """
         while self._idle:
             connection = self._idle.pop()
             if connection.is_fresh:
@@ -151,7 +150,7 @@ class HttpServer:
                     return connection, await self._answer(connection, request)
                 except ConnectionError:
                     continue
-            self._release(connection, reusable=False)
+            self.release(connection, reusable=False)
         connection = await self._address.connect(CONNECT_TIMEOUT_S)
         self._open.add(connection)
         connection.gather_s = gather_s
@@ -161,14 +160,15 @@ class HttpServer:
         try:
             return await exchange(connection, request, self._timeout_s)
         except BaseException:
-            self._release(connection, reusable=False)
+            self.release(connection, reusable=False)
             raise
 
-    def _release(self, connection: Connection, reusable: bool) -> None:
+    def release(self, connection: Connection, reusable: bool) -> None:
+        """Keep a connection for the next request, or close it."""
         if (
             reusable
             and self.reuses_connections
-            and connection.is_fresh
+            and connection.is_quiet  # the kernel is asked before the next exchange
             and len(self._idle) < MAX_IDLE
         ):
             self._idle.append(connection)
@@ -184,6 +184,14 @@ class HttpServer:
             len(body),
             body,
         )
+
+
+def key_headers(config: ModelConfig) -> dict[str, str]:
+    """The header that carries the key of an upstream, where it has one."""
+    if config.api_key is None:
+        return {}
+    bearer = config.api_key_header.lower() == "authorization"
+    return {config.api_key_header: f"Bearer {config.api_key}" if bearer else config.api_key}
 
 
 def _head(host: str, headers: Mapping[str, str], reuse: bool) -> bytes:
@@ -202,41 +210,126 @@ def _head(host: str, headers: Mapping[str, str], reuse: bool) -> bytes:
 
 async def _body(response: Response) -> bytes:
     """
-    The whole body of an answer.
+    The whole body of an answer. One without a length ends with its JSON, since not every server closes the connection then.
 
     Raises:
         BackendError: It is longer than MAX_BODY_BYTES.
     """
     pieces, size = [], 0
-    async for data in response.body():
+    while data := await response.read():
         size += len(data)
         if size > MAX_BODY_BYTES:
             raise BackendError(f"The backend's answer is longer than {MAX_BODY_BYTES} bytes.")
         pieces.append(data)
+        if not response.has_end and data.rstrip().endswith((b"}", b"]")):
+            if plain(body := b"".join(pieces)) is not None:
+                return body
+            pieces = [body]
     return b"".join(pieces)
 
 
-@contextmanager
-def translated_errors() -> Iterator[None]:
-    """The client's errors, and the operating system's, as ours."""
-    try:
-        yield
-    except (Silence, TimeoutError) as error:
-        raise BackendTimeout(
-            "The model's server was silent for too long; the answer was given up."
-        ) from error
-    except ProtocolError as error:
-        raise BackendError(f"The model's server broke the protocol: {error}.") from error
-    except ConnectionRefusedError as error:
-        raise _unreachable() from error
-    except ConnectionError as error:
-        raise BackendError("The model's server broke off in the middle of its answer.") from error
-    except OSError as error:
-        raise _unreachable() from error
+class EventStream:
+    """
+    The bytes of a stream as they come: an async iterator, to be used inside `aclosing`.
+
+    It is no generator, since opening and closing one for each request costs more than its reads.
+    """
+
+    def __init__(
+        self, server: HttpServer, request: bytes, gather_s: float, content_type: str
+    ) -> None:
+        self._content_type = content_type
+        self._server = server
+        self._request = request
+        self._gather_s = gather_s
+        self._connection: Connection | None = None
+        self._response: Response | None = None
+
+    @property
+    def complete(self) -> bool:
+        """True once all was read and the connection can serve again: there is nothing to wait for."""
+        return self._response is not None and self._response.complete
+
+    @property
+    def has_end(self) -> bool:
+        """False where only the end of the connection ends the stream."""
+        return self._response is not None and self._response.has_end
+
+    def hurry(self, timeout_s: float) -> None:
+        """Allow no longer silence than this from now on."""
+        if self._response is not None:
+            self._response.timeout_s = min(timeout_s, self._response.timeout_s)
+
+    def __aiter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> bytes:
+        """
+        The bytes that have come, at least one.
+
+        Raises:
+            UnilectError: As `HttpServer.stream`.
+        """
+        with translated_errors():
+            response = self._response or await self._open()
+            if data := await response.read():
+                return data
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Give the connection back, or close it where the answer was not read to its end."""
+        if self._connection is not None:
+            self._server.release(self._connection, self.complete)
+            self._connection = None
+
+    async def _open(self) -> Response:
+        """The answer's head, which must be that of such a stream."""
+        self._connection, response = await self._server.exchange(self._request, self._gather_s)
+        self._response = response
+        kind = response.headers.get("content-type", "")
+        if response.status != 200 or not kind.startswith(self._content_type):
+            told = await _body(response)
+            self._server.raise_for(response.status, response.headers, told)
+            raise no_stream(kind, told)
+        return response
 
 
-def _unreachable() -> BackendUnavailable:
-    return BackendUnavailable(
+class translated_errors:
+    """
+    The client's errors, and the operating system's, as ours.
+
+    It is used as a function would be; a generator with `@contextmanager` costs three times as much, for each read.
+    """
+
+    def __enter__(self) -> None:
+        """Nothing is to be done before."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Raise what the error means here."""
+        if error is not None and (ours := _translated(error)) is not None:
+            raise ours from error
+
+
+def _translated(error: BaseException) -> UnilectError | None:
+    match error:
+        case Silence() | TimeoutError():
+            return BackendTimeout(
+                "The model's server was silent for too long; the answer was given up."
+            )
+        case ProtocolError():
+            return BackendError(f"The model's server broke the protocol: {error}.")
+        case ConnectionRefusedError():
+            return _unreachable()
+        case ConnectionError():
+            return BackendError("The model's server broke off in the middle of its answer.")
+        case OSError():
+            return _unreachable()
+    return None
+
+
+def _unreachable() -> BackendUnreachable:
+    return BackendUnreachable(
         "The model's server cannot be reached. Try again, or ask its operator.", retry_after_s=1
     )
 
@@ -252,11 +345,12 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
         InvalidRequest, ContextLengthExceeded: 400, 404, 409, 413, 422.
         RateLimited: 429, with its Retry-After.
         BackendUnavailable: 503.
+        UnsupportedOperation: 501.
         BackendError: Any other status that is not 200.
     """
     if status == 200:
         return
-    if status in (400, 404, 409, 413, 422):
+    if status in REFUSED:
         raise refused_request(body)
     retry_after_s = _seconds(headers.get("retry-after"))
     if status == 429:
@@ -268,53 +362,22 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
             "The model's server is busy or not ready. Try again.",
             retry_after_s=retry_after_s or 1,
         )
+    if status == 501:
+        raise UnsupportedOperation(f"The model's server cannot do this: {told_text(body)}")
     if status in (401, 403):
         raise BackendError("The model's server refused the key that it is configured with.")
     raise BackendError(f"The model's server answered with status {status}.")
 
 
-def refused_request(body: bytes) -> UnilectError:
-    """The error for a request that the upstream refuses, from the body of its answer."""
-    try:
-        error = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        error = None
-    if isinstance(error, dict) and isinstance(error.get("error"), dict):
-        error = error["error"]
-    elif isinstance(error, dict) and isinstance(error.get("error"), str):
-        error = {"message": error["error"]}
-    if not isinstance(error, dict):
-        return InvalidRequest("The model's server refused the request without a reason.")
-    message = clean(error.get("message"))
-    if error.get("type") == "exceed_context_size_error":
-        return too_long(error.get("n_prompt_tokens"), error.get("n_ctx"))
-    if error.get("code") == "context_length_exceeded" or "maximum context length" in message:
-        return ContextLengthExceeded(message)
-    param = error.get("param")
-    return InvalidRequest(
-        f"The model's server refused the request: {message}",
-        param=param if isinstance(param, str) else None,
-    )
-
-
-def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:
-    """The error for a prompt that does not fit, with both numbers."""
-    return ContextLengthExceeded(
-        f"This model's context is {context} tokens, and the prompt has {prompt_tokens}. "
-        "Shorten the prompt, or serve the model with a larger context."
-    )
-
-
-def clean(text: Any) -> str:
-    """A foreign text made fit to be shown: one line, at most 500 characters, without file paths."""
-    if not isinstance(text, str):
-        return "no reason given"
-    return _PATH.sub("[path]", _CONTROL.sub(" ", text[:2000]))[:500].strip()
-
-
 def _seconds(value: str | None) -> float | None:
-    try:
-        seconds = float(value) if value is not None else math.nan
-    except ValueError:
+    """A Retry-After: seconds, or the date in HTTP's form."""
+    if value is None:
         return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except ValueError:
+            return None
     return max(0.0, seconds) if math.isfinite(seconds) else None

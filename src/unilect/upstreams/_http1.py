@@ -11,19 +11,12 @@ Source: https://www.rfc-editor.org/rfc/rfc9112
 import asyncio
 import select
 import ssl
-from collections.abc import AsyncGenerator
-from functools import lru_cache
 from typing import cast
 
-MAX_HEAD_BYTES = 64 * 1024
+from unilect.upstreams._http1_body import MAX_HEAD_BYTES, ChunkedBody, CountedBody, ProtocolError
+
 HIGH_WATER_BYTES = 256 * 1024  # what may lie unread before the upstream is made to wait
-_MAX_SIZE_LINE_BYTES = 1024
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
-_HEX = frozenset(b"0123456789abcdefABCDEF")
-
-
-class ProtocolError(Exception):
-    """The server's answer is no sound HTTP."""
 
 
 class Silence(Exception):
@@ -86,11 +79,19 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._lost: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._silent_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    @property
+    def is_quiet(self) -> bool:
+        """True while nothing waits to be read here, and the server has not closed."""
+        return self._lost is None and not self._pieces
 
     @property
     def is_fresh(self) -> bool:
-        """True while nothing waits to be read, here or in the kernel, and the server has not closed: fit for another exchange."""
-        return self._lost is None and not self._pieces and not self._has_unread_bytes()
+        """True where nothing waits in the kernel either: fit for another exchange."""
+        return self.is_quiet and not self._has_unread_bytes()
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -145,6 +146,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The event loop's word that the connection has ended, in order or not."""
         self._lost = exc or EOFError()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._wake()
 
     def _has_unread_bytes(self) -> bool:
@@ -158,13 +162,37 @@ class Connection(asyncio.Protocol):
 
     async def _wait(self, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
-        self._waiter = waiter = loop.create_future()
-        timer = loop.call_later(timeout_s, _expire, waiter)
+        self._waiter = loop.create_future()
+        self._silent_at = loop.time() + timeout_s
+        if self._timer is not None and self._silent_at < self._timer_at:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._set_timer(loop)
         try:
-            await waiter
+            await self._waiter
         finally:
-            timer.cancel()
             self._waiter = None
+
+    def _tick(self) -> None:
+        """
+        End a wait that has lasted too long.
+
+        The timer stays while waits come and go, and is set anew only when it fires, or for a wait that must end before: one for
+        each wait would cost more than the wait.
+        """
+        self._timer = None
+        if self._waiter is None or self._waiter.done():
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._silent_at:
+            self._waiter.set_exception(Silence())
+        else:
+            self._set_timer(loop)
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer_at = self._silent_at
+        self._timer = loop.call_at(self._silent_at, self._tick)
 
     def _wake(self) -> None:
         if self._gathering is not None:
@@ -172,11 +200,6 @@ class Connection(asyncio.Protocol):
             self._gathering = None
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-def _expire(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_exception(Silence())
 
 
 class Response:
@@ -187,6 +210,7 @@ class Response:
         status: The HTTP status.
         headers: Names in lower case; of repeated ones the last.
         complete: True once the whole body was read and the connection may serve again.
+        timeout_s: The longest silence within the body.
     """
 
     def __init__(self, connection: Connection, head: bytes, rest: bytes, timeout_s: float) -> None:
@@ -194,56 +218,44 @@ class Response:
         self.complete = False
         self._connection = connection
         self._rest = rest
-        self._timeout_s = timeout_s
-        self._length = _content_length(self.headers)
-        self._chunked = _is_chunked(self.headers)
-        if self._chunked and self._length is not None:
-            raise ProtocolError("a length and chunks at once")
+        self.timeout_s = timeout_s
+        length = _content_length(self.headers)
+        self._body: ChunkedBody | CountedBody | None = (
+            None  # without either it ends when the connection does
+        )
+        if _is_chunked(self.headers):
+            if length is not None:
+                raise ProtocolError("a length and chunks at once")
+            self._body = ChunkedBody()
+        elif length is not None:
+            self._body = CountedBody(length)
 
-    def body(self) -> AsyncGenerator[bytes, None]:
+    @property
+    def has_end(self) -> bool:
+        """False where only the end of the connection ends the body."""
+        return self._body is not None
+
+    async def read(self) -> bytes:
         """
-        The body in pieces, as they come.
+        The next bytes of the body, as they come; none at its end.
 
         Raises:
             ProtocolError: Its framing is broken, or it ends early.
             ConnectionError, Silence: As `Connection.read`.
         """
-        if self._chunked:
-            return self._chunks()
-        if self._length is not None:
-            return self._counted(self._length)
-        return self._until_close()
-
-    async def _chunks(self) -> AsyncGenerator[bytes, None]:
-        decoder = ChunkedBody()
+        body = self._body
         data, self._rest = self._rest, b""
-        while True:
-            if data and (payload := decoder.feed(data)):
-                yield payload
-            if decoder.done:
-                break
-            data = await self._connection.read(self._timeout_s)
+        if body is None:
+            return data or await self._connection.read(self.timeout_s)
+        payload = body.feed(data) if data else b""
+        while not payload and not body.done:
+            data = await self._connection.read(self.timeout_s)
             if not data:
                 raise ProtocolError("the body ended early")
-        self.complete = not decoder.rest and self._keeps()
-
-    async def _counted(self, left: int) -> AsyncGenerator[bytes, None]:
-        data, self._rest = self._rest, b""
-        while left:
-            if not data:
-                data = await self._connection.read(self._timeout_s)
-            if not data:
-                raise ProtocolError("the body ended early")
-            piece, data = data[:left], data[left:]
-            left -= len(piece)
-            yield piece
-        self.complete = not data and self._keeps()
-
-    async def _until_close(self) -> AsyncGenerator[bytes, None]:
-        data, self._rest = self._rest, b""
-        while data := data or await self._connection.read(self._timeout_s):
-            yield data
-            data = b""
+            payload = body.feed(data)
+        if body.done:
+            self.complete = not body.rest and self._keeps()
+        return payload
 
     def _keeps(self) -> bool:
         return "close" not in self.headers.get("connection", "").lower()
@@ -322,115 +334,3 @@ def _is_chunked(headers: dict[str, str]) -> bool:
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise ProtocolError("a compressed body that nobody asked for")
     return coding == "chunked"
-
-
-class ChunkedBody:
-    """
-    Takes chunked bodies apart: bytes in, payload out.
-
-    Attributes:
-        done: True after the last chunk and its trailers.
-        rest: Bytes after the end of the body.
-    """
-
-    __slots__ = ("_left", "_pending", "_trailers", "done", "rest")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.rest = b""
-        self._left = (
-            -1
-        )  # payload bytes still to come of this chunk, and its line end; -1 before a size line
-        self._pending = b""
-        self._trailers = False
-
-    def feed(self, data: bytes) -> bytes:
-        """
-        Take in bytes.
-
-        Returns:
-            The payload that they complete.
-
-        Raises:
-            ProtocolError: The framing is broken.
-        """
-        if self._pending:
-            data, self._pending = self._pending + data, b""
-        out: list[bytes] = []
-        at = 0
-        while at < len(data) and not self._trailers:
-            if self._left < 0:
-                at = _whole_chunks(data, at, out)
-                at = self._begin_chunk(data, at)
-            if self._left >= 0 and not self._trailers:
-                at = self._part_of_chunk(data, at, out)
-        if self._trailers:
-            self._end(data[at:])
-        return out[0] if len(out) == 1 else b"".join(out)
-
-    def _begin_chunk(self, data: bytes, at: int) -> int:
-        """The size line of a chunk that is not all here, if there is one."""
-        end = data.find(b"\r\n", at)
-        if end < 0:
-            self._pending = data[at:]
-            if len(self._pending) > _MAX_SIZE_LINE_BYTES:
-                raise ProtocolError("an endless chunk size")
-            return len(data)
-        self._left = _chunk_size(data[at:end])
-        self._trailers = self._left == 0
-        return end + 2
-
-    def _part_of_chunk(self, data: bytes, at: int, out: list[bytes]) -> int:
-        """What is here of a chunk whose size is known, and its line end where that has come whole."""
-        stop = at + self._left
-        if stop + 2 <= len(data):
-            if not data.startswith(b"\r\n", stop):
-                raise ProtocolError("a chunk without its end")
-            out.append(data[at:stop])
-            self._left = -1
-            return stop + 2
-        if stop <= len(data):  # the line end is cut off
-            self._pending = data[at:]
-        else:
-            out.append(data[at:])
-            self._left -= len(data) - at
-        return len(data)
-
-    def _end(self, data: bytes) -> None:
-        """The trailers, up to a blank line; nobody reads them."""
-        if data.startswith(b"\r\n"):
-            self.done, self.rest = True, data[2:]
-        elif (end := data.find(b"\r\n\r\n")) >= 0:
-            self.done, self.rest = True, data[end + 4 :]
-        elif len(data) > MAX_HEAD_BYTES:
-            raise ProtocolError("endless trailers")
-        else:
-            self._pending = data
-
-
-def _whole_chunks(data: bytes, at: int, out: list[bytes]) -> int:
-    """
-    The payloads of all chunks that are whole, which nearly all are; this loop is the hot one.
-
-    Returns:
-        Where the first begins that is not, or is the last.
-    """
-    size, find, starts_with, append = len(data), data.find, data.startswith, out.append
-    while (end := find(b"\r\n", at)) >= 0:
-        length = _chunk_size(data[at:end])
-        stop = end + 2 + length
-        if length == 0 or stop + 2 > size:
-            break
-        if not starts_with(b"\r\n", stop):
-            raise ProtocolError("a chunk without its end")
-        append(data[end + 2 : stop])
-        at = stop + 2
-    return at
-
-
-@lru_cache(1024)  # a stream's chunks have a few sizes, over and over
-def _chunk_size(line: bytes) -> int:
-    digits = line.partition(b";")[0].strip()
-    if not digits or len(digits) > 8 or not _HEX.issuperset(digits):
-        raise ProtocolError("a broken chunk size")
-    return int(digits, 16)

@@ -7,13 +7,10 @@ slow way takes the known fields and keeps the others as `extra`, and mends what 
 Source: https://platform.openai.com/docs/api-reference/chat-streaming
 """
 
-import json
-import re
-from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from unilect.errors import BackendError
 from unilect.events import (
@@ -30,21 +27,27 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
-from unilect.upstreams._http import clean, refused_request, too_long
+from unilect.upstreams._alike import AlikeFrames
+from unilect.upstreams._openai_calls import Call, Calls
+from unilect.upstreams._openai_mend import EXTRA, mend_chunk, plain_json
+from unilect.upstreams._told_errors import told_error
 
 DONE = b"[DONE]"
+_MANY_FRAMES = 8  # of one read; fewer are decoded as quickly one by one
+_PATTERN_FRAMES = 3  # the role, an empty text, and then surely one that has some
 
 
-class _Function(Struct, gc=False):
+class _Function(Struct, forbid_unknown_fields=True, gc=False):
     name: str | None = None
     arguments: str | None = None
 
 
-class _ToolDelta(Struct, gc=False):
-    index: int = 0
+class _ToolDelta(Struct, forbid_unknown_fields=True, gc=False):
+    index: int | None = None
     id: str | None = None
     type: str | None = None
     function: _Function | None = None
+    extra: dict[str, Any] = field(default={}, name=EXTRA)
 
 
 class _Delta(Struct, forbid_unknown_fields=True, gc=False):
@@ -76,20 +79,21 @@ class _Choice(Struct, forbid_unknown_fields=True, gc=False):
     finish_reason: str | None = None
 
 
-class _PromptDetails(Struct, gc=False):
+class _PromptDetails(Struct, forbid_unknown_fields=True, gc=False):
     cached_tokens: int | None = None
 
 
-class _CompletionDetails(Struct, gc=False):
+class _CompletionDetails(Struct, forbid_unknown_fields=True, gc=False):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Struct, gc=False):
+class _Usage(Struct, forbid_unknown_fields=True, gc=False):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
+    extra: dict[str, Any] = field(default={}, name=EXTRA)
 
 
 class _Progress(Struct, gc=False):
@@ -113,16 +117,33 @@ _KNOWN = {
     level: frozenset(field.encode_name for field in msgspec.structs.fields(level))
     for level in (_Chunk, _Choice, _Delta)
 }
+#: Finish reasons that servers say and OpenAI does not know; any other means "stop".
 _REASONS: dict[str, FinishReason] = {
-    "stop": "stop",
     "length": "length",
-    "tool_calls": "tool_calls",
-    "content_filter": "content_filter",
-    "function_call": "function_call",
-    "eos": "stop",
     "max_tokens": "length",
+    "model_length": "length",
+    "max_length": "length",
+    "tool_calls": "tool_calls",
     "tool_call": "tool_calls",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",  # `functions` became `tools`; the dialect tells it back
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+    "sensitive": "content_filter",
 }
+#: What a server says of an answer that it did not finish.
+_BROKEN = frozenset(
+    [
+        "error",
+        "abort",
+        "aborted",
+        "cancelled",
+        "canceled",
+        "failed",
+        "network_error",
+        "insufficient_system_resource",
+    ]
+)
 
 
 class ChunkDecoder:
@@ -135,15 +156,18 @@ class ChunkDecoder:
 
     def __init__(self, joined: bool = False) -> None:
         self.joined = joined
+        self._alike = AlikeFrames()
         self._begun: set[int] = set()
-        self._finished: set[int] = set()
+        self._finished: dict[int, Finish] = {}
         self._usage: Usage | None = None
-        self._calls: set[tuple[int, int]] = set()
+        self._calls: dict[int, Calls] = {}
         self._told = False
 
     def decode(self, frames: list[bytes], into: list[Event]) -> bool:
         """
         Append the events of frames. All are decoded in one call, and one by one only where that fails.
+
+        A choice's finish is kept until `end`: some servers say one with every chunk, or say more afterwards.
 
         Returns:
             True when `[DONE]` was among them.
@@ -151,27 +175,54 @@ class ChunkDecoder:
         Raises:
             UnilectError: A frame is an error, or is no chunk. What came before it has been appended.
         """
-        done = DONE in frames
+        done = bool(frames) and frames[-1] == DONE
         if done:
-            frames = [frame for frame in frames if frame != DONE]
+            frames = frames[:-1]
+        if DONE in frames:  # it is not the last, or it is said twice
+            done, frames = True, [frame for frame in frames if frame != DONE]
+        if len(frames) >= _MANY_FRAMES:
+            frames = self._alike_texts(frames, into)
+        self._each(frames, into)
+        return done
+
+    def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
+        """Append the texts of the frames that are alike; returns the frames that come after them."""
+        texts = self._alike.texts(frames)
+        if not texts:  # the pattern is not known yet, or its time is over
+            pattern = self._each(frames[:_PATTERN_FRAMES], into)
+            frames = frames[_PATTERN_FRAMES:]
+            if pattern is not None:
+                self._alike.learn(pattern)
+                texts = self._alike.texts(frames)
+        if self.joined and texts:
+            into.append(TextDelta("".join(texts)))
+        else:
+            into.extend([TextDelta(text) for text in texts if text])
+        return frames[len(texts) :]
+
+    def _each(self, frames: list[bytes], into: list[Event]) -> bytes | None:
+        """Append the events of frames, and return the last frame that is text and nothing else, if there is one."""
         try:
             chunks = _fast(b"[" + b",".join(frames) + b"]")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             for frame in frames:
-                self._chunk(*self._slow(frame), into)
-            return done
+                self._chunk(*self._one(frame), into)
+            return None
+        plain: bytes | None = None
         texts: list[str] = []
-        for chunk in chunks:
+        for frame, chunk in zip(frames, chunks, strict=False):
             text = self._plain_text(chunk)
             if text is None:
                 self._flush(texts, into)
                 self._chunk(chunk, [], into)
-            elif self.joined:
+                continue
+            plain = frame
+            if self.joined:
                 texts.append(text)
             else:
                 into.append(TextDelta(text))
         self._flush(texts, into)
-        return done
+        return plain
 
     def _flush(self, texts: list[str], into: list[Event]) -> None:
         if texts:
@@ -231,13 +282,25 @@ class ChunkDecoder:
         Raises:
             BackendError: The answer was cut.
         """
-        if not done and not (self._finished and self._finished >= self._begun):
+        if not done and not self.finished():
             raise BackendError("The model's server ended its answer before it was finished.")
-        events: list[Event] = [
-            Finish("stop", index) for index in sorted((self._begun or {0}) - self._finished)
-        ]
+        if not self._begun and self._usage is None:
+            raise BackendError("The model's server ended its answer before it had begun.")
+        events: list[Event] = []
+        for index in sorted(self._begun or {0}):
+            calls = self._calls.get(index)
+            for call in calls.nameless() if calls else ():
+                events.append(_first_piece(call, "".join(call.pieces), index, None))
+            finish = self._finished.get(index, Finish("stop", index))
+            if calls and finish.reason == "stop":
+                finish = msgspec.structs.replace(finish, reason="tool_calls")
+            events.append(finish)
         events.append(self._usage or Usage(0, 0))
         return events
+
+    def finished(self, choices: int = 1) -> bool:
+        """Every choice that has begun has said why it finished, and they are at least so many."""
+        return len(self._finished) >= choices and self._finished.keys() >= self._begun
 
     def _choice(self, choice: _Choice, extra: Extra | None, into: list[Event]) -> None:
         index, logprobs = choice.index, _logprobs(choice.logprobs)
@@ -254,33 +317,69 @@ class ChunkDecoder:
                 extra = None
             if delta.refusal:
                 into.append(RefusalDelta(delta.refusal, index))
-            for call in delta.tool_calls or ():
-                into.append(self._tool_call(call.index, call.id, call.function, index))
-            if delta.function_call is not None:
-                into.append(self._tool_call(0, "call_0", delta.function_call, index))
-        if choice.finish_reason is not None and index not in self._finished:
-            self._finished.add(index)
-            into.append(Finish(_REASONS.get(choice.finish_reason, "stop"), index, extra))
-            extra = None
+            if delta.tool_calls is not None or delta.function_call is not None:
+                extra = self._tool_calls(delta, extra, index, into)
+        if choice.finish_reason:
+            extra = self._finish(choice.finish_reason, index, extra)
         if extra is not None:
             into.append(Opaque(extra, index))
 
-    def _tool_call(
-        self, number: int, id: str | None, function: _Function | None, index: int
-    ) -> ToolCallDelta:
-        """Servers repeat the id and the name in every delta; clients then glue them together."""
-        function = function or _Function()
-        arguments = function.arguments or ""
-        if (index, number) in self._calls:
-            return ToolCallDelta(number, arguments, index=index)
-        self._calls.add((index, number))
-        return ToolCallDelta(number, arguments, id or f"call_{number}", function.name or "", index)
+    def _tool_calls(
+        self, delta: _Delta, extra: Extra | None, index: int, into: list[Event]
+    ) -> Extra | None:
+        """The events of a delta's tool calls; what is left of its unknown fields."""
+        calls = self._calls.setdefault(index, Calls())
+        entries = delta.tool_calls or []
+        if delta.function_call is not None:
+            entries = [*entries, _ToolDelta(0, function=delta.function_call)]
+        apart = False
+        for entry in entries:
+            function = entry.function or _Function()
+            arguments = function.arguments or ""
+            found = calls.take(entry.index, entry.id or "", function.name or "", arguments, apart)
+            apart = entry.index is None
+            own = Extra(call=entry.extra) if entry.extra else None
+            if own is not None and extra is not None:
+                own, extra = Extra(extra.chunk, extra.choice, extra.delta, entry.extra), None
+            if found is None:
+                if own is not None:
+                    into.append(Opaque(own, index))
+            elif found[0].told:
+                into.append(ToolCallDelta(found[0].number, found[1], index=index, extra=own))
+            else:
+                into.append(_first_piece(*found, index, own))
+        return extra
+
+    def _finish(self, reason: str, index: int, extra: Extra | None) -> Extra | None:
+        """Keep why a choice finished. The first reason counts, but one that says more than "stop" does."""
+        reason = reason.lower()
+        if reason in _BROKEN:
+            raise BackendError(f"The model's server broke its answer off ({reason}).")
+        finish = Finish(_REASONS.get(reason, "stop"), index, extra)
+        known = self._finished.get(index)
+        if known is None or (known.reason == "stop" and finish.reason != "stop"):
+            if known is not None and extra is None:
+                finish = msgspec.structs.replace(finish, extra=known.extra)
+            self._finished[index] = finish
+            return None
+        return extra
+
+    def _one(self, data: bytes) -> tuple[_Chunk, list[Extra | None]]:
+        """One frame of several of which at least one is odd."""
+        try:
+            return _fast_one(data), []
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._slow(data)
 
     def _slow(self, data: bytes) -> tuple[_Chunk, list[Extra | None]]:
-        raw = _json(data)
-        if not isinstance(raw, dict) or "choices" not in raw:
-            _raise_if_error(raw)
-            raw = raw if isinstance(raw, dict) else {}
+        raw = plain_json(data)
+        if (error := told_error(raw)) is not None:
+            raise error
+        if raw is None:
+            return _Chunk(), []  # llama-server sends it between the answers to several prompts
+        if not isinstance(raw, dict):
+            raise BackendError("The model's server sent a frame that is no chunk.")
+        raw = mend_chunk(raw)
         chunk_extra = {k: v for k, v in raw.items() if k not in _KNOWN[_Chunk] and v is not None}
         choices, extras = [], []
         for choice in _list(raw.get("choices")):
@@ -300,19 +399,15 @@ class ChunkDecoder:
         return chunk, extras
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+def _first_piece(call: Call, arguments: str, index: int, extra: Extra | None) -> ToolCallDelta:
+    """The first that a client hears of a call."""
+    call.told = True
+    id = call.id or f"call_{call.number}"
+    return ToolCallDelta(call.number, arguments, id, call.name, index, extra)
+
+
 _fast = msgspec.json.Decoder(list[_Chunk]).decode
-
-
-def _json(data: bytes) -> Any:
-    """A frame as plain values; halves of characters, which a model that is cut between tokens makes, become U+FFFD."""
-    try:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            return msgspec.json.decode(data)
-        text = json.dumps(json.loads(data.decode(errors="replace")), ensure_ascii=False)
-        return msgspec.json.decode(_SURROGATE.sub("\ufffd", text))
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BackendError("The model's server sent a frame that is not JSON.") from error
+_fast_one = msgspec.json.Decoder(_Chunk).decode
 
 
 def _list(value: Any) -> list[Any]:
@@ -326,8 +421,10 @@ def _split(choice: Any) -> tuple[dict[str, Any], Extra | None]:
     if not isinstance(choice, dict):
         raise BackendError("The model's server sent a choice that is no object.")
     delta = choice.get("delta")
-    choice_extra = {k: v for k, v in choice.items() if k not in _KNOWN[_Choice]}
     known = {k: v for k, v in choice.items() if k in _KNOWN[_Choice]}
+    if not _is_readable(known.get("logprobs")):
+        del known["logprobs"]
+    choice_extra = {k: v for k, v in choice.items() if k not in known}
     delta_extra: dict[str, Any] = {}
     if isinstance(delta, dict):
         delta_extra = {k: v for k, v in delta.items() if k not in _KNOWN[_Delta]}
@@ -339,30 +436,23 @@ def _split(choice: Any) -> tuple[dict[str, Any], Extra | None]:
     return known, None
 
 
-def _raise_if_error(raw: Any) -> None:
-    """An error told inside a stream: `{"error": {...}}`, `{"error": "text"}` or a flat `{"message": ...}`."""
-    error = raw.get("error", raw) if isinstance(raw, dict) else raw
-    if isinstance(error, str):
-        error = {"message": error}
-    if not isinstance(error, dict) or not ("message" in error or "error_code" in error):
-        if isinstance(raw, dict) and raw.get("usage") is not None:
-            return
-        raise BackendError("The model's server sent a frame that is no chunk.")
-    code = error.get("code")
-    if error.get("type") == "exceed_context_size_error":
-        raise too_long(error.get("n_prompt_tokens"), error.get("n_ctx"))
-    if code in (400, "400", 422) or error.get("type") == "invalid_request_error":
-        raise refused_request(msgspec.json.encode(error))
-    raise BackendError(f"The model's server reported an error: {clean(error.get('message'))}")
+def _is_readable(logprobs: Any) -> bool:
+    """Log probabilities of a third form are passed on as they came."""
+    try:
+        msgspec.convert(logprobs, _Logprobs | None, strict=False)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _usage(usage: _Usage) -> Usage:
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
     return Usage(
         usage.prompt_tokens,
-        usage.completion_tokens,
+        usage.completion_tokens or max(0, usage.total_tokens - usage.prompt_tokens),
         prompt.cached_tokens if prompt else None,
         completion.reasoning_tokens if completion else None,
+        counters=usage.extra,
     )
 
 

@@ -4,6 +4,8 @@ Server-sent events: bytes in, the data of whole frames out. It knows nothing of 
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
 
+import json
+
 from unilect.errors import BackendError
 
 MAX_FRAME_BYTES = (
@@ -66,20 +68,38 @@ def _frames(whole: bytes) -> list[bytes]:
     """The data of whole blocks. Where each is one `data:` line, as nearly always, no block is looked at by itself."""
     if whole.startswith(b"data: "):
         frames = whole[6:-2].split(b"\n\ndata: ")
-        if whole.count(b"\n") == 2 * len(frames):
+        if b"\n" not in b"".join(frames):  # twice as quick as counting the line ends
             return frames
     parsed = (_parse(block) for block in whole.split(b"\n\n"))
     return [frame for frame in parsed if frame is not None]
 
 
+_BOM = b"\xef\xbb\xbf"
+_PINGS = frozenset({b"ping", b"keepalive", b"keep-alive", b"heartbeat"})
+
+
 def _parse(block: bytes) -> bytes | None:
-    """The data of one block of lines; None for comments and blocks without data."""
+    """The data of one block of lines; None for comments, for pings and for blocks without data."""
     data = []
-    for line in block.split(b"\n"):
+    event = b""
+    for line in block.removeprefix(_BOM).split(b"\n"):
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
             data.append(value)
+        elif name == b"event":
+            event = value
         elif name == b"error":
             return b'{"error":' + value + b"}"
-    return b"\n".join(data) if data else None
+    if not data or event in _PINGS:
+        return None
+    if event == b"error":
+        return _error(b"\n".join(data))
+    return b"\n".join(data)
+
+
+def _error(data: bytes) -> bytes:
+    """The data of an `event: error`, which may be an error of any form, as one that cannot be taken for anything else."""
+    if data.startswith(b"{"):
+        return data if b'"error"' in data else b'{"error":' + data + b"}"
+    return b'{"error":' + json.dumps(data.decode(errors="replace")).encode() + b"}"

@@ -1,23 +1,32 @@
 """
 Any server that speaks OpenAI's API: vLLM, SGLang, llama-server, Ollama, LiteLLM, a cloud.
 
-Answers are always asked for as streams, also where the client wants a whole one: many servers go on generating when the
-client of a whole answer leaves, and none does when the client of a stream leaves. Fields that nobody here knows are passed on
-as they were written.
+Answers are asked for as streams, also where the client wants a whole one: many servers go on generating when the client of a
+whole answer leaves, and none does when the client of a stream leaves. Only a server that is known to stop in both cases, or
+that the operator vouches for, is asked for whole answers. Fields that nobody here knows are passed on as they were written.
 
 Source: https://platform.openai.com/docs/api-reference
 """
 
+import asyncio
 import base64
+import logging
+import math
 from array import array
-from contextlib import aclosing
-from typing import Any
+from contextlib import aclosing, suppress
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
 
 from unilect.backend import Batches, Capabilities
-from unilect.errors import BackendError, UnilectError, UnsupportedOperation
+from unilect.errors import (
+    BackendError,
+    BackendTimeout,
+    InvalidRequest,
+    UnilectError,
+    UnsupportedOperation,
+)
 from unilect.events import Event
 from unilect.requests import (
     ChatRequest,
@@ -28,11 +37,18 @@ from unilect.requests import (
     Prompt,
 )
 from unilect.sources import Place
-from unilect.upstreams._http import HttpServer
+from unilect.upstreams._http import HttpServer, key_headers
+from unilect.upstreams._openai_probe import PROBE_TIMEOUT_S, choose, learn, model_cards
+from unilect.upstreams._openai_servers import UNKNOWN, check, wire_fields
+from unilect.upstreams._openai_whole import decode_whole
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams._sse import FrameReader
 
+log = logging.getLogger("unilect")
 GATHER_S = 0.005
+LEARN_AGAIN_S = 30.0  # a server that could not be reached is asked again what it is after so long
+END_TIMEOUT_S = 5.0  # of silence after the last finish reason: the usage may follow, and `[DONE]`
+_FALSE = Raw(b"false")
 _TRUE = Raw(b"true")
 _USAGE = Raw(b'{"include_usage":true}')
 
@@ -49,27 +65,68 @@ class OpenAIUpstream:
         server: The server; its base URL ends before `/chat/completions`.
         model: The model's name there; None asks the server.
         name: Taken where the server has a model of that name; else its only model is.
+        root: The server by its root, where it shall be asked what it is; None to take it as it is.
+        whole_answers: How the server is asked where the client wants a whole answer; None for a whole where it is known to stop.
+
+    Attributes:
+        kind: The kind of server that it was recognised as.
     """
 
-    def __init__(self, server: HttpServer, model: str | None = None, name: str = "") -> None:
+    def __init__(
+        self,
+        server: HttpServer,
+        model: str | None = None,
+        name: str = "",
+        root: HttpServer | None = None,
+        whole_answers: Literal["stream", "whole"] | None = "stream",
+    ) -> None:
         self._server = server
+        self._root = root
         self._model = model
-        self._wanted = name
+        self._name = name
+        self._whole_answers = whole_answers
+        self._starting = asyncio.Lock()
+        self._next_try = -math.inf
+        self.kind = UNKNOWN
         self.capabilities = PASSES_ALL
 
     async def start(self) -> None:
-        """Learn the model's name where none was configured; nothing else is needed."""
-        if self._model is None:
-            self._model = _choose(await self._server.get("/models"), self._wanted)
+        """Learn what the server is, and the model's name where none was configured; once, as far as it can be reached."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._next_try:
+            return
+        async with self._starting:
+            if loop.time() >= self._next_try:
+                self._next_try = loop.time() + await self._learn()
+
+    async def _learn(self) -> float:
+        """Ask the server; returns after how many seconds it is to be asked again."""
+        if self._root is None:
+            if self._model is None:
+                self._model = choose(model_cards(await self._server.get("/models")), self._name)
+            return math.inf
+        learnt = await learn(self._server, self._root, self._model, self._name)
+        if learnt is None:
+            return LEARN_AGAIN_S
+        self._model, self.kind, self.capabilities = learnt.model, learnt.kind, learnt.capabilities
+        if self._whole_answers is None:
+            self._whole_answers = "whole" if learnt.kind.stops_whole else "stream"
+        log.info("%s: a server of kind %s", self._name or learnt.model, learnt.kind.name)
+        return math.inf
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
+        check(self.kind, request)
         path = "/chat/completions" if isinstance(request, ChatRequest) else "/completions"
-        return stream(self._server, path, self._body(request), ChunkDecoder(not request.stream))
+        if self._whole_answers == "whole" and not request.stream:
+            return _whole(self._server, path, self._body(request, stream=False))
+        decoder = ChunkDecoder(joined=not request.stream)
+        return stream(self._server, path, self._body(request), decoder, _choices(request))
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
-        body = {"model": self._name()} | request_fields(request, without=("model",))
+        fields = request_fields(request, without=("model",))
+        body = {"model": self._model or ""} | wire_fields(self.kind, fields)
         body["encoding_format"] = Raw(b'"float"')
         answer = await self._server.post("/embeddings", msgspec.json.encode(body))
         embeddings = decode_embeddings(answer)
@@ -92,55 +149,81 @@ class OpenAIUpstream:
         """OpenAI's API has no such call."""
         raise _no_call("count tokens")
 
+    async def check(self) -> None:
+        """The list of models costs a server least; any answer that is not a failure will do."""
+        with suppress(InvalidRequest):
+            await self._server.get("/models")
+
     async def aclose(self) -> None:
         """Close the connections."""
         await self._server.aclose()
+        if self._root is not None:
+            await self._root.aclose()
 
-    def _name(self) -> str:
-        return self._model or ""
-
-    def _body(self, request: GenerationRequest) -> bytes:
+    def _body(self, request: GenerationRequest, stream: bool = True) -> bytes:
         fields = request_fields(request, without=("model", "stream", "stream_options"))
-        fields["model"] = self._name()
-        fields["stream"] = _TRUE
-        fields["stream_options"] = _USAGE
+        fields = wire_fields(self.kind, fields)
+        fields["model"] = self._model or ""
+        fields["stream"] = _TRUE if stream else _FALSE
+        if stream and self.kind.stream_options:
+            fields["stream_options"] = _USAGE
         return msgspec.json.encode(fields)
 
 
+def _choices(request: ChatRequest | CompletionRequest) -> int:
+    prompts = len(request.prompts) if isinstance(request, CompletionRequest) else 1
+    return prompts * (request.n or 1)
+
+
+async def _whole(server: HttpServer, path: str, body: bytes) -> Batches:
+    """POST a request for a whole answer and yield its events, all at once."""
+    yield decode_whole(await server.post(path, body))
+
+
 async def stream(
-    server: HttpServer,
-    path: str,
-    body: bytes,
-    decoder: ChunkDecoder,
+    server: HttpServer, path: str, body: bytes, decoder: ChunkDecoder, choices: int = 1
 ) -> Batches:
     """
     POST a request for a stream and yield its events.
 
-    The end of the bytes is not the end of an answer: `ChunkDecoder.end` tells.
+    The end of the bytes is not the end of an answer: `ChunkDecoder.end` tells. Nor does every server end its bytes with its
+    answer: one that keeps the connection open is not waited for long once it has said why every choice finished.
+
+    Args:
+        choices: How many choices were asked for.
 
     Raises:
         UnilectError: As `HttpServer.stream` and `ChunkDecoder.decode`; BackendError when the stream was cut.
     """
-    reader, done = FrameReader(), False
+    reader, done, ended, batch = FrameReader(), False, False, list[Event]()
     gather_s = GATHER_S if decoder.joined else 0.0
-    async with aclosing(server.stream(path, body, gather_s)) as chunks:
-        async for data in chunks:
-            batch: list[Event] = []
-            try:
-                done = decoder.decode(reader.feed(data), batch) or done
-            except UnilectError:
+    async with aclosing(server.stream(path, body, gather_s)) as answer:
+        try:
+            async for data in answer:
+                try:
+                    done = decoder.decode(reader.feed(data), batch) or done
+                except UnilectError:
+                    if batch:
+                        yield batch
+                    raise
+                # with its last bytes a kept connection can serve again; without, there is nothing to wait for
+                ended = done and (
+                    answer.complete or not (server.reuses_connections and answer.has_end)
+                )
+                if ended:
+                    break
                 if batch:
                     yield batch
+                    batch = []
+                if done or decoder.finished(choices):
+                    answer.hurry(END_TIMEOUT_S)
+        except BackendTimeout:
+            if not (done or decoder.finished(choices)):
                 raise
-            if batch:
-                yield batch
-            if done and not server.reuses_connections:
-                break  # some servers leave the connection open, and then it would be silent for too long
-    batch = []
-    done = decoder.decode(reader.end(), batch) or done
+    if not done:
+        done = decoder.decode(reader.end(), batch)
     batch.extend(decoder.end(done))
-    if batch:
-        yield batch
+    yield batch
 
 
 def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
@@ -193,48 +276,36 @@ def decode_embeddings(body: bytes) -> Embeddings:
     return Embeddings(vectors, answer.usage.prompt_tokens)
 
 
-class _Model(Struct):
-    id: str
-
-
-class _Models(Struct):
-    data: list[_Model]
-
-
-def _choose(body: bytes, wanted: str) -> str:
-    """The wanted model of a list, else its only one."""
-    try:
-        models = msgspec.json.decode(body, type=_Models).data
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BackendError("The server does not list its models as OpenAI does.") from error
-    if wanted in [model.id for model in models]:
-        return wanted
-    if len(models) != 1:
-        names = ", ".join(model.id for model in models[:20])
-        raise BackendError(
-            f"The server has {len(models)} models ({names}); name one with `model = ...`."
-        )
-    return models[0].id
-
-
 def _no_call(what: str) -> UnilectError:
     return UnsupportedOperation(
         f"The model's server speaks OpenAI's API, which has no call to {what}."
     )
 
 
+async def list_models(place: Place) -> list[str]:
+    """The names of all models of a server."""
+    server = _server(place)
+    try:
+        return [str(card["id"]) for card in model_cards(await server.get("/models"))]
+    finally:
+        await server.aclose()
+
+
 def backend(place: Place) -> OpenAIUpstream:
     """The upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
+    config, server = place.config, _server(place)
+    root = HttpServer(
+        server.base.removesuffix("/v1"), headers=key_headers(config), timeout_s=PROBE_TIMEOUT_S
+    )
+    whole_answers = None if config.whole_answers == "auto" else config.whole_answers
+    return OpenAIUpstream(server, config.model, place.name, root, whole_answers)
+
+
+def _server(place: Place) -> HttpServer:
     config = place.config
-    base = f"{place.scheme.removeprefix('openai+')}:{place.location}"
-    headers = {}
-    if config.api_key is not None:
-        bearer = config.api_key_header.lower() == "authorization"
-        headers[config.api_key_header] = f"Bearer {config.api_key}" if bearer else config.api_key
-    server = HttpServer(
-        base,
-        headers=headers,
+    return HttpServer(
+        f"{place.scheme.removeprefix('openai+')}:{place.location}",
+        headers=key_headers(config),
         timeout_s=config.timeout_s,
         reuse_connections=config.reuse_connections,
     )
-    return OpenAIUpstream(server, config.model, place.name)

@@ -1,0 +1,75 @@
+"""
+Which backend has read the beginning of a conversation, and so has it in its cache.
+
+A conversation is known by its turns: each request is noted under a digest of all its messages, and the next turn of the same
+conversation begins with them. A plain text is known by its first blocks. Digests are Python's own hashes: they hold in this process
+only, and a wrong hit costs a cache, never an answer.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from unilect.requests import ChatRequest, CompletionRequest, Request
+
+MAX_KNOWN = 16_384
+BLOCK_CHARS = 256
+MAX_BLOCKS = 64
+PlaceT = TypeVar("PlaceT")
+
+
+class Affinity(Generic[PlaceT]):
+    """Remembers where the last `MAX_KNOWN` conversations went; the oldest are forgotten first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, PlaceT] = OrderedDict()
+
+    def find(self, digests: Sequence[int]) -> PlaceT | None:
+        """Where the longest known beginning went."""
+        for digest in reversed(digests):
+            if (place := self._known.get(digest)) is not None:
+                self._known.move_to_end(digest)
+                return place
+        return None
+
+    def note(self, digests: Sequence[int], place: PlaceT) -> None:
+        """A request went there: the next turn of its conversation should follow."""
+        if digests:
+            self._known[digests[-1]] = place
+            self._known.move_to_end(digests[-1])
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+
+
+def digests(request: Request | None) -> list[int]:
+    """A digest for each beginning of a request's prompt, the shortest first; empty where there is nothing to compare."""
+    if isinstance(request, ChatRequest):
+        return _of_turns(request)
+    if isinstance(request, CompletionRequest):
+        return _of_blocks(request.prompts[0]) if request.prompt else []
+    return []
+
+
+def _of_turns(request: ChatRequest) -> list[int]:
+    found: list[int] = []
+    last = hash(msgspec.json.encode(request.tools)) if request.tools else 0
+    for message in request.messages:
+        content = message.content
+        text = content if isinstance(content, str) else msgspec.json.encode(content)
+        last = hash((last, message.role, text))
+        found.append(last)
+    return found
+
+
+def _of_blocks(prompt: str | list[int]) -> list[int]:
+    found: list[int] = []
+    last = 0
+    for number in range(
+        min(len(prompt) // BLOCK_CHARS, MAX_BLOCKS)
+    ):  # whole ones: the last part grows
+        block = prompt[number * BLOCK_CHARS : (number + 1) * BLOCK_CHARS]
+        last = hash((last, block if isinstance(block, str) else tuple(block)))
+        found.append(last)
+    return found

@@ -1,0 +1,47 @@
+"""
+A circuit breaker: whether one of several backends is worth asking.
+
+What is wrong with a request says nothing about the backend. A backend that is over its limit rests for as long as it says, which
+is no failure; one that cannot be reached is not asked again until it has been seen to be well, nor is one that failed `FAILURES`
+times in a row. It knows no clock of its own and asks nobody: whoever holds it looks after the backend while it is open.
+"""
+
+from unilect.errors import BackendUnavailable, BackendUnreachable, RateLimited, UnilectError
+
+FAILURES = 5
+REST_S = 1.0  # for a backend that is busy and does not say how long
+MAX_REST_S = 30.0
+
+
+class Breaker:
+    """The breaker of one backend. Times are seconds of one clock, given by the caller."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._rests_until = 0.0
+        self.open = False
+
+    def allows(self, now_s: float) -> bool:
+        """True when requests may go to the backend."""
+        return not self.open and now_s >= self._rests_until
+
+    def rest_s(self, now_s: float) -> float:
+        """How long the backend still rests; 0 where it does not, or where nobody knows."""
+        return max(0.0, self._rests_until - now_s)
+
+    def close(self) -> None:
+        """The backend is well: a request has been answered, or it has been looked at."""
+        self._failures, self.open = 0, False
+
+    def saw(self, error: UnilectError, now_s: float) -> None:
+        """Take note of how a request ended, or an attempt to start the backend."""
+        if isinstance(error, BackendUnreachable):
+            self.open = True
+        elif isinstance(error, RateLimited | BackendUnavailable):
+            rest_s = REST_S if error.retry_after_s is None else error.retry_after_s
+            self._rests_until = now_s + min(rest_s, MAX_REST_S)
+        elif error.status >= 502:
+            self._failures += 1
+            self.open = self.open or self._failures >= FAILURES
+        else:
+            self._failures = 0

@@ -1,0 +1,71 @@
+"""
+What clients of older servers write, in OpenAI's words: other names for `max_tokens`, `do_sample`, messages with the key
+`message`, and `messages` as one text.
+
+Whoever writes OpenAI's own words pays one look at the names of the fields.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from unilect.requests import ChatRequest, GenerationRequest, Message
+
+GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
+_LENGTHS = ("max_new_tokens", "n_predict", "max_length")
+_OLDER = frozenset({*_LENGTHS, "do_sample"})
+
+
+def in_our_words(request: GenerationT) -> GenerationT:
+    """
+    A request without older names: the first length becomes `max_tokens` where that is not given (-1 and -2 ask for no limit),
+    and `do_sample: false` is greedy.
+    """
+    if _OLDER.isdisjoint(request.wire):
+        return request
+    changes: dict[str, Any] = dict.fromkeys(_OLDER & request.wire.keys())
+    lengths = [value for name in _LENGTHS if (value := getattr(request, name)) is not None]
+    if lengths and lengths[0] >= 0 and request.token_limit is None:
+        changes["max_tokens"] = lengths[0]
+    if request.do_sample is False:
+        changes["temperature"] = 0.0
+    return request.changed(**changes)
+
+
+def speaks_alpaca(request: ChatRequest) -> bool:
+    """True for a client of Chinese-LLaMA-Alpaca's server: it alone writes `message` where others write `content`."""
+    return any(m.message is not None and m.content is None for m in request.messages)
+
+
+def with_contents(request: ChatRequest) -> ChatRequest:
+    """The request with every message's text in `content`, where the text of both keys is."""
+    messages = [
+        msgspec.structs.replace(
+            message,
+            content=message.message if message.content is None else message.content,
+            message=None,
+        )
+        for message in request.messages
+    ]
+    return request.changed(messages=messages)
+
+
+def one_text(body: bytes) -> tuple[dict[str, Raw], str] | None:
+    """The other fields and the text of a body whose `messages` is one text; None for any other body."""
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, Raw])
+        text = msgspec.json.decode(fields.pop("messages"), type=str)
+    except (msgspec.DecodeError, UnicodeError, RecursionError, KeyError):
+        return None
+    return fields, text
+
+
+def as_messages(fields: dict[str, Raw], text: str) -> bytes:
+    """The body of a chat in which the user says the text."""
+    return msgspec.json.encode(fields | {"messages": [Message("user", text)]})
+
+
+def as_prompt(fields: dict[str, Raw], text: str) -> bytes:
+    """The body of a plain completion of the text."""
+    return msgspec.json.encode(fields | {"prompt": text})

@@ -1,0 +1,101 @@
+"""
+ChatGLM's first API, which LangChain's `ChatGLM` class speaks: POST / with a prompt and a history of pairs.
+
+`max_length` counts the answer alone; the older servers counted the prompt too. One that no answer can reach asks for nothing:
+LangChain sends 20000 to every model. Any other parameter of a chat may stand beside these.
+
+Source: https://github.com/THUDM/ChatGLM-6B/blob/main/api.py
+"""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from unilect.dialects import openai_chat
+from unilect.dialects._decode import BodyDecoder
+from unilect.dialects._manners import Manners
+from unilect.dialects._openai import encode_json, ignored_object
+from unilect.dialects._routes import Route
+from unilect.events import Answer
+from unilect.requests import MAX_MESSAGES, ChatRequest, CompletionRequest, Count, Request, Text
+from unilect.service import Service
+from unilect.streaming import respond_whole
+
+_OURS = frozenset({"prompt", "history", "max_length", "messages", "stream", "stream_options", "n"})
+
+
+class LangChainRequest(Request, frozen=True, kw_only=True):
+    """POST /."""
+
+    prompt: Text
+    history: Annotated[list[tuple[Text, Text]], Meta(max_length=(MAX_MESSAGES - 1) // 2)] | None = (
+        None
+    )
+    max_length: Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+
+_decoder = BodyDecoder(LangChainRequest)
+
+
+def routes(service: Service, manners: Manners) -> list[Route]:
+    """The URL of this dialect."""
+
+    async def create_langchain_answer(request: web.Request) -> web.StreamResponse:
+        """Answer a prompt and its history."""
+        asked = _decoder.decode(await request.read())
+        context = service.registry.get(asked.model).backend.capabilities.context
+        run = service.run(as_chat(asked, context), "langchain")
+        return await respond_whole(
+            request, run, lambda answer, ignored: body(asked, answer, ignored)
+        )
+
+    return [
+        Route(
+            "POST",
+            "/",
+            create_langchain_answer,
+            request=LangChainRequest,
+            summary="Answer a prompt and its history (ChatGLM, LangChain)",
+        )
+    ]
+
+
+def as_chat(asked: LangChainRequest, context: int | None) -> ChatRequest | CompletionRequest:
+    """
+    The same as a chat.
+
+    Args:
+        context: The model's, where it is known.
+
+    Raises:
+        InvalidRequest: A field beside these is wrong.
+    """
+    messages = [
+        {"role": role, "content": text}
+        for pair in asked.history or ()
+        for role, text in zip(("user", "assistant"), pair, strict=True)
+    ]
+    messages.append({"role": "user", "content": asked.prompt})
+    fields: dict[str, Any] = {k: raw for k, raw in asked.wire.items() if k not in _OURS}
+    if asked.max_length is not None and (context is None or asked.max_length < context):
+        fields.setdefault("max_tokens", asked.max_length)
+    return openai_chat.decode(msgspec.json.encode(fields | {"messages": messages})).request
+
+
+def body(asked: LangChainRequest, answer: Answer, ignored: tuple[str, ...]) -> bytes:
+    """The body of the answer."""
+    text = answer.choices[0].text or ""
+    return encode_json(
+        {
+            "response": text,
+            "history": [*(asked.history or ()), (asked.prompt, text)],
+            "status": 200,
+            "time": datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        | ignored_object(ignored)
+    )

@@ -1,0 +1,342 @@
+"""
+llama.cpp's native protocol, for any backend: /completion, /tokenize, /detokenize, /embedding, /infill, /props, /health.
+
+A body is put into OpenAI's words and then is a completion like any other; what has none there goes on as it was written, to a server
+that knows it, and is named as ignored elsewhere. `/completions` and `/chat/completions` stay OpenAI's.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Raw
+
+from unilect.dialects import openai_completions, openai_embeddings
+from unilect.dialects._decode import BodyDecoder
+from unilect.dialects._llamacpp_answer import NativeEncoder
+from unilect.dialects._manners import Manners
+from unilect.dialects._openai import encode_json
+from unilect.dialects._routes import Handler, Route
+from unilect.errors import InvalidRequest, UnilectError
+from unilect.parameters import ignored_header, refusal
+from unilect.requests import CompletionRequest, EmbeddingRequest, Request, Text, TokenId
+from unilect.service import Service
+from unilect.streaming import REQUEST_ID, respond
+
+MAX_PIECES = 64  # texts of one mixed prompt; each is a call to the backend
+_LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+_Pieces = Annotated[list[Text | TokenId | list[TokenId]], Meta(max_length=65536)]
+#: Our names -> theirs, for errors.
+_NAMES = {"max_tokens": "n_predict", "logprobs": "n_probs"}
+_INFILL_NAMES = _NAMES | {"suffix": "input_suffix", "prompt": "input_prefix"}
+#: The values at which a field of theirs asks for nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "seed": (-1, 2**32 - 1),
+    "id_slot": (-1,),
+    "slot_id": (-1,),
+    "n_keep": (0,),
+    "tfs_z": (1,),
+    "image_data": ([],),
+    "grammar": ("",),
+}
+
+
+class NativeCompletionRequest(Request, frozen=True, kw_only=True):
+    """POST /completion. Every other parameter of a completion, and of llama.cpp's, may stand beside these."""
+
+    prompt: Text | _Pieces = ""
+    n_predict: Annotated[int, Meta(ge=-2, le=2**31 - 1)] | None = None
+    n_probs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    temperature: Annotated[float, Meta(le=2)] | None = None
+    stop: Text | list[Text] | None = None
+    logit_bias: list[tuple[TokenId, float | bool]] | dict[str, float | bool] | None = None
+    stream: bool | None = None
+
+
+class InfillRequest(NativeCompletionRequest, frozen=True, kw_only=True):
+    """POST /infill: what stands before and after a gap."""
+
+    input_prefix: Text = ""
+    input_suffix: Text = ""
+
+
+class TokenizeRequest(Request, frozen=True, kw_only=True):
+    """POST /tokenize."""
+
+    content: Text = ""
+    add_special: bool | None = None
+    with_pieces: bool | None = None
+
+    own: ClassVar[frozenset[str]] = frozenset({"model", "content", "add_special", "with_pieces"})
+
+
+class DetokenizeRequest(Request, frozen=True, kw_only=True):
+    """POST /detokenize."""
+
+    tokens: Annotated[list[TokenId], Meta(max_length=1_000_000)] = []
+
+    own: ClassVar[frozenset[str]] = frozenset({"model", "tokens"})
+
+
+class NativeEmbeddingRequest(Request, frozen=True, kw_only=True):
+    """POST /embedding."""
+
+    content: Text | _Pieces
+
+    own: ClassVar[frozenset[str]] = frozenset({"model", "content"})
+
+
+_NATIVE_FIELDS = frozenset(InfillRequest.__struct_fields__) - {"wire"}
+_completion = BodyDecoder(NativeCompletionRequest)
+_infill = BodyDecoder(InfillRequest)
+_tokenize = BodyDecoder(TokenizeRequest)
+_detokenize = BodyDecoder(DetokenizeRequest)
+_embedding = BodyDecoder(NativeEmbeddingRequest)
+
+
+def routes(service: Service, manners: Manners) -> list[Route]:
+    """The URLs of this dialect."""
+    return _answers(service) + _calls(service) + _states(service)
+
+
+def _answers(service: Service) -> list[Route]:
+    """What a model writes."""
+
+    async def native_completion(request: web.Request) -> web.StreamResponse:
+        """Continue a text, in llama.cpp's words."""
+        return await generate(request, _completion.decode(await request.read()))
+
+    async def native_infill(request: web.Request) -> web.StreamResponse:
+        """Fill a gap in a text."""
+        return await generate(request, _infill.decode(await request.read()))
+
+    async def generate(request: web.Request, native: NativeCompletionRequest) -> web.StreamResponse:
+        with native_names(_INFILL_NAMES if isinstance(native, InfillRequest) else _NAMES):
+            if isinstance(native.prompt, list) and is_mixed(native.prompt):
+                native = await joined(service, native)
+            completion = translated(native)
+            run = service.run(completion, "completion")
+            return await respond(
+                request, run, NativeEncoder(completion, run.model.name), bool(completion.stream)
+            )
+
+    return [
+        Route(
+            "POST",
+            "/completion",
+            native_completion,
+            request=NativeCompletionRequest,
+            summary="Continue a text (llama.cpp)",
+        ),
+        Route(
+            "POST",
+            "/infill",
+            native_infill,
+            request=InfillRequest,
+            summary="Fill a gap in a text (llama.cpp)",
+        ),
+    ]
+
+
+def _calls(service: Service) -> list[Route]:
+    """What a model says at once."""
+
+    async def native_tokenize(request: web.Request) -> web.StreamResponse:
+        """Tell the token ids of a text."""
+        body = _tokenize.decode(await request.read())
+        for name in ("add_special", "with_pieces"):
+            if getattr(body, name):
+                raise refusal(name, "the ids of the text itself are told, and nothing else")
+        async with service.lease(body.model, "tokenize") as lease:
+            tokens = await lease.backend.tokenize(body.content) if body.content else []
+        return _json(request, {"tokens": tokens}, body)
+
+    async def native_detokenize(request: web.Request) -> web.StreamResponse:
+        """Tell the text of token ids."""
+        body = _detokenize.decode(await request.read())
+        with native_names({"prompt": "tokens"}):
+            async with service.lease(body.model, "detokenize") as lease:
+                content = await lease.backend.detokenize(body.tokens) if body.tokens else ""
+        return _json(request, {"content": content}, body)
+
+    async def native_embedding(request: web.Request) -> web.StreamResponse:
+        """Embed a text, or several."""
+        body = _embedding.decode(await request.read())
+        with native_names({"input": "content"}):
+            _, embeddings, _ = await service.embed(embedding_request(body))
+        answer: Any = [
+            {"index": index, "embedding": vector} for index, vector in enumerate(embeddings.vectors)
+        ]
+        return _json(request, answer[0] if isinstance(body.content, str) else answer, body)
+
+    def route(path: str, handler: Handler, body: type[Request], summary: str) -> Route:
+        return Route("POST", path, handler, request=body, summary=f"{summary} (llama.cpp)")
+
+    return [
+        route("/tokenize", native_tokenize, TokenizeRequest, "Tell the token ids of a text"),
+        route("/detokenize", native_detokenize, DetokenizeRequest, "Tell the text of token ids"),
+        route("/embedding", native_embedding, NativeEmbeddingRequest, "Embed texts"),
+    ]
+
+
+def _states(service: Service) -> list[Route]:
+    """What the server is, and whether it is well."""
+
+    async def native_props(request: web.Request) -> web.StreamResponse:
+        """Tell what the server is."""
+        async with service.lease(request.query.get("model"), "props") as lease:
+            return _json(request, props(lease.model.name, lease.backend.capabilities))
+
+    async def native_health(request: web.Request) -> web.StreamResponse:
+        """Say that requests are taken, or not."""
+        if service.ready:
+            return web.json_response({"status": "ok"})
+        return web.json_response(_LOADING, status=503)
+
+    return [
+        Route("GET", "/props", native_props, summary="Tell what the server is (llama.cpp)"),
+        Route(
+            "GET",
+            "/health",
+            native_health,
+            public=True,
+            summary="Say that requests are taken (llama.cpp)",
+        ),
+    ]
+
+
+def translated(native: NativeCompletionRequest) -> CompletionRequest:
+    """
+    A native request in OpenAI's words.
+
+    Raises:
+        InvalidRequest: A field is wrong; the message names it.
+    """
+    wire = {
+        name: raw
+        for name, raw in native.wire.items()
+        if name not in _NATIVE_FIELDS and not _is_neutral(name, raw)
+    }
+    fields: dict[str, Any] = {
+        "prompt": native.prompt,
+        "stream": native.stream,
+        "max_tokens": native.n_predict if (native.n_predict or 0) >= 0 else None,
+        "logprobs": native.n_probs or None,
+        "temperature": None if native.temperature is None else max(native.temperature, 0.0),
+        "stop": _stop_words(native.stop),
+        "logit_bias": _logit_bias(native.logit_bias),
+        "model": native.model,
+        "user": native.user,
+    }
+    if isinstance(native, InfillRequest):
+        if native.prompt:
+            raise InvalidRequest(
+                "`prompt` cannot stand beside `input_prefix` and `input_suffix`; put it there."
+            )
+        fields |= {"prompt": native.input_prefix, "suffix": native.input_suffix}
+    given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    wire.pop("api_key", None)  # of the older web page, which sends null
+    return openai_completions.decode(encode_json(wire | given))
+
+
+def is_mixed(prompt: list[Any]) -> bool:
+    """True for a prompt in which texts and token ids follow each other."""
+    return len({type(item) for item in prompt}) > 1 and list not in map(type, prompt)
+
+
+async def joined(service: Service, native: NativeCompletionRequest) -> NativeCompletionRequest:
+    """
+    A request whose mixed prompt has become token ids.
+
+    Raises:
+        UnilectError: There are too many texts in it, or the backend has no such call.
+    """
+    pieces = [native.prompt] if isinstance(native.prompt, str) else native.prompt
+    if sum(isinstance(piece, str) for piece in pieces) > MAX_PIECES:
+        raise InvalidRequest(
+            f"`prompt` has more than {MAX_PIECES} texts between token ids; join them.",
+            param="prompt",
+        )
+    ids: list[int] = []
+    async with service.lease(native.model, "tokenize") as lease:
+        for piece in pieces:
+            if isinstance(piece, str):
+                ids += await lease.backend.tokenize(piece) if piece else []
+            elif isinstance(piece, int):
+                ids.append(piece)
+    return msgspec.structs.replace(native, prompt=ids)
+
+
+def embedding_request(native: NativeEmbeddingRequest) -> EmbeddingRequest:
+    """
+    A native request in OpenAI's words.
+
+    Raises:
+        InvalidRequest: It holds nothing to embed, or too much.
+    """
+    body: dict[str, Any] = {"input": native.content}
+    if native.model is not None:
+        body["model"] = native.model
+    return openai_embeddings.decode(encode_json(body))
+
+
+def props(model: str, can: Any) -> dict[str, Any]:
+    """What /props says, as far as a client can use it; templates and paths stay here."""
+    return {
+        "default_generation_settings": {"n_ctx": can.context or 0, "model": model},
+        "total_slots": can.max_in_flight or 1,
+        "model_alias": model,
+        "chat_template": "",
+        "modalities": {"vision": can.vision, "audio": False},
+        "user_name": "",
+        "assistant_name": "",
+        "build_info": f"unilect {version('unilect')}",
+    }
+
+
+@contextmanager
+def native_names(names: dict[str, str]) -> Iterator[None]:
+    """Errors name the parameters as the client does."""
+    try:
+        yield
+    except UnilectError as error:
+        if error.param in names:
+            ours, theirs = error.param, names[error.param]
+            error.message = error.message.replace(f"`{ours}`", f"`{theirs}`")
+            error.param = theirs
+        raise
+
+
+def _stop_words(stop: str | list[str] | None) -> list[str] | None:
+    """Empty words are none."""
+    words = [stop] if isinstance(stop, str) else stop or []
+    return [word for word in words if word] or None
+
+
+def _logit_bias(given: Any) -> dict[str, float | bool] | None:
+    if isinstance(given, list):
+        return {str(token): value for token, value in given} or None
+    return given or None
+
+
+def _is_neutral(name: str, raw: Raw) -> bool:
+    if name not in _NEUTRAL:
+        return bytes(raw) == b"null"
+    try:
+        return msgspec.json.decode(raw) in (None, *_NEUTRAL[name])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False  # such as 1e999, which is told where it matters
+
+
+def _json(request: web.Request, body: Any, asked: Request | None = None) -> web.Response:
+    """A whole answer, with the names of what was not understood."""
+    headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
+    ignored = [name for name in asked.wire if name not in asked.own] if asked is not None else []
+    if ignored:
+        headers["X-Unilect-Ignored"] = ignored_header(ignored)
+    return web.Response(body=encode_json(body), headers=headers)

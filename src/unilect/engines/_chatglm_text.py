@@ -1,0 +1,96 @@
+"""
+Tokens become text that is never torn, and stop words are found across the borders of tokens.
+
+It imports nothing, since the child that generates does.
+"""
+
+from collections.abc import Callable, Sequence
+
+REPLACEMENT = "\ufffd"
+#: What an older tokenizer rewrites to full width once it sees the character after it.
+PUNCTUATION = (",", "!", ":", ";", "?")
+_MAX_HELD = 16  # tokens; what is no character by then never will be
+
+
+class Decoder:
+    """
+    The text of tokens as they come.
+
+    A token may be a part of a character, and may change the end of the text before it; what may still change is held back.
+
+    Args:
+        decode: The text of some token ids.
+        unsettled: Endings of a text that the next token may change.
+    """
+
+    def __init__(
+        self, decode: Callable[[list[int]], str], unsettled: Sequence[str] = (REPLACEMENT,)
+    ) -> None:
+        self._decode = decode
+        self._unsettled = tuple(unsettled)
+        self._before: list[
+            int
+        ] = []  # the tokens of the last piece: a tokenizer treats the first token of a text in its own way
+        self._new: list[int] = []
+
+    def feed(self, token: int) -> str:
+        """The text that is settled now; empty where the token must wait for the next."""
+        self._new.append(token)
+        return self._take(last=False)
+
+    def end(self) -> str:
+        """What was held back."""
+        return self._take(last=True) if self._new else ""
+
+    def _take(self, last: bool) -> str:
+        before = self._text(self._before) or ""
+        text = self._text(self._before + self._new)
+        open = text is None or len(text) <= len(before) or text.endswith(self._unsettled)
+        if open and not last and len(self._new) < _MAX_HELD:
+            return ""
+        self._before, self._new = self._new, []
+        return REPLACEMENT if text is None else text[len(before) :]
+
+    def _text(self, tokens: list[int]) -> str | None:
+        """None for bytes that are no text."""
+        try:
+            return self._decode(tokens)
+        except UnicodeDecodeError:
+            return None
+
+
+class StopWords:
+    """
+    Cuts a text before the first stop word.
+
+    Attributes:
+        found: True once there was one.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = tuple(words)
+        self._held = ""
+        self.found = False
+
+    def feed(self, text: str) -> str:
+        """The text that is certainly before any stop word; its end is held back where a word may begin there."""
+        text = self._held + text
+        at = min((place for word in self._words if (place := text.find(word)) >= 0), default=-1)
+        if at >= 0:
+            self.found, self._held = True, ""
+            return text[:at]
+        held = max((_begun(text, word) for word in self._words), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+    def end(self) -> str:
+        """What was held back, once it is known that nothing follows."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _begun(text: str, word: str) -> int:
+    """The length of the longest end of a text that begins a word."""
+    return next(
+        (n for n in range(min(len(word) - 1, len(text)), 0, -1) if text.endswith(word[:n])), 0
+    )

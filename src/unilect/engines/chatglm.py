@@ -1,0 +1,237 @@
+"""
+ChatGLM models in chatglm.cpp's format, through the `chatglm-cpp` library in a supervised child process.
+
+The library answers one request at a time; others wait in line. Everything that it would end its process over is refused before.
+"""
+
+import importlib.util
+import logging
+import secrets
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from unilect.backend import Batches, Capabilities
+from unilect.config import ModelConfig
+from unilect.engines import _chatglm_request as wire
+from unilect.engines._chatglm_file import ChatglmHead, read_head
+from unilect.engines._chatglm_tools import AnswerReader
+from unilect.engines._process import ChildProcess, python_command
+from unilect.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigError,
+    EngineDied,
+    InvalidRequest,
+    UnsupportedOperation,
+)
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+from unilect.sources import Place
+from unilect.upstreams._http import HttpServer
+from unilect.upstreams._openai_wire import ChunkDecoder
+from unilect.upstreams.openai import stream
+
+log = logging.getLogger("unilect")
+MAX_DEFAULT_CONTEXT = 8192
+LIBRARY = "chatglm_cpp"
+INSTALL = (
+    'CMAKE_POLICY_VERSION_MINIMUM=3.5 CFLAGS="-fopenmp -DGGML_USE_OPENMP" LDFLAGS=-fopenmp '
+    "pip install 'unilect[chatglm]'"
+)
+_CHILD = "unilect.engines._chatglm_child"
+_NO_SETTINGS = ("lora", "mmproj", "chat_template", "gpu_layers", "batch", "pooling")
+
+
+class _Tokens(Struct):
+    tokens: list[int]
+
+
+class _Content(Struct):
+    content: str
+
+
+class ChatglmEngine:
+    """
+    A model file that we serve.
+
+    Args:
+        name: The model's name, for logs.
+        path: The file.
+        config: Its settings.
+        threads: Processor threads, where the settings do not say.
+
+    Raises:
+        ConfigError: The file, or a setting, is wrong. Nothing has been started.
+    """
+
+    def __init__(self, name: str, path: Path, config: ModelConfig, threads: int = 1) -> None:
+        self._name = name
+        self._head = _checked_head(path)
+        self._config = config
+        self._context = _checked_context(self._head, config)
+        self._key = secrets.token_urlsafe(24)
+        self._server: tuple[int | None, HttpServer] | None = None
+        threads = config.threads or threads
+
+        def settings(socket_path: str) -> dict[str, Any]:
+            return {
+                "socket_path": socket_path,
+                "api_key": self._key,
+                "path": str(path),
+                "family": self._head.family,
+                "context": self._context,
+            }
+
+        self._child = ChildProcess(
+            name,
+            python_command(_CHILD),
+            settings,
+            start_timeout_s=config.start_timeout_s,
+            environment={"OMP_NUM_THREADS": str(threads)},  # the only way to tell the library
+        )
+        parameters = dict(wire.PARAMETERS)
+        if self._head.family != "ChatGLM3":
+            parameters |= dict.fromkeys(wire.TOOL_PARAMETERS, "refused")
+        self.capabilities = Capabilities(
+            parameters=parameters,
+            fans_out=True,
+            max_in_flight=1,
+            context=self._context,
+            embeddings=False,
+        )
+
+    async def start(self) -> None:
+        """Load the model; see `Backend`."""
+        if self._child.alive:
+            return
+        ready = await self._child.start()
+        if not ready.get("openmp"):
+            log.warning(
+                "%s: chatglm-cpp was built without OpenMP, so it takes every processor, and is very slow as soon as "
+                "anything else runs; docs/backends/chatglm.md says how to build it.",
+                self._name,
+            )
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request; see `Backend`. What had not begun when the child died is begun once more."""
+        body = wire.generate_body(request, self._head.family, self._head.vocabulary)
+        data = msgspec.json.encode(body)
+        for attempt in (1, 2):
+            begun = False
+            try:
+                async with aclosing(self._batches(request, data)) as batches:
+                    async for batch in batches:
+                        begun = True
+                        yield batch
+                return
+            except (BackendError, BackendUnavailable) as error:
+                if self._child.closed:
+                    raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
+                if not await self._child.has_died():
+                    raise
+                if begun or attempt == 2:
+                    raise EngineDied(
+                        "The model's engine died in the middle of the answer and is being started "
+                        "again. Send the request again."
+                    ) from error
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """The library has no such call."""
+        raise UnsupportedOperation("ChatGLM models do not embed texts; ask a model that does.")
+
+    async def tokenize(self, text: str) -> list[int]:
+        """The token ids of a text; see `Backend`."""
+        return await self._tokens("/tokenize_plain", text)
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids; see `Backend`."""
+        if any(token >= self._head.vocabulary for token in tokens):
+            raise InvalidRequest(
+                "`prompt` holds a token id that the model does not have.", param="prompt"
+            )
+        server = await self._started()
+        answer = await server.post("/detokenize", msgspec.json.encode({"tokens": tokens}))
+        return msgspec.json.decode(answer, type=_Content).content
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """The number of tokens that the model would read; see `Backend`."""
+        prompt = wire.prompt_of(request, self._head.family, self._head.vocabulary)
+        return len(await self._tokens("/tokenize", prompt))
+
+    async def check(self) -> None:
+        """A started child is watched, so there is nothing to ask; see `Backend`."""
+
+    async def aclose(self) -> None:
+        """Stop the child; see `Backend`."""
+        if self._server is not None:
+            await self._server[1].aclose()
+            self._server = None
+        await self._child.aclose()
+
+    async def _batches(self, request: ChatRequest | CompletionRequest, body: bytes) -> Batches:
+        """The answer's events; a chat's are read for calls and trimmed, a completion's are as they are."""
+        server = await self._started()
+        reader = None
+        if isinstance(request, ChatRequest):
+            reader = AnswerReader(wire.tool_names(request))
+        batches = stream(server, "/generate", body, ChunkDecoder(joined=not request.stream))
+        async with aclosing(batches):
+            async for batch in batches:
+                events = batch if reader is None else reader.read(batch)
+                if events:
+                    yield events
+
+    async def _tokens(self, path: str, prompt: Any) -> list[int]:
+        server = await self._started()
+        answer = await server.post(path, msgspec.json.encode({"prompt": prompt}))
+        return msgspec.json.decode(answer, type=_Tokens).tokens
+
+    async def _started(self) -> HttpServer:
+        """The connection to the child, which is started where it is not running; a new one after every start."""
+        await self.start()
+        if self._server is None or self._server[0] != self._child.pid:
+            if self._server is not None:
+                await self._server[1].aclose()
+            server = HttpServer(
+                "http://engine",
+                headers={"Authorization": f"Bearer {self._key}"},
+                socket_path=self._child.socket_path,
+                timeout_s=self._config.timeout_s,
+            )
+            self._server = (self._child.pid, server)
+        return self._server[1]
+
+
+def _checked_head(path: Path) -> ChatglmHead:
+    try:
+        return read_head(path)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _checked_context(head: ChatglmHead, config: ModelConfig) -> int:
+    for name in _NO_SETTINGS:
+        if getattr(config, name):
+            raise ConfigError(f"{name}: a chatglm.cpp model has no such setting; leave it out.")
+    if config.context is None:
+        return min(head.context, MAX_DEFAULT_CONTEXT)
+    if config.context > head.context:
+        raise ConfigError(
+            f"context: {config.context} is more than the {head.context} tokens that the model file allows."
+        )
+    return config.context
+
+
+def backend(place: Place) -> ChatglmEngine:
+    """
+    The engine for `chatglm:path/to/model.bin`.
+
+    Raises:
+        ConfigError: The library is not installed, or the file is wrong.
+    """
+    if importlib.util.find_spec(LIBRARY) is None:
+        raise ConfigError(f"chatglm: needs the chatglm-cpp library; install it with {INSTALL}")
+    return ChatglmEngine(place.name, Path(place.location), place.config, place.threads)

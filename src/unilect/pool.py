@@ -1,0 +1,188 @@
+"""
+The backends of one model: which of them a request goes to.
+
+1. A request goes where its conversation was answered before (`affinity.py`), unless that backend is clearly more loaded, and
+   else to the one with the least outstanding work; of those that have about as little, to the one that has served least.
+2. A backend that cannot be reached, or keeps failing, gets no requests (`breaker.py`) until it has been seen to be well. It is looked at
+   in the background, apart from requests: a look is no load and no request is a trial.
+3. A model with a single backend is asked in any case: there is nothing to spare it for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+
+from unilect.affinity import Affinity, digests
+from unilect.backend import Backend
+from unilect.breaker import Breaker
+from unilect.errors import BackendUnavailable, UnilectError
+from unilect.requests import Request
+from unilect.turnstile import Turnstile
+
+log = logging.getLogger("unilect")
+FIRST_LOOK_S = 0.25
+MAX_LOOK_S = 5.0
+LOOK_TIMEOUT_S = 5.0
+_EQUAL_FACTOR = 1.25  # how much more work counts as the same
+_SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cache
+
+
+class Member:
+    """
+    One backend of a model.
+
+    Attributes:
+        backend: It.
+        source: Where it comes from.
+        outstanding: Requests that are in it now.
+        served: Requests that it has been given.
+        breaker: Whether it is worth asking.
+    """
+
+    def __init__(self, backend: Backend, source: str = "") -> None:
+        self.backend = backend
+        self.source = source
+        self.outstanding = 0
+        self.served = 0
+        self.breaker = Breaker()
+        self._turnstile: Turnstile | None = None
+
+    async def acquire(self) -> Backend:
+        """
+        The backend, ready, until `release`; behind a turnstile where it takes only so many requests.
+
+        Raises:
+            UnilectError: It cannot be started.
+        """
+        self.outstanding += 1
+        try:
+            await self.backend.start()
+        except BaseException:
+            self.outstanding -= 1
+            raise
+        self.served += 1
+        places = self.backend.capabilities.max_in_flight
+        if places is None:
+            return self.backend
+        if self._turnstile is None:
+            self._turnstile = Turnstile(self.backend, places)
+        return self._turnstile
+
+    def release(self) -> None:
+        """A request has left."""
+        self.outstanding -= 1
+
+
+class Pool:
+    """
+    The backends of one model.
+
+    Args:
+        name: The model's name, for logs and errors.
+        members: Its backends, not yet started.
+    """
+
+    def __init__(self, name: str, members: Iterable[Member]) -> None:
+        self.members = list(members)
+        self._name = name
+        self._affinity: Affinity[Member] = Affinity()
+        self._looks: dict[Member, asyncio.Task[None]] = {}
+
+    async def start(self) -> list[UnilectError]:
+        """
+        Start every backend.
+
+        Returns:
+            Why some could not be started; they are looked after.
+        """
+        members = list(self.members)
+        starts = (member.backend.start() for member in members)
+        errors: list[UnilectError] = []
+        for member, result in zip(
+            members, await asyncio.gather(*starts, return_exceptions=True), strict=True
+        ):
+            if isinstance(result, UnilectError):
+                self.saw(member, result)
+                errors.append(result)
+            elif isinstance(result, BaseException):
+                raise result
+        return errors
+
+    def choose(self, request: Request | None, tried: Collection[Member]) -> Member | None:
+        """The backend for a request; None where there is none that was not tried and is worth asking."""
+        if len(self.members) == 1:
+            return None if tried else self.members[0]
+        now_s = asyncio.get_running_loop().time()
+        free = [
+            member
+            for member in self.members
+            if member not in tried and member.breaker.allows(now_s)
+        ]
+        if not free:
+            return None
+        beginnings = digests(request)
+        known = self._affinity.find(beginnings)
+        least = min(member.outstanding for member in free)
+        idlest = [one for one in free if one.outstanding <= _EQUAL_FACTOR * least]
+        member = min(idlest, key=lambda one: one.served)
+        if known in free and known.outstanding <= _SLACK + _SLACK_FACTOR * least:
+            member = known
+        self._affinity.note(beginnings, member)
+        return member
+
+    def none_left(self) -> BackendUnavailable:
+        """The error for a request that no backend can take now."""
+        now_s = asyncio.get_running_loop().time()
+        rest_s = min((member.breaker.rest_s(now_s) for member in self.members), default=0.0)
+        return BackendUnavailable(
+            f"None of the {len(self.members)} backends of the model `{self._name}` can take the request now. "
+            "Try again, or ask their operator.",
+            retry_after_s=max(1.0, rest_s),
+        )
+
+    def saw(self, member: Member, error: UnilectError | None) -> None:
+        """Take note of how a request ended, or an attempt to start the backend."""
+        if error is None:
+            member.breaker.close()
+            return
+        member.breaker.saw(error, asyncio.get_running_loop().time())
+        if member.breaker.open and member in self.members and member not in self._looks:
+            log.warning("%s: %s is out: %s", self._name, member.source, error.message)
+            self._looks[member] = asyncio.get_running_loop().create_task(self._look(member))
+
+    def add(self, member: Member) -> None:
+        """Take a backend in; it is started by the first request that it gets."""
+        self.members.append(member)
+
+    async def remove(self, member: Member) -> None:
+        """Give it no more requests; what runs in it goes on until the backend is closed by its owner."""
+        self.members.remove(member)
+        await self._stop_looking(member)
+
+    async def aclose(self) -> None:
+        """Stop all backends."""
+        for member in list(self._looks):
+            await self._stop_looking(member)
+        await asyncio.gather(*(member.backend.aclose() for member in self.members))
+
+    async def _look(self, member: Member) -> None:
+        """Look after a backend until it is well again."""
+        pause_s = FIRST_LOOK_S
+        while member.breaker.open:
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, MAX_LOOK_S)
+            try:
+                async with asyncio.timeout(LOOK_TIMEOUT_S):
+                    await member.backend.start()
+                    await member.backend.check()
+            except (UnilectError, TimeoutError):
+                continue
+            member.breaker.close()
+            log.warning("%s: %s is back", self._name, member.source)
+        self._looks.pop(member, None)
+
+    async def _stop_looking(self, member: Member) -> None:
+        look = self._looks.pop(member, None)
+        if look is not None:
+            look.cancel()
+            await asyncio.gather(look, return_exceptions=True)

@@ -1,0 +1,315 @@
+"""
+Requests in the words of llama.cpp's native protocol: what becomes of each parameter, in either generation.
+
+Sources: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+         https://github.com/SJTU-IPADS/PowerInfer/blob/main/examples/server/server.cpp
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from unilect.backend import Support
+from unilect.errors import InvalidRequest
+from unilect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    ImagePart,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    Message,
+    RefusalPart,
+    TextPart,
+)
+
+MAX_IMAGES = 8
+_FIRST_IMAGE = 10  # llama.cpp's own client counts from here
+_DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,([A-Za-z0-9+/=\s]+)")
+_SAME_NAME = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repeat_last_n",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "grammar",
+    "ignore_eos",
+)
+_FIELDS = (*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__)
+_KNOWN = frozenset(_FIELDS) - {"wire"}  # a client's field of that name is unknown like any other
+_OWN = frozenset(
+    {"api_key", "n_keep", "slot_id", "id_slot"}
+)  # secrets, and what is put right below
+_TOP_2023 = 20  # it tells no probability of a token that is not among the likeliest
+
+_PARAMETERS: dict[str, Support] = {
+    **dict.fromkeys(_SAME_NAME, "native"),
+    "top_k": "native",
+    "seed": "native",
+    "repeat_penalty": "native",
+    "repetition_penalty": "native",
+    "logit_bias": "native",
+    "max_tokens": "native",
+    "max_completion_tokens": "native",
+    "stop": "native",
+    "cache_prompt": "native",
+    "tokenize": "native",
+    "logprobs": "native",
+    "top_logprobs": "native",
+    "response_format": "native",
+    "suffix": "native",
+    "n": "emulated",
+    "best_of": "emulated",
+    "echo": "emulated",
+    "encoding_format": "emulated",
+    "dimensions": "emulated",
+    "tools": "refused",
+    "tool_choice": "refused",
+    "parallel_tool_calls": "refused",
+    "functions": "refused",
+    "function_call": "refused",
+    "reasoning_effort": "refused",
+    "chat_template_kwargs": "refused",
+    "verbosity": "refused",
+    "modalities": "refused",
+    "audio": "refused",
+    "prediction": "refused",
+    "web_search_options": "refused",
+    "num_beams": "refused",
+    "use_beam_search": "refused",
+    # of the server's own: they change it for others, write where they should not, or hide what is needed of an answer
+    "system_prompt": "refused",
+    "n_discard": "refused",
+    "n_cmpl": "refused",
+    "response_fields": "refused",
+}
+
+
+class Generation(Struct, frozen=True):
+    """
+    What is different between the generations of the protocol.
+
+    Attributes:
+        name: The year from which it is.
+        parameters: What becomes of each parameter.
+        slot: The name of the field that chooses a slot.
+        shifts: A context that is full is shifted for ever, and the prompt cut silently: both must be prevented by counting.
+        top_logprobs: At least so many of the likeliest tokens are asked for.
+        max_in_flight: As in `Capabilities`: one slot is the default of 2023, and PowerInfer answers wrongly with more.
+    """
+
+    name: str
+    parameters: Mapping[str, Support]
+    slot: str
+    shifts: bool = False
+    top_logprobs: int = 1
+    max_in_flight: int | None = None
+
+
+#: It takes a seed and never uses it, and knows no schemas.
+OF_2023 = Generation(
+    "2023",
+    _PARAMETERS | {"seed": "refused", "response_format": "refused"},
+    "slot_id",
+    shifts=True,
+    top_logprobs=_TOP_2023,
+    max_in_flight=1,
+)
+OF_2025 = Generation("2025", _PARAMETERS, "id_slot")
+
+
+def body(
+    request: ChatRequest | CompletionRequest,
+    generation: Generation,
+    stop: Sequence[str],
+    room: int | None,
+) -> dict[str, Any]:
+    """
+    The body for /completion, all but its prompt.
+
+    Args:
+        stop: Words at which any answer ends, before the request's own.
+        room: The most tokens that an answer may have.
+
+    Raises:
+        InvalidRequest: The request holds what llama.cpp cannot be given.
+    """
+    fields: dict[str, Any] = {
+        name: raw for name, raw in request.wire.items() if name not in _KNOWN and name not in _OWN
+    }
+    for name in _SAME_NAME:
+        value = getattr(request, name)
+        if value is not None:
+            fields[name] = value
+    fields |= _renamed(request, room)
+    words = [*stop, *(word for word in request.stop_words if word not in stop)]
+    if words:
+        fields["stop"] = words
+    for name in ("id_slot", "slot_id"):
+        if name in request.wire:
+            fields[generation.slot] = request.wire[name]
+    top = top_logprobs(request)
+    if top is not None:
+        fields["n_probs"] = max(top, generation.top_logprobs)
+    if isinstance(request, ChatRequest):
+        fields |= _schema(request)
+    fields["stream"] = True
+    fields["return_progress"] = True  # only then does 2025 notice a client that leaves early
+    return fields
+
+
+def top_logprobs(request: GenerationRequest) -> int | None:
+    """How many of the likeliest tokens the client wants to be told; None for no log probabilities."""
+    if isinstance(request, ChatRequest):
+        return (request.top_logprobs or 0) if request.logprobs else None
+    return request.logprobs if isinstance(request, CompletionRequest) else None
+
+
+def wants_tokens(request: GenerationRequest) -> bool:
+    """True when the client wants the ids of the answer's tokens, in llama.cpp's own words."""
+    return bytes(request.wire.get("return_tokens", b"")) == b"true"
+
+
+def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
+    """The parameters that have another name or form there."""
+    fields: dict[str, Any] = {"cache_prompt": request.cache_prompt is not False}
+    limit = request.token_limit
+    if limit is not None or room is not None:
+        fields["n_predict"] = min(n for n in (limit, room) if n is not None)
+    if request.top_k is not None:
+        fields["top_k"] = max(request.top_k, 0)
+    penalty = request.repeat_penalty or request.repetition_penalty
+    if penalty is not None:
+        fields["repeat_penalty"] = penalty
+    if request.seed is not None:
+        fields["seed"] = request.seed % 2**32
+    if request.logit_bias is not None:
+        fields["logit_bias"] = _logit_bias(request.logit_bias)
+    if (n_keep := request.wire.get("n_keep")) is not None:
+        # -1 keeps the beginning of a prompt that is cut and loses its newest text
+        fields["n_keep"] = 0 if bytes(n_keep).startswith(b"-") else n_keep
+    return fields
+
+
+def _logit_bias(given: Mapping[str, float | bool]) -> list[list[Any]]:
+    """
+    Pairs of a token and what is added to it; false forbids it.
+
+    Raises:
+        InvalidRequest: A key is no token id, or a value is true.
+    """
+    for token, value in given.items():
+        if not token.isdecimal() or len(token) > 10:
+            raise InvalidRequest(
+                f"`logit_bias` has the key {token[:30]!r}; keys are token ids, as texts.",
+                param="logit_bias",
+            )
+        if value is True:
+            raise InvalidRequest(
+                f"`logit_bias` has true for the token {token}; values are numbers, or false to forbid it.",
+                param="logit_bias",
+            )
+    return [[int(token), value] for token, value in given.items()]
+
+
+def _schema(request: ChatRequest) -> dict[str, Any]:
+    """The schema of a `response_format`."""
+    match request.response_format:
+        case JsonObjectFormat(schema):
+            found = schema or {"type": "object"}
+        case JsonSchemaFormat(json_schema):
+            found = json_schema.schema or {}
+        case _:
+            return {}
+    if request.grammar:
+        raise InvalidRequest(
+            "`grammar` and `response_format` cannot stand together; send one of them.",
+            param="grammar",
+        )
+    return {"json_schema": found}
+
+
+class Turns(Struct):
+    """
+    A conversation for a template that knows texts only.
+
+    Attributes:
+        messages: Its turns, a mark in the place of each image.
+        images: The images, as base64, in their order.
+    """
+
+    messages: list[Message]
+    images: list[str]
+
+
+def turns(conversation: Sequence[Message], marker: str | None) -> Turns:
+    """
+    The turns of a conversation; a developer is a system, and a function a tool.
+
+    Args:
+        marker: What stands in a prompt for any image; None where images are numbered, as in 2023.
+
+    Raises:
+        InvalidRequest: A part is neither a text nor an image as a `data:` URL.
+    """
+    images: list[str] = []
+    out: list[Message] = []
+    for number, message in enumerate(conversation):
+        content = message.content
+        if isinstance(content, list):
+            where = f"messages[{number}].content"
+            content = "\n".join(_part(part, where, images, marker) for part in content)
+        role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+        out.append(msgspec.structs.replace(message, role=role, content=content))
+    if len(images) > MAX_IMAGES:
+        raise InvalidRequest(
+            f"`messages` holds {len(images)} images; at most {MAX_IMAGES} are read.",
+            param="messages",
+        )
+    return Turns(out, images)
+
+
+def _part(part: Any, where: str, images: list[str], marker: str | None) -> str:
+    match part:
+        case TextPart(text) | RefusalPart(text):
+            return text
+        case ImagePart(image):
+            found = _DATA_URL.fullmatch(image.url)
+            if found is None:
+                raise InvalidRequest(
+                    f"`{where}`: images are taken as `data:image/...;base64,` URLs only; nothing is fetched.",
+                    param=where,
+                )
+            images.append(found.group(1))
+            return marker or f"[img-{_FIRST_IMAGE + len(images) - 1}]"
+    raise InvalidRequest(f"`{where}`: this model reads text and images only.", param=where)
+
+
+def prompt_fields(prompt: str | list[int], images: list[str], marker: str | None) -> dict[str, Any]:
+    """The prompt, with its images as the generation wants them."""
+    if not images:
+        return {"prompt": prompt}
+    if marker is not None:
+        return {"prompt": {"prompt_string": prompt, "multimodal_data": images}}
+    numbered = [{"data": data, "id": _FIRST_IMAGE + n} for n, data in enumerate(images)]
+    return {"prompt": prompt, "image_data": numbered}
+
+
+def infill_fields(prompt: str | list[int], suffix: str) -> dict[str, Any]:
+    """
+    What stands before and after the gap.
+
+    Raises:
+        InvalidRequest: The prompt is no text.
+    """
+    if not isinstance(prompt, str):
+        raise InvalidRequest("`prompt` must be a text beside `suffix`.", param="prompt")
+    return {"input_prefix": prompt, "input_suffix": suffix}

@@ -1,0 +1,105 @@
+"""
+Which tool call a piece of a stream belongs to.
+
+OpenAI numbers the calls of an answer and tells id and name once, in a call's first piece. Real servers repeat id and name in
+every piece, give each piece an id of its own, number every call 0, count from 1, or give no numbers at all. Clients glue such
+pieces together into nonsense, so each is sorted out here: numbers from 0 without gaps, id and name once.
+
+Source: https://platform.openai.com/docs/guides/function-calling
+"""
+
+import msgspec
+from msgspec import Struct
+
+
+class Call(Struct):
+    """
+    A tool call that has begun.
+
+    Attributes:
+        number: Ours, from 0.
+        index: The server's, or None where it gave none.
+        id: The server's, or "".
+        name: The function's, or "" until it comes.
+        pieces: The arguments so far.
+        told: The client knows of it.
+    """
+
+    number: int
+    index: int | None
+    id: str = ""
+    name: str = ""
+    pieces: list[str] = []
+    told: bool = False
+
+    def is_whole(self) -> bool:
+        """True when the arguments so far are a JSON object, to which nothing can be added."""
+        text = "".join(self.pieces)
+        if not text.lstrip().startswith("{"):
+            return False
+        try:
+            msgspec.json.decode(text, type=msgspec.Raw)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        return True
+
+
+class Calls:
+    """The tool calls of one choice, in the order in which they began."""
+
+    def __init__(self) -> None:
+        self._calls: list[Call] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def take(
+        self, index: int | None, id: str, name: str, arguments: str, apart: bool = False
+    ) -> tuple[Call, str] | None:
+        """
+        Take a piece in.
+
+        Args:
+            index, id, name, arguments: As the server gave them; None or "" for none.
+            apart: The piece stands in one delta behind another without a number: with a name it begins a call.
+
+        Returns:
+            The piece's call, and the arguments to tell; None where a call waits for its name.
+        """
+        call = self._latest(index, id)
+        if call is None or (name and _is_another(call, index, id, name, arguments, apart)):
+            call = Call(len(self._calls), index)
+            self._calls.append(call)
+        call.id = call.id or id
+        call.name = call.name or name
+        if arguments:
+            call.pieces.append(arguments)
+        if call.told:
+            return call, arguments
+        return (call, "".join(call.pieces)) if call.name else None
+
+    def nameless(self) -> list[Call]:
+        """The calls that were never told, for want of a name."""
+        return [call for call in self._calls if not call.told]
+
+    def _latest(self, index: int | None, id: str) -> Call | None:
+        """The last call with this number; without a number the one with this id, else the last of all."""
+        for call in reversed(self._calls):
+            if index is not None and call.index == index:
+                return call
+            if index is None and (not id or call.id == id):
+                return call
+        return self._calls[-1] if index is None and self._calls else None
+
+
+def _is_another(
+    call: Call, index: int | None, id: str, name: str, arguments: str, apart: bool
+) -> bool:
+    """True when a piece with a name and a call's number begins another call: the server numbers badly."""
+    if not call.name or (id and id == call.id):
+        return False
+    if apart and index is None:
+        return True
+    if id and call.id:
+        return name != call.name or call.is_whole()
+    return name != call.name or (bool(arguments.strip()) and call.is_whole())

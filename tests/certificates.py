@@ -1,0 +1,26 @@
+"""A certificate for 127.0.0.1 that signs itself, made by openssl; tests that need one are skipped where that is missing."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="openssl makes the certificate"
+)
+
+
+def certificate(folder: Path) -> tuple[str, str]:
+    """The files of a certificate and of its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    openssl(
+        f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout {key} -out {cert} "
+        "-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    )
+    return str(cert), str(key)
+
+
+def openssl(arguments: str) -> None:
+    """Run openssl."""
+    subprocess.run(["openssl", *arguments.split()], check=True, capture_output=True)

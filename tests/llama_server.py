@@ -1,0 +1,30 @@
+"""llama.cpp's own server with the bundled model, in a process of its own, for tests that need the real protocol."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from unilect.demo import MODEL
+
+_PROGRAM = Path(__file__).parent.parent / "bench" / "llama_server.py"
+CONTEXT = 512
+
+
+@contextmanager
+def llama_server() -> Iterator[str]:
+    """The URL of a running llama-server: two requests at a time, CONTEXT tokens each."""
+    process = subprocess.Popen(
+        [sys.executable, _PROGRAM, MODEL, "0", "2", str(CONTEXT), "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)

@@ -1,0 +1,117 @@
+"""Tests of unilect.discovery, in front of a scripted server."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from appserver import upstream
+from engine import answer as whole
+from engine import chat
+from fastchat import fake_fastchat
+from scripted import HELLO, Exchange, answer, says, scripted, stream_of
+from unilect import sources
+from unilect.config import Config, ModelConfig
+from unilect.discovery import Discovery
+from unilect.errors import ConfigError, ModelNotFound
+from unilect.registry import Model, Registry
+
+
+class Listing:
+    """A server's list of models, which a test changes."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = list(names)
+        self.well = True
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Answer with the list."""
+        data = [{"id": name} for name in self.names]
+        body = msgspec.json.encode({"data": data})
+        await exchange.send(answer(body, "200 OK" if self.well else "500 Oops"))
+        exchange.close()
+
+
+def config(url: str, **models: ModelConfig) -> Config:
+    """A configuration with all models of a server, and some others."""
+    return Config(models={**models, "far": ModelConfig(source=url, model="*", stop=["x"])})
+
+
+async def look(listing: Any, *changes: Any, **models: ModelConfig) -> list[list[str]]:
+    """The registry's models after each of several looks, each after a change."""
+    seen = []
+    async with scripted(listing) as server:
+        given = config(server.url, **models)
+        registry = sources.registry(given)
+        discovery = Discovery(given, registry)
+        for change in (lambda: None, *changes):
+            change()
+            await discovery.look()
+            seen.append(sorted(registry.models))
+        await registry.aclose()
+    return seen
+
+
+async def test_models_come_and_go() -> None:
+    """What the server lists is served; what it lists no more is not."""
+    listing = Listing("a", "b")
+
+    assert [["a", "b"], ["b", "c"], ["b", "c"]] == await look(
+        listing, lambda: setattr(listing, "names", ["b", "c"]), lambda: None
+    )
+
+
+async def test_a_server_that_is_down_keeps_its_models() -> None:
+    """A list that cannot be had changes nothing."""
+    listing = Listing("a")
+
+    assert [["a"], ["a"]] == await look(listing, lambda: setattr(listing, "well", False))
+
+
+async def test_a_configured_model_keeps_its_name() -> None:
+    """A name of the configuration is not taken over, nor let go when the server drops it."""
+    listing = Listing("mine", "theirs")
+
+    assert [["mine", "theirs"], ["mine"]] == await look(
+        listing, lambda: setattr(listing, "names", []), mine=ModelConfig()
+    )
+
+
+async def test_an_empty_registry_says_so() -> None:
+    """Before anything is found a request gets 404, not a failure."""
+    with pytest.raises(ModelNotFound, match="Models: none"):
+        Registry([]).get(None)
+
+
+async def test_a_fastchat_controller_lists_its_models() -> None:
+    """The models of a controller's workers are served under their own names."""
+    async with fake_fastchat() as fake:
+        fake.answers["/list_models"] = {"models": ["a", "b"]}
+        given = config(f"fastchat+{fake.url}")
+        registry = sources.registry(given)
+        await Discovery(given, registry).look()
+        assert ["a", "b"] == sorted(registry.models)
+        await registry.aclose()
+
+
+async def test_what_runs_goes_on_when_a_model_goes() -> None:
+    """A model that is forgotten while it answers is stopped only when the answer has ended."""
+    async with scripted(says(stream_of(HELLO))) as server:
+        model = Model("m", upstream(server.url))
+        registry = Registry([model])
+        lease = await model.acquire()
+        registry.forget("m")
+        assert "Hello" == (await whole(lease.backend.generate(chat()))).choices[0].text
+        assert model._stopping is None
+        lease.release()
+        assert model._stopping is not None
+        await model._stopping
+
+
+@pytest.mark.parametrize(
+    "source", ["demo:", ["http://a/v1", "http://b/v1"]], ids=["an engine", "two servers"]
+)
+def test_all_of_what(source: Any) -> None:
+    """`model = "*"` needs one server of many models."""
+    with pytest.raises(ConfigError, match="a server of many models"):
+        sources.registry(Config(models={"m": ModelConfig(source=source, model="*")}))

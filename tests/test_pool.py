@@ -1,0 +1,295 @@
+"""Tests of unilect.pool and unilect.attempts: several scripted servers behind one model."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from appserver import upstream
+from engine import chat
+from scripted import (
+    HELLO,
+    Exchange,
+    Script,
+    Scripted,
+    answer,
+    delta,
+    frames,
+    says,
+    scripted,
+    stream_of,
+)
+from unilect import pool
+from unilect.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidRequest,
+    RateLimited,
+    UnilectError,
+)
+from unilect.events import fold
+from unilect.gateway.metrics import Metrics
+from unilect.pool import Member
+from unilect.registry import Model, Registry
+from unilect.service import Run, Service
+
+GOOD = says(stream_of(HELLO))
+BROKEN = says(stream_of(b""))
+BUSY = says(answer(b"{}", "429 Too Many Requests", retry_after="20"))
+WRONG = says(answer(b'{"error":{"message":"no"}}', "400 Bad Request"))
+
+
+class Farm:
+    """Scripted servers behind the model `m`."""
+
+    def __init__(self, servers: list[Scripted], service: Service) -> None:
+        self.servers = servers
+        self.service = service
+
+    @property
+    def members(self) -> list[Member]:
+        """The model's backends."""
+        return self.service.registry.get("m").pool.members
+
+    @property
+    def asked(self) -> list[int]:
+        """How many requests for answers each server got."""
+        return [sum(b"/chat/" in one.head for one in server.requests) for server in self.servers]
+
+    def run(self, text: str = "Hi", **fields: Any) -> Run:
+        """A request on its way."""
+        return self.service.run(chat(text, model="m", **fields), "chat")
+
+    async def says(self, text: str = "Hi", **fields: Any) -> str | None:
+        """The answer's text."""
+        async with aclosing(self.run(text, **fields).batches()) as batches:
+            return fold([batch async for batch in batches]).choices[0].text
+
+
+@asynccontextmanager
+async def farm(*scripts: Script, fallback: Script | None = None) -> AsyncIterator[Farm]:
+    """A model with a backend for each script, and one that it falls back on."""
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(scripted(script)) for script in scripts]
+        model = Model(
+            "m",
+            [Member(upstream(server.url), server.url) for server in servers],
+            fallback="f" if fallback else None,
+            required=False,
+        )
+        models = [model]
+        if fallback is not None:
+            other = await stack.enter_async_context(scripted(fallback))
+            models.append(Model("f", upstream(other.url)))
+        registry = Registry(models)
+        stack.push_async_callback(registry.aclose)
+        yield Farm(servers, Service(registry, Metrics()))
+
+
+# Which backend
+
+
+async def test_new_conversations_are_spread_evenly() -> None:
+    """Conversations that nobody knows go in turn to the backends that have served least."""
+    async with farm(GOOD, GOOD, GOOD) as site:
+        for number in range(30):
+            assert "Hello" == await site.says(f"conversation {number}")
+
+        assert [10, 10, 10] == site.asked
+
+
+async def test_a_conversation_stays() -> None:
+    """Every turn of a conversation goes to the backend of its first."""
+    async with farm(GOOD, GOOD, GOOD) as site:
+        talks = [[{"role": "user", "content": f"talk {n}"}] for n in range(6)]
+        for _turn in range(4):
+            for talk in talks:
+                text = await site.says(messages=talk)
+                talk += [
+                    {"role": "assistant", "content": text},
+                    {"role": "user", "content": "more"},
+                ]
+        places = [
+            Counter(exchange.json()["messages"][0]["content"] for exchange in server.requests)
+            for server in site.servers
+        ]
+
+    assert [8, 8, 8] == site.asked
+    assert all({4} == set(place.values()) for place in places), places
+
+
+async def test_a_loaded_backend_is_left() -> None:
+    """A conversation leaves its backend when that one has clearly more to do than another."""
+    go_on = asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        await go_on.wait()
+        await exchange.send(stream_of(HELLO))
+        exchange.close()
+
+    async with farm(slow, slow) as site:
+        same = [asyncio.create_task(site.says("the same")) for _ in range(12)]
+        while sum(site.asked) < 12:
+            await asyncio.sleep(0)
+        asked = site.asked
+        go_on.set()
+        await asyncio.gather(*same)
+
+    assert min(asked) >= 3, asked
+
+
+# What fails
+
+
+@pytest.mark.parametrize("bad", [BROKEN, BUSY, says(answer(b"no", "500 Oops"))])
+async def test_what_has_not_begun_is_begun_elsewhere(bad: Script) -> None:
+    """A backend that breaks off, is busy or fails before its first word is followed by another, unseen by the client."""
+    async with farm(bad, GOOD) as site:
+        for number in range(6):
+            assert "Hello" == await site.says(f"{number}")
+
+
+HALF = says(stream_of(frames(delta(content="Hel"))))
+
+
+async def test_what_has_begun_is_not_repeated() -> None:
+    """A stream that breaks after its first word is an error: no other backend goes on in its place."""
+    async with farm(HALF, HALF) as site:
+        with pytest.raises(BackendError):
+            await site.says(stream=True)
+
+        assert 1 == sum(site.asked)
+
+
+async def test_a_whole_answer_is_made_anew() -> None:
+    """A whole answer of which a backend broke off the middle is made by another, and holds nothing of the first."""
+    async with farm(HALF, GOOD) as site:
+        for number in range(4):
+            assert "Hello" == await site.says(f"{number}")
+
+
+async def test_a_bad_request_is_not_tried_elsewhere() -> None:
+    """What a backend says of the request itself is the answer."""
+    async with farm(WRONG, WRONG, WRONG) as site:
+        with pytest.raises(InvalidRequest):
+            await site.says()
+
+        assert 1 == sum(site.asked)
+
+
+async def test_a_busy_backend_rests() -> None:
+    """A backend that is over its limit is left alone for as long as it said."""
+    async with farm(BUSY, GOOD) as site:
+        for number in range(10):
+            await site.says(f"{number}")
+
+        assert 1 == site.asked[0]
+
+
+async def test_none_is_left() -> None:
+    """When every backend has failed, the answer is 503 and says when to come again."""
+    async with farm(BUSY, BROKEN) as site:
+        for _ in range(2):
+            with pytest.raises(BackendUnavailable, match="None of the 2 backends") as raised:
+                await site.says()
+            assert raised.value.retry_after_s
+
+    async with farm(BUSY) as site:
+        with pytest.raises(RateLimited) as limited:
+            await site.says()
+        assert 20 == limited.value.retry_after_s
+
+
+async def test_one_that_is_down_joins_when_it_comes_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that nobody listens for gets no requests; once it listens it is found, without any request being spent on it."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+    async with farm(GOOD, GOOD) as site:
+        late, listed = site.servers[1], answer(b'{"data":[]}')
+        member = site.members[1]
+
+        async def script(exchange: Exchange) -> None:
+            await exchange.send(listed if exchange.head.startswith(b"GET") else stream_of(HELLO))
+            exchange.close()
+
+        port = late.port
+        await late.stop()
+        for number in range(6):
+            assert "Hello" == await site.says(f"{number}")
+        assert member.breaker.open
+        async with scripted(script, port=port) as again:
+            async with asyncio.timeout(10):
+                while member.breaker.open:
+                    await asyncio.sleep(0)
+            looked = len(again.requests)
+            assert (0, looked) == (
+                member.outstanding,
+                sum(b"GET" in one.head for one in again.requests),
+            )
+            for number in range(6):
+                await site.says(f"later {number}")
+            assert len(again.requests) > looked
+
+
+async def test_start_with_some_down() -> None:
+    """A model starts while one of its backends is down, and fails to start when all are."""
+    gone = upstream("http://127.0.0.1:9/v1")
+    gone._model = None
+    async with scripted(says(answer(b'{"data":[{"id":"m"}]}'))) as server:
+        well = upstream(server.url)
+        model = Model("m", [Member(gone, "gone"), Member(well, "well")], required=False)
+        await model.start()
+        assert [True, False] == [member.breaker.open for member in model.pool.members]
+        await model.aclose()
+    model = Model("m", [Member(gone, "a"), Member(gone, "b")], required=False)
+    with pytest.raises(UnilectError):
+        await model.start()
+    await model.aclose()
+
+
+# The fallback
+
+
+async def test_the_fallback_answers() -> None:
+    """When a model's backends are all out, its fallback answers, and the run says so."""
+    async with farm(BROKEN, BUSY, fallback=GOOD) as site:
+        run = site.run()
+        async with aclosing(run.batches()) as batches:
+            text = fold([batch async for batch in batches]).choices[0].text
+
+    assert ("Hello", "m", "f") == (text, run.model.name, run.answering.name)
+
+
+async def test_no_fallback_for_a_bad_request() -> None:
+    """A request that is wrong is wrong for the fallback too."""
+    async with farm(WRONG, fallback=GOOD) as site:
+        with pytest.raises(InvalidRequest):
+            await site.says()
+
+
+async def test_a_fallback_that_fails_too() -> None:
+    """When the fallback fails as well, its error is the answer."""
+    async with farm(BROKEN, fallback=BUSY) as site:
+        with pytest.raises(RateLimited):
+            await site.says()
+
+
+# Backends that come and go
+
+
+async def test_members_come_and_go() -> None:
+    """A backend that is added gets requests; one that is removed gets no more."""
+    async with farm(GOOD) as site, scripted(GOOD) as other:
+        added = Member(upstream(other.url), other.url)
+        model = site.service.registry.get("m")
+        model.pool.add(added)
+        for number in range(4):
+            await site.says(f"{number}")
+        assert ([2], 2) == (site.asked, len(other.requests))
+        await model.pool.remove(added)
+        for number in range(4):
+            await site.says(f"again {number}")
+
+    assert ([6], 2, 0) == (site.asked, len(other.requests), added.outstanding)
