@@ -84,7 +84,7 @@ def local_folder(location: str, on_progress: OnProgress) -> Path:
         files = [name for name in files if not name.endswith(".bin")]
     if "config.json" not in files:
         raise ConfigError(f"{location}: is on the hub, and holds no model of transformers.")
-    for number, name in enumerate(files, 1):
+    for number, name in enumerate(files):
         found = fetch(location, name, _share(number, len(files), on_progress))
         if name == "config.json":
             path = found.parent
@@ -102,7 +102,8 @@ def _listed(repo: str) -> list[str]:
 
     with _translated_errors(repo):
         try:
-            return list(HfApi().list_repo_files(repo))
+            info = HfApi().model_info(repo, timeout=CONNECT_TIMEOUT_S)
+            return [file.rfilename for file in info.siblings or ()]
         except (GatedRepoError, RepositoryNotFoundError):
             raise
         except _hub_errors() as error:
