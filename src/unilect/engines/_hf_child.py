@@ -7,7 +7,9 @@ Source: see `_frames` for what is said over the socket.
 """
 
 import asyncio
+import os
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -82,10 +84,19 @@ class Child:
 
     def start(self, socket_path: str) -> dict[str, Any]:
         """Serve, in threads; what the engine is told."""
-        threading.Thread(target=self._batch.run, daemon=True).start()
+        threading.Thread(target=self._run_batch, daemon=True).start()
         self._loop.run_until_complete(asyncio.start_unix_server(self._serve, socket_path))
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         return {"chat": bool(self._reader.template), "tools": "tools" in self._reader.template}
+
+    def _run_batch(self) -> None:
+        """Run the batch; without it the child is of no use, and is started again."""
+        try:
+            self._batch.run()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+            raise
 
     def _flush(self) -> None:
         """Hand a step's words over to the thread of the socket."""

@@ -141,6 +141,7 @@ class BatchLoop:
                     for _ in range(_CHUNKS if self._crowded() else 1):
                         self._read()
                         self._after_step()
+                        self._make_calls()
                     self._decode()
                 except (RuntimeError, MemoryError) as error:  # torch's; out of memory is one
                     self._fail_all(error)

@@ -39,7 +39,8 @@ class Chooser:
         self.sampling = sampling
         self.made: list[int] = []
         self._prompt = prompt
-        self._dice = Random(sampling.seed)
+        # Random takes a number and its negative for the same
+        self._dice = Random(None if sampling.seed is None else sampling.seed % 2**64)
         self._mu = 2.0 * sampling.mirostat_tau
         bias = dict(sampling.logit_bias) | dict.fromkeys(banned, _NEVER)
         self._bias_ids = torch.tensor(list(bias), dtype=torch.long)
