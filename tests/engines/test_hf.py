@@ -212,7 +212,12 @@ async def test_grammars(base: HfEngine) -> None:
         found = await answer(base.generate(chat("Hi", grammar=grammar)))
         assert found.choices[0].text in ("yes", "no")
     wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
-    for fields in ({"grammar": "root ::= ("}, {"response_format": wrong}):
+    for fields in (
+        {"grammar": "root ::= ("},
+        {"grammar": ""},
+        {"grammar": "(" * 3000},
+        {"response_format": wrong},
+    ):
         with pytest.raises(InvalidRequest) as caught:
             await answer(base.generate(chat("Hi", **fields)))
         assert list(fields) == [caught.value.param]

@@ -167,6 +167,18 @@ def test_mirostat_surprises_as_much_as_it_is_told(version: int) -> None:
     assert float(-(kept * kept.log2()).sum()) == pytest.approx(4.0, abs=0.75)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("tau", "eta"), [(0.0, 100.0), (100.0, 100.0), (0.0, 0.0)])
+def test_mirostat_survives_any_target(version: int, tau: float, eta: float) -> None:
+    """Targets and rates at the ends of what a request may say choose tokens all the same."""
+    rules = Sampling(seed=5, mirostat=version, mirostat_tau=tau, mirostat_eta=eta)
+    sampler = Sampler([Chooser(rules, [0])], torch.device("cpu"))
+
+    found = [sampler.choose(LOGITS[None].clone())[0] for _ in range(50)]
+
+    assert all(0 <= token < SIZE for token in found)
+
+
 def test_repeat_last_n_bounds_what_penalties_see() -> None:
     """A token outside of the window is not penalised."""
     rules = Sampling(temperature=0.0, repetition_penalty=10.0, repeat_last_n=1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from llguidance import LLMatcher, LLTokenizer
-from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
+from llguidance.gbnf_to_lark import gbnf_to_lark
 from torch import Tensor
 
 from unilect.engines._hf_text import Detokenizer
@@ -47,7 +47,7 @@ class Grammars:
         if not grammar.lstrip().startswith("%llguidance"):
             try:
                 grammar = gbnf_to_lark(grammar)
-            except (GbnfToLarkError, RecursionError) as error:
+            except Exception as error:
                 raise ValueError(" ".join(str(error).split())[:300]) from error
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():

@@ -19,6 +19,7 @@ from unilect.engines._hf_job import Logprob, Sampling
 
 CANDIDATES = 256
 _NEVER = float("-inf")
+_MAX_SURPRISE = 64.0  # bits: more than any vocabulary has
 
 
 class Chooser:
@@ -41,7 +42,7 @@ class Chooser:
         self._prompt = prompt
         # Random takes a number and its negative for the same
         self._dice = Random(None if sampling.seed is None else sampling.seed % 2**64)
-        self._mu = 2.0 * sampling.mirostat_tau
+        self._mu = min(_MAX_SURPRISE, 2.0 * sampling.mirostat_tau)
         bias = dict(sampling.logit_bias) | dict.fromkeys(banned, _NEVER)
         self._bias_ids = torch.tensor(list(bias), dtype=torch.long)
         self._bias = torch.tensor(list(bias.values()), dtype=torch.float32)
@@ -90,7 +91,8 @@ class Chooser:
         kept = probabilities[:keep]
         place = int(_draw((kept / kept.sum())[None], [self.roll()])[0])
         surprise = -math.log2(max(float(kept[place] / kept.sum()), 1e-12))
-        self._mu -= rules.mirostat_eta * (surprise - rules.mirostat_tau)
+        changed = self._mu - rules.mirostat_eta * (surprise - rules.mirostat_tau)
+        self._mu = max(-_MAX_SURPRISE, min(_MAX_SURPRISE, changed))
         return int(ids[place])
 
 
