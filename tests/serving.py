@@ -19,6 +19,7 @@ KEY = "sk-test"
 START_TIMEOUT_S = 60.0  # a model is loaded by then, on a machine that does other things too
 STOP_TIMEOUT_S = 15.0
 _GREETING = "unilect answers at "
+_FURTHER = "and at "
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,13 @@ class Server:
         url: Its base URL for OpenAI's clients, `http://127.0.0.1:PORT/v1`.
         pid: Its process.
         log: The file that its stderr goes to.
+        further: The base URLs of its further addresses.
     """
 
     url: str
     pid: int
     log: Path
+    further: tuple[str, ...] = ()
 
     @property
     def root(self) -> str:
@@ -82,7 +85,8 @@ def serve(
                 text=True,
             )
         try:
-            server = Server(_url(process, log), process.pid, log)
+            url, *further = _urls(process, log)
+            server = Server(url, process.pid, log, tuple(further))
         except BaseException:
             process.kill()
             process.communicate()
@@ -98,8 +102,8 @@ def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
     return ours | dict(more or {})
 
 
-def _url(process: "subprocess.Popen[str]", log: Path) -> str:
-    """The URL of the start screen's first line, which is printed when the server answers."""
+def _urls(process: "subprocess.Popen[str]", log: Path) -> list[str]:
+    """The URLs of the start screen's first lines, which are printed when the server answers."""
     assert process.stdout is not None
     too_late = threading.Timer(START_TIMEOUT_S, process.kill)
     too_late.start()
@@ -107,7 +111,10 @@ def _url(process: "subprocess.Popen[str]", log: Path) -> str:
     too_late.cancel()
     if not line.startswith(_GREETING):
         raise RuntimeError(f"the server did not start: {line!r}\n{log.read_text()[-4000:]}")
-    return line.removeprefix(_GREETING).strip()
+    urls = [line.removeprefix(_GREETING).strip()]
+    while (line := process.stdout.readline().strip()).startswith(_FURTHER):
+        urls.append(line.removeprefix(_FURTHER).partition(" ")[0])
+    return urls
 
 
 def _stop(process: "subprocess.Popen[str]", log: Path) -> None:

@@ -96,6 +96,7 @@ def test_messages_as_something_else(messages: Any) -> None:
 
 
 def test_the_conversation_is_repeated_where_the_manners_say_so() -> None:
-    """On a listener of the alpaca dialect every whole answer repeats the conversation."""
-    assert ["Hi"] == [m.content for m in decode(body(), MANNERS["alpaca"]).echoed]
+    """On a listener of the alpaca dialect the answer to a text repeats it, and OpenAI's clients, who write `content`, get OpenAI's answers."""
+    assert ["Hi"] == [m.content for m in decode(body(messages="Hi"), MANNERS["alpaca"]).echoed]
+    assert () == decode(body(), MANNERS["alpaca"]).echoed
     assert () == decode(body()).echoed

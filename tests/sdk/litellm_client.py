@@ -77,7 +77,7 @@ def calls_tools(base: str, key: str) -> None:
 
     for item in (call, streamed):
         equal(("get_weather", {"city": "Paris"}), (item.function.name, json.loads(item.function.arguments)))  # fmt: skip
-    equal("tool_calls", rebuilt.choices[0].finish_reason)
+    assert rebuilt.choices[0].finish_reason in ("tool_calls", "function_call")  # chatglm.cpp's word
 
 
 @check

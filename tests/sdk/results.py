@@ -22,7 +22,7 @@ def run(command: Sequence[str], server: Server, cwd: Path | None = None) -> Resu
     """
     flags = ["--knowledge"] if KNOWLEDGE else []
     done = subprocess.run(
-        [*command, server.url, KEY, *flags],
+        [*command, ",".join([server.url, *server.further]), KEY, *flags],
         cwd=cwd,
         capture_output=True,
         text=True,

@@ -1,24 +1,15 @@
 """LiteLLM's proxy as an upstream: unilect in front of it, and a unilect of the bundled model behind it."""
 
 import json
-import os
-import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from test_client_libraries import LITELLM
+from litellm_proxy import Proxy
 
-import environments
-from loopback import free_port
 from serving import KEY, Server, serve
 
-MASTER_KEY = "sk-0123456789abcdef0123456789abcdef"
-START_TIMEOUT_S = 120.0
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
 WEATHER: Any = {
     "type": "function",
@@ -34,53 +25,14 @@ WEATHER: Any = {
 }
 
 
-@contextmanager
-def proxy(behind: Server, folder: Path) -> Iterator[str]:
-    """Run LiteLLM's proxy in front of a server; its base URL."""
-    python = environments.python("litellm", LITELLM)
-    params = {"model": "openai/demo", "api_base": behind.url, "api_key": KEY, "max_retries": 0}
-    config = {"model_list": [{"model_name": "demo", "litellm_params": params}]}
-    (folder / "config.yaml").write_text(json.dumps(config))
-    port = free_port()
-    command = [python.with_name("litellm"), "--config", "config.yaml", "--host", "127.0.0.1"]
-    process = subprocess.Popen(
-        [*command, "--port", str(port), "--telemetry", "False"],
-        cwd=folder,
-        env=os.environ | {"LITELLM_MASTER_KEY": MASTER_KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        _wait_until_up(process)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def _wait_until_up(process: "subprocess.Popen[str]") -> None:
-    """Read the proxy's log until it says that it listens, and leave the rest to a thread: a full pipe would stop it."""
-    assert process.stdout is not None
-    too_late = threading.Timer(START_TIMEOUT_S, process.kill)
-    too_late.start()
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if "Uvicorn running on" in line:
-            break
-    too_late.cancel()
-    assert process.poll() is None, "".join(lines[-20:])
-    threading.Thread(target=process.stdout.read, daemon=True).start()
-
-
 @pytest.fixture(scope="module")
-def client(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+def client(litellm_proxy: Proxy) -> Iterator[openai.OpenAI]:
     """A client of a unilect in front of the proxy."""
-    with proxy(server, tmp_path_factory.mktemp("litellm")) as url:
-        config = f'[models.far]\nsource = "{url}"\napi_key = "{MASTER_KEY}"\n[models.wrong]\nsource = "{url}"\nmodel = "none"\napi_key = "{MASTER_KEY}"\n'
-        with serve(config=config) as front, openai.OpenAI(base_url=front.url, api_key="x", max_retries=0) as made:  # fmt: skip
-            yield made
+    url, key = litellm_proxy.url(), litellm_proxy.key
+    place = f'source = "{url}"\napi_key = "{key}"\n'
+    config = f'[models.far]\n{place}[models.wrong]\nmodel = "none"\n{place}'
+    with serve(config=config) as front, openai.OpenAI(base_url=front.url, api_key="x", max_retries=0) as made:  # fmt: skip
+        yield made
 
 
 @pytest.fixture(scope="module")

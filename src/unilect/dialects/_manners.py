@@ -22,7 +22,8 @@ class Manners(Struct, frozen=True, kw_only=True):
         string_messages: What `messages` as a text is: one turn of the user, or the prompt as the model reads it.
         unknown_model: A name that no model has is an error, or means the default model.
         tool_finish: The finish reason of an answer that calls tools.
-        conversation_choices: A whole chat answer repeats the conversation, one choice for each turn.
+        conversation_choices: A whole answer to `messages` as one text repeats it before its own choice, as one to messages with the
+            key `message` does on every listener; who writes `content` speaks OpenAI's API, and gets its answers.
         wrong_key_status: The status for a key that is unknown; a missing one is always 401.
         any_key_scheme: `Authorization` may hold the key after any word, not only after `Bearer`.
         error_status: The status of every other error, instead of its own.

@@ -12,6 +12,7 @@ Source: https://platform.openai.com/docs/api-reference/chat
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from aiohttp import web
 from msgspec import Struct
 
@@ -110,8 +111,11 @@ def decode(body: bytes, manners: Manners = OPENAI) -> Question:
             raise
         if manners.string_messages == "raw":
             return Question(_older.in_our_words(_raw_decoder.decode(_older.as_prompt(*found))))
-        return decode(_older.as_messages(*found), manners)
-    echoes = manners.conversation_choices
+        asked = decode(_older.as_messages(*found), manners)
+        if manners.conversation_choices and isinstance(asked.request, ChatRequest):
+            return msgspec.structs.replace(asked, echoed=asked.request.messages)
+        return asked
+    echoes = False
     # the first question is quick, and its answer rarely yes
     if b'"message"' in body and _older.speaks_alpaca(request):
         request, echoes = _older.with_contents(request), True
