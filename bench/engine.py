@@ -50,6 +50,8 @@ class Contestant:
     name: str
     command: Sequence[str | Path]
     port: int
+    model: str = "m"
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Figures:
 def model() -> Path:
     """The model's file; made where it does not exist yet."""
     if not MODEL.exists():
-        python = processes.environment("model", "gguf", "numpy", "tokenizers")
+        python = processes.environment("model", "gguf", "numpy", "safetensors", "tokenizers")
         subprocess.run([python, HERE / "random_model.py", MODEL], check=True)
     return MODEL
 
@@ -99,12 +101,12 @@ def contestants(wanted: Sequence[str]) -> list[Contestant]:
     ]
 
 
-def request(number: int) -> bytes:
+def request(number: int, model: str = "m") -> bytes:
     """A chat request with words of its own."""
     dice = random.Random(number)
     words = ["".join(dice.choices("abdegiklmnoprstu", k=dice.randint(2, 6))) for _ in range(2)]
     fields = {
-        "model": "m",
+        "model": model,
         "messages": [{"role": "user", "content": " ".join(words)}],
         "max_tokens": TOKENS,
         "temperature": 0,
@@ -142,7 +144,7 @@ async def one_answer(session: aiohttp.ClientSession, port: int, body: bytes) -> 
     return first_s
 
 
-async def load(port: int, clients: int, requests: int, number: int) -> tuple[float, float]:
+async def load(one: Contestant, clients: int, requests: int, number: int) -> tuple[float, float]:
     """
     Clients at once, each with its requests one after the other; `number` makes the prompts new.
 
@@ -154,8 +156,9 @@ async def load(port: int, clients: int, requests: int, number: int) -> tuple[flo
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
 
         async def client(place: int) -> list[float]:
-            bodies = [request((number * 100 + place) * 100 + turn) for turn in range(requests)]
-            return [await one_answer(session, port, body) for body in bodies]
+            numbers = [(number * 100 + place) * 100 + turn for turn in range(requests)]
+            bodies = [request(each, one.model) for each in numbers]
+            return [await one_answer(session, one.port, body) for body in bodies]
 
         begin = time.perf_counter()
         firsts = await asyncio.gather(*(client(place) for place in range(clients)))
@@ -166,9 +169,9 @@ async def load(port: int, clients: int, requests: int, number: int) -> tuple[flo
 
 def loaded(one: Contestant, pid: int, clients: int, number: int) -> Figures:
     """One load, and what the server's processes spent on it."""
-    requests, gateway = REQUESTS[clients], one.name == "unilect"
+    requests, gateway = REQUESTS[clients], one.name.startswith("unilect")
     before, before_gateway = processes.cpu_s(pid), processes.cpu_s(pid, children=False)
-    tokens_per_s, first_s = asyncio.run(load(one.port, clients, requests, number))
+    tokens_per_s, first_s = asyncio.run(load(one, clients, requests, number))
     spent_s = processes.cpu_s(pid) - before
     gateway_s = processes.cpu_s(pid, children=False) - before_gateway
     us = 1e6 / (clients * requests * TOKENS)
@@ -185,8 +188,11 @@ def measure(all: list[Contestant], rounds: int) -> dict[str, dict[int, list[Figu
         up = []
         for one in all:
             log = folder / f"{one.name}.log"
-            pid = stack.enter_context(processes.running(one.command, port=one.port, log=log))
-            processes.wait_until_ready(one.port, "/v1/chat/completions", request(0))
+            process = processes.running(
+                one.command, port=one.port, log=log, environment=dict(one.environment)
+            )
+            pid = stack.enter_context(process)
+            processes.wait_until_ready(one.port, "/v1/chat/completions", request(0, one.model))
             up.append((one, pid))
         for number in range(rounds):
             print(f"round {number + 1} of {rounds}", file=sys.stderr)
@@ -205,22 +211,22 @@ TITLES = {
 }
 
 
-def show(found: dict[str, dict[int, list[Figures]]]) -> None:
-    """A table for each figure: medians, and ratios to unilect within the rounds."""
+def show(found: dict[str, dict[int, list[Figures]]], ours_name: str = "unilect") -> None:
+    """A table for each figure: medians, and ratios of unilect to the others within the rounds."""
     columns = ["server", *(f"{clients} streams" for clients in REQUESTS)]
-    ours = found.get("unilect")
+    ours = found.get(ours_name)
     for what, title in TITLES.items():
         rows: list[list[object]] = []
         for name, loads in found.items():
             taken = [[getattr(one, what) for one in loads[count]] for count in REQUESTS]
             if taken[0][0] is not None:
                 rows.append([name, *map(median, taken)])
-            if ours is None or name == "unilect" or taken[0][0] is None:
+            if ours is None or name == ours_name or taken[0][0] is None:
                 continue
             own = [[getattr(one, what) for one in ours[count]] for count in REQUESTS]
             pairs = [zip(mine, its, strict=True) for mine, its in zip(own, taken, strict=True)]
             ratios = [median(mine / its for mine, its in pair) for pair in pairs]
-            rows.append([f"unilect / {name}", *(f"{ratio:.2f}x" for ratio in ratios)])
+            rows.append([f"{ours_name} / {name}", *(f"{ratio:.2f}x" for ratio in ratios)])
         print(f"\n{title}\n{report.table(columns, rows)}")
 
 

@@ -177,9 +177,12 @@ def wait_until_ready(port: int, path: str, body: bytes, key: str = "") -> bytes:
     raise RuntimeError(f"port {port} is not ready: status {status} {answer[-500:]!r}")
 
 
-def environment(name: str, *packages: str) -> Path:
+def environment(name: str, *packages: str, pip: Sequence[str] = ()) -> Path:
     """
     The Python of a virtual environment in the cache, with packages in it; made with uv where it does not exist yet.
+
+    Args:
+        pip: Packages that pip brings first, from wherever its settings say (torch's small build).
 
     A contestant gets an environment of its own, so that its dependencies cannot meet ours.
     """
@@ -189,7 +192,12 @@ def environment(name: str, *packages: str) -> Path:
         print(f"making an environment for {name}", file=sys.stderr)
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         subprocess.run(["uv", "venv", "-q", "--clear", "--python", version, folder], check=True)
-        subprocess.run(["uv", "pip", "install", "-q", "--python", python, *packages], check=True)
+        if pip:
+            command = [sys.base_prefix + "/bin/python3", "-m", "pip", "--python", python, "install"]
+            subprocess.run([*command, "-q", *pip, *packages], check=True)
+        else:
+            install = ["uv", "pip", "install", "-q", "--python", python]
+            subprocess.run([*install, *packages], check=True)
         done.touch()
     return python
 

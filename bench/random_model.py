@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """
-A model of random weights in the shape of a real one: llama architecture, about 64 million parameters, Q8_0, ChatML.
+A model of random weights in the shape of a real one: llama architecture, about 64 million parameters, ChatML.
+
+As GGUF it is Q8_0; as a folder of transformers it is the same shape and the same kind of weights in float32.
 
 It says nothing sensible, at the speed of one that does. The vocabulary is a byte-level BPE trained on words that are made up
 here from syllables, so nothing is downloaded. Everything is seeded: the same file is made on every machine. The rows of the
 special tokens and of the single bytes are zero, so the likeliest token is never one of them: an answer does not end before
 `max_tokens`, and every token is a text of its own.
 
-usage: bench/random_model.py PATH.gguf        takes about 20 s; needs gguf, numpy and tokenizers
+usage: bench/random_model.py PATH.gguf | FOLDER     takes about 20 s; needs gguf, numpy, safetensors and tokenizers
 """
 
 import json
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCABULARY, CONTEXT = 32_000, 4096
@@ -145,5 +148,67 @@ def make(path: Path) -> None:
     )
 
 
+def make_folder(path: Path) -> None:
+    """Write the model as transformers reads it; the config.json comes last, so a folder that has one is whole."""
+    path.mkdir(parents=True, exist_ok=True)
+    tokenizer = train_tokenizer()
+    tokenizer.save(str(path / "tokenizer.json"))
+    names = {
+        "attn_q": ("self_attn.q_proj", (WIDTH, WIDTH)),
+        "attn_k": ("self_attn.k_proj", (WIDTH // HEADS * KV_HEADS, WIDTH)),
+        "attn_v": ("self_attn.v_proj", (WIDTH // HEADS * KV_HEADS, WIDTH)),
+        "attn_output": ("self_attn.o_proj", (WIDTH, WIDTH)),
+        "ffn_gate": ("mlp.gate_proj", (FEED_FORWARD, WIDTH)),
+        "ffn_up": ("mlp.up_proj", (FEED_FORWARD, WIDTH)),
+        "ffn_down": ("mlp.down_proj", (WIDTH, FEED_FORWARD)),
+        "attn_norm": ("input_layernorm", (WIDTH,)),
+        "ffn_norm": ("post_attention_layernorm", (WIDTH,)),
+    }
+    size, dice = tokenizer.get_vocab_size(), np.random.default_rng(3)
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens": (size, WIDTH),
+        "model.norm": (WIDTH,),
+    }
+    for number in range(LAYERS):
+        shapes |= {f"model.layers.{number}.{name}": shape for name, shape in names.values()}
+    tensors = {
+        f"{name}.weight": np.ones(shape, np.float32)
+        if len(shape) == 1
+        else dice.standard_normal(shape, dtype=np.float32) * np.float32(shape[1] ** -0.5)
+        for name, shape in shapes.items()
+    }
+    tensors["model.embed_tokens.weight"][: len(SPECIAL) + 256] = 0
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    said = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": SPECIAL[1],
+        "pad_token": SPECIAL[1],
+        "chat_template": CHATML,
+    }
+    (path / "tokenizer_config.json").write_text(json.dumps(said))
+    end = tokenizer.token_to_id(SPECIAL[1])
+    (path / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": end, "do_sample": False})
+    )
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": size,
+        "hidden_size": WIDTH,
+        "intermediate_size": FEED_FORWARD,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "max_position_embeddings": CONTEXT,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "eos_token_id": end,
+        "dtype": "float32",
+    }
+    (path / "config.json").write_text(json.dumps(config))
+    print(f"{path}: {sum(t.size for t in tensors.values()) / 1e6:.1f} M parameters")
+
+
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    target = Path(sys.argv[1])
+    (make if target.suffix == ".gguf" else make_folder)(target)

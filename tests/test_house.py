@@ -22,7 +22,7 @@ TESTS = {
 }
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
-MAX_LINES = 20_000
+MAX_LINES = 22_000
 
 #: Where the environment is read or passed on, and why.
 ENVIRONMENT = {
@@ -34,6 +34,8 @@ ENVIRONMENT = {
 CATCH_ALL = {
     "gateway/guard.py": "a flaw of ours becomes a 500 in the envelope",
     "emulation.py": "a task's flaw is carried to the reader, which raises it",
+    "engines/_hf_constraint.py": "llguidance raises the bare class for a grammar that it cannot read",
+    "engines/_hf_load.py": "a folder that somebody else made makes transformers raise anything; it is told and not loaded",
 }
 #: The modules that know aiohttp: the server, and what reads requests and writes answers.
 AIOHTTP = re.compile(

@@ -28,7 +28,7 @@ from unilect.errors import ConfigError
 hub.PAUSE_S = 0.01
 parts = []
 try:
-    path = hub.local_file(sys.argv[1], parts.append)
+    path = getattr(hub, sys.argv[2])(sys.argv[1], parts.append)
     print(json.dumps({"path": str(path), "parts": parts}))
 except ConfigError as error:
     print(json.dumps({"error": str(error), "parts": parts}))
@@ -81,6 +81,14 @@ class Hub:
         }
         return web.Response(status=302, headers=headers)
 
+    async def info(self, request: web.Request) -> web.Response:
+        """GET /api/models/{org}/{repo}."""
+        repo = "{org}/{repo}".format(**request.match_info)
+        names = [name.removeprefix(f"{repo}/") for name in self.files if name.startswith(repo)]
+        if not names:
+            return web.Response(status=401, headers={"X-Error-Code": "RepoNotFound"})
+        return web.json_response({"id": repo, "siblings": [{"rfilename": name} for name in names]})
+
     async def storage(self, request: web.Request) -> web.StreamResponse:
         """GET /storage/{file}."""
         name = request.match_info["file"]
@@ -116,6 +124,7 @@ def hub() -> Iterator[Hub]:
     routes = (
         web.route("*", "/{org}/{repo}/resolve/{revision}/{file:.+}", hub.resolve),
         web.get("/storage/{file:.+}", hub.storage),
+        web.get("/api/models/{org}/{repo}", hub.info),
     )
     with served(*routes) as hub.port:
         yield hub
@@ -143,10 +152,12 @@ class Outcome:
     parts: list[float]
 
 
-def fetch(endpoint: str | Hub, home: Path, location: str = "org/repo/m.gguf") -> Outcome:
+def fetch(
+    endpoint: str | Hub, home: Path, location: str = "org/repo/m.gguf", what: str = "local_file"
+) -> Outcome:
     """Fetch in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", FETCH, location],
+        [sys.executable, "-c", FETCH, location, what],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -196,7 +207,8 @@ def test_killed_is_resumed(hub: Hub, tmp_path: Path) -> None:
     """What had come when the process was killed is not fetched again by the next one."""
     hub.ends = [(2_000_000, "stall")]
     process = subprocess.Popen(
-        [sys.executable, "-c", FETCH, "org/repo/m.gguf"], env=environment(hub, tmp_path)
+        [sys.executable, "-c", FETCH, "org/repo/m.gguf", "local_file"],
+        env=environment(hub, tmp_path),
     )
     assert hub.stalled.wait(TIMEOUT_S)
     while not sum(file.stat().st_size for file in partial_files(tmp_path)):
@@ -333,3 +345,31 @@ def test_worker_fetches_its_model(hub: Hub, tmp_path: Path) -> None:
 
     assert json.loads(line)["ready"]["model"] == "demo"
     assert process.returncode == 0
+
+
+def test_a_folder_is_fetched_without_what_nobody_needs(hub: Hub, tmp_path: Path) -> None:
+    """Of a repository come weights, configuration and tokenizer, no pickle beside safetensors, and no other formats."""
+    wanted = ["config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"]
+    others = ["pytorch_model.bin", "onnx/model.onnx", "README.md", "tf_model.h5"]
+    hub.files = {f"org/folder/{name}": name.encode() * 99 for name in [*wanted, *others]}
+
+    first = fetch(hub, tmp_path, "org/folder", "local_folder")
+    away = fetch("http://127.0.0.1:1", tmp_path, "org/folder", "local_folder")
+
+    found = [str(file.relative_to(first.path)) for file in first.path.rglob("*") if file.is_file()]
+    assert sorted(wanted) == sorted(found)
+    assert first.path == away.path
+    assert first.parts[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("org/nothing", "neither a local file nor one on the hub"),
+        ("org/repo", "holds no model of transformers"),
+        ("./nothing", "there is no such folder"),
+    ],
+)
+def test_folders_that_are_none(hub: Hub, tmp_path: Path, location: str, said: str) -> None:
+    """A repository that does not exist, one without a model, and a path are told as such."""
+    assert said in fetch(hub, tmp_path, location, "local_folder").error

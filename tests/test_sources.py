@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unilect.config import Config, ModelConfig
-from unilect.demo import MODEL
+from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf import GgufEngine
 from unilect.errors import ConfigError
 from unilect.sources import BACKENDS, named, registry, split
@@ -24,6 +24,8 @@ from unilect.upstreams.openai import OpenAIUpstream
         ("a/b/x.gguf", ("gguf", "a/b/x.gguf")),
         ("C:\\models\\x.gguf", ("gguf", "C:\\models\\x.gguf")),
         ("gguf:org/repo/x.gguf", ("gguf", "org/repo/x.gguf")),
+        ("hf:org/name", ("hf", "org/name")),
+        ("tests", ("hf", "tests")),
         ("http://h:8000/v1", ("http", "//h:8000/v1")),
         ("https://h/v1", ("https", "//h/v1")),
         ("openai+http://h/any/base", ("openai+http", "//h/any/base")),
@@ -41,8 +43,6 @@ def test_split(source: str, expected: tuple[str, str]) -> None:
         ("localhost:8000", "http://localhost:8000"),
         ("gpu.example.org/v1", "http://gpu.example.org/v1"),
         ("10.0.0.1:80", "http://10.0.0.1:80"),
-        ("hf:org/name", "Hugging Face"),
-        (".", "Hugging Face"),
         ("ftp://h/x", "no such file"),
         ("file:///x", "no such file"),
         ("nothing", "no such file"),
@@ -160,3 +160,35 @@ def test_a_damaged_file(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"x\.gguf"):
         registry(Config(models={"m": ModelConfig(source=str(path))}))
+
+
+def test_models_of_transformers_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where transformers is not installed, a folder says what to install."""
+    monkeypatch.setattr("unilect.engines.hf.find_spec", lambda name: None)
+
+    with pytest.raises(ConfigError, match=r"pip install 'unilect\[transformers\]'"):
+        registry(Config(models={"m": ModelConfig(source=str(FOLDER / "hf"))}))
+
+
+def test_models_of_one_folder_share_the_processor_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models with adapters on one base are one engine, and get the threads of one."""
+    monkeypatch.setattr("unilect.engines.hf.find_spec", lambda name: True)
+    monkeypatch.setattr("unilect.sources._cores", lambda: 5)
+    source = str(FOLDER / "hf")
+    lora = [str(FOLDER / "lora-pirate")]
+
+    models = registry(
+        Config(models={"a": ModelConfig(source=source), "b": ModelConfig(source=source, lora=lora)})
+    )
+
+    one, other = (models.get(name).backend for name in ("a", "b"))
+    assert one._server is other._server  # type: ignore[attr-defined]
+    assert 4 == one._server.settings["threads"]  # type: ignore[attr-defined]
+
+
+def test_folders_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that is neither here nor on the hub is told."""
+    monkeypatch.setattr("unilect.engines.hf.find_spec", lambda name: True)
+
+    with pytest.raises(ConfigError, match="no such folder"):
+        registry(Config(models={"m": ModelConfig(source="hf:./nothing/here")}))

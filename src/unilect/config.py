@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from unilect.config_file import read_file, with_secrets
 from unilect.errors import ConfigError
 
 TABLES = ("models", "listeners")  # options that only a file can set
@@ -32,7 +33,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: Annotated[
         str | Annotated[list[str], Meta(min_length=1)],
         described(
-            "Where the model comes from: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, `chatglm:model.bin`, `http://host/v1`. "
+            "Where the model comes from: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, a folder of "
+            "transformers, `hf:org/name`, `chatglm:model.bin`, `http://host/v1`. "
             "See docs/backends. A list names several backends of the same model, among which requests are balanced."
         ),
     ] = "demo:"
@@ -104,8 +106,37 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = None
     lora: Annotated[
         list[str],
-        described("LoRA adapters (GGUF), all applied; `path=0.5` sets the scale."),
+        described(
+            "LoRA adapters (GGUF files, or folders of peft), all applied; `path=0.5` sets the scale. Models with the same "
+            "folder and other adapters share one base.",
+        ),
     ] = []
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        described(
+            "Type of the weights of a transformers model; *auto* is float32 on a processor and bfloat16 on a GPU."
+        ),
+    ] = "auto"
+    device: Annotated[
+        str,
+        described(
+            "Where a transformers model runs: `auto`, `cpu`, `cuda:0`.",
+            pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$",
+        ),
+    ] = "auto"
+    quantize: Annotated[
+        Literal["8bit", "4bit"] | None,
+        described(
+            "Weights of a transformers model in fewer bits; all but 8 bits on a processor need bitsandbytes.",
+        ),
+    ] = None
+    trust_remote_code: Annotated[
+        bool, described("Run the Python code that a transformers model brings with it.")
+    ] = False
+    allow_pickle: Annotated[
+        bool,
+        described("Load weights that are pickles, which can run code, where there are no others."),
+    ] = False
     mmproj: Annotated[
         str | None, described("The projector (GGUF) of a model that sees images.")
     ] = None
@@ -350,10 +381,10 @@ def load(
     env = os.environ if environment is None else environment
     if path is None and env.get("UNILECT_CONFIG"):
         path = Path(env["UNILECT_CONFIG"])
-    values = _from_file(path) if path is not None else {}
+    values = read_file(path) if path is not None else {}
     values |= _from_environment(env)
     values |= {name: value for name, value in (flags or {}).items() if value is not None}
-    values = _with_secrets(values, env)
+    values = with_secrets(values, env)
     where = str(path) if path is not None else "configuration"
     try:
         config = msgspec.convert(values, Config)
@@ -373,16 +404,6 @@ def set_variables(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        values = msgspec.toml.decode(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not TOML: {error}.") from error
-    return dict(values)
-
-
 def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
     """`UNILECT_PORT=9000` and so on, for every field but those that are tables; lists are separated by commas."""
     values: dict[str, Any] = {}
@@ -397,29 +418,6 @@ def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
             values[field.name] = msgspec.convert(raw, field.type, strict=False)
         except msgspec.ValidationError as error:
             raise ConfigError(f"UNILECT_{field.name.upper()}: {error}.") from error
-    return values
-
-
-def _with_secrets(values: dict[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
-    """`$NAME` in a key's place is taken from the environment, so that files need hold no secret."""
-
-    def secret(text: Any, where: str) -> Any:
-        if not isinstance(text, str) or not re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", text):
-            return text
-        if text[1:] not in env:
-            raise ConfigError(f"{where}: the environment has no variable {text[1:]}.")
-        return env[text[1:]]
-
-    values = dict(values)
-    if isinstance(values.get("api_keys"), list):
-        values["api_keys"] = [secret(key, "api_keys") for key in values["api_keys"]]
-    if isinstance(values.get("models"), dict):
-        values["models"] = {
-            name: model | {"api_key": secret(model["api_key"], f"models.{name}.api_key")}
-            if isinstance(model, dict) and "api_key" in model
-            else model
-            for name, model in values["models"].items()
-        }
     return values
 
 

@@ -49,7 +49,8 @@ class _Part(Struct):
 
 async def _completions(backend: Backend, request: CompletionRequest) -> Batches:
     n, best_of = request.n or 1, request.best_of or 1
-    if request.echo and request.logprobs is not None:
+    echoes = backend.capabilities.parameters.get("echo") == "native"
+    if request.echo and request.logprobs is not None and not echoes:
         raise refusal("echo", "the engine gives no log probabilities of a prompt")
     if best_of > 1 and best_of < n:
         raise InvalidRequest(
@@ -63,11 +64,12 @@ async def _completions(backend: Backend, request: CompletionRequest) -> Batches:
     parts: list[_Part] = []
     texts: list[str | None] = []
     for prompt in request.prompts:
-        text = await _text(backend, prompt) if request.echo else None
+        text = await _text(backend, prompt) if request.echo and not echoes else None
         texts.append(text)
         for i in range(max(n, best_of)):
-            parts.append(_Part(len(parts), _single(request, i, prompt), text))
-    if len(parts) == 1 and request.token_limit != 0 and parts[0].echo is None:
+            parts.append(_Part(len(parts), _single(request, i, prompt, echoes), text))
+    made_there = request.token_limit != 0 or (echoes and request.echo)
+    if len(parts) == 1 and made_there and parts[0].echo is None:
         batches = backend.generate(parts[0].request)
     elif best_of > n:
         batches = _best(backend, request, parts, texts)
@@ -79,7 +81,10 @@ async def _completions(backend: Backend, request: CompletionRequest) -> Batches:
 
 
 def _single(
-    request: ChatRequest | CompletionRequest, number: int, prompt: Prompt | None = None
+    request: ChatRequest | CompletionRequest,
+    number: int,
+    prompt: Prompt | None = None,
+    echoes: bool = False,
 ) -> ChatRequest | CompletionRequest:
     """The request for one choice. Choices with one seed would all be the same, so each counts on from it."""
     seed = None if request.seed is None else request.seed + number
@@ -89,7 +94,12 @@ def _single(
     if (request.best_of or 1) > (request.n or 1) and logprobs is None:
         logprobs = 0
     return request.changed(
-        n=None, best_of=None, echo=None, seed=seed, prompt=prompt, logprobs=logprobs
+        n=None,
+        best_of=None,
+        echo=request.echo if echoes else None,
+        seed=seed,
+        prompt=prompt,
+        logprobs=logprobs,
     )
 
 
@@ -101,7 +111,7 @@ async def _one(backend: Backend, part: _Part) -> Batches:
     """The events of one choice, with its own index."""
     if part.echo is not None:
         yield [TextDelta(part.echo, part.index)]
-    if part.request.token_limit == 0:
+    if part.request.token_limit == 0 and not getattr(part.request, "echo", None):
         count = await backend.count_tokens(part.request)
         yield [Finish("length", part.index), Usage(count, 0)]
         return

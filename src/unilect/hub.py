@@ -28,6 +28,11 @@ PAUSE_S = 1.0
 MAX_HTTP_BYTES = 50 * 10**9
 _CHUNK_BYTES = 2**20
 _HUB_FILE = re.compile(r"^(\w[\w.-]*/\w[\w.-]*)/(.+\.gguf)$", re.ASCII)
+_HUB_REPO = re.compile(r"^\w[\w.-]*/\w[\w.-]*$", re.ASCII)
+# weights, tokenizer, configuration and code of its own, at the top or in the pooling's folder; not the other formats of the weights
+_FOLDER_FILE = re.compile(
+    r"^(1_Pooling/config\.json|[^/]+\.(json|jinja|safetensors|model|txt|py|tiktoken)|pytorch_model[^/]*\.bin)$"
+)
 _PART = re.compile(r"-00001-of-(\d{5})\.gguf$")
 _HASH = re.compile(r"^(?:[0-9a-f]{40}|[0-9a-f]{64})$")
 
@@ -58,6 +63,58 @@ def local_file(location: str, on_progress: OnProgress) -> Path:
 def _share(number: int, count: int, on_progress: OnProgress) -> OnProgress:
     """Progress of one file of many, told as progress of all."""
     return lambda part: on_progress((number + part) / count)
+
+
+def local_folder(location: str, on_progress: OnProgress) -> Path:
+    """
+    The local path of a folder: itself, or fetched from the hub where `org/name` is no local path.
+
+    Of a repository only what a model of transformers needs is fetched.
+
+    Raises:
+        ConfigError: There is no such folder, here or there.
+    """
+    path = Path(location).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists() or not _HUB_REPO.match(location):
+        raise ConfigError(f"{location}: there is no such folder.")
+    files = [name for name in _listed(location) if _FOLDER_FILE.search(name)]
+    if any(name.endswith(".safetensors") for name in files):
+        files = [name for name in files if not name.endswith(".bin")]
+    if "config.json" not in files:
+        raise ConfigError(f"{location}: is on the hub, and holds no model of transformers.")
+    for number, name in enumerate(files):
+        found = fetch(location, name, _share(number, len(files), on_progress))
+        if name == "config.json":
+            path = found.parent
+    return path
+
+
+def _listed(repo: str) -> list[str]:
+    """The files of a repository; those in the cache where the hub cannot be reached."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    with _translated_errors(repo):
+        try:
+            info = HfApi().model_info(repo, timeout=CONNECT_TIMEOUT_S)
+            return [file.rfilename for file in info.siblings or ()]
+        except (GatedRepoError, RepositoryNotFoundError):
+            raise
+        except _hub_errors() as error:
+            try:
+                folder = Path(snapshot_download(repo, local_files_only=True))
+            except LocalEntryNotFoundError:
+                raise ConfigError(
+                    f"{repo}: there is no such local folder, and the hub cannot be reached."
+                ) from error
+            found = [file for file in folder.rglob("*") if file.is_file()]
+            return [str(file.relative_to(folder)) for file in found]
 
 
 def fetch(repo: str, file: str, on_progress: OnProgress) -> Path:

@@ -32,6 +32,7 @@ BACKENDS = {
     "chatglm": ("unilect.engines.chatglm:backend", True),
     "demo": ("unilect.demo:backend", True),
     "gguf": ("unilect.engines.gguf:backend", True),
+    "hf": ("unilect.engines.hf:backend", True),
     "http": ("unilect.upstreams.openai:backend", False),
     "https": ("unilect.upstreams.openai:backend", False),
     "openai+http": ("unilect.upstreams.openai:backend", False),
@@ -54,6 +55,7 @@ class Place(Struct, frozen=True):
         config: Its settings.
         threads: Processor threads for an engine.
         progress: Told what is going on (`loading`, `downloading`) and how far it is, from 0 to 1.
+        shared: What the backends of one configuration share, such as one base for several adapters.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Place(Struct, frozen=True):
     config: ModelConfig
     threads: int
     progress: Callable[[str, float], None]
+    shared: dict[Any, Any] = {}
 
 
 def registry(config: Config, progress: Progress | None = None) -> Registry:
@@ -75,15 +78,18 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
         ConfigError: A source or a setting is wrong.
     """
     models = served(config)
-    engines = sum(
-        _is_engine(split(source)[0]) for model in models.values() for source in model.sources
-    )
+    sources = [(name, *split(source)) for name, one in models.items() for source in one.sources]
+    # models of transformers with one folder share an engine
+    engines = len({one[1:] if one[1] == "hf" else one for one in sources if _is_engine(one[1])})
     threads = max(1, (_cores() - 1) // max(1, engines))
     for name, one in models.items():
         if one.model == ALL:
             _lister(name, one)  # says what is wrong with it
+    shared: dict[Any, Any] = {}
     return Registry(
-        model(name, one, threads, progress) for name, one in models.items() if one.model != ALL
+        model(name, one, threads, progress, shared)
+        for name, one in models.items()
+        if one.model != ALL
     )
 
 
@@ -117,10 +123,8 @@ def split(source: str) -> tuple[str, str]:
         return match.group(1), match.group(2)
     if source.endswith(".gguf"):
         return "gguf", source
-    if os.path.isdir(source) or (match is not None and match.group(1) == "hf"):
-        raise ConfigError(
-            f"{source}: Hugging Face models are not served yet; a GGUF file of the model is."
-        )
+    if os.path.isdir(source):
+        return "hf", source
     if re.fullmatch(r"(localhost|[\w.-]+\.\w+|\d+(\.\d+){3})(:\d+)?(/\S*)?", source):
         raise ConfigError(f"{source}: a server needs its scheme; write http://{source}.")
     schemes = ", ".join(f"{scheme}:" for scheme in BACKENDS)
@@ -154,15 +158,23 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
 
 
 def model(
-    name: str, config: ModelConfig, threads: int = 1, progress: Progress | None = None
+    name: str,
+    config: ModelConfig,
+    threads: int = 1,
+    progress: Progress | None = None,
+    shared: dict[Any, Any] | None = None,
 ) -> Model:
     """
     The model of a table, not started.
+
+    Args:
+        shared: What the backends of one configuration share.
 
     Raises:
         ConfigError: A source or a setting is wrong.
     """
     schemes = {split(source)[0] for source in config.sources}
+    children = {} if shared is None else shared
     check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
     check_defaults(name, config.completion_defaults, CompletionRequest)
     # so small a model is at its best when it takes the likeliest token
@@ -174,7 +186,7 @@ def model(
 
     def member(source: str) -> Member:
         scheme, location = split(source)
-        place = Place(name, scheme, location, config, threads, report)
+        place = Place(name, scheme, location, config, threads, report, children)
         try:
             return Member(_factory(scheme)(place), source)
         except ConfigError as error:

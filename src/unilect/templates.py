@@ -90,8 +90,11 @@ class ChatTemplate:
         Raises:
             InvalidRequest: The template refuses this conversation.
         """
+        return self.render_turns([_turn(message) for message in messages], **more)
+
+    def render_turns(self, turns: Sequence[Mapping[str, Any]], **more: Any) -> str:
+        """As `render`, of messages that are dicts already, with `content` a text."""
         names: dict[str, Any] = {"add_generation_prompt": True, "bos_token": "", "eos_token": ""}
-        turns = [_turn(message) for message in messages]
         try:
             return self._template.render(names | more | {"messages": turns})
         except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:

@@ -69,19 +69,24 @@ async def forced_call(
         InvalidRequest: The engine cannot follow a tool's schema.
         BackendError: The engine wrote something that the grammar forbids.
     """
+    call, grammar = bound_call(request, style)
+    bound = body | {"prompt": prompt + style.before, "grammar": grammar}
+    batches = stream(server, "/v1/completions", msgspec.json.encode(bound), ChunkDecoder())
+    async with aclosing(batches):
+        async for batch in batches:
+            if events := call.read(batch):
+                yield events
+
+
+def bound_call(request: ChatRequest, style: CallStyle) -> tuple["Call", str]:
+    """The reader of one call that a request allows, and the grammar that allows nothing else."""
     tools = {
         tool.function.name: tool.function.parameters
         for tool in request.tools or ()
         if _may_call(request, tool.function.name)
     }
     heads = {name: _head(name, style) for name in tools}
-    bound = body | {"prompt": prompt + style.before, "grammar": _grammar(tools, heads)}
-    call = _Call(heads)
-    batches = stream(server, "/v1/completions", msgspec.json.encode(bound), ChunkDecoder())
-    async with aclosing(batches):
-        async for batch in batches:
-            if events := call.read(batch):
-                yield events
+    return Call(heads), _grammar(tools, heads)
 
 
 def _may_call(request: ChatRequest, name: str) -> bool:
@@ -104,7 +109,7 @@ def _grammar(tools: dict[str, dict[str, Any] | None], heads: dict[str, str]) -> 
     return "%llguidance {}\nstart: " + " | ".join(calls) + "\n" + "\n".join(schemas)
 
 
-class _Call:
+class Call:
     """Reads the text of one call as it comes: the head tells the name, all but the last brace is arguments."""
 
     def __init__(self, heads: dict[str, str]) -> None:

@@ -102,7 +102,7 @@ def chat_body(request: ChatRequest, lora: list[dict[str, Any]]) -> dict[str, Any
     """
     body = _common(request, lora)
     body["messages"] = messages(request.messages)
-    body |= _template_flags(request)
+    body |= template_flags(request)
     if request.logprobs:
         if request.tools and request.tool_choice != "none":
             raise refusal("logprobs", "the engine gives none beside tools")
@@ -168,7 +168,7 @@ def conversation(request: ChatRequest | CompletionRequest) -> bytes:
 
 def template_body(request: ChatRequest) -> dict[str, Any]:
     """The body for /apply-template and for counting tokens."""
-    body: dict[str, Any] = {"messages": messages(request.messages)} | _template_flags(request)
+    body: dict[str, Any] = {"messages": messages(request.messages)} | template_flags(request)
     if request.tools and request.tool_choice != "none":
         body["tools"] = tools(request.tools)
     return body
@@ -323,7 +323,7 @@ def _logit_bias(given: dict[str, float | bool]) -> dict[str, float | bool]:
     return given
 
 
-def _template_flags(request: ChatRequest) -> dict[str, Any]:
+def template_flags(request: ChatRequest) -> dict[str, Any]:
     """What a template is told beside the messages; only known switches, since a template is a program."""
     flags = dict(request.chat_template_kwargs or {})
     if unknown := sorted(set(flags) - _TEMPLATE_FLAGS):

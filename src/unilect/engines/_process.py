@@ -66,11 +66,11 @@ class ChildProcess:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._name = name
+        self._environment = dict(environment or {})
         self._command = list(command)
         self._settings = settings
         self._start_timeout_s = start_timeout_s
         self._on_progress = on_progress
-        self._environment = dict(environment or {})
         self._lock = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None

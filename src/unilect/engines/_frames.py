@@ -1,0 +1,143 @@
+"""
+What the gateway and a child of ours say to each other: frames over a unix socket, one call on each connection.
+
+A frame is four bytes of length and a msgpack message. The caller sends one Call; the child answers with Replies: batches of events
+and an end, or one value, or an error. Who closes the connection no longer wants the answer. Nothing is pickled: the other side is
+taken at its word for types that are written down here, and for nothing else.
+
+Source: https://github.com/msgpack/msgpack/blob/master/spec.md
+"""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from unilect import errors, events
+from unilect.errors import BackendError, UnilectError
+from unilect.events import Event
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+_HEAD_BYTES = 4
+_KINDS: dict[str, Any] = {
+    kind.__name__: msgspec.msgpack.Decoder(kind).decode
+    for kind in (
+        events.TextDelta,
+        events.ReasoningDelta,
+        events.ToolCallDelta,
+        events.Finish,
+        events.Usage,
+        events.Progress,
+    )
+}
+#: What a child may say of a request; anything else is a flaw of the child.
+_ERRORS = {
+    kind.__name__: kind
+    for kind in (
+        errors.InvalidRequest,
+        errors.ContextLengthExceeded,
+        errors.UnsupportedParameter,
+        errors.UnsupportedOperation,
+        errors.BackendUnavailable,
+        errors.BackendError,
+    )
+}
+
+
+class Call(Struct):
+    """What is asked: the name of an operation, what it is to be done with, and the LoRA blend to apply."""
+
+    operation: str
+    body: Raw
+    adapter: str | None = None
+
+
+class Fault(Struct):
+    """An error of ours, by the name of its class."""
+
+    kind: str
+    message: str
+    param: str | None = None
+
+
+class Reply(Struct, omit_defaults=True):
+    """One answer to a call: events, each with the name of its class; or a value; or an error; `last` where none follows."""
+
+    events: list[tuple[str, Raw]] = []
+    value: Raw = Raw()
+    fault: Fault | None = None
+    last: bool = False
+
+
+_calls = msgspec.msgpack.Decoder(Call).decode
+_replies = msgspec.msgpack.Decoder(Reply).decode
+
+
+def packed(message: Any) -> bytes:
+    """A frame."""
+    body = msgspec.msgpack.encode(message)
+    return len(body).to_bytes(_HEAD_BYTES, "big") + body
+
+
+def raw(value: Any) -> Raw:
+    """A value inside of a frame."""
+    return Raw(msgspec.msgpack.encode(value))
+
+
+def of_events(batch: list[Event], last: bool = False) -> bytes:
+    """A frame of events."""
+    named = [(type(event).__name__, raw(event)) for event in batch]
+    return packed(Reply(events=named, last=last))
+
+
+def of_error(error: UnilectError) -> bytes:
+    """A frame of an error."""
+    return packed(Reply(fault=Fault(type(error).__name__, error.message, error.param), last=True))
+
+
+def call_of(body: bytes) -> Call:
+    """
+    The call in a frame.
+
+    Raises:
+        msgspec.DecodeError: It is none.
+    """
+    return _calls(body)
+
+
+def reply_of(body: bytes) -> Reply:
+    """
+    The reply in a frame.
+
+    Raises:
+        BackendError: It is none.
+        UnilectError: It is an error.
+    """
+    try:
+        reply = _replies(body)
+    except msgspec.DecodeError as error:
+        raise BackendError("The model's engine sent a frame that is no reply.") from error
+    if reply.fault is not None:
+        kind = _ERRORS.get(reply.fault.kind, BackendError)
+        raise kind(reply.fault.message, param=reply.fault.param)
+    return reply
+
+
+def events_of(reply: Reply) -> list[Event]:
+    """The events of a reply."""
+    return [_KINDS[name](event) for name, event in reply.events]
+
+
+async def read(reader: asyncio.StreamReader) -> bytes:
+    """
+    The body of the next frame.
+
+    Raises:
+        asyncio.IncompleteReadError: The other side is gone.
+        BackendError: It is too long.
+    """
+    length = int.from_bytes(await reader.readexactly(_HEAD_BYTES), "big")
+    if length > MAX_FRAME_BYTES:
+        raise BackendError("A frame of the model's engine is too long.")
+    return await reader.readexactly(length)

@@ -1,0 +1,210 @@
+"""
+Keys and values of a running batch: one slab of memory for each layer, written in place.
+
+Rows are right-aligned: all of them write their next token into the same column, and a row that is shorter begins further to the
+right. A row that joins is copied in, one that leaves is replaced by the last; when the columns run out, all rows move to the left
+as far as the longest allows, or the slab grows. So a token costs one write for each layer, where transformers' own cache copies
+everything it holds.
+
+Source: https://huggingface.co/docs/transformers/kv_cache (the interface of a cache)
+"""
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
+
+#: keys and values of one row, layer by layer, each (n_heads, n_tokens, n_dimensions)
+RowStates: TypeAlias = list[tuple[Tensor, Tensor]]
+_FIRST_COLUMNS = 256
+
+
+class Slab(Cache):
+    """
+    The cache of a running batch; the model sees it as any other.
+
+    Attributes:
+        starts: For each row the column where it begins.
+        end: The column that is written next.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.layers: list[_SlabLayer]
+        self.starts: list[int] = []
+        self.end = 0
+        self.rows = 0
+
+    @property
+    def first(self) -> int:
+        """The first column that any row uses."""
+        return min(self.starts, default=self.end)
+
+    def length(self, row: int) -> int:
+        """How many tokens a row holds."""
+        return self.end - self.starts[row]
+
+    def mask(self, device: torch.device) -> Tensor:
+        """What each row may look at when the next token is read: (n_rows, n_columns) int64."""
+        columns = torch.arange(self.first, self.end + 1, device=device)
+        starts = torch.tensor(self.starts, device=device)[:, None]
+        return (columns[None] >= starts).long()
+
+    def advance(self) -> None:
+        """The column has been written."""
+        self.end += 1
+
+    def join(self, states: RowStates) -> None:
+        """Add a row that holds these keys and values."""
+        length = states[0][0].shape[1]
+        if not self.layers:
+            self.layers = [_SlabLayer(self, keys, values) for keys, values in states]
+        if self.rows == 0:
+            self.end = length
+        self._make_room(self.rows + 1, max(length, self.end) + 1)
+        if length > self.end:
+            self._shift(length - self.end)
+        for layer, (keys, values) in zip(self._slabs(), states, strict=True):
+            layer.keys[self.rows, :, self.end - length : self.end] = keys
+            layer.values[self.rows, :, self.end - length : self.end] = values
+        self.starts.append(self.end - length)
+        self.rows += 1
+
+    def leave(self, row: int) -> None:
+        """Take a row out; the last one takes its place."""
+        last = self.rows - 1
+        if row != last:
+            self.copy(last, row)
+        self.starts.pop()
+        self.rows = last
+
+    def copy(self, source: int, target: int) -> None:
+        """Make one row what another is."""
+        for layer in self._slabs():
+            layer.keys[target, :, : self.end] = layer.keys[source, :, : self.end]
+            layer.values[target, :, : self.end] = layer.values[source, :, : self.end]
+        self.starts[target] = self.starts[source]
+
+    def write(self, row: int, states: RowStates) -> None:
+        """Make a row what these keys and values are; it stays as long as it is."""
+        columns = slice(self.end - states[0][0].shape[1], self.end)
+        for layer, (keys, values) in zip(self._slabs(), states, strict=True):
+            layer.keys[row, :, columns] = keys
+            layer.values[row, :, columns] = values
+
+    def states(self, row: int) -> RowStates:
+        """A copy of what a row holds."""
+        columns = slice(self.starts[row], self.end)
+        return [
+            (layer.keys[row, :, columns].clone(), layer.values[row, :, columns].clone())
+            for layer in self._slabs()
+        ]
+
+    def make_column(self) -> None:
+        """Have a column for the next token."""
+        if not self.layers:
+            return
+        if self.end + 1 > self._slabs()[0].keys.shape[2] and self.first > 0:
+            self._shift(-self.first)
+        self._make_room(self.rows, self.end + 1)
+
+    def _slabs(self) -> list["_SlabLayer"]:
+        return self.layers
+
+    def _make_room(self, rows: int, columns: int) -> None:
+        have_rows, _, have_columns, _ = self._slabs()[0].keys.shape
+        if rows <= have_rows and columns <= have_columns:
+            return
+        new_rows = have_rows if rows <= have_rows else max(rows, have_rows * 2)
+        new_columns = have_columns if columns <= have_columns else max(columns, have_columns * 2)
+        for layer in self._slabs():
+            layer.keys = _larger(layer.keys, new_rows, new_columns)
+            layer.values = _larger(layer.values, new_rows, new_columns)
+
+    def _shift(self, columns: int) -> None:
+        """Move all rows to the right, or to the left where it is negative."""
+        old, new = slice(self.first, self.end), slice(self.first + columns, self.end + columns)
+        for layer in self._slabs():
+            layer.keys[: self.rows, :, new] = layer.keys[: self.rows, :, old].clone()
+            layer.values[: self.rows, :, new] = layer.values[: self.rows, :, old].clone()
+        self.starts = [start + columns for start in self.starts]
+        self.end += columns
+
+
+class _SlabLayer(CacheLayerMixin):
+    """One layer of a slab."""
+
+    is_sliding = False
+    is_initialized = True
+
+    def __init__(self, slab: Slab, keys: Tensor, values: Tensor) -> None:
+        self._slab = slab
+        self.keys = keys.new_zeros(1, keys.shape[0], _FIRST_COLUMNS, keys.shape[2])
+        self.values = values.new_zeros(1, values.shape[0], _FIRST_COLUMNS, values.shape[2])
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """It is made with its first row."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write one token for each row; see `CacheLayerMixin`."""
+        slab = self._slab
+        self.keys[: slab.rows, :, slab.end] = key_states[:, :, 0]
+        self.values[: slab.rows, :, slab.end] = value_states[:, :, 0]
+        columns = slice(slab.first, slab.end + 1)
+        return self.keys[: slab.rows, :, columns], self.values[: slab.rows, :, columns]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """The number of keys that a query sees, and where they begin."""
+        return self.get_seq_length() + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """The number of columns before the next token."""
+        return self._slab.end - self._slab.first
+
+    def get_max_length(self) -> int:
+        """There is no limit but memory."""
+        return -1
+
+
+def _larger(old: Tensor, rows: int, columns: int) -> Tensor:
+    new = old.new_zeros(rows, old.shape[1], columns, old.shape[3])
+    new[: old.shape[0], :, : old.shape[2]] = old
+    return new
+
+
+def side_by_side(rows: list[RowStates | None]) -> tuple[DynamicCache, list[int]]:
+    """
+    A cache for reading prompts, whose rows begin with what is known of them, right-aligned.
+
+    Returns:
+        The cache, and the length of each row in it. A row of None knows nothing.
+    """
+    cache = DynamicCache()
+    lengths = [0 if row is None else row[0][0].shape[1] for row in rows]
+    known = next((row for row in rows if row is not None), None)
+    if known is None:
+        return cache, lengths
+    columns = max(lengths)
+    for number, (keys, values) in enumerate(known):
+        layer = DynamicLayer()
+        layer.lazy_initialization(keys, values)
+        layer.keys = keys.new_zeros(len(rows), keys.shape[0], columns, keys.shape[2])
+        layer.values = values.new_zeros(len(rows), values.shape[0], columns, values.shape[2])
+        for place, row in enumerate(rows):
+            if row is not None:
+                layer.keys[place, :, columns - lengths[place] :] = row[number][0]
+                layer.values[place, :, columns - lengths[place] :] = row[number][1]
+        cache.layers.append(layer)
+    return cache, lengths
+
+
+def states_of(cache: DynamicCache, row: int, pieces: list[slice]) -> RowStates:
+    """What a row of a cache holds in these columns, put together."""
+
+    def gathered(tensor: Tensor) -> Tensor:
+        return torch.cat([tensor[row, :, piece] for piece in pieces], dim=1)
+
+    return [(gathered(layer.keys), gathered(layer.values)) for layer in cache.layers]

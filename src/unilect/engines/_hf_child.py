@@ -1,0 +1,264 @@
+"""
+The child that runs a model of transformers: a batch in one thread, calls over a unix socket in another.
+
+Texts are rendered, tokenised and compiled beside both, so that a long one stops nobody.
+
+Source: see `_frames` for what is said over the socket.
+"""
+
+import asyncio
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import torch
+
+from unilect.engines import _child, _frames
+from unilect.engines._hf_constraint import AfterThought, Grammars
+from unilect.engines._hf_job import Job, Word
+from unilect.engines._hf_load import LoadedModel
+from unilect.engines._hf_loop import BatchLoop
+from unilect.engines._hf_reader import Reader
+from unilect.engines._hf_request import prepare
+from unilect.errors import (
+    BackendUnavailable,
+    ContextLengthExceeded,
+    InvalidRequest,
+    UnilectError,
+    UnsupportedOperation,
+)
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+
+_CPU_CHUNK = 128
+_GPU_CHUNK = 2048
+_EMBED_AT_ONCE = 32
+_PREPARERS = 2
+
+
+class AdapterParts(msgspec.Struct):
+    """A LoRA blend: its name, and the folders with their scales; none takes it away."""
+
+    name: str
+    parts: list[tuple[str, float]] = []
+
+
+class Child:
+    """
+    Serves one model.
+
+    Args:
+        settings: As the engine's `_settings` writes them.
+
+    Raises:
+        ValueError, OSError: The model cannot be loaded.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        torch.set_num_threads(settings["threads"])
+        self._model = LoadedModel(settings)
+        self._pooling: str = settings["pooling"]
+        self._context: int = settings["context"]
+        template = settings["chat_template"] or _template(self._model.tokenizer)
+        self._reader = Reader(
+            self._model.tokenizer, template, self._context, self._model.stop_ids, self._model.size
+        )
+        gpu = self._model.device.type != "cpu"
+        self._batch = BatchLoop(
+            self._model,
+            parallel=settings["parallel"],
+            context=self._context,
+            chunk=settings["batch"] or (_GPU_CHUNK if gpu else _CPU_CHUNK),
+            remember=2 * self._context,
+            after_step=self._flush,
+        )
+        self._grammars: Grammars | None = None
+        self._grammars_lock = threading.Lock()
+        self._preparers = ThreadPoolExecutor(_PREPARERS)
+        self._words: list[tuple[Job, Word]] = []
+        self._readers: dict[int, Callable[[Word], None]] = {}
+        self._loop = asyncio.new_event_loop()
+
+    def start(self, socket_path: str) -> dict[str, Any]:
+        """Serve, in threads; what the engine is told."""
+        threading.Thread(target=self._run_batch, daemon=True).start()
+        self._loop.run_until_complete(asyncio.start_unix_server(self._serve, socket_path))
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        return {"chat": bool(self._reader.template), "tools": "tools" in self._reader.template}
+
+    def _run_batch(self) -> None:
+        """Run the batch; without it the child is of no use, and is started again."""
+        try:
+            self._batch.run()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+            raise
+
+    def _flush(self) -> None:
+        """Hand a step's words over to the thread of the socket."""
+        if self._words:
+            words, self._words = self._words, []
+            self._loop.call_soon_threadsafe(self._dispatch, words)
+
+    def _dispatch(self, words: list[tuple[Job, Word]]) -> None:
+        for job, word in words:
+            read = self._readers.get(id(job))
+            if read is not None:
+                read(word)
+
+    def _deliver(self, job: Job, word: Word) -> None:
+        self._words.append((job, word))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One call."""
+        try:
+            call = _frames.call_of(await _frames.read(reader))
+            if call.adapter is not None and not self._model.adapters.has(call.adapter):
+                raise BackendUnavailable("The model's adapter is not loaded any longer. Try again.")
+            if call.operation in ("chat", "completion"):
+                await self._generate(call, reader, writer)
+            else:
+                value = await self._value(call)
+                writer.write(_frames.packed(_frames.Reply(value=_frames.raw(value), last=True)))
+            await writer.drain()
+        except UnilectError as error:
+            writer.write(_frames.of_error(error))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def _generate(
+        self, call: _frames.Call, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Make an answer, until it is over or its reader has left."""
+        if self._batch.full:
+            raise BackendUnavailable("Too many requests wait for this model. Try again later.")
+        kind: Any = ChatRequest if call.operation == "chat" else CompletionRequest
+        request = msgspec.msgpack.decode(call.body, type=kind)
+        job, answer = await self._loop.run_in_executor(
+            self._preparers, prepare, self._reader, request, call.adapter, self._compile
+        )
+        ended = self._loop.create_future()
+
+        def read(word: Word) -> None:
+            if ended.done():
+                return
+            try:
+                batch = answer.read(word, self._bytes_of)
+            except UnilectError as error:
+                ended.set_exception(error)
+                return
+            if batch:
+                writer.write(_frames.of_events(batch, answer.over))
+            if answer.over:
+                ended.set_result(None)
+
+        job.deliver = self._deliver
+        self._readers[id(job)] = read
+        left = self._loop.create_task(reader.read(1))
+        try:
+            self._batch.submit(job)
+            await asyncio.wait({ended, left}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                ended.result()
+        finally:
+            job.cancelled = True
+            del self._readers[id(job)]
+            left.cancel()
+
+    async def _value(self, call: _frames.Call) -> Any:
+        """The value that a call asks for."""
+        decode = msgspec.msgpack.decode
+        match call.operation:
+            case "ping":
+                return await asyncio.wrap_future(self._batch.call(lambda: True))
+            case "tokenize":
+                return self._reader.tokens(decode(call.body, type=str), special=False)
+            case "detokenize":
+                tokens = self._reader.prompt(decode(call.body, type=list[int]), "prompt")
+                return self._reader.text(tokens)
+            case "count_chat":
+                return len(self._reader.chat_tokens(decode(call.body, type=ChatRequest)))
+            case "count":
+                return len(self._reader.prompt(decode(call.body, type=str | list[int]), "prompt"))
+            case "embed":
+                request = decode(call.body, type=EmbeddingRequest)
+                return await self._embed(request.inputs, call.adapter)
+            case "adapter":
+                return await self._set_adapter(decode(call.body, type=AdapterParts))
+        raise UnsupportedOperation(f"The engine knows no operation {call.operation}.")
+
+    async def _embed(self, inputs: list[Prompt], adapter: str | None) -> Embeddings:
+        texts = [self._reader.prompt(text, "input") for text in inputs]
+        for text in texts:
+            if len(text) > self._context:
+                raise ContextLengthExceeded(
+                    f"This model's context is {self._context} tokens, and an input has {len(text)}. Shorten it.",
+                    param="input",
+                )
+        vectors: list[list[float]] = []
+        for begin in range(0, len(texts), _EMBED_AT_ONCE):  # running answers go on between
+
+            def some(part: list[list[int]] = texts[begin : begin + _EMBED_AT_ONCE]) -> Any:
+                return self._model.embed(part, self._pooling, adapter)
+
+            vectors += await asyncio.wrap_future(self._batch.call(some))
+        return Embeddings(vectors, sum(map(len, texts)))
+
+    async def _set_adapter(self, blend: AdapterParts) -> bool:
+        """Add a LoRA blend, or take it away, while answers run."""
+
+        def change() -> bool:
+            self._batch.forget(blend.name)
+            if blend.parts:
+                self._model.adapters.add(blend.name, blend.parts)
+            else:
+                self._model.adapters.remove(blend.name)
+            return True
+
+        try:
+            return await asyncio.wrap_future(self._batch.call(change))
+        except (ValueError, OSError) as error:
+            raise BackendUnavailable(str(error)) from error
+
+    def _compile(self, grammar: str, mark: str | None) -> Any:
+        constraint = self._all_grammars().compile(grammar)
+        return constraint if mark is None else AfterThought(constraint, mark, self._reader.text)
+
+    def _bytes_of(self, token: int) -> bytes:
+        return self._all_grammars().bytes_of(token)
+
+    def _all_grammars(self) -> Grammars:
+        """Made when first needed: it takes a second for a large vocabulary."""
+        with self._grammars_lock:
+            if self._grammars is None:
+                backend = getattr(self._model.tokenizer, "backend_tokenizer", None)
+                if backend is None:
+                    raise InvalidRequest(
+                        "This model's tokenizer has no fast form, which grammars and log probabilities need."
+                    )
+                self._grammars = Grammars(
+                    backend.to_str(), self._model.size, sorted(self._model.stop_ids)
+                )
+            return self._grammars
+
+
+def _template(tokenizer: Any) -> str:
+    template = getattr(tokenizer, "chat_template", None) or ""
+    if isinstance(template, dict):
+        template = template.get("tool_use") or template.get("default") or ""
+    return str(template)
+
+
+def serve(settings: dict[str, Any]) -> dict[str, Any]:
+    """Load the model of the settings and serve it."""
+    return Child(settings).start(settings["socket_path"])
+
+
+if __name__ == "__main__":
+    _child.run(serve)

@@ -1,0 +1,114 @@
+"""
+Grammars and JSON Schemas that an answer must follow, token by token, with llguidance. The only file that knows the library.
+
+Source: https://github.com/guidance-ai/llguidance
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.gbnf_to_lark import gbnf_to_lark
+from torch import Tensor
+
+from unilect.engines._hf_text import Detokenizer
+
+
+class Grammars:
+    """
+    Makes constraints for one tokenizer.
+
+    Args:
+        tokenizer: A fast tokenizer of transformers, as its JSON text.
+        size: Rows of the model's output: the vocabulary with its padding.
+        stop_ids: Tokens that end an answer.
+    """
+
+    def __init__(self, tokenizer: str, size: int, stop_ids: Sequence[int]) -> None:
+        self._tokenizer = LLTokenizer(tokenizer, n_vocab=size, eos_token=list(stop_ids))
+        self._size = size
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of one token, also where it is a part of a character."""
+        return bytes(self._tokenizer.decode_bytes([token]))
+
+    def compile(self, grammar: str) -> "Grammar":
+        """
+        A constraint for one answer.
+
+        Args:
+            grammar: Lark in llguidance's form, or GBNF.
+
+        Raises:
+            ValueError: It is neither, or too hard to follow.
+        """
+        if not grammar.lstrip().startswith("%llguidance"):
+            try:
+                grammar = gbnf_to_lark(grammar)
+            except Exception as error:
+                raise ValueError(" ".join(str(error).split())[:300]) from error
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        if matcher.is_error():
+            raise ValueError(" ".join(str(matcher.get_error()).split())[:300])
+        return Grammar(matcher, self._size)
+
+
+def of_schema(schema: dict[str, Any]) -> str:
+    """The grammar of a JSON Schema."""
+    return "%llguidance {}\nstart: %json " + json.dumps(schema)
+
+
+class Grammar:
+    """What may come next; see `Constraint`."""
+
+    def __init__(self, matcher: LLMatcher, size: int) -> None:
+        self._matcher = matcher
+        self._bits = torch.zeros(1, (size + 31) // 32, dtype=torch.int32)
+        self._places = torch.arange(32, dtype=torch.int32)
+
+    def mask(self, logits: Tensor) -> None:
+        """
+        Forbid what the grammar forbids; see `Constraint`.
+
+        Raises:
+            ValueError: The grammar leads nowhere.
+        """
+        # its own function for tensors lives in a module that needs seconds to be imported
+        self._matcher.unsafe_compute_mask_ptr(self._bits.data_ptr(), self._bits.numel() * 4)
+        if self._matcher.is_error():
+            raise ValueError("The grammar or schema of this request is too hard to be followed.")
+        allowed = ((self._bits[0, :, None] >> self._places) & 1).flatten()[: len(logits)].bool()
+        if not bool(allowed.any()):
+            raise ValueError("The grammar or schema of this request allows nothing more.")
+        logits.masked_fill_(~allowed.to(logits.device), float("-inf"))
+
+    def accept(self, token: int) -> bool:
+        """Take a token in; see `Constraint`."""
+        self._matcher.consume_token(token)
+        return bool(self._matcher.is_stopped())
+
+
+class AfterThought:
+    """A constraint that begins where the model's thoughts end; see `Constraint`."""
+
+    def __init__(self, inner: Grammar, mark: str, decode: Callable[[Sequence[int]], str]) -> None:
+        self._inner = inner
+        self._mark = mark
+        self._detokenizer = Detokenizer(decode)
+        self._tail = ""
+        self._active = False
+
+    def mask(self, logits: Tensor) -> None:
+        """Forbid nothing before the thoughts have ended; see `Constraint`."""
+        if self._active:
+            self._inner.mask(logits)
+
+    def accept(self, token: int) -> bool:
+        """Take a token in; see `Constraint`."""
+        if self._active:
+            return self._inner.accept(token)
+        self._tail = (self._tail + self._detokenizer.add(token))[-4 * len(self._mark) :]
+        self._active = self._mark in self._tail
+        return False

@@ -1,0 +1,138 @@
+"""
+What a model's folder says of itself, read without torch: what it is for, how long its context is, whether it can be loaded.
+
+Source: https://huggingface.co/docs/transformers/main_classes/configuration; https://sbert.net (modules.json, pooling)
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from unilect.errors import ConfigError
+
+_WHOLE_LAYERS = (
+    "modules_to_save",
+    "trainable_token_indices",
+    "target_parameters",
+    "layer_replication",
+)
+_OTHER_KINDS = ("use_dora", "use_qalora", "use_bdlora", "lora_bias", "alora_invocation_tokens")
+_CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx")
+_POOLING = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_lasttoken": "last",
+}
+
+
+class Folder(Struct, frozen=True):
+    """
+    A model's folder.
+
+    Attributes:
+        context: The most tokens that the model was made for.
+        generates: It writes text; else it only embeds.
+        pooling: How it wants to be pooled for embeddings, where it says so.
+        size_bytes: Of its weights.
+        stored_bytes: Of one weight.
+        own_code: It brings code of its own.
+        pickled: Its weights are pickles only.
+        template: Its chat template; empty where it has none.
+    """
+
+    path: Path
+    context: int
+    generates: bool
+    pooling: Literal["mean", "cls", "last"] | None
+    size_bytes: int
+    stored_bytes: int
+    own_code: bool
+    pickled: bool
+    template: str
+
+
+def read_folder(path: Path) -> Folder:
+    """
+    Look into a folder.
+
+    Raises:
+        ConfigError: It holds no model.
+    """
+    config = _json(path / "config.json", "holds no model of transformers")
+    safe = sorted(path.glob("*.safetensors"))
+    pickles = sorted(path.glob("pytorch_model*.bin"))
+    if not safe and not pickles:
+        raise ConfigError(f"{path}: has a config.json and no weights (*.safetensors).")
+    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
+    assert isinstance(text, dict)
+    lengths = [text[name] for name in _CONTEXT_NAMES if isinstance(text.get(name), int)]
+    names = [str(name) for name in config.get("architectures") or ()]
+    pooling = _pooling(path)
+    writes = any(
+        name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names
+    )
+    own_class = "AutoModelForCausalLM" in (config.get("auto_map") or {})
+    return Folder(
+        path,
+        lengths[0] if lengths else 2048,
+        writes or own_class,
+        pooling,
+        sum(file.stat().st_size for file in safe or pickles),
+        4 if (text.get("dtype") or text.get("torch_dtype")) == "float32" else 2,
+        bool(config.get("auto_map")),
+        not safe,
+        _template(path),
+    )
+
+
+def must_merge(adapter: Path) -> bool:
+    """
+    True where an adapter is more than factors beside linear layers, and has to be merged into the weights.
+
+    Raises:
+        ConfigError: The folder holds no adapter.
+    """
+    config = _json(adapter / "adapter_config.json", "holds no LoRA adapter of peft")
+    if not (adapter / "adapter_model.safetensors").exists():
+        raise ConfigError(
+            f"lora: {adapter} has no adapter_model.safetensors; pickled adapters are not loaded."
+        )
+    if config.get("peft_type") != "LORA":
+        raise ConfigError(f"lora: {adapter} is {config.get('peft_type')}, and not LORA.")
+    bias = config.get("bias", "none") != "none"
+    return bias or any(config.get(name) for name in (*_WHOLE_LAYERS, *_OTHER_KINDS))
+
+
+def _json(file: Path, otherwise: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError as error:
+        raise ConfigError(f"{file.parent}: {otherwise} (no {file.name}).") from error
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read as JSON.") from error
+
+
+def _pooling(path: Path) -> Literal["mean", "cls", "last"] | None:
+    file = path / "1_Pooling" / "config.json"
+    if not file.exists():
+        return None
+    config = _json(file, "holds no pooling")
+    for name, pooling in _POOLING.items():
+        if config.get(name):
+            return pooling  # type: ignore[return-value]
+    return None
+
+
+def _template(path: Path) -> str:
+    file = path / "chat_template.jinja"
+    if file.exists():
+        return file.read_text(errors="replace")
+    if not (path / "tokenizer_config.json").exists():
+        return ""
+    given = _json(path / "tokenizer_config.json", "has no tokenizer").get("chat_template") or ""
+    if isinstance(given, list):  # several by name, as older folders have them
+        named = {one.get("name"): one.get("template") for one in given if isinstance(one, dict)}
+        given = named.get("tool_use") or named.get("default") or ""
+    return given if isinstance(given, str) else ""

@@ -1,0 +1,141 @@
+"""
+One answer that a transformers model is to make: what goes in, and what comes out token by token. Knows neither torch nor HTTP.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeAlias
+
+from msgspec import Struct
+
+Reason: TypeAlias = Literal["stop", "length"]
+
+
+class Sampling(Struct, frozen=True, kw_only=True):
+    """
+    How the next token is chosen. The filters work in the order of transformers: temperature, top_k, top_p, min_p, typical_p.
+
+    Attributes:
+        temperature: 0 takes the likeliest.
+        top_k: 0 for all.
+        repetition_penalty: Over the prompt and the answer; the other two over the answer alone.
+        repeat_last_n: How many of the last tokens the penalties see; None for all.
+        mirostat: 0 for none; it takes the place of the filters.
+        num_beams: Above 1, beam search, which samples nothing.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repeat_last_n: int | None = None
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    num_beams: int = 1
+
+    @property
+    def greedy(self) -> bool:
+        """True where the likeliest token is taken."""
+        return self.temperature == 0.0
+
+    @property
+    def penalises(self) -> bool:
+        """True where earlier tokens change the choice."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        )
+
+
+class Constraint(Protocol):
+    """What may come next, as a grammar says."""
+
+    def mask(self, logits: Any) -> None:
+        """Forbid what the grammar forbids in one row of logits: (n_vocab,)."""
+
+    def accept(self, token: int) -> bool:
+        """
+        Take a token in.
+
+        Returns:
+            True when the grammar allows nothing more.
+        """
+
+
+class Logprob(Struct, frozen=True):
+    """The natural logarithm of a token's probability, and the likeliest tokens at its place."""
+
+    token: int
+    value: float
+    top: list[tuple[int, float]] = []
+
+
+class Step(Struct, frozen=True):
+    """
+    One token of the answer, or its end.
+
+    Attributes:
+        tokens: New tokens; beam search brings all at once, with the end.
+        finish: Why the answer ended, in the last step only.
+    """
+
+    tokens: list[int] = []
+    logprobs: list[Logprob] = []
+    finish: Reason | None = None
+
+
+class PromptRead(Struct, frozen=True):
+    """So much of the prompt has been read, so much of it was known already; `logprobs` where they were asked for, at its end."""
+
+    processed: int
+    total: int
+    cached: int
+    logprobs: list[Logprob] = []
+
+
+class Failed(Struct, frozen=True):
+    """The answer cannot be made or finished: why, in a sentence, and whether the request is to blame."""
+
+    message: str
+    of_request: bool = False
+
+
+Word: TypeAlias = Step | PromptRead | Failed
+
+
+class Job(Struct, kw_only=True, eq=False):
+    """
+    One answer to be made.
+
+    Attributes:
+        prompt: Token ids, at least one.
+        max_tokens: The most tokens of the answer.
+        deliver: Gets each word of the answer, in the loop's thread.
+        adapter: The LoRA blend to apply, by its name.
+        logprobs: How many alternatives are wanted beside each token's log probability; None for neither.
+        prompt_logprobs: They are wanted for the prompt too.
+        ignore_eos: The end-of-sequence tokens are never chosen.
+        stop_ids: Tokens that end the answer beside the model's own.
+        reuse: The prompt may be read from the cache, and be kept there.
+        cancelled: Set by whoever no longer wants the answer.
+    """
+
+    prompt: list[int]
+    sampling: Sampling
+    max_tokens: int
+    deliver: Callable[["Job", Word], None]
+    adapter: str | None = None
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+    ignore_eos: bool = False
+    stop_ids: frozenset[int] = frozenset()
+    constraint: Constraint | None = None
+    reuse: bool = True
+    cancelled: bool = False

@@ -1,0 +1,288 @@
+"""
+A Hugging Face folder as a model that is ready to run: weights, tokenizer, adapters. The file that knows transformers.
+
+Nothing of a folder is executed and nothing is unpickled unless its owner was told to be trusted.
+
+Source: https://huggingface.co/docs/transformers/main_classes/model
+"""
+
+import inspect
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.utils import logging
+
+from unilect.engines._hf_lora import Adapters
+from unilect.engines._hf_packed import pack
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_BYTES = {"8bit": 1.0, "4bit": 0.5}
+_EMBED_TOKENS = 4096  # that are embedded side by side, with their padding
+
+
+class LoadedModel:
+    """
+    A model of transformers.
+
+    Args:
+        settings: As the engine's `_settings` writes them.
+
+    Attributes:
+        device: Where it runs.
+        stop_ids: Tokens that end an answer.
+        windowed: Some of its layers see a window only.
+        size: Rows of its output.
+
+    Raises:
+        ValueError, OSError: It cannot be loaded; the message says why.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        logging.disable_progress_bar()
+        self._path = settings["path"]
+        self._settings = settings
+        self.device = _device(settings["device"])
+        self._dtype = _dtype(settings["dtype"], self.device)
+        self._trust = {"trust_remote_code": settings["trust_remote_code"]}
+        self._generates: bool = settings["generates"]
+        self._check_memory()
+        self.tokenizer = self._load_tokenizer()
+        self._model = self._load_model()
+        self._check_tokenizer()
+        self.stop_ids = self._stops()
+        self.windowed, self.size = False, 0
+        self._takes: frozenset[str] = frozenset()
+        if self._generates:
+            self._look_at_cache()
+            self._takes = frozenset(inspect.signature(self._model.forward).parameters)
+            output = self._model.get_output_embeddings()
+            self.size = getattr(output, "out_features", self._model.config.vocab_size)
+        self.adapters = Adapters(self._model, self._dtype, self.device)
+
+    def forward(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        positions: Tensor,
+        cache: Any,
+        adapters: Sequence[str | None],
+        all_logits: bool = False,
+    ) -> Tensor:
+        """The logits; see `Model` of the loop."""
+        self.adapters.choose(adapters)
+        more: dict[str, Any] = {}
+        if "position_ids" in self._takes:
+            more["position_ids"] = positions
+        if "logits_to_keep" in self._takes:
+            more["logits_to_keep"] = 0 if all_logits else 1
+        logits: Tensor = self._model(
+            input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **more
+        ).logits
+        return logits if all_logits else logits[:, -1:]
+
+    def embed(self, texts: list[list[int]], pooling: str, adapter: str | None) -> list[list[float]]:
+        """
+        The vectors of texts, pooled, with length 1.
+
+        Args:
+            texts: Token ids, each at least one.
+        """
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+        vectors: dict[int, list[float]] = {}
+        while order:
+            count = max(1, _EMBED_TOKENS // len(texts[order[-1]]))
+            places = order[-count:]
+            del order[-count:]
+            batch = self._pooled([texts[place] for place in places], pooling, adapter)
+            vectors |= dict(zip(places, batch.tolist(), strict=True))
+        return [vectors[place] for place in range(len(texts))]
+
+    def _pooled(self, texts: list[list[int]], pooling: str, adapter: str | None) -> Tensor:
+        width = max(map(len, texts))
+        ids = torch.zeros(len(texts), width, dtype=torch.long)
+        mask = torch.zeros(len(texts), width, dtype=torch.long)
+        for row, text in enumerate(texts):
+            ids[row, : len(text)] = torch.tensor(text)
+            mask[row, : len(text)] = 1
+        ids, mask = ids.to(self.device), mask.to(self.device)
+        self.adapters.choose([adapter] * len(texts))
+        inner = self._model.base_model if self._generates else self._model
+        states = inner(input_ids=ids, attention_mask=mask).last_hidden_state.float()
+        if pooling == "cls":
+            pooled = states[:, 0]
+        elif pooling == "last":
+            pooled = states[torch.arange(len(texts), device=self.device), mask.sum(-1) - 1]
+        else:
+            weights = mask[:, :, None].float()
+            pooled = (states * weights).sum(1) / weights.sum(1)
+        return nn.functional.normalize(pooled, dim=-1)
+
+    def _load_tokenizer(self) -> Any:
+        folder = next(
+            (path for path in self._settings["merge"] if _has_tokenizer(path)), self._path
+        )
+        with _told(f"The tokenizer of {Path(folder).name} cannot be loaded"):
+            return AutoTokenizer.from_pretrained(folder, **self._trust)
+
+    def _load_model(self) -> Any:
+        auto = AutoModelForCausalLM if self._generates else AutoModel
+        options: dict[str, Any] = {"dtype": self._dtype, **self._trust}
+        if not self._settings["allow_pickle"]:
+            options["use_safetensors"] = True
+        if self.device.type == "cuda":
+            options["device_map"] = {"": self.device.index or 0}
+        quantize = self._settings["quantize"]
+        if quantize is not None and not (quantize == "8bit" and self.device.type == "cpu"):
+            options["quantization_config"] = _bits_and_bytes(quantize)
+        with _told(f"{Path(self._path).name} cannot be loaded"):
+            model = auto.from_pretrained(self._path, **options)
+        model.eval()
+        for path in self._settings["merge"]:
+            model = self._merged(model, path)
+        if quantize == "8bit" and self.device.type == "cpu":
+            return _int8(model)
+        if self._dtype == torch.float32 and self.device.type == "cpu" and quantize is None:
+            with torch.inference_mode():
+                pack(model)
+        return model
+
+    def _merged(self, model: Any, path: str) -> Any:
+        """The model with an adapter merged into its weights, and its vocabulary grown where the adapter needs more."""
+        from peft import PeftModel
+
+        if len(self.tokenizer) > model.get_input_embeddings().weight.shape[0]:
+            model.resize_token_embeddings(len(self.tokenizer))
+        with _told(f"lora: {Path(path).name} does not fit this model"):
+            return PeftModel.from_pretrained(model, path).merge_and_unload().eval()
+
+    def _check_tokenizer(self) -> None:
+        """
+        Raises:
+            ValueError: The tokenizer has tokens that the model has not.
+        """
+        rows = self._model.get_input_embeddings().weight.shape[0]
+        most = max(self.tokenizer.get_vocab().values(), default=0)
+        if most >= rows:
+            raise ValueError(
+                f"The tokenizer does not fit the model: it has {most + 1} tokens, and the model knows {rows}."
+            )
+
+    def _check_memory(self) -> None:
+        """
+        Raises:
+            ValueError: The weights are larger than the free memory.
+        """
+        width = torch.finfo(self._dtype).bits / 8
+        if self.device.type != "cpu":  # there the weights are wide before they are narrow
+            width = _BYTES.get(self._settings["quantize"] or "", width)
+        needed = self._settings["size_bytes"] / self._settings["stored_bytes"] * width
+        free = _free_bytes(self.device)
+        if free is not None and needed > free:
+            raise ValueError(_too_large(Path(self._path).name, needed, free))
+
+    def _stops(self) -> frozenset[int]:
+        ids: set[Any] = set()
+        config = getattr(self._model, "generation_config", None)
+        for given in (getattr(config, "eos_token_id", None), self.tokenizer.eos_token_id):
+            ids |= set(given) if isinstance(given, list) else {given} - {None}
+        return frozenset(ids)
+
+    def _look_at_cache(self) -> None:
+        """
+        Raises:
+            ValueError: The model remembers in a way that rows of a batch cannot share.
+        """
+        layers = DynamicCache(config=self._model.config).layers
+        if any(type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers):
+            raise ValueError(
+                f"{Path(self._path).name}: models that are not made of attention alone "
+                f"({self._model.config.model_type}) are not served by this engine."
+            )
+        self.windowed = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in layers)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What goes wrong with a folder that somebody else made, as one sentence; transformers raises anything."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ValueError(f"{what}: it does not fit into the GPU's memory.") from error
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(f"{what}: {reason}") from error
+
+
+def _device(name: str) -> torch.device:
+    """
+    Raises:
+        ValueError: There is no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device: {name} is not there; torch sees {torch.cuda.device_count()} CUDA devices."
+        )
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    """float32 on a processor, as exact as can be and as fast as most can; half as wide on a GPU."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    return _DTYPES[name]
+
+
+def _int8(model: nn.Module) -> nn.Module:
+    """Linear layers in 8 bits, activations quantised as they come."""
+    if next(model.parameters()).dtype != torch.float32:
+        raise ValueError("quantize: 8 bits on a processor need `dtype` float32 (or auto).")
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # deprecated for a package whose weight-only form is six times slower here
+        quantized: nn.Module = torch.ao.quantization.quantize_dynamic(
+            model, {nn.Linear}, dtype=torch.qint8
+        )
+    return quantized
+
+
+def _bits_and_bytes(quantize: str) -> Any:
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            "quantize: this needs bitsandbytes; install it with `pip install bitsandbytes`."
+        ) from error
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(load_in_8bit=quantize == "8bit", load_in_4bit=quantize == "4bit")
+
+
+def _has_tokenizer(path: str) -> bool:
+    return any(Path(path).glob("tokenizer*"))
+
+
+def _free_bytes(device: torch.device) -> float | None:
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
+    return float(found[0][1]) * 1024 if found else None
+
+
+def _too_large(name: str, needed: float, free: float) -> str:
+    sizes = f" It needs {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free."
+    return f'{name} does not fit into memory.{sizes} Use `dtype = "bfloat16"`, `quantize`, or a smaller model.'

@@ -1,0 +1,408 @@
+"""
+The batch: answers join and leave at every token, prompts are read between the steps. One thread owns the model.
+
+1. Everything that touches the model runs in this thread; others hand it jobs, and functions to be run between two steps.
+2. Between two steps of the running answers one chunk of one prompt is read; a few, while more prompts wait than answers run.
+3. Whoever no longer wants an answer sets `cancelled`: its row is free before the next step.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unilect.engines._hf_beams import Beams
+from unilect.engines._hf_cache import RowStates, Slab
+from unilect.engines._hf_job import Failed, Job, Logprob, PromptRead, Reason, Step, Word
+from unilect.engines._hf_prefixes import MIN_SHARED, Prefixes, shared
+from unilect.engines._hf_reading import Reading, may_share
+from unilect.engines._hf_sampling import Chooser, Sampler, logprobs
+
+MAX_WAITING = 1024
+_CHUNKS = 4  # that are read in a row at most
+Value = TypeVar("Value")
+
+
+class Model(Protocol):
+    """What the loop needs of a model."""
+
+    device: torch.device
+    stop_ids: frozenset[int]
+    windowed: bool
+
+    def forward(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        positions: Tensor,
+        cache: Any,
+        adapters: Sequence[str | None],
+        all_logits: bool = False,
+    ) -> Tensor:
+        """
+        The logits after the last column, or after all: (n_rows, 1 or n_columns, n_vocab).
+
+        Args:
+            ids, positions: (n_rows, n_columns).
+            mask: (n_rows, n_columns before and now).
+        """
+
+
+class _Row:
+    """One running answer."""
+
+    def __init__(self, job: Job, chooser: Chooser, beams: Beams | None = None) -> None:
+        self.job = job
+        self.chooser = chooser
+        self.beams = beams
+        self.last = 0
+
+
+class BatchLoop:
+    """
+    Runs jobs on a model.
+
+    Args:
+        parallel: Rows that run at the same time.
+        context: The most tokens of prompt and answer.
+        chunk: Prompt tokens that are read between two steps.
+        remember: Tokens of prompts that are remembered.
+        after_step: Called after each step, in the loop's thread, when words have been delivered.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        parallel: int,
+        context: int,
+        chunk: int,
+        remember: int,
+        after_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._model = model
+        self._parallel = parallel
+        self._context = context
+        self._chunk = chunk
+        self._prefixes = Prefixes(remember)
+        self._after_step = after_step
+        self._news = threading.Condition()
+        self._waiting: deque[Job] = deque()
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._stopping = False
+        self._readings: deque[Reading] = deque()
+        self._rows: list[_Row] = []
+        self._slab = Slab()
+        self._sampler: Sampler | None = None
+
+    @property
+    def full(self) -> bool:
+        """True while no more jobs are taken."""
+        return len(self._waiting) >= MAX_WAITING
+
+    def submit(self, job: Job) -> None:
+        """Have a job done. May be called from any thread."""
+        with self._news:
+            self._waiting.append(job)
+            self._news.notify()
+
+    def call(self, function: Callable[[], Value]) -> "Future[Value]":
+        """Run a function between two steps. May be called from any thread."""
+        future: Future[Value] = Future()
+        with self._news:
+            self._calls.append((function, future))
+            self._news.notify()
+        return future
+
+    def stop(self) -> None:
+        """End `run` after the step that is running."""
+        with self._news:
+            self._stopping = True
+            self._news.notify()
+
+    def forget(self, adapter: str | None) -> None:
+        """Forget the prompts that were read with an adapter; to be called between two steps."""
+        self._prefixes.forget(adapter)
+
+    def run(self) -> None:
+        """Do all jobs until `stop`."""
+        with torch.inference_mode():
+            while not self._stopping:
+                self._wait()
+                self._make_calls()
+                try:
+                    self._drop_cancelled()
+                    self._admit()
+                    for _ in range(_CHUNKS if self._crowded() else 1):
+                        self._read()
+                        self._after_step()
+                        self._make_calls()
+                    self._decode()
+                except (RuntimeError, MemoryError) as error:  # torch's; out of memory is one
+                    self._fail_all(error)
+                self._after_step()
+
+    def _wait(self) -> None:
+        with self._news:
+            while not (
+                self._stopping or self._waiting or self._calls or self._rows or self._readings
+            ):
+                self._news.wait()
+
+    def _make_calls(self) -> None:
+        while self._calls:
+            function, future = self._calls.popleft()
+            try:
+                future.set_result(function())
+            except (ValueError, RuntimeError, OSError, MemoryError) as error:
+                future.set_exception(error)
+
+    def _drop_cancelled(self) -> None:
+        with self._news:
+            self._waiting = deque(job for job in self._waiting if not job.cancelled)
+        self._readings = deque(reading for reading in self._readings if not reading.unwanted)
+        for place in reversed(range(len(self._rows))):
+            if self._rows[place].job.cancelled:
+                self._remove(place)
+
+    def _admit(self) -> None:
+        """Begin to read the prompts for which there is room."""
+        free = self._parallel - sum(_width(job) for job in self._being_read()) - len(self._rows)
+        later: list[Job] = []
+        jobs: list[Job] = []
+        known: list[RowStates | None] = []
+        while free > 0 and self._waiting:
+            job = self._waiting.popleft()
+            if _width(job) > free and (self._rows or self._readings or jobs):
+                later.append(job)  # beams wait for their whole room
+                break
+            if job.reuse and any(_alike(job, other) for other in [*self._being_read(), *jobs]):
+                later.append(job)  # what it shares will be known soon
+                continue
+            states = None
+            if job.reuse and not job.prompt_logprobs:
+                states = self._prefixes.find(job.adapter, job.prompt)
+            rest = _rest(job, states)
+            rests = [_rest(*pair) for pair in zip(jobs, known, strict=True)]
+            if jobs and (self._model.windowed or not may_share(job, jobs, rest, rests)):
+                self._readings.append(Reading(jobs, known, self._model.device))
+                jobs, known = [], []
+            jobs.append(job)
+            known.append(states)
+            free -= _width(job)
+        if jobs:
+            self._readings.append(Reading(jobs, known, self._model.device))
+        with self._news:
+            self._waiting.extendleft(reversed(later))
+
+    def _being_read(self) -> list[Job]:
+        return [job for reading in self._readings for job in reading.jobs]
+
+    def _crowded(self) -> bool:
+        """True while more answers wait for their first token than for their next."""
+        return len(self._being_read()) > len(self._rows)
+
+    def _read(self) -> None:
+        """Read a chunk of one prompt, the next in turn."""
+        if not self._readings:
+            return
+        reading = self._readings[0]
+        self._readings.rotate(-1)
+        logits = reading.step(self._model.forward, self._chunk)
+        done = logits is not None
+        for row, job in enumerate(reading.jobs):
+            if not job.cancelled:
+                told = reading.prompt_logprobs if done else []
+                read = PromptRead(
+                    reading.processed(row), len(job.prompt), reading.cached(row), told
+                )
+                job.deliver(job, read)
+        if logits is None:
+            return
+        self._readings.remove(reading)
+        for row, job in enumerate(reading.jobs):
+            if job.cancelled:
+                continue
+            states = reading.states(row)
+            if job.reuse:
+                self._prefixes.keep(job.adapter, job.prompt, states)
+            if job.max_tokens < 1:
+                job.deliver(job, Step(finish="length"))
+            elif job.sampling.num_beams > 1:
+                self._begin_beams(job, states, logits[row])
+            else:
+                self._begin(job, states, logits[row : row + 1])
+
+    def _begin(self, job: Job, states: RowStates, logits: Tensor) -> None:
+        """Choose an answer's first token, and let it join the batch for the others."""
+        row = _Row(job, self._chooser(job))
+        sampler = Sampler([row.chooser], self._model.device)
+        if self._choose([row], sampler, logits) == [None]:
+            self._slab.join(states)
+            self._rows.append(row)
+            self._sampler = None
+
+    def _begin_beams(self, job: Job, states: RowStates, logits: Tensor) -> None:
+        beams = Beams(job, self._model.stop_ids | job.stop_ids, self._limit(job))
+        chooser = self._chooser(job)
+        moves = beams.begin(logits)
+        if moves is None:
+            self._end_beams(job, beams)
+            return
+        for _, token in moves:
+            self._slab.join(states)
+            row = _Row(job, chooser, beams)
+            row.last = token
+            self._rows.append(row)
+        self._sampler = None
+
+    def _chooser(self, job: Job) -> Chooser:
+        banned = self._model.stop_ids if job.ignore_eos else ()
+        return Chooser(job.sampling, job.prompt, list(banned))
+
+    def _limit(self, job: Job) -> int:
+        """The most tokens that the answer may have."""
+        return min(job.max_tokens, self._context - len(job.prompt))
+
+    def _decode(self) -> None:
+        """One more token for every row."""
+        if not self._rows:
+            return
+        slab, device = self._slab, self._model.device
+        slab.make_column()
+        ids = torch.tensor([[row.last] for row in self._rows], device=device)
+        positions = torch.tensor(
+            [[slab.length(place)] for place in range(slab.rows)], device=device
+        )
+        adapters = [row.job.adapter for row in self._rows]
+        logits = self._model.forward(ids, slab.mask(device), positions, slab, adapters)
+        slab.advance()
+        logits = logits[:, -1].float()
+        if any(row.beams for row in self._rows):
+            self._step_beams(logits)
+        single = [place for place, row in enumerate(self._rows) if row.beams is None]
+        if not single:
+            return
+        rows = [self._rows[place] for place in single]
+        if self._sampler is None:
+            self._sampler = Sampler([row.chooser for row in rows], device)
+        if len(single) < len(logits):
+            logits = logits[torch.tensor(single, device=device)]
+        reasons = self._choose(rows, self._sampler, logits)
+        for place, reason in sorted(zip(single, reasons, strict=True), reverse=True):
+            if reason is not None:
+                self._remember(place)
+                self._remove(place)
+
+    def _choose(self, rows: list[_Row], sampler: Sampler, logits: Tensor) -> list[Reason | None]:
+        """
+        Choose and deliver the next token of each row.
+
+        Returns:
+            For each row why it has ended, or None.
+        """
+        wanted = [row.job.logprobs for row in rows]
+        before = logits.clone() if any(count is not None for count in wanted) else None
+        failed: dict[int, Failed] = {}
+        for place, row in enumerate(rows):
+            if row.job.constraint is not None:
+                try:
+                    row.job.constraint.mask(logits[place])
+                except ValueError as error:
+                    failed[place] = Failed(str(error), of_request=True)
+        tokens = sampler.choose(logits)
+        told: list[Logprob] | None = None
+        if before is not None:
+            told = logprobs(before, wanted, tokens)
+        reasons: list[Reason | None] = []
+        for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+            if place in failed:
+                row.job.deliver(row.job, failed[place])
+                reasons.append("stop")
+                continue
+            reason = self._take(row, token)
+            reasons.append(reason)
+            ends = reason == "stop" and token in self._model.stop_ids | row.job.stop_ids
+            shown = [told[place]] if told is not None and wanted[place] is not None else []
+            row.job.deliver(row.job, Step([] if ends else [token], [] if ends else shown, reason))
+        return reasons
+
+    def _take(self, row: _Row, token: int) -> Reason | None:
+        """Note a token; why the answer ends with it, if it does."""
+        row.last = token
+        row.chooser.made.append(token)
+        if token in row.job.stop_ids or token in self._model.stop_ids:
+            return "stop"
+        if row.job.constraint is not None and row.job.constraint.accept(token):
+            return "stop"
+        return "length" if len(row.chooser.made) >= self._limit(row.job) else None
+
+    def _step_beams(self, logits: Tensor) -> None:
+        """Each search decides which of its rows go on, and with what."""
+        for beams in {id(row.beams): row.beams for row in self._rows}.values():
+            if beams is None:
+                continue
+            places = [place for place, row in enumerate(self._rows) if row.beams is beams]
+            moves = beams.step(logits[torch.tensor(places, device=logits.device)])
+            job = self._rows[places[0]].job
+            if moves is None:
+                self._end_beams(job, beams)
+                job.cancelled = True  # its rows are taken out before the next step
+                continue
+            states = {source: self._slab.states(places[source]) for source, _ in moves}
+            for place, (source, token) in zip(places, moves, strict=True):
+                if place != places[source]:
+                    self._slab.write(place, states[source])
+                self._rows[place].last = token
+
+    def _end_beams(self, job: Job, beams: Beams) -> None:
+        tokens, reason = beams.best()
+        job.deliver(job, Step(tokens, [], reason))
+
+    def _remember(self, place: int) -> None:
+        """Keep what a finished answer made: a conversation goes on from there."""
+        row = self._rows[place]
+        if row.job.reuse:
+            tokens = [*row.job.prompt, *row.chooser.made[:-1]]
+            self._prefixes.keep(row.job.adapter, tokens, self._slab.states(place))
+
+    def _remove(self, place: int) -> None:
+        self._slab.leave(place)
+        self._rows[place] = self._rows[-1]
+        self._rows.pop()
+        self._sampler = None
+
+    def _fail_all(self, error: BaseException) -> None:
+        """Nothing that was running can go on; what waits can."""
+        word: Word = Failed(f"The model failed in the middle of the answer: {str(error)[:200]}")
+        for job in {
+            id(job): job for job in [*self._being_read(), *(r.job for r in self._rows)]
+        }.values():
+            job.deliver(job, word)
+        self._readings.clear()
+        self._rows.clear()
+        self._slab = Slab()
+        self._sampler = None
+
+
+def _width(job: Job) -> int:
+    """The rows that a job takes."""
+    return max(1, job.sampling.num_beams)
+
+
+def _rest(job: Job, known: RowStates | None) -> int:
+    return len(job.prompt) - (known[0][0].shape[1] if known is not None else 0)
+
+
+def _alike(job: Job, other: Job) -> bool:
+    """True when most of a prompt is being read for another already."""
+    if job.adapter != other.adapter or not other.reuse or job.prompt_logprobs:
+        return False
+    one, two = (np.asarray(each.prompt, dtype=np.int64) for each in (job, other))
+    common = shared(one, two)
+    return common >= MIN_SHARED and common * 2 > len(one)

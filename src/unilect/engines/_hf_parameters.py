@@ -1,0 +1,57 @@
+"""What of a request the transformers engine honours; see `Capabilities`."""
+
+from unilect.backend import Support
+
+_NATIVE = [
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "repeat_penalty",
+    "repeat_last_n",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "seed",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "num_beams",
+    "do_sample",
+    "grammar",
+    "ignore_eos",
+    "cache_prompt",
+    "max_tokens",
+    "max_completion_tokens",
+    "stop",
+    "echo",
+    "logprobs",
+    "top_logprobs",
+    "response_format",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning_effort",
+    "chat_template_kwargs",
+]
+PARAMETERS: dict[str, Support] = {
+    **dict.fromkeys(_NATIVE, "native"),
+    **dict.fromkeys(
+        ("n", "best_of", "functions", "function_call", "encoding_format", "dimensions"), "emulated"
+    ),
+    **dict.fromkeys(
+        (
+            "suffix",
+            "verbosity",
+            "modalities",
+            "audio",
+            "prediction",
+            "web_search_options",
+            "use_beam_search",
+        ),
+        "refused",
+    ),
+}
+TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")

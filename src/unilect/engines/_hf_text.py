@@ -1,0 +1,93 @@
+"""
+Tokens become text as they come: whole characters only, and never a part of a stop word.
+
+A token may be a part of a character, and what a token looks like may depend on the one before it; so the text of a few last tokens
+is made anew with each token, and what has grown is told, unless it ends in a half character.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+Decode: TypeAlias = Callable[[Sequence[int]], str]
+_HALF = "\ufffd"
+_CONTEXT = 6  # tokens whose text is made again
+_MAX_BYTES = 4  # of a character; a token that is no part of any is told as U+FFFD after so many
+
+
+class Detokenizer:
+    """
+    The text of a growing list of tokens.
+
+    Args:
+        decode: Text of token ids.
+        before: The last tokens before the answer: some tokenizers drop the blank of a first word.
+    """
+
+    def __init__(self, decode: Decode, before: Sequence[int] = ()) -> None:
+        self._decode = decode
+        self._tokens = list(before[-_CONTEXT:])
+        self._told = len(self._tokens)
+
+    def add(self, token: int) -> str:
+        """The text that a token completes; empty while a character is not whole."""
+        self._tokens.append(token)
+        old = self._decode(self._tokens[: self._told])
+        new = self._decode(self._tokens)
+        if new.endswith(_HALF) and len(self._tokens) - self._told < _MAX_BYTES:
+            return ""
+        begin = max(0, self._told - 1)
+        self._tokens = self._tokens[max(0, begin - _CONTEXT) :]
+        self._told = len(self._tokens)
+        return new[len(old) :]
+
+    def end(self) -> str:
+        """What was held back."""
+        old = self._decode(self._tokens[: self._told])
+        new = self._decode(self._tokens)
+        self._told = len(self._tokens)
+        return new[len(old) :]
+
+
+class StopWords:
+    """
+    Finds the first stop word in a text that comes in pieces.
+
+    Args:
+        words: The stop words; none of them is empty.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = tuple(words)
+        self._held = ""
+
+    def add(self, text: str) -> tuple[str, bool]:
+        """
+        Take a piece in.
+
+        Returns:
+            What may be told now, and whether a stop word has come: then nothing more is to be told.
+        """
+        if not self._words:
+            return text, False
+        text = self._held + text
+        found = [place for word in self._words if (place := text.find(word)) >= 0]
+        if found:
+            self._held = ""
+            return text[: min(found)], True
+        keep = max((_overlap(text, word) for word in self._words), default=0)
+        told = text[: len(text) - keep]
+        self._held = text[len(text) - keep :]
+        return told, False
+
+    def end(self) -> str:
+        """What was held back because a stop word could have begun there."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, word: str) -> int:
+    """How much of a word's beginning the text ends with."""
+    for length in range(min(len(word) - 1, len(text)), 0, -1):
+        if text.endswith(word[:length]):
+            return length
+    return 0

@@ -1,0 +1,418 @@
+"""
+Hugging Face folders: transformers in a supervised child process, several models with LoRA adapters on one base.
+
+Models of one configuration that have the same folder and settings share one child; each may have LoRA adapters of its own, which
+the child adds when the model starts and takes away when it stops. Adapters that have to be merged into the weights (whole layers,
+DoRA, a larger vocabulary) get a child of their own.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from unilect import hub, templates
+from unilect.backend import Batches, Capabilities
+from unilect.config import ModelConfig
+from unilect.engines import _frames as frames
+from unilect.engines._hf_folder import Folder, must_merge, read_folder
+from unilect.engines._hf_parameters import PARAMETERS, TOOL_PARAMETERS
+from unilect.engines._process import ChildProcess, python_command
+from unilect.engines._watchdog import Watchdog
+from unilect.errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    ConfigError,
+    EngineDied,
+)
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+from unilect.sources import Place
+
+MAX_DEFAULT_CONTEXT = 8192
+_CHILD = "unilect.engines._hf_child"
+_NEEDED = ("torch", "transformers", "llguidance", "safetensors")
+_FOREIGN = ("mmproj", "gpu_layers")
+#: torch's threads spin for work that another process needs the core for; the model is a local one, and nothing else is fetched
+_ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "passive",
+    "GOMP_SPINCOUNT": "0",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+class HfServer:
+    """
+    One child and the models that it answers for.
+
+    Args:
+        name: For logs.
+        settings: What the child is to do.
+        config: The settings of the model that came first.
+        on_progress: Called with a fraction while it loads.
+
+    Attributes:
+        settings: As given.
+        child: The process.
+        watchdog: Sees when it hangs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: dict[str, Any],
+        config: ModelConfig,
+        on_progress: Callable[[float], None] | None,
+    ) -> None:
+        self.settings = settings
+        self._size = settings["size_bytes"] / settings["stored_bytes"] * 4
+        self._on_progress = on_progress
+        self._timeout_s = config.timeout_s
+        self.child = ChildProcess(
+            name,
+            python_command(_CHILD),
+            lambda socket_path: settings | {"socket_path": socket_path},
+            start_timeout_s=config.start_timeout_s,
+            on_progress=self._report if on_progress is not None else None,
+            environment=_ENVIRONMENT,
+        )
+        self.watchdog = Watchdog(self._ask, self.child.kill_hung, patience_s=config.hang_timeout_s)
+        self._users: set[str] = set()
+        self._blends: tuple[int | None, set[str]] = (None, set())
+        self._lock = asyncio.Lock()
+
+    async def start(self, name: str, blend: list[tuple[str, float]]) -> dict[str, Any]:
+        """
+        Have the child run, with the LoRA blend of a model.
+
+        Raises:
+            BackendUnavailable: It cannot be started, or an adapter does not fit.
+        """
+        said = await self.child.start()
+        self._users.add(name)
+        if blend and not self._has(name):
+            async with self._lock:
+                if not self._has(name):
+                    await self.value("adapter", {"name": name, "parts": blend})
+                    pid, names = self._blends
+                    self._blends = (
+                        self.child.pid,
+                        (names if pid == self.child.pid else set()) | {name},
+                    )
+        return said
+
+    async def stop(self, name: str) -> None:
+        """A model stops; the last one stops the child."""
+        self._users.discard(name)
+        if not self._users:
+            await self.watchdog.aclose()
+            await self.child.aclose()
+            return
+        async with self._lock:
+            if self._has(name) and self.child.alive:
+                await self.value("adapter", {"name": name, "parts": []})
+                self._blends[1].discard(name)
+
+    async def value(self, operation: str, body: Any, adapter: str | None = None) -> bytes:
+        """
+        The value that a call is answered with, as msgpack.
+
+        Raises:
+            UnilectError: As the child says; or it is gone.
+        """
+        async with aclosing(self.replies(operation, body, adapter)) as replies:
+            async for reply in replies:
+                if value := bytes(reply.value):
+                    return value
+        raise BackendError("The model's engine answered with nothing.")
+
+    async def replies(
+        self, operation: str, body: Any, adapter: str | None = None
+    ) -> AsyncGenerator[frames.Reply, None]:
+        """
+        All replies to a call. Closing the generator tells the child that nobody waits any longer.
+
+        Raises:
+            UnilectError: As the child says; or it is gone.
+        """
+        try:
+            reader, writer = await asyncio.open_unix_connection(self.child.socket_path)
+        except OSError as error:
+            raise BackendUnavailable(
+                "The model's engine cannot be reached. Try again.", retry_after_s=1
+            ) from error
+        try:
+            writer.write(frames.packed(frames.Call(operation, frames.raw(body), adapter)))
+            last = False
+            while not last:
+                reply = frames.reply_of(await self._frame(reader))
+                last = reply.last
+                yield reply
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise BackendError(
+                "The model's engine broke off in the middle of its answer."
+            ) from error
+        finally:
+            writer.close()
+
+    async def _frame(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await frames.read(reader)
+        except TimeoutError as error:
+            raise BackendTimeout(
+                "The model's engine was silent for too long; the answer was given up."
+            ) from error
+
+    def _has(self, name: str) -> bool:
+        pid, names = self._blends
+        return pid == self.child.pid and name in names
+
+    async def _ask(self) -> None:
+        """Something that the child answers between two steps."""
+        if self.child.alive:
+            await self.value("ping", None)
+
+    def _report(self, pid: int) -> None:
+        """Progress is the part of the weights that the child has in memory."""
+        if self._on_progress is not None:
+            self._on_progress(min(1.0, _resident_bytes(pid) / max(1.0, self._size)))
+
+
+class HfEngine:
+    """
+    A model of transformers that we serve.
+
+    Args:
+        name: The model's name.
+        folder: Where it is.
+        config: Its settings.
+        threads: Processor threads, where the settings do not say.
+        shared: The children of this configuration, by their settings.
+        on_progress: Called with a fraction from 0 to 1 while the model loads.
+
+    Raises:
+        ConfigError: The folder, or a setting, is wrong. Nothing has been started.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        config: ModelConfig,
+        threads: int = 1,
+        shared: dict[Any, Any] | None = None,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> None:
+        self._folder = read_folder(folder)
+        self._name = name
+        self._chat_template = templates.find(config.chat_template) if config.chat_template else None
+        adapters = [_adapter(text) for text in config.lora]
+        merge = [path for path, _ in adapters] if _merges(adapters) else []
+        self._blend = [] if merge else adapters
+        settings = self._settings(config, config.threads or threads, merge)
+        key = msgspec.json.encode(settings)
+        children = {} if shared is None else shared
+        if key not in children:
+            children[key] = HfServer(name, settings, config, on_progress)
+        self._server: HfServer = children[key]
+        template = self._chat_template.text if self._chat_template else self._folder.template
+        self.capabilities = Capabilities(
+            parameters=_parameters("tools" in template),
+            fans_out=True,
+            context=settings["context"],
+            chat=self._folder.generates and bool(template),
+            completions=self._folder.generates,
+        )
+
+    async def start(self) -> None:
+        """Start the child; see `Backend`."""
+        said = await self._server.start(self._name, self._blend)
+        if self._folder.generates and said.get("chat") and not self.capabilities.chat:
+            self.capabilities = msgspec.structs.replace(
+                self.capabilities, chat=True, parameters=_parameters(bool(said.get("tools")))
+            )
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request; see `Backend`. What had not begun when the child died is begun once more."""
+        child, watchdog = self._server.child, self._server.watchdog
+        operation = "chat" if isinstance(request, ChatRequest) else "completion"
+        body = msgspec.structs.replace(request, wire={})
+        if self._chat_template is not None and isinstance(request, ChatRequest):
+            body = _with_stops(body, self._chat_template.stop)
+        for attempt in (1, 2):
+            begun, hangs = False, child.hangs
+            try:
+                await self.start()
+                watchdog.enter()
+                try:
+                    replies = self._server.replies(operation, body, self._adapter)
+                    async with aclosing(replies):
+                        async for reply in replies:
+                            begun = True
+                            yield frames.events_of(reply)
+                finally:
+                    watchdog.leave()
+                return
+            except (BackendError, BackendUnavailable) as error:
+                if child.closed:
+                    raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
+                if not await child.has_died():
+                    raise
+                if child.hangs > hangs:
+                    raise EngineDied(
+                        "The model's engine hung, perhaps on a grammar or schema that is too hard for it, "
+                        "and is being started again."
+                    ) from error
+                if begun or attempt == 2:
+                    raise EngineDied(
+                        "The model's engine died in the middle of the answer and is being started "
+                        "again. Send the request again."
+                    ) from error
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Embed the inputs of a request; see `Backend`."""
+        body = msgspec.structs.replace(request, wire={})
+        return msgspec.msgpack.decode(await self._value("embed", body), type=Embeddings)
+
+    async def tokenize(self, text: str) -> list[int]:
+        """The token ids of a text; see `Backend`."""
+        return msgspec.msgpack.decode(await self._value("tokenize", text), type=list[int])
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids; see `Backend`."""
+        return msgspec.msgpack.decode(await self._value("detokenize", tokens), type=str)
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """The number of tokens that the model would read; see `Backend`."""
+        if isinstance(request, ChatRequest):
+            body: Any = msgspec.structs.replace(request, wire={})
+            answer = await self._value("count_chat", body)
+        else:
+            prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
+            answer = await self._value("count", prompt)
+        return msgspec.msgpack.decode(answer, type=int)
+
+    async def aclose(self) -> None:
+        """Stop; see `Backend`."""
+        await self._server.stop(self._name)
+
+    @property
+    def _adapter(self) -> str | None:
+        return self._name if self._blend else None
+
+    async def _value(self, operation: str, body: Any) -> bytes:
+        await self.start()
+        return await self._server.value(operation, body, self._adapter)
+
+    def _settings(self, config: ModelConfig, threads: int, merge: list[str]) -> dict[str, Any]:
+        """
+        What the child is told.
+
+        Raises:
+            ConfigError: A setting does not go with this folder, or with this engine.
+        """
+        folder = self._folder
+        _check(folder, config)
+        return {
+            "path": str(folder.path),
+            "generates": folder.generates,
+            "size_bytes": folder.size_bytes,
+            "stored_bytes": folder.stored_bytes,
+            "context": config.context or min(folder.context, MAX_DEFAULT_CONTEXT),
+            "parallel": config.parallel,
+            "threads": threads,
+            "batch": config.batch,
+            "dtype": config.dtype,
+            "device": config.device,
+            "quantize": config.quantize,
+            "trust_remote_code": config.trust_remote_code,
+            "allow_pickle": config.allow_pickle,
+            "chat_template": self._chat_template.text if self._chat_template else "",
+            "pooling": config.pooling or folder.pooling or "mean",
+            "merge": merge,
+        }
+
+
+def _check(folder: Folder, config: ModelConfig) -> None:
+    for name in _FOREIGN:
+        if getattr(config, name) is not None:
+            raise ConfigError(
+                f"{name}: is for GGUF models; {folder.path} is a folder of transformers."
+            )
+    if config.context is not None and config.context > folder.context:
+        raise ConfigError(
+            f"context: {config.context} is more than the {folder.context} tokens that the model was made for."
+        )
+    if folder.pickled and not config.allow_pickle:
+        raise ConfigError(
+            f"{folder.path}: its weights are pickles, which can run code when they are loaded. Get them as "
+            "*.safetensors, or set `allow_pickle = true` where you trust their maker."
+        )
+
+
+def _merges(adapters: list[tuple[str, float]]) -> bool:
+    """
+    Raises:
+        ConfigError: An adapter that must be merged has a scale.
+    """
+    merge = any([must_merge(Path(path)) for path, _ in adapters])
+    if merge and any(scale != 1.0 for _, scale in adapters):
+        raise ConfigError("lora: an adapter that changes whole layers cannot be scaled.")
+    return merge
+
+
+def _adapter(text: str) -> tuple[str, float]:
+    """`path` or `path=0.5`."""
+    path, _, scale = text.rpartition("=")
+    try:
+        return (path, float(scale)) if path else (text, 1.0)
+    except ValueError:
+        return text, 1.0
+
+
+def _parameters(tools: bool) -> dict[str, Any]:
+    return PARAMETERS | ({} if tools else dict.fromkeys(TOOL_PARAMETERS, "refused"))
+
+
+def _with_stops(request: Any, stop: tuple[str, ...]) -> Any:
+    """The request with the stop words that belong to a named format."""
+    return msgspec.structs.replace(request, stop=[*request.stop_words, *stop]) if stop else request
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def backend(place: Place) -> HfEngine:
+    """
+    The engine for `path/to/folder` or `hf:...`: a local folder, or a repository of the hub as `org/name`.
+
+    Raises:
+        ConfigError: There is no such folder, or it holds no model, or transformers is not installed.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"{place.location}: models of transformers need {', '.join(missing)}; install them with "
+            "`pip install 'unilect[transformers]'`."
+        )
+    folder = hub.local_folder(place.location, lambda part: place.progress("downloading", part))
+    return HfEngine(
+        place.name,
+        folder,
+        place.config,
+        place.threads,
+        place.shared,
+        lambda part: place.progress("loading", part),
+    )

@@ -1,0 +1,81 @@
+"""Tests of unilect.engines._hf_folder: what a folder says of itself, without torch."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unilect.demo import FOLDER
+from unilect.engines._hf_folder import must_merge, read_folder
+from unilect.errors import ConfigError
+
+
+def written(folder: Path, config: dict[str, Any] | str, *files: str) -> Path:
+    """A folder with this config.json and other empty files."""
+    text = config if isinstance(config, str) else json.dumps(config)
+    (folder / "config.json").write_text(text)
+    for file in files:
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text("{}")
+    return folder
+
+
+def test_the_bundled_model() -> None:
+    """The bundled model writes, has a template, and no code and no pickles."""
+    folder = read_folder(FOLDER / "hf")
+
+    assert (2048, True, 2) == (folder.context, folder.generates, folder.stored_bytes)
+    assert "tool_call" in folder.template
+    assert not folder.own_code
+    assert not folder.pickled
+
+
+def test_a_model_that_embeds(tmp_path: Path) -> None:
+    """A model without a head only embeds, pooled as its folder says."""
+    config = {"architectures": ["BertModel"], "max_position_embeddings": 512, "dtype": "float32"}
+    folder = written(tmp_path, config, "model.safetensors", "1_Pooling/config.json")
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+
+    found = read_folder(folder)
+
+    assert (False, "cls", 4) == (found.generates, found.pooling, found.stored_bytes)
+
+
+def test_a_model_with_code_and_pickles(tmp_path: Path) -> None:
+    """Code of its own and pickled weights are seen."""
+    config = {"architectures": ["X"], "auto_map": {"AutoModelForCausalLM": "modeling.X"}}
+
+    found = read_folder(written(tmp_path, config, "pytorch_model.bin"))
+
+    assert (True, True, True) == (found.generates, found.own_code, found.pickled)
+
+
+def test_folders_that_hold_no_model(tmp_path: Path) -> None:
+    """An empty folder, a broken config.json and a folder without weights are told as such."""
+    with pytest.raises(ConfigError, match="no model of transformers"):
+        read_folder(tmp_path)
+    with pytest.raises(ConfigError, match="as JSON"):
+        read_folder(written(tmp_path, "{"))
+    with pytest.raises(ConfigError, match="no weights"):
+        read_folder(written(tmp_path, {}))
+
+
+def test_adapters_that_must_be_merged(tmp_path: Path) -> None:
+    """An adapter with whole layers is merged, a plain one is not, and others are no adapters of ours."""
+    assert not must_merge(FOLDER / "lora-pirate")
+    shutil.copytree(FOLDER / "lora-pirate", tmp_path / "lora")
+    file = tmp_path / "lora" / "adapter_config.json"
+    plain = json.loads(file.read_text())
+    for change in ({"modules_to_save": ["lm_head"]}, {"use_dora": True}, {"bias": "all"}):
+        file.write_text(json.dumps(plain | change))
+        assert must_merge(tmp_path / "lora")
+    file.write_text(json.dumps(plain | {"peft_type": "IA3"}))
+    with pytest.raises(ConfigError, match="IA3"):
+        must_merge(tmp_path / "lora")
+    (tmp_path / "lora" / "adapter_model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"adapter_model\.safetensors"):
+        must_merge(tmp_path / "lora")
+    with pytest.raises(ConfigError, match="no LoRA adapter"):
+        must_merge(tmp_path)

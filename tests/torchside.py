@@ -1,0 +1,98 @@
+"""The bundled model as transformers runs it, in this process, for tests of what goes on inside its child."""
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from unilect.demo import FOLDER
+
+#: What the engine tells its child, for the bundled model.
+SETTINGS: dict[str, Any] = {
+    "path": str(FOLDER / "hf"),
+    "generates": True,
+    "size_bytes": 8_006_088,
+    "stored_bytes": 2,
+    "context": 2048,
+    "parallel": 4,
+    "threads": 1,
+    "batch": None,
+    "dtype": "float32",
+    "device": "cpu",
+    "quantize": None,
+    "trust_remote_code": False,
+    "allow_pickle": False,
+    "chat_template": "",
+    "pooling": "mean",
+    "merge": [],
+}
+
+
+def need(*modules: str) -> None:
+    """Skip a module of tests where the extra is not installed; never where everything has to be tested."""
+    for module in modules:
+        if os.environ.get("CI") == "true":
+            __import__(module)
+        pytest.importorskip(
+            module, reason="needs unilect[transformers]; UNILECT_EXTRAS=transformers"
+        )
+
+
+@contextmanager
+def running(loop: Any) -> Iterator[Any]:
+    """A batch that runs in a thread of its own until the block ends."""
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.stop()
+        thread.join()
+
+
+class Asked:
+    """
+    A job, and what became of it.
+
+    Attributes:
+        tokens: Of the answer.
+        cached: Tokens of the prompt that were known.
+    """
+
+    def __init__(self, prompt: Sequence[int], max_tokens: int = 24, **fields: Any) -> None:
+        from unilect.engines._hf_job import Job, Sampling
+
+        fields.setdefault("sampling", Sampling(temperature=0.0))
+        self.job = Job(prompt=list(prompt), max_tokens=max_tokens, deliver=self._deliver, **fields)
+        self.tokens: list[int] = []
+        self.words: list[Any] = []
+        self.cached = 0
+        self.finish: str | None = None
+        self.first = threading.Event()
+        self.over = threading.Event()
+
+    def _deliver(self, job: Any, word: Any) -> None:
+        from unilect.engines._hf_job import Failed, PromptRead, Step
+
+        self.words.append(word)
+        if isinstance(word, PromptRead):
+            self.cached = word.cached
+        if isinstance(word, Step):
+            self.tokens += word.tokens
+            self.finish = word.finish
+            self.first.set()
+        if isinstance(word, Failed) or self.finish is not None:
+            self.over.set()
+
+    def answer(self, loop: Any) -> list[int]:
+        """Have it done, and wait for it."""
+        loop.submit(self.job)
+        return self.wait()
+
+    def wait(self) -> list[int]:
+        """The tokens of the whole answer."""
+        assert self.over.wait(60)
+        return self.tokens
