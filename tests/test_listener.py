@@ -45,7 +45,9 @@ async def test_each_address_has_its_manners() -> None:
         port=0, listeners=[ListenerConfig(port=0, dialect="alpaca"), ListenerConfig(port=0)]
     )
     async with listening(config) as (urls, client):
-        first, alpaca, last = [await chat(client, url, model="nobody") for url in urls]
+        first, alpaca, last = [
+            await chat(client, url, model="nobody", messages="Hi") for url in urls
+        ]
         metrics = await (await client.get(f"{urls[2]}/metrics")).text()
 
     assert 3 == len(set(urls))
