@@ -12,6 +12,7 @@ fastchat/serve/openai_api_server.py (0e6d3e4), Chinese-LLaMA-Alpaca scripts/open
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
@@ -19,7 +20,8 @@ from msgspec import Struct
 
 from unilect import config as configuration
 from unilect import sources, templates
-from unilect.config import Config, ModelConfig
+from unilect.config import Config
+from unilect.engines._hf_folder import own_template
 from unilect.errors import ConfigError
 
 Values: TypeAlias = dict[str, Any]
@@ -112,8 +114,8 @@ _OURS = [
     Flag("--api-key", None, "a key that clients must send (unilect's own)"),
 ]
 _ALIASES = ["gpt-3.5-turbo", "text-davinci-003", "text-embedding-ada-002"]
-#: Flags of Alpaca's server for its transformers model -> the options that say the same of ours.
-_TRANSFORMERS = {"tokenizer_path": "tokenizer", "load_in_8bit": "load_in_8bit", "alpha": "rope_alpha"}  # fmt: skip
+#: Flags of Alpaca's server for its transformers model, and the values at which each asks for nothing.
+_TRANSFORMERS = {"tokenizer_path": (None,), "load_in_8bit": (False,), "alpha": ("1.0", "1")}
 
 
 def setup(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Setup:
@@ -284,6 +286,16 @@ def _fastchat(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     return values
 
 
+def _alpaca_templates(base: str) -> Values:
+    """Alpaca's formats; a model with a format of its own knows no other, and Alpaca's models have none."""
+    if base.startswith("demo"):
+        return {"completion_template": "chatml"}
+    own = own_template(Path(base)) if Path(base).is_dir() else ""
+    if own:
+        return {"completion_template": own}
+    return {"chat_template": "alpaca-zh", "completion_template": "alpaca-completion"}
+
+
 def _alpaca(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     base: str = given["base_model"]
     demo, gguf = base.startswith("demo"), base.endswith(".gguf") or base.startswith("gguf:")
@@ -291,26 +303,24 @@ def _alpaca(given: Values, env: Mapping[str, str], done: Setup) -> Values:
         "source": base,
         "lora": [given["lora_model"]] if given["lora_model"] else [],
         "aliases": _ALIASES,
-        # the bundled model knows no other format than its own
-        "chat_template": None if demo else "alpaca-zh",
-        "completion_template": "chatml" if demo else "alpaca-completion",
+        **_alpaca_templates(base),
         "defaults": {"temperature": 0.7, "top_p": 1.0, "top_k": 40, "max_tokens": 128},
         "completion_defaults": {"temperature": 0.1, "top_p": 0.75},
     }
     done.variables["CUDA_VISIBLE_DEVICES"] = "" if given["only_cpu"] else given["gpus"]
     if given["only_cpu"]:
-        model["gpu_layers"] = 0
-    known = {field.name for field in msgspec.structs.fields(ModelConfig)}
-    for flag, option in _TRANSFORMERS.items():
-        value = given[flag]
-        if value in (None, False, "1.0", "1"):
-            continue
-        if gguf or demo:
+        model |= {"gpu_layers": 0} if gguf or demo else {"device": "cpu"}
+    asked = [flag for flag, neutral in _TRANSFORMERS.items() if given[flag] not in neutral]
+    if gguf or demo:
+        for flag in asked:
             done.notices.append(f"--{flag}: a GGUF file brings its own, and is used as it is.")
-        elif option in known:
-            model[option] = value
-        else:
-            raise ConfigError(f"--{flag}: no engine of this version takes it.")
+        return {"models": {"chinese-llama-alpaca": model}}
+    model["quantize"] = "8bit" if given["load_in_8bit"] else None
+    # an adapter's tokenizer is taken with it
+    if "tokenizer_path" in asked and given["tokenizer_path"] not in (base, given["lora_model"]):
+        raise ConfigError("--tokenizer_path: the tokenizer is the model's or the adapter's; put it into one of their folders.")  # fmt: skip
+    if "alpha" in asked:
+        raise ConfigError("--alpha: the context is not stretched; give a model whose own `config.json` says so.")  # fmt: skip
     return {"models": {"chinese-llama-alpaca": model}}
 
 

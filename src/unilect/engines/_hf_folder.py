@@ -83,7 +83,7 @@ def read_folder(path: Path) -> Folder:
         4 if (text.get("dtype") or text.get("torch_dtype")) == "float32" else 2,
         bool(config.get("auto_map")),
         not safe,
-        _template(path),
+        own_template(path),
     )
 
 
@@ -125,7 +125,8 @@ def _pooling(path: Path) -> Literal["mean", "cls", "last"] | None:
     return None
 
 
-def _template(path: Path) -> str:
+def own_template(path: Path) -> str:
+    """The chat template that a folder brings; empty where it brings none."""
     file = path / "chat_template.jinja"
     if file.exists():
         return file.read_text(errors="replace")
