@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from properties import given
 from unilect.backend import Capabilities
 from unilect.engines._gguf_request import PARAMETERS
-from unilect.errors import UnsupportedParameter
-from unilect.parameters import ACCEPTED, ignored_header, is_neutral, judge
+from unilect.errors import InvalidRequest, UnsupportedParameter
+from unilect.parameters import ACCEPTED, ignored_header, is_neutral, judge, token_biases
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Message, Request
 
 NOTHING = Capabilities()
@@ -246,3 +246,12 @@ def test_judge_of_any_value(name: str, value: Any) -> None:
     judged, ignored = judge(request, REFUSES)
     assert ignored == (("store",) if name == "store" and value else ())
     assert bool(ignored) == (judged is not request)
+
+
+def test_token_biases() -> None:
+    """Biases are told by token ids; false stays what it is, and true and other keys are refused by name."""
+    assert {7: -1.5, 12: False} == token_biases({"7": -1.5, "12": False})
+    for wrong in ({"a": 1.0}, {"-1": 1.0}, {"12345678901": 1.0}, {"7": True}):
+        with pytest.raises(InvalidRequest) as raised:
+            token_biases(wrong)
+        assert "logit_bias" == raised.value.param

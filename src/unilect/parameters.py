@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from unilect.backend import Capabilities
-from unilect.errors import UnsupportedParameter
+from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.requests import Request
 
 Unsupported: TypeAlias = Literal["refuse", "report"]
@@ -122,6 +122,27 @@ def refusal(
         "GET /v1/models/{model} lists what each one honours.",
         param=name,
     )
+
+
+def token_biases(given: Mapping[str, float | bool]) -> dict[int, float | bool]:
+    """
+    `logit_bias` by token id: what is added to a token, or false, which forbids it.
+
+    Raises:
+        InvalidRequest: A key is no token id, or a value is true.
+    """
+    for token, value in given.items():
+        if not token.isdecimal() or len(token) > 10:
+            raise InvalidRequest(
+                f"`logit_bias` has the key {token[:30]!r}; keys are token ids, as texts.",
+                param="logit_bias",
+            )
+        if value is True:
+            raise InvalidRequest(
+                f"`logit_bias` has true for the token {token}; values are numbers, or false to forbid it.",
+                param="logit_bias",
+            )
+    return {int(token): value for token, value in given.items()}
 
 
 def is_neutral(request: Request, name: str) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 
 from unilect.backend import Support
 from unilect.errors import InvalidRequest
-from unilect.parameters import refusal
+from unilect.parameters import refusal, token_biases
 from unilect.requests import (
     ChatRequest,
     CompletionRequest,
@@ -292,7 +292,9 @@ def _common(request: GenerationRequest, lora: list[dict[str, Any]]) -> dict[str,
     if request.seed is not None:
         body["seed"] = request.seed % 2**32
     if request.logit_bias is not None:
-        body["logit_bias"] = _logit_bias(request.logit_bias)
+        body["logit_bias"] = {
+            str(id): value for id, value in token_biases(request.logit_bias).items()
+        }
     return body
 
 
@@ -306,21 +308,6 @@ def _group_depth(grammar: str) -> int:
         elif sign == ")":
             depth -= 1
     return most
-
-
-def _logit_bias(given: dict[str, float | bool]) -> dict[str, float | bool]:
-    for token, value in given.items():
-        if not token.isdecimal() or len(token) > 10:
-            raise InvalidRequest(
-                f"`logit_bias` has the key {token[:30]!r}; keys are token ids, as texts.",
-                param="logit_bias",
-            )
-        if value is True:
-            raise InvalidRequest(
-                f"`logit_bias` has true for the token {token}; values are numbers, or false to forbid it.",
-                param="logit_bias",
-            )
-    return given
 
 
 def template_flags(request: ChatRequest) -> dict[str, Any]:

@@ -4,7 +4,7 @@ A request as a job for the batch, and the job's words as the events of an answer
 
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ from unilect.engines._hf_reader import Reader
 from unilect.engines._hf_text import Detokenizer, StopWords
 from unilect.errors import BackendError, ContextLengthExceeded, InvalidRequest
 from unilect.events import Event, Finish, Progress, TextDelta, TokenLogprob, ToolCallDelta, Usage
-from unilect.parameters import refusal
+from unilect.parameters import refusal, token_biases
 from unilect.requests import (
     ChatRequest,
     CompletionRequest,
@@ -284,15 +284,12 @@ def _logprobs(request: GenerationRequest) -> int | None:
     return None
 
 
-def _bias(given: dict[str, float]) -> dict[int, float]:
-    for token in given:
-        if not token.isdecimal() or len(token) > 10:
-            raise InvalidRequest(
-                f"`logit_bias` has the key {token[:30]!r}; keys are token ids, as texts.",
-                param="logit_bias",
-            )
-    # OpenAI's 100 and -100 are always and never
-    return {int(id): value if value > -100 else -math.inf for id, value in given.items()}
+def _bias(given: Mapping[str, float | bool]) -> dict[int, float]:
+    """OpenAI's 100 and -100 are always and never, and so is llama.cpp's false."""
+    return {
+        id: -math.inf if value is False or value <= -100 else value
+        for id, value in token_biases(given).items()
+    }
 
 
 def _or(value: float | None, default: float) -> float:

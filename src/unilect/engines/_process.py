@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.errors import BackendUnavailable
+from unilect.errors import BackendUnavailable, EngineDied, UnilectError
 
 log = logging.getLogger("unilect")
 STOP_TIMEOUT_S = 5.0
@@ -124,6 +124,33 @@ class ChildProcess:
         except TimeoutError:
             return False
         return True
+
+    async def judge(self, error: UnilectError, hangs: int, last: bool) -> None:
+        """
+        What it means that an answer of the child broke: returns where the child died and the answer may be begun once more.
+
+        Args:
+            error: How it broke.
+            hangs: `hangs` when the answer was begun.
+            last: It has begun, or was begun again already.
+
+        Raises:
+            UnilectError: The error itself where the child lives; BackendUnavailable when it was stopped; EngineDied.
+        """
+        if self.closed:
+            raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
+        if not await self.has_died():
+            raise error
+        if self.hangs > hangs:
+            raise EngineDied(
+                "The model's engine hung, perhaps on a grammar or schema that is too hard for it, "
+                "and is being started again."
+            ) from error
+        if last:
+            raise EngineDied(
+                "The model's engine died in the middle of the answer and is being started "
+                "again. Send the request again."
+            ) from error
 
     def kill_hung(self) -> None:
         """Kill a child that answers nobody; it is started again like any that died."""

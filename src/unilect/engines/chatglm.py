@@ -24,7 +24,6 @@ from unilect.errors import (
     BackendError,
     BackendUnavailable,
     ConfigError,
-    EngineDied,
     InvalidRequest,
     UnsupportedOperation,
 )
@@ -120,7 +119,7 @@ class ChatglmEngine:
         body = wire.generate_body(request, self._head.family, self._head.vocabulary)
         data = msgspec.json.encode(body)
         for attempt in (1, 2):
-            begun = False
+            begun, hangs = False, self._child.hangs
             try:
                 async with aclosing(self._batches(request, data)) as batches:
                     async for batch in batches:
@@ -128,15 +127,7 @@ class ChatglmEngine:
                         yield batch
                 return
             except (BackendError, BackendUnavailable) as error:
-                if self._child.closed:
-                    raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
-                if not await self._child.has_died():
-                    raise
-                if begun or attempt == 2:
-                    raise EngineDied(
-                        "The model's engine died in the middle of the answer and is being started "
-                        "again. Send the request again."
-                    ) from error
+                await self._child.judge(error, hangs, last=begun or attempt == 2)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """The library has no such call."""

@@ -30,7 +30,6 @@ from unilect.errors import (
     BackendUnavailable,
     ConfigError,
     ContextLengthExceeded,
-    EngineDied,
     InvalidRequest,
 )
 from unilect.requests import (
@@ -166,20 +165,7 @@ class GgufEngine:
                     self._watchdog.leave()
                 return
             except (BackendError, BackendUnavailable) as error:
-                if self._generator.closed:
-                    raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
-                if not await self._generator.has_died():
-                    raise
-                if self._generator.hangs > hangs:
-                    raise EngineDied(
-                        "The model's engine hung, perhaps on a grammar or schema that is too hard for it, "
-                        "and is being started again."
-                    ) from error
-                if begun or attempt == 2:
-                    raise EngineDied(
-                        "The model's engine died in the middle of the answer and is being started "
-                        "again. Send the request again."
-                    ) from error
+                await self._generator.judge(error, hangs, last=begun or attempt == 2)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs, one request each: several in one give wrong vectors; see `Backend`."""

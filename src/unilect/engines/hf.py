@@ -29,7 +29,6 @@ from unilect.errors import (
     BackendTimeout,
     BackendUnavailable,
     ConfigError,
-    EngineDied,
 )
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
@@ -261,20 +260,7 @@ class HfEngine:
                     watchdog.leave()
                 return
             except (BackendError, BackendUnavailable) as error:
-                if child.closed:
-                    raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
-                if not await child.has_died():
-                    raise
-                if child.hangs > hangs:
-                    raise EngineDied(
-                        "The model's engine hung, perhaps on a grammar or schema that is too hard for it, "
-                        "and is being started again."
-                    ) from error
-                if begun or attempt == 2:
-                    raise EngineDied(
-                        "The model's engine died in the middle of the answer and is being started "
-                        "again. Send the request again."
-                    ) from error
+                await child.judge(error, hangs, last=begun or attempt == 2)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from unilect.backend import Support
 from unilect.errors import InvalidRequest
+from unilect.parameters import token_biases
 from unilect.requests import (
     ChatRequest,
     CompletionRequest,
@@ -192,32 +193,11 @@ def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
     if request.seed is not None:
         fields["seed"] = request.seed % 2**32
     if request.logit_bias is not None:
-        fields["logit_bias"] = _logit_bias(request.logit_bias)
+        fields["logit_bias"] = [list(pair) for pair in token_biases(request.logit_bias).items()]
     if (n_keep := request.wire.get("n_keep")) is not None:
         # -1 keeps the beginning of a prompt that is cut and loses its newest text
         fields["n_keep"] = 0 if bytes(n_keep).startswith(b"-") else n_keep
     return fields
-
-
-def _logit_bias(given: Mapping[str, float | bool]) -> list[list[Any]]:
-    """
-    Pairs of a token and what is added to it; false forbids it.
-
-    Raises:
-        InvalidRequest: A key is no token id, or a value is true.
-    """
-    for token, value in given.items():
-        if not token.isdecimal() or len(token) > 10:
-            raise InvalidRequest(
-                f"`logit_bias` has the key {token[:30]!r}; keys are token ids, as texts.",
-                param="logit_bias",
-            )
-        if value is True:
-            raise InvalidRequest(
-                f"`logit_bias` has true for the token {token}; values are numbers, or false to forbid it.",
-                param="logit_bias",
-            )
-    return [[int(token), value] for token, value in given.items()]
 
 
 def _schema(request: ChatRequest) -> dict[str, Any]:
