@@ -40,6 +40,7 @@ import report
 HERE = Path(__file__).parent
 MODEL = processes.CACHE / "random-64m-q8.gguf"
 TOKENS, CONTEXT, PARALLEL, THREADS = 64, 512, 32, 1
+LLAMA_CPP_PYTHON = ("llama-cpp-python", "llama-cpp-python[server]")
 REQUESTS = {1: 6, 8: 2, 32: 1}  # clients -> requests of each
 
 
@@ -89,7 +90,7 @@ def contestants(wanted: Sequence[str]) -> list[Contestant]:
     direct = [sys.executable, HERE / "llama_server.py", path, ports[1], PARALLEL, CONTEXT, THREADS]
     peer: list[object] = []
     if any(name in "llama-cpp-python" for name in wanted):
-        python = processes.environment("llama-cpp-python", "llama-cpp-python[server]")
+        python = processes.environment(*LLAMA_CPP_PYTHON)
         peer = [python, "-m", "llama_cpp.server", "--model", path, "--port", ports[2]]
         peer += ["--n_ctx", CONTEXT, "--n_threads", THREADS, "--n_threads_batch", THREADS]
         peer += ["--interrupt_requests", "false"]
@@ -241,7 +242,7 @@ def main() -> None:
     show(found)
     used = report.versions("unilect", "xllamacpp", "aiohttp")
     if "llama-cpp-python" in found:
-        python = processes.environment("llama-cpp-python")
+        python = processes.environment(*LLAMA_CPP_PYTHON)
         used |= report.versions("llama-cpp-python", python=python)
     rows = [
         {"name": name, "clients": clients} | asdict(one)

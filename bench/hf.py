@@ -4,13 +4,14 @@ Models of transformers: tokens per second and time to the first token of one fol
 
 * `unilect serve` with 32 places and one thread, in float32, bfloat16 and 8 bits,
 * `transformers serve --continuous-batching` in float32 and bfloat16,
+* FastChat (controller, one model worker, API server; bench/fastchat_server.py) in float32,
 * transformers' own `generate`, all rows in one call, without any server (bench/plain_generate.py).
 
 The folder has random weights (bench/random_model.py; 64 million parameters) and is made on first use. The load is that of
 bench/engine.py. Beside tokens per second stands the CPU time of a token, which other work on the machine hardly changes.
 
 usage: bench/hf.py [--rounds 3] [--only NAME ...] [--type float32 bfloat16 int8 ...]
-Needs the extra `unilect[transformers]` here; the peer gets an environment of its own (torch and transformers again).
+Needs the extra `unilect[transformers]` here; the peers get environments of their own (torch and transformers again).
 """
 
 import argparse
@@ -67,6 +68,16 @@ def peer(kind: str) -> Contestant:
     return Contestant(f"transformers serve {kind}", words, port, str(path), PASSIVE)
 
 
+def fastchat(kind: str) -> Contestant:
+    """FastChat with weights of this type."""
+    packages = ["fschat[model_worker]==0.2.36", "transformers<5", "peft<0.18"]
+    packages += ["pydantic<2", "fastapi<0.110"]  # with newer ones its streams are empty
+    python = processes.environment("fastchat", *packages, pip=["torch==2.13.0"])
+    port = processes.free_port()
+    command = [python, HERE / "fastchat_server.py", model(), port, kind]
+    return Contestant(f"FastChat {kind}", [str(part) for part in command], port, "m", PASSIVE)
+
+
 def generate(kind: str) -> dict[str, list[float]]:
     """Plain `generate`: rows -> tokens per second and CPU microseconds for a token."""
     words = [str(HERE / "plain_generate.py"), str(model())]
@@ -80,6 +91,7 @@ def wanted(names: Sequence[str], kinds: Sequence[str]) -> list[Contestant]:
     """The servers whose names have one of the wanted parts."""
     makers = [("unilect", kind, ours) for kind in kinds]
     makers += [("transformers serve", kind, peer) for kind in kinds if kind != "int8"]
+    makers += [("fastchat", kind, fastchat) for kind in kinds if kind == "float32"]
     return [make(kind) for name, kind, make in makers if any(part in name for part in names)]
 
 

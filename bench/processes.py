@@ -179,7 +179,8 @@ def wait_until_ready(port: int, path: str, body: bytes, key: str = "") -> bytes:
 
 def environment(name: str, *packages: str, pip: Sequence[str] = ()) -> Path:
     """
-    The Python of a virtual environment in the cache, with packages in it; made with uv where it does not exist yet.
+    The Python of a virtual environment in the cache, with packages in it; made with uv where it does not exist yet, or was made
+    with others.
 
     Args:
         pip: Packages that pip brings first, from wherever its settings say (torch's small build).
@@ -188,7 +189,8 @@ def environment(name: str, *packages: str, pip: Sequence[str] = ()) -> Path:
     """
     folder = CACHE / name
     python, done = folder / "bin" / "python", folder / ".complete"
-    if not done.exists():
+    content = " ".join([*pip, *packages])
+    if not done.exists() or done.read_text() != content:
         print(f"making an environment for {name}", file=sys.stderr)
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         subprocess.run(["uv", "venv", "-q", "--clear", "--python", version, folder], check=True)
@@ -198,7 +200,7 @@ def environment(name: str, *packages: str, pip: Sequence[str] = ()) -> Path:
         else:
             install = ["uv", "pip", "install", "-q", "--python", python]
             subprocess.run([*install, *packages], check=True)
-        done.touch()
+        done.write_text(content)
     return python
 
 
