@@ -19,6 +19,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.utils import logging
 
+from unilect.engines._hf_half import is_slow, widen
 from unilect.engines._hf_lora import Adapters
 from unilect.engines._hf_packed import pack
 
@@ -151,6 +152,8 @@ class LoadedModel:
         if self._dtype == torch.float32 and self.device.type == "cpu" and quantize is None:
             with torch.inference_mode():
                 pack(model)
+        if self.device.type == "cpu" and quantize is None and is_slow(self._dtype):
+            widen(model)
         return model
 
     def _merged(self, model: Any, path: str) -> Any:
