@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from unilect import hub
 from unilect.backend import Batches, Capabilities
-from unilect.config import ModelConfig
 from unilect.engines import _gguf_request as wire
 from unilect.engines._forced_call import call_style, forced_call, must_call
 from unilect.engines._gguf_file import GgufHead, read_head
@@ -32,6 +31,7 @@ from unilect.errors import (
     ContextLengthExceeded,
     InvalidRequest,
 )
+from unilect.model_config import ModelConfig
 from unilect.requests import (
     ChatRequest,
     CompletionRequest,

@@ -18,7 +18,6 @@ import msgspec
 
 from unilect import hub, templates
 from unilect.backend import Batches, Capabilities
-from unilect.config import ModelConfig
 from unilect.engines import _frames as frames
 from unilect.engines._hf_folder import Folder, must_merge, read_folder
 from unilect.engines._hf_parameters import PARAMETERS, TOOL_PARAMETERS
@@ -30,6 +29,7 @@ from unilect.errors import (
     BackendUnavailable,
     ConfigError,
 )
+from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
 
