@@ -28,6 +28,8 @@ SETTINGS: dict[str, Any] = {
     "chat_template": "",
     "pooling": "mean",
     "merge": [],
+    "tokenizer": None,
+    "rope_scaling": None,
 }
 
 

@@ -17,6 +17,14 @@ def described(description: str, **limits: Any) -> Meta:
     return Meta(description=description, **limits)
 
 
+class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
+    """How rotary positions are stretched, in the words of transformers' `config.json`."""
+
+    rope_type: Literal["linear", "dynamic", "yarn", "ntk"]
+    factor: Annotated[float, Meta(ge=1, le=1000)]
+    original_max_position_embeddings: Annotated[int, Meta(ge=16)] | None = None
+
+
 class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model: the table `[models.NAME]`."""
 
@@ -127,6 +135,21 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         bool,
         described("Load weights that are pickles, which can run code, where there are no others."),
     ] = False
+    rope_scaling: Annotated[
+        RopeScaling | None,
+        described(
+            "Stretch the context of a transformers model with rotary positions: `rope_type` (`linear`, `yarn`, `dynamic`, or `ntk`, "
+            "whose `factor` is also known as alpha), `factor`, and `original_max_position_embeddings` where the model was trained "
+            "for less than it says. `context` may then be `factor` times as long."
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        described(
+            "A folder whose tokenizer a transformers model uses, with the chat template there. Default: that of an adapter which is "
+            "merged and has one, else the model's own."
+        ),
+    ] = None
     mmproj: Annotated[
         str | None, described("The projector (GGUF) of a model that sees images.")
     ] = None

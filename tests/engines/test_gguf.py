@@ -112,6 +112,7 @@ async def test_tokens_there_and_back() -> None:
         ({"lora": ["missing.gguf"]}, "missing.gguf"),
         ({"lora": [f"{PIRATE}=much"]}, "much"),
         ({"mmproj": "missing.gguf"}, "missing.gguf"),
+        ({"tokenizer": "folder"}, "tokenizer"),
         ({"chat_template": "missing.jinja"}, "chat_template"),
     ],
 )

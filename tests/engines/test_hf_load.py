@@ -53,6 +53,46 @@ def test_a_tokenizer_that_does_not_fit(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="has 4096 tokens, and the model knows 4000"):
         LoadedModel(settings)
+    with pytest.raises(ValueError, match=r"tokenizer: .*/hf does not fit the model: it has 4096"):
+        LoadedModel(settings | {"tokenizer": str(FOLDER / "hf")})
+
+
+def test_a_tokenizer_from_elsewhere(tmp_path: Path) -> None:
+    """The option's folder is where the tokenizer comes from; the model's needs none."""
+    settings = copied(tmp_path / "bare", "tokenizer*")
+    model = LoadedModel(settings | {"tokenizer": str(FOLDER / "hf")})
+
+    assert (
+        LoadedModel(SETTINGS).tokenizer("Hello")["input_ids"]
+        == model.tokenizer("Hello")["input_ids"]
+    )
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # of peft's
+def test_an_adapter_with_a_larger_vocabulary(tmp_path: Path) -> None:
+    """An adapter that brings embeddings for further tokens fits with its tokenizer, from its own folder or from the option's."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER / "hf")
+    tokenizer.add_tokens(["中文词"])
+    base = AutoModelForCausalLM.from_pretrained(FOLDER / "hf", dtype=torch.float32)
+    base.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    whole = ["embed_tokens", "lm_head"]
+    lora = LoraConfig(target_modules=["q_proj"], modules_to_save=whole, ensure_weight_tying=True)
+    adapted = get_peft_model(base, lora)
+    adapted.save_pretrained(tmp_path / "lora", save_embedding_layers=False)
+    tokenizer.save_pretrained(tmp_path / "words")
+    merge = {"merge": [str(tmp_path / "lora")]}
+
+    model = LoadedModel(SETTINGS | merge | {"tokenizer": str(tmp_path / "words")})
+    shutil.copytree(tmp_path / "words", tmp_path / "lora", dirs_exist_ok=True)
+    brought = LoadedModel(SETTINGS | merge)
+
+    assert (4097, 4097) == (model.size, brought.size)
+    assert (
+        [4096] == brought.tokenizer("中文词")["input_ids"] == model.tokenizer("中文词")["input_ids"]
+    )
 
 
 def test_a_model_larger_than_memory() -> None:

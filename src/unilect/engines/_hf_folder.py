@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from unilect.engines._hf_rope import reach
 from unilect.errors import ConfigError
 
 _WHOLE_LAYERS = (
@@ -20,6 +21,7 @@ _WHOLE_LAYERS = (
 )
 _OTHER_KINDS = ("use_dora", "use_qalora", "use_bdlora", "lora_bias", "alora_invocation_tokens")
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx")
+_TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 _POOLING = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -32,6 +34,8 @@ class Folder(Struct, frozen=True):
     A model's folder.
 
     Attributes:
+        text_config: What `config.json` says of the part that reads text.
+        positions: The positions that it names; a context may reach further.
         context: The most tokens that the model was made for.
         generates: It writes text; else it only embeds.
         pooling: How it wants to be pooled for embeddings, where it says so.
@@ -43,6 +47,8 @@ class Folder(Struct, frozen=True):
     """
 
     path: Path
+    text_config: dict[str, Any]
+    positions: int
     context: int
     generates: bool
     pooling: Literal["mean", "cls", "last"] | None
@@ -74,9 +80,12 @@ def read_folder(path: Path) -> Folder:
         name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names
     )
     own_class = "AutoModelForCausalLM" in (config.get("auto_map") or {})
+    positions = lengths[0] if lengths else 2048
     return Folder(
         path,
-        lengths[0] if lengths else 2048,
+        text,
+        positions,
+        reach(text, positions),
         writes or own_class,
         pooling,
         sum(file.stat().st_size for file in safe or pickles),
@@ -123,6 +132,11 @@ def _pooling(path: Path) -> Literal["mean", "cls", "last"] | None:
         if config.get(name):
             return pooling  # type: ignore[return-value]
     return None
+
+
+def has_tokenizer(path: Path) -> bool:
+    """True for a folder that holds a tokenizer."""
+    return any(next(path.glob(pattern), None) is not None for pattern in _TOKENIZERS)
 
 
 def own_template(path: Path) -> str:

@@ -13,14 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.utils import logging
 
+from unilect.engines._hf_folder import has_tokenizer
 from unilect.engines._hf_lora import Adapters
 from unilect.engines._hf_packed import pack
+from unilect.engines._hf_rope import settle
+from unilect.model_config import RopeScaling
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BYTES = {"8bit": 1.0, "4bit": 0.5}
@@ -125,9 +129,9 @@ class LoadedModel:
         return nn.functional.normalize(pooled, dim=-1)
 
     def _load_tokenizer(self) -> Any:
-        folder = next(
-            (path for path in self._settings["merge"] if _has_tokenizer(path)), self._path
-        )
+        given, merged = self._settings["tokenizer"], self._settings["merge"]
+        brought = [path for path in merged if has_tokenizer(Path(path))]
+        folder = given or next(iter(brought), self._path)
         with _told(f"The tokenizer of {Path(folder).name} cannot be loaded"):
             return AutoTokenizer.from_pretrained(folder, **self._trust)
 
@@ -141,6 +145,11 @@ class LoadedModel:
         quantize = self._settings["quantize"]
         if quantize is not None and not (quantize == "8bit" and self.device.type == "cpu"):
             options["quantization_config"] = _bits_and_bytes(quantize)
+        with _told(f"{Path(self._path).name} cannot be loaded"):
+            options["config"] = AutoConfig.from_pretrained(self._path, **self._trust)
+        given = self._settings["rope_scaling"]
+        scaling = msgspec.convert(given, RopeScaling) if given else None
+        settle(options["config"], scaling, self._settings["context"])
         with _told(f"{Path(self._path).name} cannot be loaded"):
             model = auto.from_pretrained(self._path, **options)
         model.eval()
@@ -160,7 +169,13 @@ class LoadedModel:
         if len(self.tokenizer) > model.get_input_embeddings().weight.shape[0]:
             model.resize_token_embeddings(len(self.tokenizer))
         with _told(f"lora: {Path(path).name} does not fit this model"):
-            return PeftModel.from_pretrained(model, path).merge_and_unload().eval()
+            merged = PeftModel.from_pretrained(model, path).merge_and_unload().eval()
+        output = merged.get_output_embeddings()
+        if isinstance(
+            output, nn.Linear
+        ):  # peft turns its sizes round where it is tied to the input
+            output.out_features, output.in_features = output.weight.shape
+        return merged
 
     def _check_tokenizer(self) -> None:
         """
@@ -170,8 +185,10 @@ class LoadedModel:
         rows = self._model.get_input_embeddings().weight.shape[0]
         most = max(self.tokenizer.get_vocab().values(), default=0)
         if most >= rows:
+            folder = self._settings["tokenizer"]
+            which = f"tokenizer: {folder}" if folder else "The tokenizer"
             raise ValueError(
-                f"The tokenizer does not fit the model: it has {most + 1} tokens, and the model knows {rows}."
+                f"{which} does not fit the model: it has {most + 1} tokens, and the model knows {rows}."
             )
 
     def _check_memory(self) -> None:
@@ -266,10 +283,6 @@ def _bits_and_bytes(quantize: str) -> Any:
     from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(load_in_8bit=quantize == "8bit", load_in_4bit=quantize == "4bit")
-
-
-def _has_tokenizer(path: str) -> bool:
-    return any(Path(path).glob("tokenizer*"))
 
 
 def _free_bytes(device: torch.device) -> float | None:

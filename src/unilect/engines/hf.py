@@ -19,8 +19,9 @@ import msgspec
 from unilect import hub, templates
 from unilect.backend import Batches, Capabilities
 from unilect.engines import _frames as frames
-from unilect.engines._hf_folder import Folder, must_merge, read_folder
+from unilect.engines._hf_folder import Folder, has_tokenizer, must_merge, own_template, read_folder
 from unilect.engines._hf_parameters import PARAMETERS, TOOL_PARAMETERS
+from unilect.engines._hf_rope import stretched
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._watchdog import Watchdog
 from unilect.errors import (
@@ -215,18 +216,18 @@ class HfEngine:
         adapters = [_adapter(text) for text in config.lora]
         merge = [path for path, _ in adapters] if _merges(adapters) else []
         self._blend = [] if merge else adapters
+        self._template = self._template_of(config)
         settings = self._settings(config, config.threads or threads, merge)
         key = msgspec.json.encode(settings)
         children = {} if shared is None else shared
         if key not in children:
             children[key] = HfServer(name, settings, config, on_progress)
         self._server: HfServer = children[key]
-        template = self._chat_template.text if self._chat_template else self._folder.template
         self.capabilities = Capabilities(
-            parameters=_parameters("tools" in template),
+            parameters=_parameters("tools" in self._template),
             fans_out=True,
             context=settings["context"],
-            chat=self._folder.generates and bool(template),
+            chat=self._folder.generates and bool(self._template),
             completions=self._folder.generates,
         )
 
@@ -297,6 +298,13 @@ class HfEngine:
         await self.start()
         return await self._server.value(operation, body, self._adapter)
 
+    def _template_of(self, config: ModelConfig) -> str:
+        """The chat template, as far as it is known before the tokenizer is loaded."""
+        if self._chat_template is not None:
+            return self._chat_template.text
+        brought = own_template(Path(config.tokenizer)) if config.tokenizer else ""
+        return brought or self._folder.template
+
     def _settings(self, config: ModelConfig, threads: int, merge: list[str]) -> dict[str, Any]:
         """
         What the child is told.
@@ -305,13 +313,14 @@ class HfEngine:
             ConfigError: A setting does not go with this folder, or with this engine.
         """
         folder = self._folder
-        _check(folder, config)
+        longest = _longest(folder, config)
+        _check(folder, config, longest)
         return {
             "path": str(folder.path),
             "generates": folder.generates,
             "size_bytes": folder.size_bytes,
             "stored_bytes": folder.stored_bytes,
-            "context": config.context or min(folder.context, MAX_DEFAULT_CONTEXT),
+            "context": config.context or min(longest, MAX_DEFAULT_CONTEXT),
             "parallel": config.parallel,
             "threads": threads,
             "batch": config.batch,
@@ -320,22 +329,43 @@ class HfEngine:
             "quantize": config.quantize,
             "trust_remote_code": config.trust_remote_code,
             "allow_pickle": config.allow_pickle,
-            "chat_template": self._chat_template.text if self._chat_template else "",
+            "tokenizer": config.tokenizer,
+            "rope_scaling": config.rope_scaling,
+            "chat_template": self._template if config.chat_template or config.tokenizer else "",
             "pooling": config.pooling or folder.pooling or "mean",
             "merge": merge,
         }
 
 
-def _check(folder: Folder, config: ModelConfig) -> None:
+def _longest(folder: Folder, config: ModelConfig) -> int:
+    """
+    The longest context that the model can have.
+
+    Raises:
+        ConfigError: It cannot be stretched.
+    """
+    if config.rope_scaling is None:
+        return folder.context
+    if folder.own_code and config.trust_remote_code:
+        raise ConfigError(
+            f"rope_scaling: {folder.path} brings code of its own, which has its own way."
+        )
+    return stretched(config.rope_scaling, folder.text_config, folder.positions)
+
+
+def _check(folder: Folder, config: ModelConfig, longest: int) -> None:
     for name in _FOREIGN:
         if getattr(config, name) is not None:
             raise ConfigError(
                 f"{name}: is for GGUF models; {folder.path} is a folder of transformers."
             )
-    if config.context is not None and config.context > folder.context:
+    if config.context is not None and config.context > longest:
+        reason = "it can be stretched to" if config.rope_scaling else "the model was made for"
         raise ConfigError(
-            f"context: {config.context} is more than the {folder.context} tokens that the model was made for."
+            f"context: {config.context} is more than the {longest} tokens that {reason}."
         )
+    if config.tokenizer is not None and not has_tokenizer(Path(config.tokenizer)):
+        raise ConfigError(f"tokenizer: {config.tokenizer} is no folder that holds a tokenizer.")
     if folder.pickled and not config.allow_pickle:
         raise ConfigError(
             f"{folder.path}: its weights are pickles, which can run code when they are loaded. Get them as "
