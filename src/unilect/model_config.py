@@ -171,6 +171,13 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         list[Annotated[str, Meta(min_length=1, max_length=256)]],
         described("Words at which an answer ends, beside those of the request."),
     ] = []
+    cache_ram_mib: Annotated[
+        Annotated[int, Meta(ge=0, le=2**24)] | None,
+        described(
+            "Memory (MiB) of an engine for what it remembers of prompts that nobody is asking just now; 0 remembers none. Default: an "
+            "eighth of what is free when it starts, at most 8192 for a GGUF model, and two whole contexts for one of transformers."
+        ),
+    ] = None
     cache_type_k: Annotated[
         Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"],
         described("Type of the keys in the KV cache."),

@@ -16,6 +16,7 @@ from unilect.demo import FOLDER
 from unilect.engines._hf_folder import read_folder
 from unilect.engines._hf_load import LoadedModel
 from unilect.engines._hf_loop import BatchLoop
+from unilect.engines._memory import free_bytes
 
 
 def copied(folder: Path, *without: str) -> dict[str, Any]:
@@ -99,6 +100,31 @@ def test_a_model_larger_than_memory() -> None:
     """A model that does not fit is not loaded, and both sizes are told."""
     with pytest.raises(ValueError, match="It needs 2000"):
         LoadedModel(SETTINGS | {"size_bytes": 10**12})
+
+
+def test_answers_larger_than_memory() -> None:
+    """A context of which not one answer fits is refused; where only all of them together do not fit, it is said."""
+    half = (free_bytes() or 0) // 2 // (2048 * 4)
+    narrow = LoadedModel(SETTINGS | {"cache_values": half})
+
+    with pytest.raises(ValueError, match=r"no answer beside it: .* Lower `context`"):
+        LoadedModel(SETTINGS | {"cache_values": half * 3})
+    assert "an answer of 2048 tokens (`context`) takes" in narrow.warning
+    assert "not enough for 4 at the same time (`parallel`)" in narrow.warning
+    assert "" == LoadedModel(SETTINGS).warning
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Two contexts, or less where memory is short, or as much as the option says."""
+
+    def remembered(**settings: Any) -> int:
+        model = LoadedModel(SETTINGS | settings)
+        return model.remembered_tokens()
+
+    assert 4096 == remembered()
+    assert 0 < remembered(cache_values=(free_bytes() or 0) // 2 // 8192) < 4096
+    assert 10 * 2**20 // (1280 * 4) == remembered(cache_ram_mib=10)
+    assert (0, 4096) == (remembered(cache_ram_mib=0), remembered(cache_ram_mib=10, cache_values=0))
 
 
 def test_devices_and_quantisation() -> None:

@@ -21,6 +21,14 @@ _WHOLE_LAYERS = (
 )
 _OTHER_KINDS = ("use_dora", "use_qalora", "use_bdlora", "lora_bias", "alora_invocation_tokens")
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx")
+#: Keys and values that are compressed, shared by heads or by layers, or no keys and values at all.
+_OTHER_CACHES = (
+    "kv_lora_rank",
+    "multi_query",
+    "multi_query_attention",
+    "num_kv_shared_layers",
+    "layers_block_type",
+)
 _TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 _POOLING = {
     "pooling_mode_mean_tokens": "mean",
@@ -41,6 +49,7 @@ class Folder(Struct, frozen=True):
         pooling: How it wants to be pooled for embeddings, where it says so.
         size_bytes: Of its weights.
         stored_bytes: Of one weight.
+        cache_values: Numbers that a token leaves in the KV cache; 0 where that is not known.
         own_code: It brings code of its own.
         pickled: Its weights are pickles only.
         template: Its chat template; empty where it has none.
@@ -54,6 +63,7 @@ class Folder(Struct, frozen=True):
     pooling: Literal["mean", "cls", "last"] | None
     size_bytes: int
     stored_bytes: int
+    cache_values: int
     own_code: bool
     pickled: bool
     template: str
@@ -90,10 +100,34 @@ def read_folder(path: Path) -> Folder:
         pooling,
         sum(file.stat().st_size for file in safe or pickles),
         4 if (text.get("dtype") or text.get("torch_dtype")) == "float32" else 2,
+        cache_values(text),
         bool(config.get("auto_map")),
         not safe,
         own_template(path),
     )
+
+
+def cache_values(config: dict[str, Any]) -> int:
+    """
+    The numbers that a token leaves in the KV cache of a model: for each layer and head a key and a value.
+
+    Args:
+        config: Of the text model.
+
+    Returns:
+        0 where the model keeps something else, or is not told in words that are known.
+    """
+
+    def named(*names: str) -> int:
+        return next((config[name] for name in names if isinstance(config.get(name), int)), 0)
+
+    if any(config.get(name) for name in _OTHER_CACHES):
+        return 0
+    layers = named("num_hidden_layers", "n_layer", "num_layers")
+    heads = named("num_attention_heads", "n_head")
+    shared = named("num_key_value_heads", "num_kv_heads") or heads
+    width = named("head_dim") or named("hidden_size", "n_embd", "d_model") // max(1, heads)
+    return 2 * layers * shared * width
 
 
 def must_merge(adapter: Path) -> bool:

@@ -314,6 +314,7 @@ class GgufEngine:
                 "lora": self._lora,
                 "mmproj": None if embedding else config.mmproj,
                 "chat_template": self._template,
+                "cache_ram_mib": 0 if embedding else config.cache_ram_mib,
                 "cache_type_k": config.cache_type_k,
                 "cache_type_v": config.cache_type_v,
                 "embedding": embedding,

@@ -7,6 +7,7 @@ DoRA, a larger vocabulary) get a child of their own.
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -34,6 +35,7 @@ from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
 
+log = logging.getLogger("unilect")
 MAX_DEFAULT_CONTEXT = 8192
 _CHILD = "unilect.engines._hf_child"
 _NEEDED = ("torch", "transformers", "llguidance", "safetensors")
@@ -84,6 +86,7 @@ class HfServer:
         )
         self.watchdog = Watchdog(self._ask, self.child.kill_hung, patience_s=config.hang_timeout_s)
         self._users: set[str] = set()
+        self._warned: int | None = None
         self._blends: tuple[int | None, set[str]] = (None, set())
         self._lock = asyncio.Lock()
 
@@ -95,6 +98,9 @@ class HfServer:
             BackendUnavailable: It cannot be started, or an adapter does not fit.
         """
         said = await self.child.start()
+        if said["warning"] and self._warned != self.child.pid:
+            self._warned = self.child.pid
+            log.warning("%s: %s", name, said["warning"])
         self._users.add(name)
         if blend and not self._has(name):
             async with self._lock:
@@ -320,6 +326,8 @@ class HfEngine:
             "generates": folder.generates,
             "size_bytes": folder.size_bytes,
             "stored_bytes": folder.stored_bytes,
+            "cache_values": folder.cache_values if folder.generates else 0,
+            "cache_ram_mib": config.cache_ram_mib,
             "context": config.context or min(longest, MAX_DEFAULT_CONTEXT),
             "parallel": config.parallel,
             "threads": threads,

@@ -1,0 +1,53 @@
+"""A transformers engine that runs out of memory: who asked is told, and the engine lives."""
+
+import asyncio
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchside import need
+
+need("torch", "transformers", "llguidance", "safetensors")
+
+from engine import answer, chat, completion
+from unilect.config import ModelConfig
+from unilect.demo import FOLDER
+from unilect.engines.hf import HfEngine
+from unilect.errors import BackendError
+
+ROWS, LENGTH, SPARE_BYTES = 32, 260, 30 * 2**20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits another process's memory")
+async def test_out_of_memory_in_the_middle() -> None:
+    """Answers for which there is no memory end in an error that says so; none hangs, and the same child answers afterwards."""
+    engine = HfEngine("x", FOLDER / "hf", ModelConfig(parallel=ROWS, cache_ram_mib=0))
+    await engine.start()
+    pid = engine._server.child.pid
+    assert pid is not None
+    try:
+        await asyncio.gather(
+            *(answer(engine.generate(chat(f"What is {n} + 1?"))) for n in range(4))
+        )
+        old = resource.prlimit(pid, resource.RLIMIT_AS)
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + SPARE_BYTES
+        resource.prlimit(pid, resource.RLIMIT_AS, (limit, old[1]))
+        prompts = [[first + 300] + [5 + first] * LENGTH for first in range(ROWS)]
+        asked = [
+            answer(engine.generate(completion(prompt, max_tokens=200, ignore_eos=True)))
+            for prompt in prompts
+        ]
+        ended = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 120)
+        resource.prlimit(pid, resource.RLIMIT_AS, old)
+        after = await answer(engine.generate(chat("What is the capital of France?")))
+        still = engine._server.child.pid
+    finally:
+        await engine.aclose()
+
+    failed = [one for one in ended if isinstance(one, BaseException)]
+    assert {BackendError} == {type(one) for one in failed}
+    assert all("ran out of memory" in str(one) for one in failed)
+    assert (pid, "The capital of France is Paris.") == (still, after.choices[0].text)
