@@ -14,9 +14,12 @@ need("torch", "transformers", "llguidance", "safetensors")
 from engine import answer, chat, completion
 from unilect.config import ModelConfig
 from unilect.demo import FOLDER
+from unilect.engines._memory import free_bytes
 from unilect.engines.hf import HfEngine
 from unilect.errors import BackendError
+from unilect.model_config import RopeScaling
 
+TOKEN_BYTES = 1280 * 4
 ROWS, LENGTH, SPARE_BYTES = 32, 260, 30 * 2**20
 
 
@@ -51,3 +54,20 @@ async def test_out_of_memory_in_the_middle() -> None:
     assert {BackendError} == {type(one) for one in failed}
     assert all("ran out of memory" in str(one) for one in failed)
     assert (pid, "The capital of France is Paris.") == (still, after.choices[0].text)
+
+
+async def test_what_may_not_fit_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A model whose answers do not all fit at once is served, and the log says so once."""
+    context = (free_bytes() or 0) // 100 // TOKEN_BYTES
+    long = RopeScaling("dynamic", 1.0, original_max_position_embeddings=context)
+    config = ModelConfig(context=context, rope_scaling=long, parallel=256)
+    engine = HfEngine("x", FOLDER / "hf", config)
+    try:
+        await engine.start()
+        await engine.start()
+    finally:
+        await engine.aclose()
+
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert 1 == len(said)
+    assert "x: memory may run out" in said[0]
