@@ -77,7 +77,7 @@ def settle(config: Any, scaling: RopeScaling | None, context: int) -> None:
         if "rope_theta" in rope:
             text.rope_parameters = _settled(text, rope, context)
         return
-    if "rope_theta" not in rope:
+    if "rope_theta" not in rope or not hasattr(text, "max_position_embeddings"):
         raise ValueError(
             f"rope_scaling: a model of type {text.model_type} has no rotary positions that are the same in all layers."
         )
