@@ -25,10 +25,7 @@ ROWS, LENGTH, SPARE_BYTES = 32, 260, 30 * 2**20
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits another process's memory")
 async def test_out_of_memory_in_the_middle(caplog: pytest.LogCaptureFixture) -> None:
-    """
-    Where not all answers fit, the log warns once; when memory does run out, they end in an error, none hangs, and the same child
-    answers afterwards.
-    """
+    """The log warns once; when memory does run out, answers end in an error, none hangs, and the same child goes on."""
     context = (free_bytes() or 0) // 100 // TOKEN_BYTES
     as_trained = RopeScaling("dynamic", 1.0, original_max_position_embeddings=context)
     config = ModelConfig(context=context, rope_scaling=as_trained, parallel=256, cache_ram_mib=0)
