@@ -1,12 +1,17 @@
 """compat.py: the older servers' command lines as configurations; tests/five_systems/test_compat_cases.py runs them."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from unilect.compat import ADDRESSES, FLAGS, Setup, setup
 from unilect.config import Config, ModelConfig
+from unilect.demo import FOLDER
+from unilect.engines._hf_folder import own_template
 from unilect.errors import ConfigError
+from unilect.model_config import RopeScaling
 
 BASE = ["--base_model", "x.gguf"]
 
@@ -139,6 +144,39 @@ def test_sampling_of_alpaca() -> None:
     assert ("alpaca-zh", "alpaca-completion") == (found.chat_template, found.completion_template)
 
 
+def test_tokenizer_and_alpha_of_alpaca() -> None:
+    """The tokenizer is that which is named, else the adapter's, else the model's; alpha stretches the context."""
+    base, lora = ("--base_model", str(FOLDER / "hf")), ("--lora_model", str(FOLDER / "lora-pirate"))
+    named = model(read("alpaca", *base, *lora, "--tokenizer_path", "t", "--alpha", "2.5"))
+    own = model(read("alpaca", *base, "--tokenizer_path", str(FOLDER / "hf")))
+    grown = read("alpaca", *base, *lora, "--alpha", "auto")
+
+    assert ("t", RopeScaling("ntk", 2.5)) == (named.tokenizer, named.rope_scaling)
+    assert (None, None) == (own.tokenizer, own.rope_scaling)
+    assert (None, RopeScaling("dynamic", 2.0)) == (
+        model(grown).tokenizer,
+        model(grown).rope_scaling,
+    )
+    assert any("twice the trained context" in notice for notice in grown.notices)
+
+
+def test_the_tokenizer_of_an_adapter(tmp_path: Path) -> None:
+    """A tokenizer in the adapter's folder is taken, and its chat template is the model's own way."""
+    shutil.copytree(FOLDER / "hf", tmp_path / "base", ignore=shutil.ignore_patterns("tokenizer*"))
+    shutil.copytree(FOLDER / "hf", tmp_path / "lora", ignore=shutil.ignore_patterns("config*"))
+    found = model(
+        read(
+            "alpaca", "--base_model", str(tmp_path / "base"), "--lora_model", str(tmp_path / "lora")
+        )
+    )
+
+    assert str(tmp_path / "lora") == found.tokenizer
+    assert (None, own_template(tmp_path / "lora")) == (
+        found.chat_template,
+        found.completion_template,
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "environment", "said"),
     [
@@ -148,7 +186,8 @@ def test_sampling_of_alpaca() -> None:
         ("fastchat", [], {"API_KEYS": "k"}, "API_KEYS"),
         ("fastchat", ["--ssl"], {"SSL_KEYFILE": "k"}, "SSL_CERTFILE"),
         ("chatglm", [], {"NUM_THREADS": "many"}, "NUM_THREADS"),
-        ("alpaca", ["--base_model", "folder", "--alpha", "2.0"], {}, "--alpha"),
+        ("alpaca", ["--base_model", "folder", "--alpha", "far"], {}, "--alpha"),
+        ("alpaca", ["--base_model", "folder", "--alpha", "0.5"], {}, "--alpha"),
     ],
 )
 def test_what_cannot_be_done(

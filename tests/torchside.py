@@ -16,6 +16,8 @@ SETTINGS: dict[str, Any] = {
     "generates": True,
     "size_bytes": 8_006_088,
     "stored_bytes": 2,
+    "cache_values": 1280,
+    "cache_ram_mib": None,
     "context": 2048,
     "parallel": 4,
     "threads": 1,
@@ -28,6 +30,8 @@ SETTINGS: dict[str, Any] = {
     "chat_template": "",
     "pooling": "mean",
     "merge": [],
+    "tokenizer": None,
+    "rope_scaling": None,
 }
 
 

@@ -12,8 +12,9 @@ import msgspec
 
 from unilect import config as configuration
 from unilect import sources
-from unilect.config import Config, ModelConfig
+from unilect.config import Config
 from unilect.errors import ConfigError
+from unilect.model_config import ModelConfig
 
 
 def serve(

@@ -21,7 +21,7 @@ from msgspec import Struct
 from unilect import config as configuration
 from unilect import sources, templates
 from unilect.config import Config
-from unilect.engines._hf_folder import own_template
+from unilect.engines._hf_folder import has_tokenizer, own_template
 from unilect.errors import ConfigError
 
 Values: TypeAlias = dict[str, Any]
@@ -286,24 +286,51 @@ def _fastchat(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     return values
 
 
-def _alpaca_templates(base: str) -> Values:
+def _alpaca_templates(base: str, tokenizer: str | None) -> Values:
     """Alpaca's formats; a model with a format of its own knows no other, and Alpaca's models have none."""
     if base.startswith("demo"):
         return {"completion_template": "chatml"}
-    own = own_template(Path(base)) if Path(base).is_dir() else ""
+    own = own_template(Path(tokenizer)) if tokenizer else ""
+    own = own or own_template(Path(base))
     if own:
         return {"completion_template": own}
     return {"chat_template": "alpaca-zh", "completion_template": "alpaca-completion"}
 
 
+def _alpaca_tokenizer(given: Values) -> str | None:
+    """The folder that was named, else the adapter's where it has a tokenizer; None for the model's own."""
+    lora = given["lora_model"]
+    brought = lora if lora and has_tokenizer(Path(lora)) else None
+    chosen: str | None = given["tokenizer_path"] or brought
+    return None if chosen == given["base_model"] else chosen
+
+
+def _alpaca_rope(alpha: str, notices: list[str]) -> Values:
+    """`auto` grew with each text, which rows of one batch cannot: it is set for twice the trained context."""
+    if alpha == "auto":
+        notices.append("--alpha auto: positions are stretched for twice the trained context, in short texts too.")  # fmt: skip
+        return {"rope_type": "dynamic", "factor": 2.0}
+    try:
+        factor = float(alpha)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor <= 1000:
+        raise ConfigError(
+            f"--alpha: expected a number from 1 to 1000, or auto; got {alpha[:50]!r}."
+        )
+    return {"rope_type": "ntk", "factor": factor}
+
+
 def _alpaca(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     base: str = given["base_model"]
     demo, gguf = base.startswith("demo"), base.endswith(".gguf") or base.startswith("gguf:")
+    tokenizer = None if demo or gguf else _alpaca_tokenizer(given)
     model: Values = {
         "source": base,
+        "tokenizer": tokenizer,
         "lora": [given["lora_model"]] if given["lora_model"] else [],
         "aliases": _ALIASES,
-        **_alpaca_templates(base),
+        **_alpaca_templates(base, tokenizer),
         "defaults": {"temperature": 0.7, "top_p": 1.0, "top_k": 40, "max_tokens": 128},
         "completion_defaults": {"temperature": 0.1, "top_p": 0.75},
     }
@@ -316,11 +343,8 @@ def _alpaca(given: Values, env: Mapping[str, str], done: Setup) -> Values:
             done.notices.append(f"--{flag}: a GGUF file brings its own, and is used as it is.")
         return {"models": {"chinese-llama-alpaca": model}}
     model["quantize"] = "8bit" if given["load_in_8bit"] else None
-    # an adapter's tokenizer is taken with it
-    if "tokenizer_path" in asked and given["tokenizer_path"] not in (base, given["lora_model"]):
-        raise ConfigError("--tokenizer_path: the tokenizer is the model's or the adapter's; put it into one of their folders.")  # fmt: skip
     if "alpha" in asked:
-        raise ConfigError("--alpha: the context is not stretched; give a model whose own `config.json` says so.")  # fmt: skip
+        model["rope_scaling"] = _alpaca_rope(given["alpha"], done.notices)
     return {"models": {"chinese-llama-alpaca": model}}
 
 

@@ -12,8 +12,9 @@ import logging
 import msgspec
 
 from unilect import sources
-from unilect.config import Config, ModelConfig
+from unilect.config import Config
 from unilect.errors import UnilectError
+from unilect.model_config import ModelConfig
 from unilect.registry import Registry
 
 log = logging.getLogger("unilect")

@@ -7,8 +7,8 @@ It is the same for every kind of backend. `Model.with_defaults` follows, with th
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from unilect.config import ModelConfig
 from unilect.errors import ConfigError
+from unilect.model_config import ModelConfig
 from unilect.parameters import filled
 from unilect.requests import ChatRequest, CompletionRequest, Message, Prompt
 from unilect.templates import ChatTemplate, find

@@ -16,8 +16,9 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from unilect.backend import Backend
-from unilect.config import Config, ModelConfig
+from unilect.config import Config
 from unilect.errors import ConfigError
+from unilect.model_config import ModelConfig
 from unilect.pool import Member
 from unilect.registry import Model, Registry, check_defaults
 from unilect.requests import ChatRequest, CompletionRequest

@@ -112,6 +112,7 @@ async def test_tokens_there_and_back() -> None:
         ({"lora": ["missing.gguf"]}, "missing.gguf"),
         ({"lora": [f"{PIRATE}=much"]}, "much"),
         ({"mmproj": "missing.gguf"}, "missing.gguf"),
+        ({"tokenizer": "folder"}, "tokenizer"),
         ({"chat_template": "missing.jinja"}, "chat_template"),
     ],
 )
@@ -157,3 +158,19 @@ def test_folder_and_missing_file(tmp_path: Path) -> None:
         GgufEngine("x", tmp_path, ModelConfig())
     with pytest.raises(ConfigError, match="no file"):
         GgufEngine("x", tmp_path / "x.gguf", ModelConfig())
+
+
+@pytest.mark.parametrize(("mib", "remembers"), [(64, True), (0, False)])
+async def test_what_has_no_slot(mib: int, remembers: bool) -> None:
+    """A conversation whose slot another took is remembered where `cache_ram_mib` has room for it, and else read again."""
+    model = engine(parallel=1, cache_ram_mib=mib)
+    first, other = ("Tell me a story about a " + animal * 40 for animal in ("dog ", "cat "))
+    try:
+        await answer(model, first, max_tokens=8)
+        await answer(model, other, max_tokens=8)
+        again = await answer(model, first, max_tokens=8)
+    finally:
+        await model.aclose()
+
+    assert again.usage is not None
+    assert remembers == (again.usage.cached_tokens > 40)

@@ -364,6 +364,7 @@ async def test_a_folder_that_cannot_be_loaded(tmp_path: Path) -> None:
         ({"mmproj": "x.gguf"}, "mmproj"),
         ({"gpu_layers": 3}, "gpu_layers"),
         ({"chat_template": "missing.jinja"}, "chat_template"),
+        ({"tokenizer": "missing"}, "tokenizer"),
     ],
 )
 async def test_wrong_settings(settings: dict[str, Any], expected: str) -> None:

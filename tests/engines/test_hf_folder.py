@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unilect.demo import FOLDER
-from unilect.engines._hf_folder import must_merge, read_folder
+from unilect.engines._hf_folder import cache_values, must_merge, read_folder
 from unilect.errors import ConfigError
 
 
@@ -60,6 +60,39 @@ def test_folders_that_hold_no_model(tmp_path: Path) -> None:
         read_folder(written(tmp_path, "{"))
     with pytest.raises(ConfigError, match="no weights"):
         read_folder(written(tmp_path, {}))
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096}, 262_144),
+        (
+            {
+                "num_hidden_layers": 28,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "hidden_size": 1024,
+            },
+            57_344,
+        ),
+        ({"n_layer": 12, "n_head": 12, "n_embd": 768}, 18_432),
+        (
+            {
+                "num_hidden_layers": 4,
+                "num_attention_heads": 4,
+                "hidden_size": 64,
+                "kv_lora_rank": 8,
+            },
+            0,
+        ),
+        ({"num_hidden_layers": 4, "num_attention_heads": [4, 8], "hidden_size": 64}, 0),
+        ({}, 0),
+    ],
+)
+def test_what_a_token_leaves_in_the_cache(config: dict[str, Any], expected: int) -> None:
+    """Keys and values of all layers, for the heads that have their own; 0 where a model keeps something else."""
+    assert expected == cache_values(config)
 
 
 def test_adapters_that_must_be_merged(tmp_path: Path) -> None:

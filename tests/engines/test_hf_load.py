@@ -16,6 +16,7 @@ from unilect.demo import FOLDER
 from unilect.engines._hf_folder import read_folder
 from unilect.engines._hf_load import LoadedModel
 from unilect.engines._hf_loop import BatchLoop
+from unilect.engines._memory import free_bytes
 
 
 def copied(folder: Path, *without: str) -> dict[str, Any]:
@@ -53,12 +54,77 @@ def test_a_tokenizer_that_does_not_fit(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="has 4096 tokens, and the model knows 4000"):
         LoadedModel(settings)
+    with pytest.raises(ValueError, match=r"tokenizer: .*/hf does not fit the model: it has 4096"):
+        LoadedModel(settings | {"tokenizer": str(FOLDER / "hf")})
+
+
+def test_a_tokenizer_from_elsewhere(tmp_path: Path) -> None:
+    """The option's folder is where the tokenizer comes from; the model's needs none."""
+    settings = copied(tmp_path / "bare", "tokenizer*")
+    model = LoadedModel(settings | {"tokenizer": str(FOLDER / "hf")})
+
+    assert (
+        LoadedModel(SETTINGS).tokenizer("Hello")["input_ids"]
+        == model.tokenizer("Hello")["input_ids"]
+    )
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # of peft's
+def test_an_adapter_with_a_larger_vocabulary(tmp_path: Path) -> None:
+    """An adapter that brings embeddings for further tokens fits with its tokenizer, from its own folder or from the option's."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER / "hf")
+    tokenizer.add_tokens(["中文词"])
+    base = AutoModelForCausalLM.from_pretrained(FOLDER / "hf", dtype=torch.float32)
+    base.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    whole = ["embed_tokens", "lm_head"]
+    lora = LoraConfig(target_modules=["q_proj"], modules_to_save=whole, ensure_weight_tying=True)
+    adapted = get_peft_model(base, lora)
+    adapted.save_pretrained(tmp_path / "lora", save_embedding_layers=False)
+    tokenizer.save_pretrained(tmp_path / "words")
+    merge = {"merge": [str(tmp_path / "lora")]}
+
+    model = LoadedModel(SETTINGS | merge | {"tokenizer": str(tmp_path / "words")})
+    shutil.copytree(tmp_path / "words", tmp_path / "lora", dirs_exist_ok=True)
+    brought = LoadedModel(SETTINGS | merge)
+
+    assert (4097, 4097) == (model.size, brought.size)
+    assert (
+        [4096] == brought.tokenizer("中文词")["input_ids"] == model.tokenizer("中文词")["input_ids"]
+    )
 
 
 def test_a_model_larger_than_memory() -> None:
     """A model that does not fit is not loaded, and both sizes are told."""
     with pytest.raises(ValueError, match="It needs 2000"):
         LoadedModel(SETTINGS | {"size_bytes": 10**12})
+
+
+def test_answers_larger_than_memory() -> None:
+    """A context of which not one answer fits is refused; where only all of them together do not fit, it is said."""
+    half = (free_bytes() or 0) // 2 // (2048 * 4)
+    narrow = LoadedModel(SETTINGS | {"cache_values": half})
+
+    with pytest.raises(ValueError, match=r"no answer beside it: .* Lower `context`"):
+        LoadedModel(SETTINGS | {"cache_values": half * 3})
+    assert "an answer of 2048 tokens (`context`) takes" in narrow.warning
+    assert "not enough for 4 at the same time (`parallel`)" in narrow.warning
+    assert "" == LoadedModel(SETTINGS).warning
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Two contexts, or less where memory is short, or as much as the option says."""
+
+    def remembered(**settings: Any) -> int:
+        model = LoadedModel(SETTINGS | settings)
+        return model.remembered_tokens()
+
+    assert 4096 == remembered()
+    assert 0 < remembered(cache_values=(free_bytes() or 0) // 2 // 8192) < 4096
+    assert 10 * 2**20 // (1280 * 4) == remembered(cache_ram_mib=10)
+    assert (0, 4096) == (remembered(cache_ram_mib=0), remembered(cache_ram_mib=10, cache_values=0))
 
 
 def test_devices_and_quantisation() -> None:

@@ -1,6 +1,7 @@
 """The older servers' commands and clients, on unilect: what they said and got."""
 
 import base64
+import shutil
 import ssl
 from array import array
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ import pytest
 from asking import ask
 from certificates import certificate, needs_openssl
 from serving import Server, serve
+from torchside import need
 from unilect import templates
 from unilect.compat import Setup, setup
 from unilect.config import ModelConfig
+from unilect.demo import FOLDER
 from unilect.requests import Message
 
 ASSISTANT = [
@@ -165,6 +168,21 @@ def test_case_19_lora_flags() -> None:
     for flag in ("--tokenizer_path", "--load_in_8bit", "--alpha"):
         assert any(flag in notice for notice in done.notices), flag
     assert ({"CUDA_VISIBLE_DEVICES": ""}, 0) == (cpu.variables, model(cpu).gpu_layers)
+
+
+def test_case_19_tokenizer_and_alpha(tmp_path: Path) -> None:
+    """A folder without a tokenizer answers with that of `--tokenizer_path`, and `--alpha` lets it read twice what it was trained for."""
+    need("torch", "transformers", "llguidance", "safetensors")
+    shutil.copytree(FOLDER / "hf", tmp_path / "base", ignore=shutil.ignore_patterns("tokenizer*"))
+    flags = ["--base_model", str(tmp_path / "base"), "--tokenizer_path", str(FOLDER / "hf")]
+    body = {"max_tokens": 4, "do_sample": False}
+    with serve(*flags, "--only_cpu", "--alpha", "2.0", command=("compat", "alpaca")) as server:
+        url = f"{server.url}/completions"
+        long, longer = (ask(url, body | {"prompt": "the cat " * n}) for n in (1500, 2500))
+
+    assert (200, 400) == (long.status, longer.status)
+    assert long.body["usage"]["prompt_tokens"] > 2048
+    assert "4096" in longer.body["error"]["message"]
 
 
 def test_case_20_sampling(server: Server, alpaca: Server) -> None:

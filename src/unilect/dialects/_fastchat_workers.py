@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from unilect.config import NAME, ModelConfig
 from unilect.errors import BackendError, ConfigError, InvalidRequest, UnilectError
+from unilect.model_config import NAME, ModelConfig
 from unilect.pool import Member
 from unilect.registry import Model, Registry
 from unilect.upstreams._http import HttpServer

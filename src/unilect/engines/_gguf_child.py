@@ -9,6 +9,7 @@ from typing import Any
 import xllamacpp
 
 from unilect.engines import _child
+from unilect.engines._memory import MIB, free_bytes
 
 _POOLING = {
     "mean": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN,
@@ -19,6 +20,8 @@ _CPU_BATCH = (
     64  # a prompt can be given up between batches; on a CPU, reading is as fast as with 2048
 )
 _GPU_BATCH = 2048
+_MOST_CACHE_MIB = 8192  # llama.cpp's own
+_CACHE_PART = 8  # of what is free
 _server: list[Any] = []  # kept alive until the process ends
 
 
@@ -46,6 +49,7 @@ def parameters(settings: dict[str, Any]) -> Any:
     p.warmup = False
     p.cont_batching = True
     p.cache_idle_slots = False  # else every request waits until all idle slots are copied
+    p.cache_ram_mib = cache_ram_mib(settings["cache_ram_mib"], free_bytes())
     p.ctx_shift = False  # dropping the middle of a conversation unasked loses the newest text first
     p.n_parallel = settings["parallel"]
     p.n_ctx = settings["context"] * settings["parallel"]
@@ -69,6 +73,13 @@ def parameters(settings: dict[str, Any]) -> Any:
         if settings["pooling"]:
             p.pooling_type = _POOLING[settings["pooling"]]
     return p
+
+
+def cache_ram_mib(given: int | None, free: int | None) -> int:
+    """What llama.cpp may keep of conversations that have no slot; a share of what is free, where nobody says."""
+    if given is not None:
+        return given
+    return _MOST_CACHE_MIB if free is None else min(_MOST_CACHE_MIB, free // _CACHE_PART // MIB)
 
 
 def has_gpu() -> bool:

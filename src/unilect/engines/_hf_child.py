@@ -19,12 +19,13 @@ import torch
 
 from unilect.engines import _child, _frames
 from unilect.engines._hf_constraint import AfterThought, Grammars
-from unilect.engines._hf_job import Job, Word
+from unilect.engines._hf_job import Job, Word, failure
 from unilect.engines._hf_load import LoadedModel
 from unilect.engines._hf_loop import BatchLoop
 from unilect.engines._hf_reader import Reader
 from unilect.engines._hf_request import prepare
 from unilect.errors import (
+    BackendError,
     BackendUnavailable,
     ContextLengthExceeded,
     InvalidRequest,
@@ -72,7 +73,7 @@ class Child:
             parallel=settings["parallel"],
             context=self._context,
             chunk=settings["batch"] or (_GPU_CHUNK if gpu else _CPU_CHUNK),
-            remember=2 * self._context,
+            remember=self._model.remembered_tokens(),
             after_step=self._flush,
         )
         self._grammars: Grammars | None = None
@@ -87,7 +88,11 @@ class Child:
         threading.Thread(target=self._run_batch, daemon=True).start()
         self._loop.run_until_complete(asyncio.start_unix_server(self._serve, socket_path))
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        return {"chat": bool(self._reader.template), "tools": "tools" in self._reader.template}
+        return {
+            "chat": bool(self._reader.template),
+            "tools": "tools" in self._reader.template,
+            "warning": self._model.warning,
+        }
 
     def _run_batch(self) -> None:
         """Run the batch; without it the child is of no use, and is started again."""
@@ -207,7 +212,10 @@ class Child:
             def some(part: list[list[int]] = texts[begin : begin + _EMBED_AT_ONCE]) -> Any:
                 return self._model.embed(part, self._pooling, adapter)
 
-            vectors += await asyncio.wrap_future(self._batch.call(some))
+            try:
+                vectors += await asyncio.wrap_future(self._batch.call(some))
+            except (RuntimeError, MemoryError) as error:
+                raise BackendError(failure(error)) from error
         return Embeddings(vectors, sum(map(len, texts)))
 
     async def _set_adapter(self, blend: AdapterParts) -> bool:
@@ -225,6 +233,8 @@ class Child:
             return await asyncio.wrap_future(self._batch.call(change))
         except (ValueError, OSError) as error:
             raise BackendUnavailable(str(error)) from error
+        except (RuntimeError, MemoryError) as error:
+            raise BackendUnavailable(failure(error)) from error
 
     def _compile(self, grammar: str, mark: str | None) -> Any:
         constraint = self._all_grammars().compile(grammar)

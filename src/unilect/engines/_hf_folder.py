@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from unilect.engines._hf_rope import reach
 from unilect.errors import ConfigError
 
 _WHOLE_LAYERS = (
@@ -20,6 +21,15 @@ _WHOLE_LAYERS = (
 )
 _OTHER_KINDS = ("use_dora", "use_qalora", "use_bdlora", "lora_bias", "alora_invocation_tokens")
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx")
+#: Keys and values that are compressed, shared by heads or by layers, or no keys and values at all.
+_OTHER_CACHES = (
+    "kv_lora_rank",
+    "multi_query",
+    "multi_query_attention",
+    "num_kv_shared_layers",
+    "layers_block_type",
+)
+_TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 _POOLING = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -32,22 +42,28 @@ class Folder(Struct, frozen=True):
     A model's folder.
 
     Attributes:
+        text_config: What `config.json` says of the part that reads text.
+        positions: The positions that it names; a context may reach further.
         context: The most tokens that the model was made for.
         generates: It writes text; else it only embeds.
         pooling: How it wants to be pooled for embeddings, where it says so.
         size_bytes: Of its weights.
         stored_bytes: Of one weight.
+        cache_values: Numbers that a token leaves in the KV cache; 0 where that is not known.
         own_code: It brings code of its own.
         pickled: Its weights are pickles only.
         template: Its chat template; empty where it has none.
     """
 
     path: Path
+    text_config: dict[str, Any]
+    positions: int
     context: int
     generates: bool
     pooling: Literal["mean", "cls", "last"] | None
     size_bytes: int
     stored_bytes: int
+    cache_values: int
     own_code: bool
     pickled: bool
     template: str
@@ -74,17 +90,44 @@ def read_folder(path: Path) -> Folder:
         name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names
     )
     own_class = "AutoModelForCausalLM" in (config.get("auto_map") or {})
+    positions = lengths[0] if lengths else 2048
     return Folder(
         path,
-        lengths[0] if lengths else 2048,
+        text,
+        positions,
+        reach(text, positions),
         writes or own_class,
         pooling,
         sum(file.stat().st_size for file in safe or pickles),
         4 if (text.get("dtype") or text.get("torch_dtype")) == "float32" else 2,
+        cache_values(text),
         bool(config.get("auto_map")),
         not safe,
         own_template(path),
     )
+
+
+def cache_values(config: dict[str, Any]) -> int:
+    """
+    The numbers that a token leaves in the KV cache of a model: for each layer and head a key and a value.
+
+    Args:
+        config: Of the text model.
+
+    Returns:
+        0 where the model keeps something else, or is not told in words that are known.
+    """
+
+    def named(*names: str) -> int:
+        return next((config[name] for name in names if isinstance(config.get(name), int)), 0)
+
+    if any(config.get(name) for name in _OTHER_CACHES):
+        return 0
+    layers = named("num_hidden_layers", "n_layer", "num_layers")
+    heads = named("num_attention_heads", "n_head")
+    shared = named("num_key_value_heads", "num_kv_heads") or heads
+    width = named("head_dim") or named("hidden_size", "n_embd", "d_model") // max(1, heads)
+    return 2 * layers * shared * width
 
 
 def must_merge(adapter: Path) -> bool:
@@ -123,6 +166,11 @@ def _pooling(path: Path) -> Literal["mean", "cls", "last"] | None:
         if config.get(name):
             return pooling  # type: ignore[return-value]
     return None
+
+
+def has_tokenizer(path: Path) -> bool:
+    """True for a folder that holds a tokenizer."""
+    return any(next(path.glob(pattern), None) is not None for pattern in _TOKENIZERS)
 
 
 def own_template(path: Path) -> str:

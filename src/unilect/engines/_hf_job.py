@@ -2,11 +2,13 @@
 One answer that a transformers model is to make: what goes in, and what comes out token by token. Knows neither torch nor HTTP.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+_NO_MEMORY = re.compile(r"(?i)out of memory|allocate memory|not enough memory")
 Reason: TypeAlias = Literal["stop", "length"]
 
 
@@ -105,6 +107,13 @@ class Failed(Struct, frozen=True):
 
     message: str
     of_request: bool = False
+
+
+def failure(error: BaseException) -> str:
+    """What went wrong in the model, for whoever asked: most often there was too little memory."""
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+        return "The model ran out of memory in the middle of the answer. Send less at a time, or lower the model's `parallel` or `context`."
+    return f"The model failed in the middle of the answer: {str(error)[:200]}"
 
 
 Word: TypeAlias = Step | PromptRead | Failed

@@ -13,18 +13,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.utils import logging
 
+from unilect.engines._hf_folder import has_tokenizer
 from unilect.engines._hf_half import is_slow, widen
 from unilect.engines._hf_lora import Adapters
 from unilect.engines._hf_packed import pack
+from unilect.engines._hf_rope import settle
+from unilect.engines._memory import MIB, free_bytes
+from unilect.model_config import RopeScaling
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BYTES = {"8bit": 1.0, "4bit": 0.5}
+_CACHE_PART = 8  # of what is free
 _EMBED_TOKENS = 4096  # that are embedded side by side, with their padding
 
 
@@ -40,6 +46,7 @@ class LoadedModel:
         stop_ids: Tokens that end an answer.
         windowed: Some of its layers see a window only.
         size: Rows of its output.
+        warning: What its owner should know; empty where there is nothing.
 
     Raises:
         ValueError, OSError: It cannot be loaded; the message says why.
@@ -53,7 +60,7 @@ class LoadedModel:
         self._dtype = _dtype(settings["dtype"], self.device)
         self._trust = {"trust_remote_code": settings["trust_remote_code"]}
         self._generates: bool = settings["generates"]
-        self._check_memory()
+        self.warning = self._check_memory()
         self.tokenizer = self._load_tokenizer()
         self._model = self._load_model()
         self._check_tokenizer()
@@ -126,9 +133,9 @@ class LoadedModel:
         return nn.functional.normalize(pooled, dim=-1)
 
     def _load_tokenizer(self) -> Any:
-        folder = next(
-            (path for path in self._settings["merge"] if _has_tokenizer(path)), self._path
-        )
+        given, merged = self._settings["tokenizer"], self._settings["merge"]
+        brought = [path for path in merged if has_tokenizer(Path(path))]
+        folder = given or next(iter(brought), self._path)
         with _told(f"The tokenizer of {Path(folder).name} cannot be loaded"):
             return AutoTokenizer.from_pretrained(folder, **self._trust)
 
@@ -142,6 +149,11 @@ class LoadedModel:
         quantize = self._settings["quantize"]
         if quantize is not None and not (quantize == "8bit" and self.device.type == "cpu"):
             options["quantization_config"] = _bits_and_bytes(quantize)
+        with _told(f"{Path(self._path).name} cannot be loaded"):
+            options["config"] = AutoConfig.from_pretrained(self._path, **self._trust)
+        given = self._settings["rope_scaling"]
+        scaling = msgspec.convert(given, RopeScaling) if given else None
+        settle(options["config"], scaling, self._settings["context"])
         with _told(f"{Path(self._path).name} cannot be loaded"):
             model = auto.from_pretrained(self._path, **options)
         model.eval()
@@ -163,7 +175,13 @@ class LoadedModel:
         if len(self.tokenizer) > model.get_input_embeddings().weight.shape[0]:
             model.resize_token_embeddings(len(self.tokenizer))
         with _told(f"lora: {Path(path).name} does not fit this model"):
-            return PeftModel.from_pretrained(model, path).merge_and_unload().eval()
+            merged = PeftModel.from_pretrained(model, path).merge_and_unload().eval()
+        output = merged.get_output_embeddings()
+        if isinstance(
+            output, nn.Linear
+        ):  # peft turns its sizes round where it is tied to the input
+            output.out_features, output.in_features = output.weight.shape
+        return merged
 
     def _check_tokenizer(self) -> None:
         """
@@ -173,22 +191,56 @@ class LoadedModel:
         rows = self._model.get_input_embeddings().weight.shape[0]
         most = max(self.tokenizer.get_vocab().values(), default=0)
         if most >= rows:
+            folder = self._settings["tokenizer"]
+            which = f"tokenizer: {folder}" if folder else "The tokenizer"
             raise ValueError(
-                f"The tokenizer does not fit the model: it has {most + 1} tokens, and the model knows {rows}."
+                f"{which} does not fit the model: it has {most + 1} tokens, and the model knows {rows}."
             )
 
-    def _check_memory(self) -> None:
-        """
-        Raises:
-            ValueError: The weights are larger than the free memory.
-        """
-        width = torch.finfo(self._dtype).bits / 8
-        if self.device.type != "cpu":  # there the weights are wide before they are narrow
-            width = _BYTES.get(self._settings["quantize"] or "", width)
-        needed = self._settings["size_bytes"] / self._settings["stored_bytes"] * width
+    def remembered_tokens(self) -> int:
+        """How many tokens of prompts are remembered: as many as `cache_ram_mib` holds, else two contexts and a part of what is free."""
+        given, usual = self._settings["cache_ram_mib"], 2 * self._settings["context"]
+        token_bytes = self._settings["cache_values"] * self._dtype.itemsize
+        if given == 0 or not token_bytes:
+            return 0 if given == 0 else usual
+        if given is not None:
+            return int(given * MIB // token_bytes)
         free = _free_bytes(self.device)
-        if free is not None and needed > free:
-            raise ValueError(_too_large(Path(self._path).name, needed, free))
+        return usual if free is None else min(usual, int(free / _CACHE_PART // token_bytes))
+
+    def _check_memory(self) -> str:
+        """
+        What cannot happen at the same time, as far as is known.
+
+        Raises:
+            ValueError: The weights, or they and one answer, are larger than the free memory.
+        """
+        width = self._dtype.itemsize
+        narrow = _BYTES.get(self._settings["quantize"] or "", width)
+        count = self._settings["size_bytes"] / self._settings["stored_bytes"]
+        weights = count * (width if self.device.type == "cpu" else narrow)  # there they begin wide
+        free, name = _free_bytes(self.device), Path(self._path).name
+        if free is None:
+            return ""
+        if weights > free:
+            raise ValueError(_too_large(name, weights, free))
+        context, parallel = self._settings["context"], self._settings["parallel"]
+        answer = self._settings["cache_values"] * width * context
+        left = free - count * narrow
+        sizes = (
+            f"an answer of {context} tokens (`context`) takes {answer / 1e9:.2f} GB, "
+            f"and beside the weights {left / 1e9:.2f} GB are free"
+        )
+        if answer > left:
+            raise ValueError(
+                f"{name} fits into memory, and no answer beside it: {sizes}. Lower `context`."
+            )
+        if answer * parallel > left:
+            return (
+                f"memory may run out: {sizes}, which is not enough for {parallel} at the same time "
+                "(`parallel`). Lower `parallel` or `context` if the answers get that long."
+            )
+        return ""
 
     def _stops(self) -> frozenset[int]:
         ids: set[Any] = set()
@@ -271,19 +323,10 @@ def _bits_and_bytes(quantize: str) -> Any:
     return BitsAndBytesConfig(load_in_8bit=quantize == "8bit", load_in_4bit=quantize == "4bit")
 
 
-def _has_tokenizer(path: str) -> bool:
-    return any(Path(path).glob("tokenizer*"))
-
-
-def _free_bytes(device: torch.device) -> float | None:
+def _free_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
-    return float(found[0][1]) * 1024 if found else None
+        return int(torch.cuda.mem_get_info(device)[0])
+    return free_bytes()
 
 
 def _too_large(name: str, needed: float, free: float) -> str:

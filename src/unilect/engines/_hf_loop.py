@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unilect.engines._hf_beams import Beams
 from unilect.engines._hf_cache import RowStates, Slab
-from unilect.engines._hf_job import Failed, Job, Logprob, PromptRead, Reason, Step, Word
+from unilect.engines._hf_job import Failed, Job, Logprob, PromptRead, Reason, Step, Word, failure
 from unilect.engines._hf_prefixes import MIN_SHARED, Prefixes, shared
 from unilect.engines._hf_reading import Reading, may_share
 from unilect.engines._hf_sampling import Chooser, Sampler, logprobs
@@ -95,6 +95,7 @@ class BatchLoop:
         self._waiting: deque[Job] = deque()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stopping = False
+        self._in_hand: list[Job] = []  # on their way from one place to the next
         self._readings: deque[Reading] = deque()
         self._rows: list[_Row] = []
         self._slab = Slab()
@@ -178,6 +179,7 @@ class BatchLoop:
         known: list[RowStates | None] = []
         while free > 0 and self._waiting:
             job = self._waiting.popleft()
+            self._in_hand.append(job)
             if _width(job) > free and (self._rows or self._readings or jobs):
                 later.append(job)  # beams wait for their whole room
                 break
@@ -197,6 +199,7 @@ class BatchLoop:
             free -= _width(job)
         if jobs:
             self._readings.append(Reading(jobs, known, self._model.device))
+        self._in_hand = []
         with self._news:
             self._waiting.extendleft(reversed(later))
 
@@ -224,6 +227,7 @@ class BatchLoop:
                 job.deliver(job, read)
         if logits is None:
             return
+        self._in_hand = reading.jobs
         self._readings.remove(reading)
         for row, job in enumerate(reading.jobs):
             if job.cancelled:
@@ -237,6 +241,7 @@ class BatchLoop:
                 self._begin_beams(job, states, logits[row])
             else:
                 self._begin(job, states, logits[row : row + 1])
+        self._in_hand = []
 
     def _begin(self, job: Job, states: RowStates, logits: Tensor) -> None:
         """Choose an answer's first token, and let it join the batch for the others."""
@@ -369,7 +374,10 @@ class BatchLoop:
         row = self._rows[place]
         if row.job.reuse:
             tokens = [*row.job.prompt, *row.chooser.made[:-1]]
-            self._prefixes.keep(row.job.adapter, tokens, self._slab.states(place))
+            try:
+                self._prefixes.keep(row.job.adapter, tokens, self._slab.states(place))
+            except (RuntimeError, MemoryError):  # no reason for the others to end
+                self._prefixes.clear()
 
     def _remove(self, place: int) -> None:
         self._slab.leave(place)
@@ -379,11 +387,12 @@ class BatchLoop:
 
     def _fail_all(self, error: BaseException) -> None:
         """Nothing that was running can go on; what waits can."""
-        word: Word = Failed(f"The model failed in the middle of the answer: {str(error)[:200]}")
-        for job in {
-            id(job): job for job in [*self._being_read(), *(r.job for r in self._rows)]
-        }.values():
+        word: Word = Failed(failure(error))
+        running = [*self._in_hand, *self._being_read(), *(row.job for row in self._rows)]
+        for job in {id(job): job for job in running}.values():
             job.deliver(job, word)
+        self._in_hand = []
+        self._prefixes.clear()
         self._readings.clear()
         self._rows.clear()
         self._slab = Slab()

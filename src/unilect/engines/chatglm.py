@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Struct
 
 from unilect.backend import Batches, Capabilities
-from unilect.config import ModelConfig
 from unilect.engines import _chatglm_request as wire
 from unilect.engines._chatglm_file import ChatglmHead, read_head
 from unilect.engines._chatglm_tools import AnswerReader
@@ -27,6 +26,7 @@ from unilect.errors import (
     InvalidRequest,
     UnsupportedOperation,
 )
+from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
 from unilect.upstreams._http import HttpServer

@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from unilect import hub
 from unilect.backend import Batches, Capabilities
-from unilect.config import ModelConfig
 from unilect.engines import _gguf_request as wire
 from unilect.engines._forced_call import call_style, forced_call, must_call
 from unilect.engines._gguf_file import GgufHead, read_head
@@ -32,6 +31,7 @@ from unilect.errors import (
     ContextLengthExceeded,
     InvalidRequest,
 )
+from unilect.model_config import ModelConfig
 from unilect.requests import (
     ChatRequest,
     CompletionRequest,
@@ -47,6 +47,7 @@ from unilect.upstreams.openai import decode_embeddings, stream
 
 MAX_DEFAULT_CONTEXT = 8192
 _EMBEDDINGS_AT_ONCE = 8
+_FOREIGN = ("tokenizer", "rope_scaling")  # a GGUF file brings its own
 _CHILD = "unilect.engines._gguf_child"
 
 
@@ -98,6 +99,11 @@ class GgufEngine:
         threads: int = 1,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
+        for option in _FOREIGN:
+            if getattr(config, option) is not None:
+                raise ConfigError(
+                    f"{option}: is for models of transformers; {path} is a GGUF file."
+                )
         self._head = _checked_head(path)
         self._path = path
         self._config = config
@@ -308,6 +314,7 @@ class GgufEngine:
                 "lora": self._lora,
                 "mmproj": None if embedding else config.mmproj,
                 "chat_template": self._template,
+                "cache_ram_mib": 0 if embedding else config.cache_ram_mib,
                 "cache_type_k": config.cache_type_k,
                 "cache_type_v": config.cache_type_v,
                 "embedding": embedding,

@@ -7,6 +7,7 @@ DoRA, a larger vocabulary) get a child of their own.
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -18,10 +19,10 @@ import msgspec
 
 from unilect import hub, templates
 from unilect.backend import Batches, Capabilities
-from unilect.config import ModelConfig
 from unilect.engines import _frames as frames
-from unilect.engines._hf_folder import Folder, must_merge, read_folder
+from unilect.engines._hf_folder import Folder, has_tokenizer, must_merge, own_template, read_folder
 from unilect.engines._hf_parameters import PARAMETERS, TOOL_PARAMETERS
+from unilect.engines._hf_rope import stretched
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._watchdog import Watchdog
 from unilect.errors import (
@@ -30,9 +31,11 @@ from unilect.errors import (
     BackendUnavailable,
     ConfigError,
 )
+from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
 
+log = logging.getLogger("unilect")
 MAX_DEFAULT_CONTEXT = 8192
 _CHILD = "unilect.engines._hf_child"
 _NEEDED = ("torch", "transformers", "llguidance", "safetensors")
@@ -83,6 +86,7 @@ class HfServer:
         )
         self.watchdog = Watchdog(self._ask, self.child.kill_hung, patience_s=config.hang_timeout_s)
         self._users: set[str] = set()
+        self._warned: int | None = None
         self._blends: tuple[int | None, set[str]] = (None, set())
         self._lock = asyncio.Lock()
 
@@ -94,6 +98,9 @@ class HfServer:
             BackendUnavailable: It cannot be started, or an adapter does not fit.
         """
         said = await self.child.start()
+        if said["warning"] and self._warned != self.child.pid:
+            self._warned = self.child.pid
+            log.warning("%s: %s", name, said["warning"])
         self._users.add(name)
         if blend and not self._has(name):
             async with self._lock:
@@ -215,18 +222,18 @@ class HfEngine:
         adapters = [_adapter(text) for text in config.lora]
         merge = [path for path, _ in adapters] if _merges(adapters) else []
         self._blend = [] if merge else adapters
+        self._template = self._template_of(config)
         settings = self._settings(config, config.threads or threads, merge)
         key = msgspec.json.encode(settings)
         children = {} if shared is None else shared
         if key not in children:
             children[key] = HfServer(name, settings, config, on_progress)
         self._server: HfServer = children[key]
-        template = self._chat_template.text if self._chat_template else self._folder.template
         self.capabilities = Capabilities(
-            parameters=_parameters("tools" in template),
+            parameters=_parameters("tools" in self._template),
             fans_out=True,
             context=settings["context"],
-            chat=self._folder.generates and bool(template),
+            chat=self._folder.generates and bool(self._template),
             completions=self._folder.generates,
         )
 
@@ -297,6 +304,13 @@ class HfEngine:
         await self.start()
         return await self._server.value(operation, body, self._adapter)
 
+    def _template_of(self, config: ModelConfig) -> str:
+        """The chat template, as far as it is known before the tokenizer is loaded."""
+        if self._chat_template is not None:
+            return self._chat_template.text
+        brought = own_template(Path(config.tokenizer)) if config.tokenizer else ""
+        return brought or self._folder.template
+
     def _settings(self, config: ModelConfig, threads: int, merge: list[str]) -> dict[str, Any]:
         """
         What the child is told.
@@ -305,13 +319,16 @@ class HfEngine:
             ConfigError: A setting does not go with this folder, or with this engine.
         """
         folder = self._folder
-        _check(folder, config)
+        longest = _longest(folder, config)
+        _check(folder, config, longest)
         return {
             "path": str(folder.path),
             "generates": folder.generates,
             "size_bytes": folder.size_bytes,
             "stored_bytes": folder.stored_bytes,
-            "context": config.context or min(folder.context, MAX_DEFAULT_CONTEXT),
+            "cache_values": folder.cache_values if folder.generates else 0,
+            "cache_ram_mib": config.cache_ram_mib,
+            "context": config.context or min(longest, MAX_DEFAULT_CONTEXT),
             "parallel": config.parallel,
             "threads": threads,
             "batch": config.batch,
@@ -320,22 +337,43 @@ class HfEngine:
             "quantize": config.quantize,
             "trust_remote_code": config.trust_remote_code,
             "allow_pickle": config.allow_pickle,
-            "chat_template": self._chat_template.text if self._chat_template else "",
+            "tokenizer": config.tokenizer,
+            "rope_scaling": config.rope_scaling,
+            "chat_template": self._template if config.chat_template or config.tokenizer else "",
             "pooling": config.pooling or folder.pooling or "mean",
             "merge": merge,
         }
 
 
-def _check(folder: Folder, config: ModelConfig) -> None:
+def _longest(folder: Folder, config: ModelConfig) -> int:
+    """
+    The longest context that the model can have.
+
+    Raises:
+        ConfigError: It cannot be stretched.
+    """
+    if config.rope_scaling is None:
+        return folder.context
+    if folder.own_code and config.trust_remote_code:
+        raise ConfigError(
+            f"rope_scaling: {folder.path} brings code of its own, which has its own way."
+        )
+    return stretched(config.rope_scaling, folder.text_config, folder.positions)
+
+
+def _check(folder: Folder, config: ModelConfig, longest: int) -> None:
     for name in _FOREIGN:
         if getattr(config, name) is not None:
             raise ConfigError(
                 f"{name}: is for GGUF models; {folder.path} is a folder of transformers."
             )
-    if config.context is not None and config.context > folder.context:
+    if config.context is not None and config.context > longest:
+        reason = "it can be stretched to" if config.rope_scaling else "the model was made for"
         raise ConfigError(
-            f"context: {config.context} is more than the {folder.context} tokens that the model was made for."
+            f"context: {config.context} is more than the {longest} tokens that {reason}."
         )
+    if config.tokenizer is not None and not has_tokenizer(Path(config.tokenizer)):
+        raise ConfigError(f"tokenizer: {config.tokenizer} is no folder that holds a tokenizer.")
     if folder.pickled and not config.allow_pickle:
         raise ConfigError(
             f"{folder.path}: its weights are pickles, which can run code when they are loaded. Get them as "

@@ -14,7 +14,6 @@ from email.utils import parsedate_to_datetime
 from typing import Self
 from urllib.parse import urlsplit
 
-from unilect.config import ModelConfig
 from unilect.errors import (
     BackendError,
     BackendTimeout,
@@ -25,6 +24,7 @@ from unilect.errors import (
     UnilectError,
     UnsupportedOperation,
 )
+from unilect.model_config import ModelConfig
 from unilect.upstreams._http1 import (
     Address,
     Connection,

@@ -18,7 +18,6 @@ import msgspec
 from msgspec import Struct
 
 from unilect.backend import Batches, Capabilities, Support
-from unilect.config import ModelConfig
 from unilect.errors import (
     BackendError,
     BackendTimeout,
@@ -29,6 +28,7 @@ from unilect.errors import (
     UnsupportedOperation,
 )
 from unilect.events import Usage
+from unilect.model_config import ModelConfig
 from unilect.parameters import refusal
 from unilect.requests import (
     ChatRequest,
