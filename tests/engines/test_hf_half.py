@@ -1,6 +1,7 @@
 """Tests of unilect.engines._hf_half."""
 
 import pytest
+
 from torchside import SETTINGS, need
 
 need("torch", "transformers")
@@ -25,7 +26,9 @@ def test_products_are_those_of_the_layer(dtype: torch.dtype, bias: bool) -> None
         for rows, columns in ROWS:
             x = torch.randn(rows, columns, 48).to(dtype)
             exact = nn.functional.linear(
-                x.double(), layer.weight.double(), None if layer.bias is None else layer.bias.double()
+                x.double(),
+                layer.weight.double(),
+                None if layer.bias is None else layer.bias.double(),
             )
             found = wide(x)
             assert (rows, columns, 100) == found.shape
