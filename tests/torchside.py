@@ -26,6 +26,8 @@ SETTINGS: dict[str, Any] = {
     "trust_remote_code": False,
     "allow_pickle": False,
     "chat_template": "",
+    "stop": [],
+    "stop_token_ids": [],
     "pooling": "mean",
     "merge": [],
 }

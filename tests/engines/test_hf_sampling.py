@@ -179,6 +179,36 @@ def test_mirostat_survives_any_target(version: int, tau: float, eta: float) -> N
     assert all(0 <= token < SIZE for token in found)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-40, 1e-30, 1e-6])
+@pytest.mark.parametrize(
+    "rules",
+    [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}, {"typical_p": 0.9}, {"mirostat": 2}],
+    ids=str,
+)
+def test_the_coldest_temperatures_are_greedy(temperature: float, rules: dict[str, Any]) -> None:
+    """A temperature by which nothing can be divided takes the likeliest token, as 0 does."""
+    chooser = Chooser(Sampling(seed=5, temperature=temperature, **rules), [0])
+
+    assert [int(LOGITS.argmax())] == Sampler([chooser], torch.device("cpu")).choose(
+        LOGITS[None].clone()
+    )
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.nan])
+@pytest.mark.parametrize(
+    "rules",
+    [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}, {"typical_p": 0.9}, {"mirostat": 2}],
+    ids=str,
+)
+def test_logits_that_are_none_choose_some_token(value: float, rules: dict[str, Any]) -> None:
+    """Where nothing can be chosen a token comes all the same: the rows beside it have to go on."""
+    chooser = Chooser(Sampling(seed=5, **rules), [0])
+
+    (found,) = Sampler([chooser], torch.device("cpu")).choose(torch.full((1, SIZE), value))
+
+    assert 0 <= found < SIZE
+
+
 def test_repeat_last_n_bounds_what_penalties_see() -> None:
     """A token outside of the window is not penalised."""
     rules = Sampling(temperature=0.0, repetition_penalty=10.0, repeat_last_n=1)

@@ -93,17 +93,26 @@ class Grammar:
 class AfterThought:
     """A constraint that begins where the model's thoughts end; see `Constraint`."""
 
-    def __init__(self, inner: Grammar, mark: str, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(
+        self,
+        inner: Grammar,
+        mark: str,
+        decode: Callable[[Sequence[int]], str],
+        stop_ids: Sequence[int],
+    ) -> None:
         self._inner = inner
+        self._stop_ids = list(stop_ids)
         self._mark = mark
         self._detokenizer = Detokenizer(decode)
         self._tail = ""
         self._active = False
 
     def mask(self, logits: Tensor) -> None:
-        """Forbid nothing before the thoughts have ended; see `Constraint`."""
+        """Before the thoughts have ended nothing is forbidden but the answer's end; see `Constraint`."""
         if self._active:
             self._inner.mask(logits)
+        else:
+            logits[self._stop_ids] = float("-inf")
 
     def accept(self, token: int) -> bool:
         """Take a token in; see `Constraint`."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 Reason: TypeAlias = Literal["stop", "length"]
+COLDEST = 1e-5  # below it a temperature is 0
 
 
 class Sampling(Struct, frozen=True, kw_only=True):
@@ -41,8 +42,8 @@ class Sampling(Struct, frozen=True, kw_only=True):
 
     @property
     def greedy(self) -> bool:
-        """True where the likeliest token is taken."""
-        return self.temperature == 0.0
+        """True where the likeliest token is taken; logits divided by less are no numbers any longer."""
+        return self.temperature < COLDEST
 
     @property
     def penalises(self) -> bool:

@@ -252,7 +252,7 @@ def _draw(probabilities: Tensor, rolls: list[float]) -> Tensor:
     places = torch.searchsorted(steps, target, right=True)[:, 0]
     # rounding may put a roll behind the last place that has any probability
     last = (probabilities > 0).int() * torch.arange(1, steps.shape[-1] + 1, device=steps.device)
-    return torch.minimum(places, last.amax(-1) - 1)
+    return torch.minimum(places, last.amax(-1) - 1).clamp_min(0)
 
 
 def logprobs(logits: Tensor, wanted: Sequence[int | None], tokens: Sequence[int]) -> list[Logprob]:
