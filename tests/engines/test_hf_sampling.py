@@ -5,13 +5,24 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from torchside import need
 
-need("torch")
+need("torch", "transformers")
 
 import torch
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
+from properties import given
 from unilect.engines._hf_job import Sampling
 from unilect.engines._hf_sampling import Chooser, Sampler, logprobs
 
@@ -118,6 +129,45 @@ def test_draws_are_distributed_as_the_rules_say(rules: dict[str, Any]) -> None:
     # Wilson and Hilferty: the 99.99 % quantile of chi-square; the draws are the same in every run
     limit = freedom * (1 - 2 / (9 * freedom) + 3.72 * math.sqrt(2 / (9 * freedom))) ** 3
     assert statistic < limit
+
+
+#: transformers' own processors by our parameters, in its order.
+PROCESSORS: dict[str, Any] = {
+    "repetition_penalty": RepetitionPenaltyLogitsProcessor,
+    "temperature": TemperatureLogitsWarper,
+    "top_k": TopKLogitsWarper,
+    "top_p": TopPLogitsWarper,
+    "min_p": MinPLogitsWarper,
+    "typical_p": TypicalLogitsWarper,
+}
+
+
+@given(
+    rules=st.fixed_dictionaries(
+        {},
+        optional={
+            "repetition_penalty": st.sampled_from([0.5, 1.3, 4.0]),
+            "temperature": st.sampled_from([0.3, 0.9, 1.9]),
+            "top_k": st.integers(1, 60),
+            "top_p": st.sampled_from([0.05, 0.5, 0.9, 0.99]),
+            "min_p": st.sampled_from([0.01, 0.1, 0.6]),
+            "typical_p": st.sampled_from([0.05, 0.5, 0.95]),
+        },
+    ),
+    seed=st.integers(0, 10**6),
+)
+def test_the_choice_is_transformers_own(rules: dict[str, Any], seed: int) -> None:
+    """What is drawn is what the processors of transformers leave, as often as they make it likely."""
+    logits = torch.randn(1, 300, generator=torch.Generator().manual_seed(seed)) * 3
+    made = [PROCESSORS[name](rules[name]) for name in PROCESSORS if name in rules]
+    left = LogitsProcessorList(made)(torch.tensor([PROMPT]), logits.clone()).softmax(-1)[0]
+    choosers = [Chooser(Sampling(seed=row, **rules), PROMPT) for row in range(300)]
+
+    found = Counter(Sampler(choosers, torch.device("cpu")).choose(logits.repeat(300, 1)))
+
+    assert {token for token in found if left[token] == 0} == set()
+    for token, share in enumerate(left.tolist()):
+        assert found[token] / 300 == pytest.approx(share, abs=5 * math.sqrt(share / 300) + 0.01)
 
 
 def test_a_seed_gives_the_same_alone_and_in_a_batch() -> None:

@@ -7,12 +7,11 @@ is made anew with each token, and what has grown is told, unless it ends in a ha
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from os.path import commonpath
 from typing import TypeAlias
 
 Decode: TypeAlias = Callable[[Sequence[int]], str]
 _HALF = "\ufffd"
-_CONTEXT = 6  # tokens whose text is made again
+_CONTEXT = 6  # tokens whose text is made again, and up to twice as many
 _MAX_BYTES = 4  # of a character; a token that is no part of any is told as U+FFFD after so many
 
 
@@ -46,15 +45,18 @@ class Detokenizer:
 
     def _grown(self, new: str) -> str:
         """What is new of a text. Of its tokens whole pieces are forgotten: half a character would spoil what follows."""
-        old = self._old
-        if old.endswith(_HALF):
-            old = commonpath((old, new))
+        begin = len(self._old)
+        if self._old.endswith(_HALF):
+            pairs = enumerate(zip(self._old, new, strict=False))
+            begin = next((place for place, (a, b) in pairs if a != b), begin)
         self._pieces.append(len(self._tokens) - self._told)
-        while len(self._tokens) - self._pieces[0] >= _CONTEXT:
-            del self._tokens[: self._pieces.popleft()]
+        self._old = new
+        if len(self._tokens) > 2 * _CONTEXT:
+            while len(self._tokens) - self._pieces[0] >= _CONTEXT:
+                del self._tokens[: self._pieces.popleft()]
+            self._old = self._decode(self._tokens)
         self._told = len(self._tokens)
-        self._old = self._decode(self._tokens)
-        return new[len(old) :]
+        return new[begin:]
 
 
 def _whole_end(decode: Decode, tokens: Sequence[int]) -> list[int]:
