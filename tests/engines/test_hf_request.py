@@ -11,11 +11,12 @@ from torchside import need
 
 need("torch", "transformers", "tokenizers", "llguidance")
 
+import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from engine import chat, completion
-from unilect.engines._hf_constraint import Grammars
+from unilect.engines._hf_constraint import AfterThought, Grammars
 from unilect.engines._hf_job import Logprob, PromptRead, Step
 from unilect.engines._hf_reader import Reader
 from unilect.engines._hf_request import prepare
@@ -285,6 +286,32 @@ def test_a_bias_for_a_token_that_there_is_not() -> None:
 
     with pytest.raises(InvalidRequest, match=str(model.reader.rows)):
         prepare(model.reader, chat(logit_bias={"100000": 5}), None, model.bind)
+
+
+def test_thoughts_before_a_grammar_have_to_end() -> None:
+    """While thoughts are free nothing is forbidden but the answer's end; behind their mark the grammar binds."""
+    model = Model()
+    inner = model.grammars.compile('root ::= "ab"')
+    bound = AfterThought(inner, "</think>", model.reader.text, [2])
+    size = model.reader.rows
+
+    assert [2] == forbidden(bound, size)
+    assert not any([bound.accept(token) for token in model.ids("a ab</think>")])
+    assert {"ab"} == allowed(bound, model)
+
+
+def forbidden(constraint: Any, size: int) -> list[int]:
+    """The tokens that may not come next."""
+    logits = torch.zeros(size)
+    constraint.mask(logits)
+    return [int(token) for token in logits.isinf().nonzero()[:, 0]]
+
+
+def allowed(constraint: Any, model: Model) -> set[str]:
+    """The signs that may come next."""
+    never = set(forbidden(constraint, model.reader.rows))
+    signs: dict[str, int] = model.tokenizer.get_vocab()
+    return {sign for sign, token in signs.items() if token not in never}
 
 
 def test_one_call_where_one_may_be() -> None:
