@@ -41,7 +41,7 @@ BEGIN = "<｜tool▁call▁begin｜>"
             [("get_weather", {"city": "St. John's, NL", "zip": None})],
         ),
         (
-            "add\n```python\ntool_call(a=[1, (2)], b={'c': True})\n```",
+            "add\n```python\ntool_call(a=[1, (2)], b={'c': true})\n```",
             [("add", {"a": [1, 2], "b": {"c": True}})],
         ),
         (

@@ -6,17 +6,16 @@ What a form says is read and never run. Each returns the calls that a text begin
 Sources: the chat templates of Qwen 2.5, Qwen 3 Coder, Llama 3, Mistral, ChatGLM 3, GLM 4 and 4.5, DeepSeek V3 and V3.1.
 """
 
-import ast
 import json
 import re
-import warnings
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeAlias
+
+from unilect.engines._chatglm_tools import python_calls
 
 #: The JSON Schema of each tool's parameters, by its name.
 Tools: TypeAlias = Mapping[str, Mapping[str, Any] | None]
 Calls: TypeAlias = list[tuple[str, str]]
-_MAX_CODE = 16_384  # characters that Python's parser is given
 _NAMED = re.compile(r"([A-Za-z0-9_.-]{1,64})(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)")
 _DEEPSEEK = re.compile(
     r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([\w.-]+)(?:<｜tool▁sep｜>)?\s*(?:```json)?\s*(?=\{)"
@@ -33,7 +32,6 @@ _PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", r
 _PYTHON = re.compile(r"\[\s*([A-Za-z_]\w*\(.*\))\s*\]", re.S)
 _SIGNS = " \n;,"
 _CLOSERS = "]}`\n "
-_CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 def calls_of(text: str, tools: Tools, begin: str = "") -> tuple[Calls, str]:
@@ -94,7 +92,7 @@ def _fenced(text: str, tools: Tools) -> tuple[Calls, str] | None:
     found = _FENCED.match(text)
     if found is None or found[1] not in tools:
         return None
-    read = _python_calls(f"tool_call{found[2]}")
+    read = python_calls(f"tool_call{found[2]}")
     return ([(found[1], read[0][1])], text[found.end() :]) if read else None
 
 
@@ -123,7 +121,7 @@ def _listed(text: str, tools: Tools) -> tuple[Calls, str] | None:
 def _python(text: str, tools: Tools) -> tuple[Calls, str] | None:
     """Llama 3.2 and 4: `[name(city="Paris")]`."""
     found = _PYTHON.match(text)
-    calls = _python_calls(f"[{found[1]}]") if found is not None else None
+    calls = python_calls(f"[{found[1]}]") if found is not None else None
     if not calls or found is None or not all(name in tools for name, _ in calls):
         return None
     return calls, text[found.end() :]
@@ -173,29 +171,3 @@ def _dumped(value: Any) -> str:
     except UnicodeEncodeError:  # half of a surrogate pair can be written in JSON, and not in UTF-8
         return json.dumps(value)
     return text
-
-
-def _python_calls(code: str) -> Calls | None:
-    """The calls of one or of a list, with literals as arguments; None where it is anything else."""
-    if len(code) > _MAX_CODE:
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape in a text is the model's own matter
-            body = ast.parse(code, mode="eval").body
-        nodes = body.elts if isinstance(body, ast.List) else [body]
-        calls: Calls = []
-        for node in nodes:
-            if not isinstance(node, ast.Call) or node.args or not isinstance(node.func, ast.Name):
-                return None
-            values = {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords}
-            calls.append((node.func.id, _dumped(values)))
-    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        return None
-    return calls
-
-
-def _literal(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name):
-        return _CONSTANTS.get(node.id, node.id)
-    return ast.literal_eval(node)

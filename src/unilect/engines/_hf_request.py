@@ -112,11 +112,7 @@ def prepare(
         UnilectError: The request cannot be answered.
     """
     rules = sampling(request)
-    if any(id >= reader.rows for id in rules.logit_bias):
-        raise InvalidRequest(
-            f"`logit_bias` holds a token id that the model does not have; it has {reader.rows}.",
-            param="logit_bias",
-        )
+    _check_bias(rules, reader.rows)
     forced: ForcedCall | None = None
     grammar, param, begun = request.grammar, "grammar", False
     if isinstance(request, ChatRequest):
@@ -161,6 +157,18 @@ def prepare(
         reuse=request.cache_prompt is not False,
     )
     return job, Answer(reader, request, job, forced, begun, echo)
+
+
+def _check_bias(rules: Sampling, rows: int) -> None:
+    """
+    Raises:
+        InvalidRequest: A bias for what is no token of the model.
+    """
+    if any(id >= rows for id in rules.logit_bias):
+        raise InvalidRequest(
+            f"`logit_bias` holds a token id that the model does not have; it has {rows}.",
+            param="logit_bias",
+        )
 
 
 class Answer:
