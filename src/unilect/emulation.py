@@ -87,7 +87,7 @@ def _single(
     echoes: bool = False,
 ) -> ChatRequest | CompletionRequest:
     """The request for one choice. Choices with one seed would all be the same, so each counts on from it."""
-    seed = None if request.seed is None else request.seed + number
+    seed = None if request.seed is None else (request.seed + number + 2**63) % 2**64 - 2**63
     if isinstance(request, ChatRequest):
         return request.changed(n=None, seed=seed)
     logprobs = request.logprobs
@@ -176,10 +176,12 @@ def _total(parts: list[_Part], usages: dict[int, Usage]) -> Usage:
         prompt = getattr(part.request, "prompt", "")
         first.setdefault(repr(prompt), usages[part.index])
     cached = [usage.cached_tokens for usage in first.values() if usage.cached_tokens is not None]
+    thought = [u.reasoning_tokens for u in usages.values() if u.reasoning_tokens is not None]
     return Usage(
         sum(usage.prompt_tokens for usage in first.values()),
         sum(usage.completion_tokens for usage in usages.values()),
         sum(cached) if cached else None,
+        sum(thought) if thought else None,
     )
 
 

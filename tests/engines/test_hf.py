@@ -223,6 +223,36 @@ async def test_grammars(base: HfEngine) -> None:
         assert list(fields) == [caught.value.param]
 
 
+async def test_what_leaves_no_token_is_an_error(base: HfEngine) -> None:
+    """A bias that forbids all that a grammar or a schema allows fails the request, by name."""
+    from tokenizers import Tokenizer
+
+    signs = Tokenizer.from_file(str(BUNDLED / "tokenizer.json")).get_vocab()
+    for fields, param, begins in (
+        ({"grammar": 'root ::= "yes"'}, "grammar", ("y", "ye", "yes")),
+        ({"response_format": {"type": "json_object"}}, "response_format", ("{", '{"', "{}")),
+    ):
+        never = {str(signs[sign]): -100 for sign in begins if sign in signs}
+        with pytest.raises(InvalidRequest, match="no token") as caught:
+            await answer(base.generate(chat("Hi", logit_bias=never, temperature=1, **fields)))
+        assert param == caught.value.param
+
+
+async def test_a_request_at_the_bounds_of_its_fields(base: HfEngine) -> None:
+    """The largest seed counts on, and sixteen stop words go beside those of a named format."""
+    several = chat(seed=2**63 - 1, n=2, temperature=1, max_tokens=2)
+    found = await answer(emulation.generate(base, several))
+    named = HfEngine("x", BUNDLED, ModelConfig(chat_template="alpaca"))
+    stops = [f"word {number}" for number in range(16)]
+    try:
+        one = await answer(named.generate(chat(stop=stops, max_tokens=8)))
+    finally:
+        await named.aclose()
+
+    assert 2 == len(found.choices)
+    assert one.usage.prompt_tokens
+
+
 async def test_stop_words_are_not_told(base: HfEngine) -> None:
     """An answer ends before a stop word, also one that lies across tokens, and the row is free again."""
     whole = (await answer(base.generate(chat("Tell me a story about a dog.")))).choices[

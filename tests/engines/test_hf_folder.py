@@ -43,6 +43,37 @@ def test_a_model_that_embeds(tmp_path: Path) -> None:
     assert (False, "cls", 4) == (found.generates, found.pooling, found.stored_bytes)
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}', "pooling_mode_max_tokens"),
+        (
+            "1_Pooling/config.json",
+            '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}',
+            "pooling_mode_cls_token, pooling_mode_mean_tokens",
+        ),
+        ("modules.json", '[{"type": "sentence_transformers.models.Dense"}]', "Dense"),
+        ("modules.json", "{", "as JSON"),
+    ],
+)
+def test_embeddings_that_would_be_others(
+    tmp_path: Path, file: str, text: str, expected: str
+) -> None:
+    """A folder whose embeddings are made in a way that is not known here is refused, and not served with other vectors."""
+    folder = written(tmp_path, {"architectures": ["BertModel"]}, "model.safetensors", file)
+    (tmp_path / file).write_text(text)
+
+    with pytest.raises(ConfigError, match=expected):
+        read_folder(folder)
+
+
+def test_positions_that_are_never_used(tmp_path: Path) -> None:
+    """Where positions begin behind the padding's id, the context is what is left of them."""
+    config = {"model_type": "xlm-roberta", "max_position_embeddings": 514, "pad_token_id": 1}
+
+    assert 512 == read_folder(written(tmp_path, config, "model.safetensors")).context
+
+
 def test_a_model_with_code_and_pickles(tmp_path: Path) -> None:
     """Code of its own and pickled weights are seen."""
     config = {"architectures": ["X"], "auto_map": {"AutoModelForCausalLM": "modeling.X"}}

@@ -5,13 +5,24 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from torchside import need
 
-need("torch")
+need("torch", "transformers")
 
 import torch
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
+from properties import given
 from unilect.engines._hf_job import Sampling
 from unilect.engines._hf_sampling import Chooser, Sampler, logprobs
 
@@ -120,6 +131,46 @@ def test_draws_are_distributed_as_the_rules_say(rules: dict[str, Any]) -> None:
     assert statistic < limit
 
 
+#: transformers' own processors by our parameters, in its order.
+PROCESSORS: dict[str, Any] = {
+    "repetition_penalty": RepetitionPenaltyLogitsProcessor,
+    "temperature": TemperatureLogitsWarper,
+    "top_k": TopKLogitsWarper,
+    "top_p": TopPLogitsWarper,
+    "min_p": MinPLogitsWarper,
+    "typical_p": TypicalLogitsWarper,
+}
+
+
+@given(
+    rules=st.fixed_dictionaries(
+        {},
+        optional={
+            "repetition_penalty": st.sampled_from([0.5, 1.3, 4.0]),
+            "temperature": st.sampled_from([0.3, 0.9, 1.9]),
+            "top_k": st.integers(1, 60),
+            "top_p": st.sampled_from([0.05, 0.5, 0.9, 0.99]),
+            "min_p": st.sampled_from([0.01, 0.1, 0.6]),
+            "typical_p": st.sampled_from([0.05, 0.5, 0.95]),
+        },
+    ),
+    seed=st.integers(0, 10**6),
+)
+def test_the_choice_is_transformers_own(rules: dict[str, Any], seed: int) -> None:
+    """What is drawn is what the processors of transformers leave, as often as they make it likely."""
+    logits = torch.randn(1, 300, generator=torch.Generator().manual_seed(seed)) * 3
+    made = [PROCESSORS[name](rules[name]) for name in PROCESSORS if name in rules]
+    left = LogitsProcessorList(made)(torch.tensor([PROMPT]), logits.clone()).softmax(-1)[0]
+    choosers = [Chooser(Sampling(seed=row, **rules), PROMPT) for row in range(100)]
+
+    sampler = Sampler(choosers, torch.device("cpu"))
+    found = Counter(token for _ in range(3) for token in sampler.choose(logits.repeat(100, 1)))
+
+    assert {token for token in found if left[token] == 0} == set()
+    for token, share in enumerate(left.tolist()):
+        assert found[token] / 300 == pytest.approx(share, abs=5 * math.sqrt(share / 300) + 0.01)
+
+
 def test_a_seed_gives_the_same_alone_and_in_a_batch() -> None:
     """What a row draws does not depend on the rows beside it."""
     rules = [
@@ -177,6 +228,36 @@ def test_mirostat_survives_any_target(version: int, tau: float, eta: float) -> N
     found = [sampler.choose(LOGITS[None].clone())[0] for _ in range(50)]
 
     assert all(0 <= token < SIZE for token in found)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-40, 1e-30, 1e-6])
+@pytest.mark.parametrize(
+    "rules",
+    [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}, {"typical_p": 0.9}, {"mirostat": 2}],
+    ids=str,
+)
+def test_the_coldest_temperatures_are_greedy(temperature: float, rules: dict[str, Any]) -> None:
+    """A temperature by which nothing can be divided takes the likeliest token, as 0 does."""
+    chooser = Chooser(Sampling(seed=5, temperature=temperature, **rules), [0])
+
+    assert [int(LOGITS.argmax())] == Sampler([chooser], torch.device("cpu")).choose(
+        LOGITS[None].clone()
+    )
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.nan])
+@pytest.mark.parametrize(
+    "rules",
+    [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}, {"typical_p": 0.9}, {"mirostat": 2}],
+    ids=str,
+)
+def test_logits_that_are_none_choose_some_token(value: float, rules: dict[str, Any]) -> None:
+    """Where nothing can be chosen a token comes all the same: the rows beside it have to go on."""
+    chooser = Chooser(Sampling(seed=5, **rules), [0])
+
+    (found,) = Sampler([chooser], torch.device("cpu")).choose(torch.full((1, SIZE), value))
+
+    assert 0 <= found < SIZE
 
 
 def test_repeat_last_n_bounds_what_penalties_see() -> None:

@@ -2,22 +2,34 @@
 
 import itertools
 import json
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.engines._tool_calls import GLM, HERMES, LLAMA3, MISTRAL, Family, Parser, family, thinks
-from unilect.events import Choice, fold
+from unilect.engines._tool_calls import (
+    DEEPSEEK,
+    GLM,
+    HERMES,
+    LLAMA3,
+    MISTRAL,
+    PHI,
+    Family,
+    Parser,
+    family,
+    thinks,
+)
+from unilect.events import Choice, TextDelta, ToolCallDelta, fold
 
-NAMES = frozenset({"get_weather", "add"})
+NAMES: dict[str, Any] = {"get_weather": None, "add": None}
 PARIS = '{"city": "Paris"}'
 CALL = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
 LLAMA_CALL = CALL.replace("arguments", "parameters")
 
 
 def parsed(
-    style: Family, text: str, size: int = 3, tools: frozenset[str] | None = NAMES, **how: bool
+    style: Family, text: str, size: int = 3, tools: dict[str, Any] | None = NAMES, **how: bool
 ) -> Choice:
     """What a text says that comes in pieces of this size."""
     ids = itertools.count()
@@ -51,6 +63,59 @@ def test_one_call(style: Family, text: str, size: int) -> None:
     assert not choice.text
 
 
+CORPUS = [
+    (HERMES, f"<think>I look.</think>\n\nWell.\n<tool_call>\n{CALL}\n</tool_call>\nDone <b>"),
+    (HERMES, f"<tool_call>{CALL}<tool_call>{CALL}</tool_call>"),
+    (
+        HERMES,
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+    ),
+    (
+        HERMES,
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>",
+    ),
+    (MISTRAL, f"I look.[TOOL_CALLS]get_weather[ARGS]{PARIS}[TOOL_CALLS]add[ARGS]{PARIS}"),
+    (MISTRAL, f"[TOOL_CALLS][{CALL}] and so on"),
+    (LLAMA3, f"{LLAMA_CALL} as you see"),
+    (LLAMA3, "[get_weather(city='Paris')]"),
+    (LLAMA3, f"<function=get_weather>{PARIS}</function>"),
+    (LLAMA3, "get the umbrella"),
+    (GLM, f"\nget_weather\n{PARIS}"),
+    (PHI, f"<|tool_call|>[{CALL}]<|/tool_call|>"),
+    (
+        DEEPSEEK,
+        "Hm.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+        f"{PARIS}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+]
+
+
+@pytest.mark.parametrize(("style", "text"), CORPUS)
+def test_pieces_tell_what_the_whole_tells(style: Family, text: str) -> None:
+    """Wherever an answer is cut, its pieces say the same; only an answer without a call has all its text."""
+    whole = parsed(style, text, len(text), thinking=True)
+
+    for size in range(1, len(text)):
+        assert whole == parsed(style, text, size, thinking=True)
+    assert whole.tool_calls or text == whole.text
+
+
+def test_words_like_a_tools_name_are_told_as_they_come() -> None:
+    """An answer that begins like a tool's name is held back for as long as it may be one."""
+    parser = Parser(LLAMA3, NAMES, str)
+
+    assert [[], [TextDelta("add two")]] == [parser.add("add"), parser.add(" two")]
+
+
+def test_no_more_calls_than_may_be() -> None:
+    """Where one call may be made, one is told of a list, and nothing behind it."""
+    parser = Parser(MISTRAL, NAMES, str, most=1)
+    events = [*parser.add(f"[TOOL_CALLS][{CALL}, {CALL}] and on"), *parser.end()]
+
+    assert [0] == [event.call for event in events if isinstance(event, ToolCallDelta)]
+    assert (1, True) == (len(events), parser.full)
+
+
 def test_text_and_several_calls() -> None:
     """Text before calls is text, and each call has its number."""
     second = '{"name": "add", "arguments": {"a": 1, "b": 2}}'
@@ -60,7 +125,7 @@ def test_text_and_several_calls() -> None:
 
     assert ["get_weather", "add"] == [call.name for call in choice.tool_calls]
     assert ["call_0", "call_1"] == [call.id for call in choice.tool_calls]
-    assert choice.text == "Let me see.\n"
+    assert choice.text == "Let me see."
 
 
 @pytest.mark.parametrize(
@@ -120,6 +185,9 @@ def test_a_call_after_thoughts() -> None:
         ("...[TOOL_CALLS]...", MISTRAL),
         ("...<|python_tag|>...", LLAMA3),
         ("...<|observation|>...", GLM),
+        ("...<tool_call>...<|observation|>...", HERMES),
+        ("...<|tool_call|>...", PHI),
+        ("...<｜tool▁calls▁begin｜>...<tool_call>...", DEEPSEEK),
         ("", HERMES),
     ],
 )

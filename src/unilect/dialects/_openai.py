@@ -123,15 +123,32 @@ def legacy_logprobs(tokens: list[TokenLogprob], offset: int) -> dict[str, Any]:
     offsets = []
     for token in tokens:
         offsets.append(offset)
-        offset += len(token.token)
+        offset += _characters(token)
     return {
-        "tokens": [token.token for token in tokens],
+        "tokens": [_name(token) for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
         "top_logprobs": [
-            {top.token: top.logprob for top in token.top_logprobs} for token in tokens
+            {_name(top): top.logprob for top in token.top_logprobs} for token in tokens
         ],
         "text_offset": offsets,
     }
+
+
+def _characters(token: TokenLogprob) -> int:
+    """How many characters begin in a token."""
+    if token.bytes is None:
+        return len(token.token)
+    return sum(byte & 0xC0 != 0x80 for byte in token.bytes)
+
+
+def _name(token: TokenLogprob) -> str:
+    """A token's text; of a part of a character its bytes, as OpenAI has it."""
+    if "\ufffd" not in token.token or token.bytes is None:
+        return token.token
+    try:
+        return bytes(token.bytes).decode()
+    except ValueError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token.bytes)
 
 
 def ignored_object(ignored: tuple[str, ...]) -> dict[str, Any]:

@@ -88,17 +88,29 @@ def _from_json(code: str) -> str | None:
 
 
 def _from_call(code: str) -> str | None:
+    calls = python_calls(code)
+    return calls[0][1] if calls and len(calls) == 1 else None
+
+
+def python_calls(code: str) -> list[tuple[str, str]] | None:
+    """The name and the arguments, as JSON text, of one call or of each in a list; None where the code is anything else."""
     if len(code) > MAX_CALL_CHARACTERS:
         return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of an unknown escape in a text
             tree = ast.parse(code, mode="eval").body
-        if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name) or tree.args:
-            return None
-        return _json({_keyword(item): _value(item.value) for item in tree.keywords})
+        calls: list[tuple[str, str]] = []
+        for node in tree.elts if isinstance(tree, ast.List) else [tree]:
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
+                return None
+            arguments = _json({_keyword(item): _value(item.value) for item in node.keywords})
+            if arguments is None:
+                return None
+            calls.append((node.func.id, arguments))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+    return calls
 
 
 def _keyword(item: ast.keyword) -> str:

@@ -65,7 +65,14 @@ class Child:
         self._context: int = settings["context"]
         template = settings["chat_template"] or _template(self._model.tokenizer)
         self._reader = Reader(
-            self._model.tokenizer, template, self._context, self._model.stop_ids, self._model.size
+            self._model.tokenizer,
+            template,
+            self._context,
+            self._model.stop_ids,
+            self._model.size,
+            stops=settings["stop"],
+            stop_token_ids=settings["stop_token_ids"],
+            foreign=settings["foreign_template"],
         )
         gpu = self._model.device.type != "cpu"
         self._batch = BatchLoop(
@@ -155,11 +162,15 @@ class Child:
                 return
             try:
                 batch = answer.read(word, self._bytes_of)
+                if batch:
+                    writer.write(_frames.of_events(batch, answer.over))
             except UnilectError as error:
                 ended.set_exception(error)
                 return
-            if batch:
-                writer.write(_frames.of_events(batch, answer.over))
+            except Exception:  # noqa: BLE001 - the words of the other answers come after it
+                traceback.print_exc()
+                ended.set_exception(BackendError("The answer could not be read."))
+                return
             if answer.over:
                 ended.set_result(None)
 
@@ -188,7 +199,8 @@ class Child:
                 tokens = self._reader.prompt(decode(call.body, type=list[int]), "prompt")
                 return self._reader.text(tokens)
             case "count_chat":
-                return len(self._reader.chat_tokens(decode(call.body, type=ChatRequest)))
+                text = self._reader.rendered(decode(call.body, type=ChatRequest))
+                return len(self._reader.chat_tokens(text))
             case "count":
                 return len(self._reader.prompt(decode(call.body, type=str | list[int]), "prompt"))
             case "embed":
@@ -238,7 +250,10 @@ class Child:
 
     def _compile(self, grammar: str, mark: str | None) -> Any:
         constraint = self._all_grammars().compile(grammar)
-        return constraint if mark is None else AfterThought(constraint, mark, self._reader.text)
+        if mark is None:
+            return constraint
+        ends = self._model.stop_ids | self._reader.turn_ends
+        return AfterThought(constraint, mark, self._reader.text, sorted(ends))
 
     def _bytes_of(self, token: int) -> bytes:
         return self._all_grammars().bytes_of(token)

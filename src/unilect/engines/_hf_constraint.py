@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
@@ -65,8 +66,7 @@ class Grammar:
 
     def __init__(self, matcher: LLMatcher, size: int) -> None:
         self._matcher = matcher
-        self._bits = torch.zeros(1, (size + 31) // 32, dtype=torch.int32)
-        self._places = torch.arange(32, dtype=torch.int32)
+        self._bits = np.zeros((size + 31) // 32, dtype=np.int32)
 
     def mask(self, logits: Tensor) -> None:
         """
@@ -76,13 +76,13 @@ class Grammar:
             ValueError: The grammar leads nowhere.
         """
         # its own function for tensors lives in a module that needs seconds to be imported
-        self._matcher.unsafe_compute_mask_ptr(self._bits.data_ptr(), self._bits.numel() * 4)
+        self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         if self._matcher.is_error():
             raise ValueError("The grammar or schema of this request is too hard to be followed.")
-        allowed = ((self._bits[0, :, None] >> self._places) & 1).flatten()[: len(logits)].bool()
-        if not bool(allowed.any()):
+        if not self._bits.any():
             raise ValueError("The grammar or schema of this request allows nothing more.")
-        logits.masked_fill_(~allowed.to(logits.device), float("-inf"))
+        forbidden = np.unpackbits(~self._bits.view(np.uint8), bitorder="little")[: len(logits)]
+        logits.masked_fill_(torch.from_numpy(forbidden.view(bool)).to(logits.device), -np.inf)
 
     def accept(self, token: int) -> bool:
         """Take a token in; see `Constraint`."""
@@ -93,17 +93,26 @@ class Grammar:
 class AfterThought:
     """A constraint that begins where the model's thoughts end; see `Constraint`."""
 
-    def __init__(self, inner: Grammar, mark: str, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(
+        self,
+        inner: Grammar,
+        mark: str,
+        decode: Callable[[Sequence[int]], str],
+        stop_ids: Sequence[int],
+    ) -> None:
         self._inner = inner
+        self._stop_ids = list(stop_ids)
         self._mark = mark
         self._detokenizer = Detokenizer(decode)
         self._tail = ""
         self._active = False
 
     def mask(self, logits: Tensor) -> None:
-        """Forbid nothing before the thoughts have ended; see `Constraint`."""
+        """Before the thoughts have ended nothing is forbidden but the answer's end; see `Constraint`."""
         if self._active:
             self._inner.mask(logits)
+        else:
+            logits[self._stop_ids] = float("-inf")
 
     def accept(self, token: int) -> bool:
         """Take a token in; see `Constraint`."""

@@ -30,6 +30,20 @@ _OTHER_CACHES = (
     "layers_block_type",
 )
 _TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
+#: Families that number positions from the one behind the padding's id on, so that the first ones are never used.
+_POSITIONS_AFTER_PADDING = frozenset(
+    {
+        "roberta",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "camembert",
+        "mpnet",
+        "longformer",
+        "data2vec-text",
+    }
+)
+#: What sentence-transformers puts behind a model that is done here, too.
+_MODULES = ("Transformer", "Pooling", "Normalize")
 _POOLING = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -84,7 +98,10 @@ def read_folder(path: Path) -> Folder:
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
     assert isinstance(text, dict)
     lengths = [text[name] for name in _CONTEXT_NAMES if isinstance(text.get(name), int)]
+    if lengths and config.get("model_type") in _POSITIONS_AFTER_PADDING:
+        lengths[0] -= (text.get("pad_token_id") or 0) + 1
     names = [str(name) for name in config.get("architectures") or ()]
+    _check_modules(path)
     pooling = _pooling(path)
     writes = any(
         name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names
@@ -162,10 +179,31 @@ def _pooling(path: Path) -> Literal["mean", "cls", "last"] | None:
     if not file.exists():
         return None
     config = _json(file, "holds no pooling")
-    for name, pooling in _POOLING.items():
-        if config.get(name):
-            return pooling  # type: ignore[return-value]
-    return None
+    wanted = [name for name, value in config.items() if name.startswith("pooling_mode_") and value]
+    if any(name not in _POOLING for name in wanted) or len(wanted) > 1:
+        raise ConfigError(
+            f"{path}: its embeddings are pooled by {', '.join(wanted)}; known are one of {', '.join(_POOLING)}."
+        )
+    return _POOLING[wanted[0]] if wanted else None  # type: ignore[return-value]
+
+
+def _check_modules(path: Path) -> None:
+    """
+    Raises:
+        ConfigError: Embeddings of this folder go through layers that are not known here; without them they would be others.
+    """
+    file = path / "modules.json"
+    if not file.exists():
+        return
+    try:
+        modules = msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read as JSON.") from error
+    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
+    if unknown := next((kind for kind in kinds if kind not in _MODULES), None):
+        raise ConfigError(
+            f"{path}: its embeddings go through a layer of the kind {unknown}, which is not known here."
+        )
 
 
 def has_tokenizer(path: Path) -> bool:

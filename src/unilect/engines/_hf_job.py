@@ -10,6 +10,7 @@ from msgspec import Struct
 
 _NO_MEMORY = re.compile(r"(?i)out of memory|allocate memory|not enough memory")
 Reason: TypeAlias = Literal["stop", "length"]
+COLDEST = 1e-5  # below it a temperature is 0
 
 
 class Sampling(Struct, frozen=True, kw_only=True):
@@ -43,8 +44,8 @@ class Sampling(Struct, frozen=True, kw_only=True):
 
     @property
     def greedy(self) -> bool:
-        """True where the likeliest token is taken."""
-        return self.temperature == 0.0
+        """True where the likeliest token is taken; logits divided by less are no numbers any longer."""
+        return self.temperature < COLDEST
 
     @property
     def penalises(self) -> bool:

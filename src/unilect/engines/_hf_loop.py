@@ -25,6 +25,7 @@ from unilect.engines._hf_sampling import Chooser, Sampler, logprobs
 
 MAX_WAITING = 1024
 _CHUNKS = 4  # that are read in a row at most
+_NOTHING_LEFT = "What the request forbids leaves no token that could come next."
 Value = TypeVar("Value")
 
 
@@ -321,6 +322,10 @@ class BatchLoop:
                 except ValueError as error:
                     failed[place] = Failed(str(error), of_request=True)
         tokens = sampler.choose(logits)
+        for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+            bound = row.job.constraint is not None or row.chooser.edits
+            if bound and logits[place, token] == float("-inf"):
+                failed.setdefault(place, Failed(_NOTHING_LEFT, of_request=True))
         told: list[Logprob] | None = None
         if before is not None:
             told = logprobs(before, wanted, tokens)

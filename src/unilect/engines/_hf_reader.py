@@ -4,6 +4,8 @@ Texts and conversations as the tokens of one model. Knows transformers' tokenize
 What a template sees: every content a text, a call's arguments an object, a developer as a system, tools as OpenAI writes them.
 """
 
+import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +18,8 @@ from unilect.requests import ChatRequest, Message, Prompt, nested
 from unilect.templates import ChatTemplate, flat_text
 
 _MAX_ARGUMENTS_DEPTH = 256
+#: What ends a turn; folders that were made of a model of texts often name that model's end only.
+_TURN_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_turn|>"})
 
 
 class Reader:
@@ -27,26 +31,46 @@ class Reader:
         template: The chat template; empty where there is none.
         context: The most tokens of prompt and answer.
         stop_ids: Tokens that end an answer.
+        size: Rows of the model's output; 0 for as many as the tokenizer has.
+        stops: Words that end an answer in this template's format.
+        stop_token_ids: The same as token ids.
+        foreign: The template is not the model's own: the token that begins a text is none of its business.
+
+    Attributes:
+        turn_ends: Special tokens that end a turn in the template, whatever else ends an answer.
+        rows: Token ids are below it.
     """
 
     def __init__(
-        self, tokenizer: Any, template: str, context: int, stop_ids: frozenset[int], size: int
+        self,
+        tokenizer: Any,
+        template: str,
+        context: int,
+        stop_ids: frozenset[int],
+        size: int,
+        stops: Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        foreign: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self.template = template
         self._chat = ChatTemplate(template) if template else None
         self.context = context
         self.stop_ids = stop_ids
-        self.size = size
+        self.stops = tuple(stops)
+        self.rows = size or len(tokenizer)
         self.family = calls.family(template)
-        shown = {self.family.begin, self.family.end, *calls.THINK, "<|python_tag|>"}
-        self._hidden = frozenset(
-            id
-            for id, text in zip(
-                tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=False
-            )
-            if text not in shown
-        )
+        special = _special(tokenizer)
+        shown = {self.family.begin, self.family.end, *self.family.marks, *calls.THINK}
+        self._hidden = frozenset(id for id, text in special.items() if text not in shown)
+        ends = {id for id, text in special.items() if text in _TURN_ENDS and text in template}
+        self.turn_ends = frozenset(ends | (set(stop_token_ids) & special.keys()))
+        self._begin = tokenizer.bos_token_id if foreign and self._begins() else None
+
+    def _begins(self) -> bool:
+        """True where the tokenizer puts a token before every text."""
+        begin = self._tokenizer.bos_token_id
+        return begin is not None and self.tokens("", special=True)[:1] == [begin]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without special ones."""
@@ -74,8 +98,7 @@ class Reader:
             InvalidRequest: A token id that the model does not have.
         """
         tokens = self.tokens(prompt, special=True) if isinstance(prompt, str) else prompt
-        rows = self.size or len(self._tokenizer)
-        if any(token >= rows for token in tokens):
+        if any(token >= self.rows for token in tokens):
             raise InvalidRequest(
                 f"`{param}` holds a token id that the model does not have.", param=param
             )
@@ -99,15 +122,28 @@ class Reader:
         if request.tools and request.tool_choice != "none":
             more["tools"] = tools(request.tools)
         turns = [_turn(message, number) for number, message in enumerate(request.messages)]
+        if self.family is calls.MISTRAL:
+            turns = [_with_short_ids(turn) for turn in turns]
         names = {
             "bos_token": self._tokenizer.bos_token or "",
             "eos_token": self._tokenizer.eos_token or "",
         }
         return self._chat.render_turns(turns, **names, **more)
 
-    def chat_tokens(self, request: ChatRequest) -> list[int]:
-        """The tokens of a conversation; the template has written the special ones."""
-        return self.tokens(self.rendered(request), special=False) or self.prompt("", "messages")
+    def chat_tokens(self, text: str) -> list[int]:
+        """The tokens of a conversation's text; the model's own template has written the special ones."""
+        found = self.tokens(text, special=False)
+        if self._begin is not None and found[:1] != [self._begin]:
+            return [self._begin, *found]
+        return found or self.prompt("", "messages")
+
+
+def _special(tokenizer: Any) -> dict[int, str]:
+    """The special tokens of a tokenizer; it has names for a few of them only."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    found = {id: token.content for id, token in added.items() if token.special}
+    named = zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=False)
+    return found | dict(named)
 
 
 def _turn(message: Message, number: int) -> dict[str, Any]:
@@ -139,6 +175,21 @@ def _turn(message: Message, number: int) -> dict[str, Any]:
         ]
     fields.pop("function_call", None)
     return fields
+
+
+def _with_short_ids(turn: dict[str, Any]) -> dict[str, Any]:
+    """A message with call ids as Mistral's templates insist on: nine letters and digits."""
+    if turn.get("tool_call_id"):
+        turn["tool_call_id"] = _short_id(turn["tool_call_id"])
+    for call in turn.get("tool_calls", ()):
+        call["id"] = _short_id(call["id"])
+    return turn
+
+
+def _short_id(id: str) -> str:
+    if re.fullmatch("[A-Za-z0-9]{9}", id):
+        return id
+    return hashlib.sha256(id.encode(errors="replace")).hexdigest()[:9]
 
 
 def _arguments(text: str, where: str) -> dict[str, Any]:

@@ -13,12 +13,21 @@ from unilect.engines import _tool_calls as calls
 from unilect.engines._forced_call import Call as ForcedCall
 from unilect.engines._forced_call import bound_call, call_style, must_call
 from unilect.engines._gguf_request import compact
-from unilect.engines._hf_job import Failed, Job, Logprob, PromptRead, Sampling, Step, Word
+from unilect.engines._hf_job import Failed, Job, Logprob, PromptRead, Reason, Sampling, Step, Word
 from unilect.engines._hf_reader import Reader
 from unilect.engines._hf_text import Detokenizer, StopWords
 from unilect.errors import BackendError, ContextLengthExceeded, InvalidRequest
-from unilect.events import Event, Finish, Progress, TextDelta, TokenLogprob, ToolCallDelta, Usage
-from unilect.parameters import refusal, token_biases
+from unilect.events import (
+    Event,
+    Finish,
+    Progress,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+    Usage,
+)
+from unilect.parameters import is_neutral, refusal, token_biases
 from unilect.requests import (
     ChatRequest,
     CompletionRequest,
@@ -28,6 +37,15 @@ from unilect.requests import (
 )
 
 MAX_BEAMS = 16
+_LEAST = -9999.0  # JSON has no -inf
+_NO_BEAMS = (
+    "logit_bias",
+    "repetition_penalty",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "mirostat",
+)
 #: Makes a constraint of a grammar; given a mark, it begins behind the mark.
 Compile = Callable[[str, str | None], Any]
 
@@ -40,17 +58,8 @@ def sampling(request: GenerationRequest) -> Sampling:
         InvalidRequest: A parameter that the model's engine cannot follow.
     """
     beams = request.num_beams or 1
-    if beams > MAX_BEAMS:
-        raise InvalidRequest(
-            f"`num_beams` is {beams}; at most {MAX_BEAMS} are searched.", param="num_beams"
-        )
     if beams > 1:
-        if request.grammar or getattr(request, "response_format", None) is not None:
-            raise refusal("num_beams", "beam search follows no grammar")
-        if request.logprobs:  # type: ignore[attr-defined]
-            raise refusal("logprobs", "beam search tells none")
-        if request.logit_bias or request.repetition_penalty or request.repeat_penalty:
-            raise refusal("num_beams", "beam search knows no bias and no penalties")
+        _check_beams(request, beams)
     greedy = request.do_sample is False
     window = request.repeat_last_n
     return Sampling(
@@ -72,6 +81,24 @@ def sampling(request: GenerationRequest) -> Sampling:
     )
 
 
+def _check_beams(request: GenerationRequest, beams: int) -> None:
+    """
+    Raises:
+        InvalidRequest: Something that beam search cannot do.
+    """
+    if beams > MAX_BEAMS:
+        raise InvalidRequest(
+            f"`num_beams` is {beams}; at most {MAX_BEAMS} are searched.", param="num_beams"
+        )
+    forced = isinstance(request, ChatRequest) and must_call(request)
+    if request.grammar is not None or _formatted(request) or forced:
+        raise refusal("num_beams", "beam search follows no grammar")
+    if _logprobs(request) is not None:
+        raise refusal("num_beams", "beam search tells no log probabilities")
+    if rule := next((rule for rule in _NO_BEAMS if not is_neutral(request, rule)), None):
+        raise refusal("num_beams", f"beam search knows no `{rule}`")
+
+
 def prepare(
     reader: Reader, request: ChatRequest | CompletionRequest, adapter: str | None, bind: Compile
 ) -> tuple[Job, "Answer"]:
@@ -85,19 +112,22 @@ def prepare(
         UnilectError: The request cannot be answered.
     """
     rules = sampling(request)
+    _check_bias(rules, reader.rows)
     forced: ForcedCall | None = None
     grammar, param, begun = request.grammar, "grammar", False
     if isinstance(request, ChatRequest):
         text = reader.rendered(request)
         _, begun = calls.thinks(reader.template, text)
         if must_call(request):
+            if grammar is not None:
+                raise refusal("grammar", "a tool call that must come has its own")
             style = call_style(reader.template)
             forced, grammar = bound_call(request, style)
             text += (calls.THINK[1] + "\n\n" if begun else "") + style.before
             param, begun = "tools", False
         elif (schema := _schema(request)) is not None:
             grammar, param = _schema_grammar(request, schema), "response_format"
-        prompt = reader.tokens(text, special=False) or reader.prompt("", "messages")
+        prompt = reader.chat_tokens(text)
     else:
         prompt = reader.prompt(request.prompts[0], "prompt")
     if len(prompt) >= reader.context:
@@ -122,10 +152,23 @@ def prepare(
         logprobs=_logprobs(request),
         prompt_logprobs=echo and _logprobs(request) is not None,
         ignore_eos=bool(request.ignore_eos),
+        stop_ids=reader.turn_ends if isinstance(request, ChatRequest) else frozenset(),
         constraint=constraint,
         reuse=request.cache_prompt is not False,
     )
     return job, Answer(reader, request, job, forced, begun, echo)
+
+
+def _check_bias(rules: Sampling, rows: int) -> None:
+    """
+    Raises:
+        InvalidRequest: A bias for what is no token of the model.
+    """
+    if any(id >= rows for id in rules.logit_bias):
+        raise InvalidRequest(
+            f"`logit_bias` holds a token id that the model does not have; it has {rows}.",
+            param="logit_bias",
+        )
 
 
 class Answer:
@@ -150,23 +193,19 @@ class Answer:
         self._job = job
         self._forced = forced
         self._echo = echo
-        self._stops = StopWords([] if forced is not None else request.stop_words)
-        before = job.prompt if isinstance(request, CompletionRequest) else ()
-        self._detokenizer = Detokenizer(reader.decode, before)
-        self._parser = None
-        self._one_call = False
-        if isinstance(request, ChatRequest) and forced is None:
-            wanted = bool(request.tools) and request.tool_choice != "none"
-            names = frozenset(tool.function.name for tool in request.tools or ())
-            thinking, _ = calls.thinks(reader.template, "")
-            self._one_call = request.parallel_tool_calls is False
-            self._parser = calls.Parser(
-                reader.family, names if wanted else None, _new_id, thinking=thinking, begun=begun
-            )
-        self._made = self._cached = 0
-        self._blamed = "tools" if forced is not None else "response_format"
-        if request.grammar is not None:
-            self._blamed = "grammar"
+        stops, self._parser, self._written = list(request.stop_words), None, ""
+        if isinstance(request, ChatRequest):
+            stops += reader.stops
+            self._detokenizer = Detokenizer(reader.decode)
+            if forced is None:
+                self._parser = _parser(reader, request, begun)
+        else:
+            prompt = request.prompts[0]
+            self._written = prompt if isinstance(prompt, str) else ""
+            self._detokenizer = Detokenizer(reader.decode, job.prompt)
+        self._stops = StopWords([] if forced is not None else stops)
+        self._made = self._thought = self._cached = 0
+        self._blamed = _blamed(request, forced is not None)
         self._pending: list[TokenLogprob] = []
 
     def read(self, word: Word, bytes_of: Callable[[int], bytes]) -> list[Event]:
@@ -194,34 +233,37 @@ class Answer:
             return []
         told = None
         if self._job.prompt_logprobs:
-            first = self._job.prompt[0]
-            told = [TokenLogprob(self._reader.text([first]), math.nan, list(bytes_of(first)))]
-            told += [self._logprob(one, bytes_of) for one in word.logprobs]
-        return [TextDelta(self._reader.decode(self._job.prompt), 0, told)]
+            told = [_token(bytes_of(self._job.prompt[0]), math.nan)]
+            told += [_logprob(one, bytes_of) for one in word.logprobs]
+        return [TextDelta(self._written or self._reader.decode(self._job.prompt), 0, told)]
 
     def _step(self, step: Step, bytes_of: Callable[[int], bytes]) -> list[Event]:
         self._made += len(step.tokens) + (step.finish == "stop" and not step.tokens)
-        self._pending += [self._logprob(one, bytes_of) for one in step.logprobs]
+        self._pending += [_logprob(one, bytes_of) for one in step.logprobs]
         text = "".join(map(self._detokenizer.add, step.tokens))
         if step.finish is not None:
             text += self._detokenizer.end()
+        whole = self._stops.held + text
         text, stopped = self._stops.add(text)
         reason = "stop" if stopped else step.finish
         if reason is not None and not stopped:
             text += self._stops.end()
-        events = self._events(text, reason)
-        if self._pending and (reason is not None or any(isinstance(e, TextDelta) for e in events)):
-            events = _with_logprobs(events, [] if stopped else self._pending)
-            self._pending = []
-        if reason is None:
+        if stopped:
+            self._pending = _without(self._pending, whole[len(text) :])
+        if self._parser is not None and self._parser.thinks:
+            self._thought += len(step.tokens)
+        events = self._with_logprobs(self._events(text, reason), reason is not None)
+        if reason is None and not self.over:
             return events
         self.over = True
         if not any(isinstance(event, Finish) for event in events):
             called = self._parser is not None and self._parser.calls > 0
-            events.append(Finish("tool_calls" if called and reason == "stop" else reason))
-        return [*events, Usage(len(self._job.prompt), self._made, self._cached)]
+            stops = reason in ("stop", None)
+            events.append(Finish("tool_calls" if called and stops else reason or "stop"))
+        thought = self._thought or None
+        return [*events, Usage(len(self._job.prompt), self._made, self._cached, thought)]
 
-    def _events(self, text: str, reason: Any) -> list[Event]:
+    def _events(self, text: str, reason: Reason | None) -> list[Event]:
         """What a piece of text says: plain text, thoughts or calls."""
         if self._forced is not None:
             batch: list[Event] = [TextDelta(text)] if text else []
@@ -229,33 +271,82 @@ class Answer:
         if self._parser is None:
             return [TextDelta(text)] if text else []
         events = self._parser.add(text) if text else []
-        if self._one_call and self._parser.calls and reason is None:
-            self.over = True
-            first = [event for event in events if not _later(event)]
-            usage = Usage(len(self._job.prompt), self._made, self._cached)
-            return [*first, Finish("tool_calls"), usage]
+        self.over = self._parser.full
         return [*events, *self._parser.end()] if reason is not None else events
 
-    def _logprob(self, one: Logprob, bytes_of: Callable[[int], bytes]) -> TokenLogprob:
-        top = [
-            TokenLogprob(self._reader.text([token]), _finite(value), list(bytes_of(token)))
-            for token, value in one.top
-        ]
-        text = self._reader.text([one.token])
-        return TokenLogprob(text, _finite(one.value), list(bytes_of(one.token)), top)
+    def _with_logprobs(self, events: list[Event], last: bool) -> list[Event]:
+        """The events, the first text among them with the log probabilities of its tokens; thoughts and calls have none."""
+        if not self._pending:
+            return events
+        place = next((i for i, event in enumerate(events) if isinstance(event, TextDelta)), None)
+        if place is None:
+            if any(isinstance(event, ReasoningDelta | ToolCallDelta) for event in events):
+                self._pending = []
+            elif last and self._forced is None:  # tokens without any text
+                return [TextDelta("", 0, self._pending), *events]
+            return events
+        held = self._stops.held if self._parser is None else self._parser.held + self._stops.held
+        told = _without(self._pending, held)
+        self._pending = self._pending[len(told) :]
+        if self._parser is not None:  # a mark may stand before the text
+            texts = (event.text for event in events if isinstance(event, TextDelta))
+            told = _last(told, "".join(texts))
+        changed = msgspec.structs.replace(events[place], logprobs=told)
+        return [*events[:place], changed, *events[place + 1 :]]
 
 
-def _later(event: Event) -> bool:
-    return isinstance(event, ToolCallDelta) and event.call > 0
+def _parser(reader: Reader, request: ChatRequest, begun: bool) -> calls.Parser:
+    tools = {tool.function.name: tool.function.parameters for tool in request.tools or ()}
+    thinking, _ = calls.thinks(reader.template, "")
+    return calls.Parser(
+        reader.family,
+        tools if tools and request.tool_choice != "none" else None,
+        _new_id,
+        thinking=thinking,
+        begun=begun,
+        most=1 if request.parallel_tool_calls is False else None,
+    )
 
 
-def _with_logprobs(events: list[Event], told: list[TokenLogprob]) -> list[Event]:
-    """The events, the log probabilities with the first text among them."""
-    for place, event in enumerate(events):
-        if isinstance(event, TextDelta):
-            changed = msgspec.structs.replace(event, logprobs=told)
-            return [*events[:place], changed, *events[place + 1 :]]
-    return [TextDelta("", 0, told), *events] if told else events
+def _last(tokens: list[TokenLogprob], text: str) -> list[TokenLogprob]:
+    """The last tokens, as many as it takes to write a text."""
+    missing, first = len(text.encode()), len(tokens)
+    while missing > 0 and first > 0:
+        first -= 1
+        missing -= len(tokens[first].bytes or ())
+    return tokens[first:]
+
+
+def _without(tokens: list[TokenLogprob], text: str) -> list[TokenLogprob]:
+    """The tokens but the last ones that write nothing but a text's end."""
+    spare, count = len(text.encode()), len(tokens)
+    while count > 0 and (size := len(tokens[count - 1].bytes or ())) <= spare:
+        spare -= size
+        count -= 1
+    return tokens[:count]
+
+
+def _logprob(one: Logprob, bytes_of: Callable[[int], bytes]) -> TokenLogprob:
+    top = [_token(bytes_of(token), value) for token, value in one.top]
+    return msgspec.structs.replace(_token(bytes_of(one.token), one.value), top_logprobs=top)
+
+
+def _token(text: bytes, value: float) -> TokenLogprob:
+    """A token as it is written: what a tokenizer makes of one alone lacks the blank before a word."""
+    return TokenLogprob(text.decode(errors="replace"), max(value, _LEAST), list(text))
+
+
+def _blamed(request: GenerationRequest, forced: bool) -> str:
+    """What is told to be wrong where nothing can come next."""
+    if forced:
+        return "tools"
+    if request.grammar is not None:
+        return "grammar"
+    return "response_format" if _formatted(request) else "logit_bias"
+
+
+def _formatted(request: GenerationRequest) -> bool:
+    return isinstance(request, ChatRequest) and _schema(request) is not None
 
 
 def _schema(request: ChatRequest) -> dict[str, Any] | None:
@@ -294,10 +385,6 @@ def _bias(given: Mapping[str, float | bool]) -> dict[int, float]:
 
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
-
-
-def _finite(value: float) -> float:
-    return max(value, -9999.0)  # JSON has no -inf
 
 
 def _new_id() -> str:

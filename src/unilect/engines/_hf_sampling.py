@@ -9,6 +9,7 @@ Source: https://arxiv.org/abs/2007.14966 (mirostat); https://arxiv.org/abs/2202.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
@@ -40,8 +41,12 @@ class Chooser:
         self.sampling = sampling
         self.made: list[int] = []
         self._prompt = prompt
+        self._seen, self._tally = _Tally(), _Tally()
+        if sampling.repetition_penalty != 1.0 and sampling.repeat_last_n is None:
+            self._seen.add(prompt)
         # Random takes a number and its negative for the same
         self._dice = Random(None if sampling.seed is None else sampling.seed % 2**64)
+        self._noted = 0  # tokens of the answer that have been counted
         self._mu = min(_MAX_SURPRISE, 2.0 * sampling.mirostat_tau)
         bias = dict(sampling.logit_bias) | dict.fromkeys(banned, _NEVER)
         self._bias_ids = torch.tensor(list(bias), dtype=torch.long)
@@ -60,19 +65,31 @@ class Chooser:
         rules = self.sampling
         if not rules.penalises or rules.repeat_last_n == 0:
             return
-        window = rules.repeat_last_n
+        seen, tally = self._counted(rules.repeat_last_n)
         if rules.repetition_penalty != 1.0:
-            seen = [*self._prompt, *self.made]
-            ids = torch.tensor(seen[-window:] if window else seen, device=logits.device).unique()
+            ids = seen.ids.to(logits.device)
             values = logits[ids]
             scaled = torch.where(
                 values > 0, values / rules.repetition_penalty, values * rules.repetition_penalty
             )
             logits[ids] = scaled
         if self.made and (rules.presence_penalty or rules.frequency_penalty):
-            recent = self.made[-window:] if window else self.made
-            ids, counts = torch.tensor(recent, device=logits.device).unique(return_counts=True)
+            ids, counts = tally.ids.to(logits.device), tally.counts.to(logits.device)
             logits[ids] -= rules.presence_penalty + rules.frequency_penalty * counts
+
+    def _counted(self, window: int | None) -> tuple["_Tally", "_Tally"]:
+        """The tokens of prompt and answer, and those of the answer alone, as far as the penalties see."""
+        if window is None:
+            for tally in (self._seen, self._tally):
+                tally.add(self.made[self._noted :])
+            self._noted = len(self.made)
+            return self._seen, self._tally
+        seen, tally = _Tally(), _Tally()
+        tally.add(self.made[-window:])
+        seen.add(self.made[-window:])
+        if (rest := window - len(self.made)) > 0:
+            seen.add(self._prompt[-rest:])
+        return seen, tally
 
     def roll(self) -> float:
         """A number from 0 to 1, below 1."""
@@ -94,6 +111,37 @@ class Chooser:
         changed = self._mu - rules.mirostat_eta * (surprise - rules.mirostat_tau)
         self._mu = max(-_MAX_SURPRISE, min(_MAX_SURPRISE, changed))
         return int(ids[place])
+
+
+class _Tally:
+    """How often each token has come. Kept as columns, since a long prompt cannot be gone through at every step."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, int] = {}
+        self._ids = torch.zeros(0, dtype=torch.long)
+        self._counts = torch.zeros(0)
+
+    @property
+    def ids(self) -> Tensor:
+        """Each token once."""
+        return self._ids[: len(self._places)]
+
+    @property
+    def counts(self) -> Tensor:
+        """How often each of them has come."""
+        return self._counts[: len(self._places)]
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Count more tokens."""
+        missing = len(self._places) + len(tokens) - len(self._ids)
+        if missing > 0:
+            more = max(missing, len(self._ids), 64)
+            self._ids = torch.cat([self._ids, torch.zeros(more, dtype=torch.long)])
+            self._counts = torch.cat([self._counts, torch.zeros(more)])
+        if counted := Counter(tokens):
+            places = [self._places.setdefault(token, len(self._places)) for token in counted]
+            self._ids[places] = torch.tensor(list(counted))
+            self._counts[places] += torch.tensor(list(counted.values()), dtype=torch.float32)
 
 
 def _mirostat_k(probabilities: Tensor, mu: float) -> int:
@@ -209,7 +257,7 @@ def _from_few(logits: Tensor, rules: _Rules, rolls: list[float]) -> list[int]:
         open_ended = (rules.top_k == 0) & (reached < rules.top_p)
         if count == size or not bool(open_ended.any()):
             break
-        count = size  # a flat distribution: its nucleus is larger than the first candidates
+        count = min(size, 16 * count)  # flat: its nucleus is larger than the first candidates
     ranks = torch.arange(count, device=logits.device)[None]
     limit = torch.where(rules.top_k > 0, rules.top_k, size)
     probabilities = probabilities.masked_fill(ranks >= limit, 0.0)
@@ -252,7 +300,7 @@ def _draw(probabilities: Tensor, rolls: list[float]) -> Tensor:
     places = torch.searchsorted(steps, target, right=True)[:, 0]
     # rounding may put a roll behind the last place that has any probability
     last = (probabilities > 0).int() * torch.arange(1, steps.shape[-1] + 1, device=steps.device)
-    return torch.minimum(places, last.amax(-1) - 1)
+    return torch.minimum(places, last.amax(-1) - 1).clamp_min(0)
 
 
 def logprobs(logits: Tensor, wanted: Sequence[int | None], tokens: Sequence[int]) -> list[Logprob]:
@@ -261,15 +309,18 @@ def logprobs(logits: Tensor, wanted: Sequence[int | None], tokens: Sequence[int]
 
     Args:
         logits: (n_rows, n_vocab).
-        wanted: For each row how many alternatives.
+        wanted: For each row how many alternatives; None where nobody asks, and nothing is worked out.
         tokens: For each row the token that was chosen.
     """
-    values = logits.float().log_softmax(-1)
-    chosen = values.gather(-1, torch.tensor(tokens, device=values.device)[:, None])[:, 0].tolist()
-    most = max((count or 0 for count in wanted), default=0)
-    top_values, top_ids = values.topk(max(1, most), -1)
-    rows = zip(top_ids.tolist(), top_values.tolist(), strict=True)
-    return [
-        Logprob(token, value, list(zip(ids, tops, strict=True))[: count or 0])
-        for token, value, (ids, tops), count in zip(tokens, chosen, rows, wanted, strict=True)
-    ]
+    told = [row for row, count in enumerate(wanted) if count is not None]
+    found = [Logprob(token, math.nan) for token in tokens]
+    if not told:
+        return found
+    values = (logits if len(told) == len(found) else logits[told]).float().log_softmax(-1)
+    chosen = torch.tensor([tokens[row] for row in told], device=values.device)
+    likely, ids = values.topk(max(1, *(wanted[row] or 0 for row in told)), -1)
+    columns = (values.gather(-1, chosen[:, None])[:, 0], ids, likely)
+    for row, value, *top in zip(told, *(column.tolist() for column in columns), strict=True):
+        pairs = list(zip(*top, strict=True))
+        found[row] = Logprob(tokens[row], value, pairs[: wanted[row] or 0])
+    return found

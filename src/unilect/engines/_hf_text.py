@@ -5,12 +5,13 @@ A token may be a part of a character, and what a token looks like may depend on 
 is made anew with each token, and what has grown is told, unless it ends in a half character.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 Decode: TypeAlias = Callable[[Sequence[int]], str]
 _HALF = "\ufffd"
-_CONTEXT = 6  # tokens whose text is made again
+_CONTEXT = 6  # tokens whose text is made again, and up to twice as many
 _MAX_BYTES = 4  # of a character; a token that is no part of any is told as U+FFFD after so many
 
 
@@ -25,27 +26,44 @@ class Detokenizer:
 
     def __init__(self, decode: Decode, before: Sequence[int] = ()) -> None:
         self._decode = decode
-        self._tokens = list(before[-_CONTEXT:])
+        self._tokens = _whole_end(decode, before)
+        self._pieces = deque([len(self._tokens)])  # how many tokens made each
         self._told = len(self._tokens)
+        self._old = decode(self._tokens) if self._tokens else ""
 
     def add(self, token: int) -> str:
         """The text that a token completes; empty while a character is not whole."""
         self._tokens.append(token)
-        old = self._decode(self._tokens[: self._told])
         new = self._decode(self._tokens)
         if new.endswith(_HALF) and len(self._tokens) - self._told < _MAX_BYTES:
             return ""
-        begin = max(0, self._told - 1)
-        self._tokens = self._tokens[max(0, begin - _CONTEXT) :]
-        self._told = len(self._tokens)
-        return new[len(old) :]
+        return self._grown(new)
 
     def end(self) -> str:
         """What was held back."""
-        old = self._decode(self._tokens[: self._told])
-        new = self._decode(self._tokens)
+        return self._grown(self._decode(self._tokens)) if len(self._tokens) > self._told else ""
+
+    def _grown(self, new: str) -> str:
+        """What is new of a text. Of its tokens whole pieces are forgotten: half a character would spoil what follows."""
+        begin = len(self._old)
+        if self._old.endswith(_HALF):
+            pairs = enumerate(zip(self._old, new, strict=False))
+            begin = next((place for place, (a, b) in pairs if a != b), begin)
+        self._pieces.append(len(self._tokens) - self._told)
+        self._old = new
+        if len(self._tokens) > 2 * _CONTEXT:
+            while len(self._tokens) - self._pieces[0] >= _CONTEXT:
+                del self._tokens[: self._pieces.popleft()]
+            self._old = self._decode(self._tokens)
         self._told = len(self._tokens)
-        return new[len(old) :]
+        return new[begin:]
+
+
+def _whole_end(decode: Decode, tokens: Sequence[int]) -> list[int]:
+    """A few last tokens that begin with a whole character."""
+    sizes = range(_CONTEXT, _CONTEXT + _MAX_BYTES)
+    whole = (size for size in sizes if not decode(tokens[-size:]).startswith(_HALF))
+    return list(tokens[-next(whole, _CONTEXT) :])
 
 
 class StopWords:
@@ -59,6 +77,11 @@ class StopWords:
     def __init__(self, words: Sequence[str]) -> None:
         self._words = tuple(words)
         self._held = ""
+
+    @property
+    def held(self) -> str:
+        """What is not told yet."""
+        return self._held
 
     def add(self, text: str) -> tuple[str, bool]:
         """

@@ -1,17 +1,16 @@
 """
 What a model writes, told apart: thoughts, text, and tool calls in the manner of its family.
 
-Nothing of a call is told as text, and nothing that is no call is lost: what looked like one and is not valid JSON is told as text.
+Nothing of a call is told as text, and nothing that is no call is lost: what looked like one and cannot be read is told as text.
 
-Sources: the chat templates of Qwen 2.5 and 3 (Hermes' form), Llama 3, Mistral, ChatGLM 3 and GLM 4.
+Sources: the chat templates of Qwen (Hermes' form), Llama 3, Mistral, ChatGLM 3 and GLM 4, DeepSeek, Phi 4 and Granite.
 """
 
-import json
-import re
-from typing import Any
+from collections.abc import Callable
 
 from msgspec import Struct
 
+from unilect.engines._call_forms import Tools, calls_of
 from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
 
 
@@ -23,34 +22,37 @@ class Family(Struct, frozen=True):
         name: For a forced call's grammar, too.
         begin: What a call begins with; empty where the whole answer is one.
         end: What it ends with; empty where the answer's end is.
+        marks: Other special tokens that a call is written with.
     """
 
     name: str
     begin: str
     end: str = ""
+    marks: tuple[str, ...] = ()
 
 
 HERMES = Family("hermes", "<tool_call>", "</tool_call>")
-MISTRAL = Family("mistral", "[TOOL_CALLS]")
-LLAMA3 = Family("llama3", "")
+MISTRAL = Family("mistral", "[TOOL_CALLS]", marks=("[ARGS]", "[CALL_ID]"))
+DEEPSEEK = Family("deepseek", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+PHI = Family("phi", "<|tool_call|>", "<|/tool_call|>")
+LLAMA3 = Family("llama3", "", marks=("<|python_tag|>",))
 GLM = Family("glm", "")
 THINK = ("<think>", "</think>")
-_NAME = re.compile(r"^\s*([A-Za-z0-9_.-]{1,64})\s*\n\s*(?=[{`t])")
-_GLM3 = re.compile(r"tool_call\((.*)\)", re.DOTALL)
-_ARGUMENT = re.compile(r"(\w+)=('(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|[^,]+)")
+#: What a template shows, and whose it is then; the first that is found counts.
+_SHOWN = (
+    (DEEPSEEK.begin, DEEPSEEK),
+    (HERMES.begin, HERMES),
+    (MISTRAL.begin, MISTRAL),
+    (PHI.begin, PHI),
+    ("<|python_tag|>", LLAMA3),
+    ("Environment: ipython", LLAMA3),
+    ("<|observation|>", GLM),
+)
 
 
 def family(template: str) -> Family:
     """The family whose chat template this is; Hermes', which most models have seen, where it shows none."""
-    if "<tool_call>" in template:
-        return HERMES
-    if "[TOOL_CALLS]" in template:
-        return MISTRAL
-    if "<|python_tag|>" in template or "Environment: ipython" in template:
-        return LLAMA3
-    if "<|observation|>" in template:
-        return GLM
-    return HERMES
+    return next((family for mark, family in _SHOWN if mark in template), HERMES)
 
 
 def thinks(template: str, prompt: str) -> tuple[bool, bool]:
@@ -64,22 +66,28 @@ class Parser:
     Tells the events of one answer's text.
 
     Args:
-        tools: The names of the tools; None where calls are not looked for.
+        tools: The tools; None where calls are not looked for.
+        new_id: Makes an id for a call.
         thinking: Thoughts are marked in the text.
         begun: The prompt has begun them.
-        new_id: Makes an id for a call.
+        most: The most calls that are told; what comes after the last of them is not.
+
+    Attributes:
+        calls: How many have been told.
     """
 
     def __init__(
         self,
         family: Family,
-        tools: frozenset[str] | None,
-        new_id: Any,
+        tools: Tools | None,
+        new_id: Callable[[], str],
         *,
         thinking: bool = False,
         begun: bool = False,
+        most: int | None = None,
     ) -> None:
         self._family = family
+        self._most = most
         self._tools = tools
         self._new_id = new_id
         self._thinking = thinking
@@ -100,6 +108,21 @@ class Parser:
             events += self._advance()
             if before == (self._state, self._text) or not self._text:
                 return events
+
+    @property
+    def thinks(self) -> bool:
+        """True while the text is a thought."""
+        return self._state == "thought"
+
+    @property
+    def held(self) -> str:
+        """What is not told yet."""
+        return self._text
+
+    @property
+    def full(self) -> bool:
+        """True when as many calls as may be have been told."""
+        return self._most is not None and self.calls >= self._most
 
     def end(self) -> list[Event]:
         """The events of what was held back."""
@@ -141,11 +164,12 @@ class Parser:
         """For families without a mark: an answer is a call when it begins as JSON or with a tool's name."""
         if not text:
             return []
-        names = self._tools or frozenset()
-        if text[0] in "{[<" or any(name.startswith(text.split("\n")[0].strip()) for name in names):
-            self._state = "whole"
-        else:
-            self._state = "text"
+        line, broken, _ = text.partition("\n")
+        names = self._tools or {}
+        if not broken and text[0] not in "{[<" and any(name.startswith(line) for name in names):
+            return []
+        called = text[0] in "{[<" or line.strip() in names
+        self._state = "whole" if called else "text"
         return []
 
     def _thought(self) -> list[Event]:
@@ -160,10 +184,12 @@ class Parser:
             told, self._text = self._text, ""
             return [TextDelta(told)]
         told, found, self._text = _upto(self._text, self._family.begin)
+        plain = told.rstrip("\n")  # line breaks before a call are none of the text
         if found:
             self._state = "call"
-            told = told.rstrip("\n") if not told.strip() else told
-        return [TextDelta(told)] if told else []
+        else:
+            self._text = told[len(plain) :] + self._text
+        return [TextDelta(plain)] if plain else []
 
     def _call(self) -> list[Event]:
         if not self._family.end or self._family.end not in self._text:
@@ -176,14 +202,15 @@ class Parser:
 
     def _calls(self, body: str, begin: str, end: str = "") -> list[Event]:
         """The calls of a text; the text itself where it has none."""
-        found = _read(body, self._tools or frozenset())
+        found, rest = calls_of(body, self._tools or {}, begin)
         if not found:
             return [TextDelta(begin + body + end)]
         events: list[Event] = []
         for name, arguments in found:
-            events.append(ToolCallDelta(self.calls, arguments, self._new_id(), name))
-            self.calls += 1
-        return events
+            if not self.full:
+                events.append(ToolCallDelta(self.calls, arguments, self._new_id(), name))
+                self.calls += 1
+        return [*events, TextDelta(rest)] if rest and not self.full else events
 
 
 def _upto(text: str, mark: str) -> tuple[str, bool, str]:
@@ -195,60 +222,3 @@ def _upto(text: str, mark: str) -> tuple[str, bool, str]:
         if text.endswith(mark[:length]):
             return text[:-length], False, text[-length:]
     return text, False, ""
-
-
-def _read(body: str, names: frozenset[str]) -> list[tuple[str, str]]:
-    """The name and the arguments, as JSON text, of each call in what a model wrote."""
-    text = body.strip().removeprefix("<|python_tag|>").strip()
-    if (named := _NAME.match(text)) and named.group(1) in names:
-        return _glm(named.group(1), text[named.end() :].strip())
-    found: list[tuple[str, str]] = []
-    decoder = json.JSONDecoder()
-    while text:
-        try:
-            value, end = decoder.raw_decode(text)
-        except ValueError:
-            return found
-        for call in value if isinstance(value, list) else [value]:
-            if (one := _one(call)) is not None and one[0] in names:
-                found.append(one)
-            else:
-                return []
-        text = text[end:].lstrip(" \n;,")
-    return found
-
-
-def _one(call: Any) -> tuple[str, str] | None:
-    if not isinstance(call, dict):
-        return None
-    call = call.get("function") if isinstance(call.get("function"), dict) else call
-    name = call.get("name")
-    arguments = call.get("arguments", call.get("parameters", {}))
-    if isinstance(arguments, str):
-        return (name, arguments) if isinstance(name, str) else None
-    if not isinstance(name, str) or not isinstance(arguments, dict):
-        return None
-    return name, json.dumps(arguments, ensure_ascii=False)
-
-
-def _glm(name: str, text: str) -> list[tuple[str, str]]:
-    """GLM 4 writes JSON below the name, ChatGLM 3 a call `tool_call(city='Paris')` in a code block."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        inside = _GLM3.search(text)
-        if inside is None:
-            return []
-        value = {key: _literal(raw) for key, raw in _ARGUMENT.findall(inside.group(1))}
-    return [(name, json.dumps(value, ensure_ascii=False))] if isinstance(value, dict) else []
-
-
-def _literal(raw: str) -> Any:
-    """A Python literal's value, read and not run."""
-    raw = raw.strip()
-    if len(raw) > 1 and raw[0] in "'\"" and raw[-1] == raw[0]:
-        return raw[1:-1].replace(f"\\{raw[0]}", raw[0])
-    try:
-        return json.loads({"True": "true", "False": "false", "None": "null"}.get(raw, raw))
-    except ValueError:
-        return raw

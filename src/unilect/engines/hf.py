@@ -250,8 +250,6 @@ class HfEngine:
         child, watchdog = self._server.child, self._server.watchdog
         operation = "chat" if isinstance(request, ChatRequest) else "completion"
         body = msgspec.structs.replace(request, wire={})
-        if self._chat_template is not None and isinstance(request, ChatRequest):
-            body = _with_stops(body, self._chat_template.stop)
         for attempt in (1, 2):
             begun, hangs = False, child.hangs
             try:
@@ -318,7 +316,7 @@ class HfEngine:
         Raises:
             ConfigError: A setting does not go with this folder, or with this engine.
         """
-        folder = self._folder
+        folder, template = self._folder, self._chat_template
         longest = _longest(folder, config)
         _check(folder, config, longest)
         return {
@@ -340,6 +338,9 @@ class HfEngine:
             "tokenizer": config.tokenizer,
             "rope_scaling": config.rope_scaling,
             "chat_template": self._template if config.chat_template or config.tokenizer else "",
+            "foreign_template": template is not None,
+            "stop": template.stop if template else (),
+            "stop_token_ids": template.stop_token_ids if template else (),
             "pooling": config.pooling or folder.pooling or "mean",
             "merge": merge,
         }
@@ -403,11 +404,6 @@ def _adapter(text: str) -> tuple[str, float]:
 
 def _parameters(tools: bool) -> dict[str, Any]:
     return PARAMETERS | ({} if tools else dict.fromkeys(TOOL_PARAMETERS, "refused"))
-
-
-def _with_stops(request: Any, stop: tuple[str, ...]) -> Any:
-    """The request with the stop words that belong to a named format."""
-    return msgspec.structs.replace(request, stop=[*request.stop_words, *stop]) if stop else request
 
 
 def _resident_bytes(pid: int) -> int:
