@@ -50,7 +50,7 @@ class Farm:
         self.service = service
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> tuple[Member, ...]:
         """The model's backends."""
         return self.service.registry.get("m").pool.members
 
@@ -276,20 +276,19 @@ async def test_a_fallback_that_fails_too() -> None:
             await site.says()
 
 
-# Backends that come and go
+# A model that goes
 
 
-async def test_members_come_and_go() -> None:
-    """A backend that is added gets requests; one that is removed gets no more."""
-    async with farm(GOOD) as site, scripted(GOOD) as other:
-        added = Member(upstream(other.url), other.url)
-        model = site.service.registry.get("m")
-        model.pool.add(added)
+async def test_a_model_that_goes_is_looked_after_no_more() -> None:
+    """Once a model is let go, its backends that are out are asked nothing more."""
+    async with farm(GOOD, GOOD) as site:
+        await site.servers[1].stop()
         for number in range(4):
             await site.says(f"{number}")
-        assert ([2], 2) == (site.asked, len(other.requests))
-        await model.pool.remove(added)
-        for number in range(4):
-            await site.says(f"again {number}")
+        model = site.service.registry.get("m")
+        (look,) = model.pool._looks.values()
+        site.service.registry.forget("m")
+        assert model._stopping is not None
+        await model._stopping
 
-    assert ([6], 2, 0) == (site.asked, len(other.requests), added.outstanding)
+    assert look.cancelled()

@@ -83,7 +83,7 @@ class Pool:
     """
 
     def __init__(self, name: str, members: Iterable[Member]) -> None:
-        self.members = list(members)
+        self.members = tuple(members)
         self._name = name
         self._affinity: Affinity[Member] = Affinity()
         self._looks: dict[Member, asyncio.Task[None]] = {}
@@ -95,11 +95,10 @@ class Pool:
         Returns:
             Why some could not be started; they are looked after.
         """
-        members = list(self.members)
-        starts = (member.backend.start() for member in members)
+        starts = (member.backend.start() for member in self.members)
         errors: list[UnilectError] = []
         for member, result in zip(
-            members, await asyncio.gather(*starts, return_exceptions=True), strict=True
+            self.members, await asyncio.gather(*starts, return_exceptions=True), strict=True
         ):
             if isinstance(result, UnilectError):
                 self.saw(member, result)
@@ -146,23 +145,17 @@ class Pool:
             member.breaker.close()
             return
         member.breaker.saw(error, asyncio.get_running_loop().time())
-        if member.breaker.open and member in self.members and member not in self._looks:
+        if member.breaker.open and member not in self._looks:
             log.warning("%s: %s is out: %s", self._name, member.source, error.message)
             self._looks[member] = asyncio.get_running_loop().create_task(self._look(member))
 
-    def add(self, member: Member) -> None:
-        """Take a backend in; it is started by the first request that it gets."""
-        self.members.append(member)
-
-    async def remove(self, member: Member) -> None:
-        """Give it no more requests; what runs in it goes on until the backend is closed by its owner."""
-        self.members.remove(member)
-        await self._stop_looking(member)
-
     async def aclose(self) -> None:
         """Stop all backends."""
-        for member in list(self._looks):
-            await self._stop_looking(member)
+        looks = list(self._looks.values())
+        self._looks.clear()
+        for look in looks:
+            look.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
         await asyncio.gather(*(member.backend.aclose() for member in self.members))
 
     async def _look(self, member: Member) -> None:
@@ -180,9 +173,3 @@ class Pool:
             member.breaker.close()
             log.warning("%s: %s is back", self._name, member.source)
         self._looks.pop(member, None)
-
-    async def _stop_looking(self, member: Member) -> None:
-        look = self._looks.pop(member, None)
-        if look is not None:
-            look.cancel()
-            await asyncio.gather(look, return_exceptions=True)
