@@ -1,5 +1,6 @@
 """Tests of unilect.discovery, in front of a scripted server."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -75,6 +76,59 @@ async def test_a_configured_model_keeps_its_name() -> None:
     assert [["mine", "theirs"], ["mine"]] == await look(
         listing, lambda: setattr(listing, "names", []), mine=ModelConfig()
     )
+
+
+async def test_an_alias_is_a_name_too() -> None:
+    """A model that is called like an alias of the configuration is not served: the alias stays what it was."""
+    mine, listing = ModelConfig(aliases=["theirs"]), Listing("theirs")
+    async with scripted(listing) as server:
+        given = config(server.url, mine=mine)
+        registry = sources.registry(given)
+        discovery = Discovery(given, registry)
+        for names in (["theirs"], []):
+            listing.names = names
+            await discovery.look()
+            assert "mine" == registry.get("theirs").name
+        await registry.aclose()
+
+
+async def test_a_model_that_cannot_be_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A model that the settings do not fit is left out, which is told once, and served once they do; the others go on."""
+    template = tmp_path / "template.jinja"
+    template.write_text("{{ messages[0].content }}")
+    table = ModelConfig(source="", model="*", chat_template=str(template))
+    seen = []
+    async with fake_fastchat() as fake:
+        given = Config(
+            models={"far": msgspec.structs.replace(table, source=f"fastchat+{fake.url}")}
+        )
+        registry = sources.registry(given)
+        discovery = Discovery(given, registry)
+        template.unlink()
+        for names in (["a"], ["a"], ["a", "b"], ["a"], []):
+            if names == ["a", "b"]:
+                template.write_text("{{ messages[0].content }}")
+            fake.answers["/list_models"] = {"models": names}
+            await discovery.look()
+            seen.append(sorted(registry.models))
+        await registry.aclose()
+
+    assert [[], [], ["a", "b"], ["a"], []] == seen
+    assert ["far: its model a is left out"] == [
+        record.getMessage().rpartition(": models.a")[0]
+        for record in caplog.records
+        if record.levelname == "WARNING"
+    ]
+
+
+def test_settings_of_a_table_for_all() -> None:
+    """What is wrong in the settings of a table for all models is told at the start, before its server is asked."""
+    table = ModelConfig(source="http://127.0.0.1:9/v1", model="*", defaults={"warmth": 1})
+
+    with pytest.raises(ConfigError, match=r"models\.far\.defaults\.warmth"):
+        sources.registry(Config(models={"far": table}))
 
 
 async def test_an_empty_registry_says_so() -> None:

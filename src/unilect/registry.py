@@ -198,6 +198,10 @@ class Registry:
         for model in models:
             self.add(model)
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a model answers to this name or alias."""
+        return name in self._by_name
+
     def add(self, model: Model) -> None:
         """Take a model in; its aliases give way to what has these names already."""
         self.models[model.name] = self._by_name[model.name] = model
