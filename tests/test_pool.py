@@ -26,6 +26,7 @@ from unilect import pool
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
+    BackendUnreachable,
     InvalidRequest,
     RateLimited,
     UnilectError,
@@ -274,6 +275,49 @@ async def test_a_fallback_that_fails_too() -> None:
     async with farm(BROKEN, fallback=BUSY) as site:
         with pytest.raises(RateLimited):
             await site.says()
+
+
+# A single backend
+
+
+async def test_a_single_backend_is_always_asked(caplog: pytest.LogCaptureFixture) -> None:
+    """A single backend that is out is asked by every request, and by nobody else; the log says once that it is out, and back."""
+    async with farm(GOOD) as site:
+        (server,), (member,) = site.servers, site.members
+        await server.stop()
+        for _ in range(7):
+            with pytest.raises(BackendUnreachable):
+                await site.says()
+        looks = site.service.registry.get("m").pool._looks
+        async with scripted(GOOD, port=server.port) as again:
+            assert "Hello" == await site.says()
+            assert ([b"POST"], {}) == ([one.head[:4] for one in again.requests], looks)
+
+    assert [f"m: {member.source} is out", f"m: {member.source} is back"] == [
+        record.getMessage().partition(": The")[0] for record in caplog.records
+    ]
+
+
+async def test_a_single_backend_with_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a single backend is out, requests go to the fallback without asking it, until it has been seen to be well."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+    async with farm(GOOD, fallback=GOOD) as site:
+        (server,), (member,) = site.servers, site.members
+        await server.stop()
+        for _ in range(4):
+            run = site.run()
+            async with aclosing(run.batches()) as batches:
+                assert [batch async for batch in batches]
+            assert "f" == run.answering.name
+        assert 1 == member.served
+        async with scripted(GOOD, port=server.port):
+            async with asyncio.timeout(10):
+                while member.breaker.open:
+                    await asyncio.sleep(0)
+            run = site.run()
+            async with aclosing(run.batches()) as batches:
+                assert [batch async for batch in batches]
+            assert ("m", 2) == (run.answering.name, member.served)
 
 
 # A model that goes

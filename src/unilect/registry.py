@@ -82,7 +82,8 @@ class Model:
         created: int = 0,
     ) -> None:
         self.name = name
-        self.pool = Pool(name, members if isinstance(members, Iterable) else [Member(members)])
+        pool = members if isinstance(members, Iterable) else [Member(members)]
+        self.pool = Pool(name, pool, has_fallback=fallback is not None)
         self.aliases = tuple(aliases)
         self.defaults = dict(defaults or {})
         self.prepare = prepare
