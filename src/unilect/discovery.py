@@ -19,6 +19,7 @@ from unilect.registry import Registry
 
 log = logging.getLogger("unilect")
 EVERY_S = 10.0
+LIST_TIMEOUT_S = 10.0  # a server that says nothing holds up the start, and what others list
 
 
 class Discovery:
@@ -63,10 +64,12 @@ class Discovery:
 
     async def _look(self, table: str, config: ModelConfig) -> None:
         try:
-            listed = set(await sources.list_models(table, config))
-        except UnilectError as error:
+            async with asyncio.timeout(LIST_TIMEOUT_S):
+                listed = set(await sources.list_models(table, config))
+        except (UnilectError, TimeoutError) as error:
             if table not in self._down:  # told once
-                log.warning("%s: its models cannot be listed: %s", table, error.message)
+                why = str(error) or f"its server says nothing for {LIST_TIMEOUT_S:.0f} s"
+                log.warning("%s: its models cannot be listed: %s", table, why)
             self._down.add(table)
             return
         self._down.discard(table)
