@@ -277,6 +277,42 @@ async def test_a_fallback_that_fails_too() -> None:
             await site.says()
 
 
+async def test_stopping_when_idle_forgets_who_was_out() -> None:
+    """A backend that was out when its model was stopped for being idle is asked again afterwards."""
+    async with farm(GOOD, GOOD) as site:
+        late, model = site.servers[1], site.service.registry.get("m")
+        await late.stop()
+        for number in range(4):
+            await site.says(f"{number}")
+        assert site.members[1].breaker.open
+        model._stop_idle()
+        assert model._stopping is not None
+        await model._stopping
+        async with scripted(GOOD, port=late.port) as again:
+            for number in range(4):
+                assert "Hello" == await site.says(f"again {number}")
+            assert again.requests
+
+
+async def test_nothing_is_begun_in_a_model_that_is_closed() -> None:
+    """A request whose backend is stopped by the end of the server is an error: no other backend is started for it."""
+    begun = asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        begun.set()
+        await exchange.client_gone()
+
+    async with farm(slow, slow, slow) as site:
+        answer = asyncio.create_task(site.says())
+        await begun.wait()
+        await site.service.registry.aclose()
+        with pytest.raises(BackendUnavailable):
+            await answer
+        model = site.service.registry.get("m")
+
+        assert (1, {}, 0) == (sum(site.asked), model.pool._looks, model._in_use)
+
+
 # A single backend
 
 
@@ -336,3 +372,36 @@ async def test_a_model_that_goes_is_looked_after_no_more() -> None:
         await model._stopping
 
     assert look.cancelled()
+
+
+async def test_what_a_model_that_goes_still_answers_ends_with_the_server() -> None:
+    """A model that was let go while it answers is stopped with the others at the server's end."""
+    begun = asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        begun.set()
+        await exchange.client_gone()
+
+    async with farm(slow) as site:
+        answer = asyncio.create_task(site.says())
+        await begun.wait()
+        site.service.registry.forget("m")
+        await site.service.registry.aclose()
+        with pytest.raises(UnilectError):
+            await answer
+
+
+async def test_a_model_that_goes_between_two_attempts() -> None:
+    """A request that fails in a model that was let go meanwhile does not start the model again."""
+
+    async def broken(exchange: Exchange) -> None:
+        site.service.registry.forget("m")
+        await exchange.send(stream_of(b""))
+        exchange.close()
+
+    async with farm(broken, broken) as site:
+        model = site.service.registry.get("m")
+        with pytest.raises(BackendUnavailable, match="was stopped"):
+            await site.says()
+
+        assert (1, 0, True) == (sum(site.asked), model._in_use, model.gone)

@@ -161,12 +161,14 @@ class Pool:
             self._looks[member] = loop.create_task(self._look(member))
 
     async def aclose(self) -> None:
-        """Stop all backends."""
+        """Stop all backends. What is known of them is forgotten: nobody would find out that one is well again."""
         looks = list(self._looks.values())
         self._looks.clear()
         for look in looks:
             look.cancel()
         await asyncio.gather(*looks, return_exceptions=True)
+        for member in self.members:
+            member.breaker.close()
         await asyncio.gather(*(member.backend.aclose() for member in self.members))
 
     async def _look(self, member: Member) -> None:
@@ -176,8 +178,10 @@ class Pool:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, MAX_LOOK_S)
             try:
+                await (
+                    member.backend.start()
+                )  # has a deadline of its own, and a model may take long to load
                 async with asyncio.timeout(LOOK_TIMEOUT_S):
-                    await member.backend.start()
                     await member.backend.check()
             except (UnilectError, TimeoutError):
                 continue
