@@ -35,6 +35,7 @@ from unilect.events import fold
 from unilect.gateway.metrics import Metrics
 from unilect.pool import Member
 from unilect.registry import Model, Registry
+from unilect.requests import EmbeddingRequest
 from unilect.service import Run, Service
 
 GOOD = says(stream_of(HELLO))
@@ -311,6 +312,19 @@ async def test_nothing_is_begun_in_a_model_that_is_closed() -> None:
         model = site.service.registry.get("m")
 
         assert (1, {}, 0) == (sum(site.asked), model.pool._looks, model._in_use)
+
+
+async def test_inputs_are_embedded_elsewhere_too() -> None:
+    """A backend that fails to embed is followed by the next one; a fallback, whose vectors are others, is not."""
+    vector = says(answer(b'{"data":[{"embedding":[1.0]}]}'))
+    down, request = says(answer(b"no", "500 Oops")), EmbeddingRequest(input="a", model="m")
+    async with farm(down, vector, fallback=vector) as site:
+        for _ in range(4):
+            model, found, _ = await site.service.embed(request)
+            assert ("m", [[1.0]]) == (model.name, found.vectors)
+    async with farm(down, fallback=vector) as site:
+        with pytest.raises(BackendError):
+            await site.service.embed(request)
 
 
 # A single backend
