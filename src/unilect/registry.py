@@ -168,7 +168,7 @@ class Model:
         self._in_use -= 1
         if self._retired:
             self.retire()
-        elif self._in_use == 0 and self._idle_stop_s is not None:
+        elif self._in_use == 0 and self._idle_stop_s is not None and not self._closed:
             loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(self._idle_stop_s, self._stop_idle)
 
