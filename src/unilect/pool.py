@@ -146,12 +146,13 @@ class Pool:
 
     def saw(self, member: Member, error: UnilectError | None) -> None:
         """Take note of how a request ended, or an attempt to start the backend."""
-        was_out, loop = member.breaker.open, asyncio.get_running_loop()
+        was_out = member.breaker.open
         if error is None:
             member.breaker.close()
             if was_out:
                 self._tell_back(member)
             return
+        loop = asyncio.get_running_loop()
         member.breaker.saw(error, loop.time())
         if not member.breaker.open:
             return

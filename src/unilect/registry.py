@@ -41,20 +41,15 @@ class Lease:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is None or isinstance(
-            error, UnilectError
-        ):  # who leaves says nothing of the backend
-            self.saw(error)
+        # a client that leaves says nothing of the backend
+        if error is None or isinstance(error, UnilectError):
+            self.model.saw(self._member, error)
         self.release()
 
     def release(self) -> None:
         """Give it back."""
         self._member.release()
         self.model.left()
-
-    def saw(self, error: UnilectError | None) -> None:
-        """Say how the request ended, so that the model's next request goes to a backend that is well."""
-        self.model.saw(self._member, error)
 
 
 class Model:
