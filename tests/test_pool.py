@@ -235,6 +235,50 @@ async def test_one_that_is_down_joins_when_it_comes_up(monkeypatch: pytest.Monke
             assert len(again.requests) > looked
 
 
+class Loading:
+    """A backend that cannot be reached at first, and then takes as long to start as a test wants."""
+
+    def __init__(self) -> None:
+        self.begun, self.loaded = asyncio.Event(), asyncio.Event()
+        self.starts = 0
+
+    async def start(self) -> None:
+        """Fail, and later wait."""
+        self.starts += 1
+        if self.starts == 1:
+            raise BackendUnreachable("no")
+        self.begun.set()
+        await self.loaded.wait()
+
+    async def check(self) -> None:
+        """Nothing is wrong."""
+
+    async def aclose(self) -> None:
+        """Nothing to stop."""
+
+
+async def test_a_look_waits_for_a_model_that_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look does not give up the start of a backend, which may load a model for minutes."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+    monkeypatch.setattr(pool, "LOOK_TIMEOUT_S", 0.001)
+    backend: Any = Loading()
+    member = Member(backend)
+    looked_after = pool.Pool("m", [member, Member(backend)])
+    with pytest.raises(BackendUnreachable) as raised:
+        await member.acquire()
+    looked_after.saw(member, raised.value)
+    async with asyncio.timeout(10):
+        await backend.begun.wait()
+        for _ in range(5):  # rounds of the loop's timers, each longer than a look's patience
+            await asyncio.sleep(0.002)
+        backend.loaded.set()
+        while member.breaker.open:
+            await asyncio.sleep(0)
+    await looked_after.aclose()
+
+    assert 2 == backend.starts
+
+
 async def test_start_with_some_down() -> None:
     """A model starts while one of its backends is down, and fails to start when all are."""
     gone = upstream("http://127.0.0.1:9/v1")
