@@ -179,9 +179,8 @@ class Pool:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, MAX_LOOK_S)
             try:
-                await (
-                    member.backend.start()
-                )  # has a deadline of its own, and a model may take long to load
+                # it has a deadline of its own: a model may take long to load
+                await member.backend.start()
                 async with asyncio.timeout(LOOK_TIMEOUT_S):
                     await member.backend.check()
             except (UnilectError, TimeoutError):
