@@ -269,9 +269,7 @@ async def test_a_look_waits_for_a_model_that_loads(monkeypatch: pytest.MonkeyPat
     looked_after.saw(member, raised.value)
     async with asyncio.timeout(10):
         await backend.begun.wait()
-        for _ in range(5):  # rounds of the loop's timers, each longer than a look's patience
-            await asyncio.sleep(0.002)
-        backend.loaded.set()
+        asyncio.get_running_loop().call_later(0.01, backend.loaded.set)
         while member.breaker.open:
             await asyncio.sleep(0)
     await looked_after.aclose()
