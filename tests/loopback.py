@@ -1,10 +1,11 @@
 """Loopback ports: an aiohttp application on one, in a thread of its own, for tests of processes that call it; a free one."""
 
 import asyncio
+import secrets
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from aiohttp import web
 
@@ -45,6 +46,8 @@ def served(*routes: web.RouteDef) -> Iterator[int]:
 
 
 def free_port() -> int:
-    """A port on which nobody listens, for a server that cannot choose one itself."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port on which nobody listens, for a server that cannot choose one itself; the system gives none of these to others."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

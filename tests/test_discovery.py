@@ -1,5 +1,6 @@
 """Tests of unilect.discovery, in front of a scripted server."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from engine import answer as whole
 from engine import chat
 from fastchat import fake_fastchat
 from scripted import HELLO, Exchange, answer, says, scripted, stream_of
-from unilect import sources
+from unilect import discovery, sources
 from unilect.config import Config, ModelConfig
 from unilect.discovery import Discovery
 from unilect.errors import ConfigError, ModelNotFound
@@ -43,10 +44,10 @@ async def look(listing: Any, *changes: Any, **models: ModelConfig) -> list[list[
     async with scripted(listing) as server:
         given = config(server.url, **models)
         registry = sources.registry(given)
-        discovery = Discovery(given, registry)
+        finder = Discovery(given, registry)
         for change in (lambda: None, *changes):
             change()
-            await discovery.look()
+            await finder.look()
             seen.append(sorted(registry.models))
         await registry.aclose()
     return seen
@@ -68,6 +69,27 @@ async def test_a_server_that_is_down_keeps_its_models() -> None:
     assert [["a"], ["a"]] == await look(listing, lambda: setattr(listing, "well", False))
 
 
+async def test_a_silent_server_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that never answers is given up after a while, is told once, and keeps its models."""
+    monkeypatch.setattr(discovery, "LIST_TIMEOUT_S", 0.05)
+    listing = Listing("a")
+
+    async def script(exchange: Exchange) -> None:
+        if listing.well:
+            await listing(exchange)
+        await exchange.client_gone()
+
+    def silent() -> None:
+        listing.well = False
+
+    assert [["a"], ["a"], ["a"]] == await look(script, silent, lambda: None)
+    assert ["far: its models cannot be listed: its server says nothing for 0 s"] == [
+        record.getMessage() for record in caplog.records if record.levelname == "WARNING"
+    ]
+
+
 async def test_a_configured_model_keeps_its_name() -> None:
     """A name of the configuration is not taken over, nor let go when the server drops it."""
     listing = Listing("mine", "theirs")
@@ -75,6 +97,65 @@ async def test_a_configured_model_keeps_its_name() -> None:
     assert [["mine", "theirs"], ["mine"]] == await look(
         listing, lambda: setattr(listing, "names", []), mine=ModelConfig()
     )
+
+
+async def test_an_alias_is_a_name_too() -> None:
+    """A model that is called like an alias of the configuration is not served: the alias stays what it was."""
+    mine, listing = ModelConfig(aliases=["theirs"]), Listing("theirs")
+    async with scripted(listing) as server:
+        given = config(server.url, mine=mine)
+        registry = sources.registry(given)
+        finder = Discovery(given, registry)
+        for names in (["theirs"], []):
+            listing.names = names
+            await finder.look()
+            assert "mine" == registry.get("theirs").name
+        await registry.aclose()
+
+
+async def test_a_model_that_cannot_be_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A model that the settings do not fit is left out, which is told once, and served once they do; the others go on."""
+    template = tmp_path / "template.jinja"
+    template.write_text("{{ messages[0].content }}")
+    table = ModelConfig(source="", model="*", chat_template=str(template))
+    seen = []
+    async with fake_fastchat() as fake:
+        given = Config(
+            models={"far": msgspec.structs.replace(table, source=f"fastchat+{fake.url}")}
+        )
+        registry = sources.registry(given)
+        finder = Discovery(given, registry)
+        template.unlink()
+        for names in (["a"], ["a"], ["a", "b"], ["a"], []):
+            if names == ["a", "b"]:
+                template.write_text("{{ messages[0].content }}")
+            fake.answers["/list_models"] = {"models": names}
+            await finder.look()
+            seen.append(sorted(registry.models))
+        await registry.aclose()
+
+    assert [[], [], ["a", "b"], ["a"], []] == seen
+    assert ["far: its model a is left out"] == [
+        record.getMessage().rpartition(": models.a")[0]
+        for record in caplog.records
+        if record.levelname == "WARNING"
+    ]
+
+
+def test_settings_of_a_table_for_all() -> None:
+    """What is wrong in the settings of a table for all models is told at the start, before its server is asked."""
+    table = ModelConfig(source="http://127.0.0.1:9/v1", model="*", defaults={"warmth": 1})
+
+    with pytest.raises(ConfigError, match=r"models\.far\.defaults\.warmth"):
+        sources.registry(Config(models={"far": table}))
+
+
+def test_a_table_for_all_is_no_fallback() -> None:
+    """A table that stands for all models of a server cannot answer for another model."""
+    with pytest.raises(ConfigError, match=r"models\.mine\.fallback: `far` is no model"):
+        sources.registry(config("http://127.0.0.1:9/v1", mine=ModelConfig(fallback="far")))
 
 
 async def test_an_empty_registry_says_so() -> None:

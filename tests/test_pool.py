@@ -26,6 +26,7 @@ from unilect import pool
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
+    BackendUnreachable,
     InvalidRequest,
     RateLimited,
     UnilectError,
@@ -34,6 +35,7 @@ from unilect.events import fold
 from unilect.gateway.metrics import Metrics
 from unilect.pool import Member
 from unilect.registry import Model, Registry
+from unilect.requests import EmbeddingRequest
 from unilect.service import Run, Service
 
 GOOD = says(stream_of(HELLO))
@@ -50,7 +52,7 @@ class Farm:
         self.service = service
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> tuple[Member, ...]:
         """The model's backends."""
         return self.service.registry.get("m").pool.members
 
@@ -233,6 +235,48 @@ async def test_one_that_is_down_joins_when_it_comes_up(monkeypatch: pytest.Monke
             assert len(again.requests) > looked
 
 
+class Loading:
+    """A backend that cannot be reached at first, and then takes as long to start as a test wants."""
+
+    def __init__(self) -> None:
+        self.begun, self.loaded = asyncio.Event(), asyncio.Event()
+        self.starts = 0
+
+    async def start(self) -> None:
+        """Fail, and later wait."""
+        self.starts += 1
+        if self.starts == 1:
+            raise BackendUnreachable("no")
+        self.begun.set()
+        await self.loaded.wait()
+
+    async def check(self) -> None:
+        """Nothing is wrong."""
+
+    async def aclose(self) -> None:
+        """Nothing to stop."""
+
+
+async def test_a_look_waits_for_a_model_that_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look does not give up the start of a backend, which may load a model for minutes."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+    monkeypatch.setattr(pool, "LOOK_TIMEOUT_S", 0.001)
+    backend: Any = Loading()
+    member = Member(backend)
+    looked_after = pool.Pool("m", [member, Member(backend)])
+    with pytest.raises(BackendUnreachable) as raised:
+        await member.acquire()
+    looked_after.saw(member, raised.value)
+    async with asyncio.timeout(10):
+        await backend.begun.wait()
+        asyncio.get_running_loop().call_later(0.01, backend.loaded.set)
+        while member.breaker.open:
+            await asyncio.sleep(0)
+    await looked_after.aclose()
+
+    assert 2 == backend.starts
+
+
 async def test_start_with_some_down() -> None:
     """A model starts while one of its backends is down, and fails to start when all are."""
     gone = upstream("http://127.0.0.1:9/v1")
@@ -276,20 +320,144 @@ async def test_a_fallback_that_fails_too() -> None:
             await site.says()
 
 
-# Backends that come and go
-
-
-async def test_members_come_and_go() -> None:
-    """A backend that is added gets requests; one that is removed gets no more."""
-    async with farm(GOOD) as site, scripted(GOOD) as other:
-        added = Member(upstream(other.url), other.url)
-        model = site.service.registry.get("m")
-        model.pool.add(added)
+async def test_stopping_when_idle_forgets_who_was_out() -> None:
+    """A backend that was out when its model was stopped for being idle is asked again afterwards."""
+    async with farm(GOOD, GOOD) as site:
+        late, model = site.servers[1], site.service.registry.get("m")
+        await late.stop()
         for number in range(4):
             await site.says(f"{number}")
-        assert ([2], 2) == (site.asked, len(other.requests))
-        await model.pool.remove(added)
-        for number in range(4):
-            await site.says(f"again {number}")
+        assert site.members[1].breaker.open
+        model._stop_idle()
+        assert model._stopping is not None
+        await model._stopping
+        async with scripted(GOOD, port=late.port) as again:
+            for number in range(4):
+                assert "Hello" == await site.says(f"again {number}")
+            assert again.requests
 
-    assert ([6], 2, 0) == (site.asked, len(other.requests), added.outstanding)
+
+async def test_nothing_is_begun_in_a_model_that_is_closed() -> None:
+    """A request whose backend is stopped by the end of the server is an error: no other backend is started for it."""
+    begun = asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        begun.set()
+        await exchange.client_gone()
+
+    async with farm(slow, slow, slow) as site:
+        answer = asyncio.create_task(site.says())
+        await begun.wait()
+        await site.service.registry.aclose()
+        with pytest.raises(BackendUnavailable):
+            await answer
+        model = site.service.registry.get("m")
+
+        assert (1, {}, 0) == (sum(site.asked), model.pool._looks, model._in_use)
+
+
+async def test_inputs_are_embedded_elsewhere_too() -> None:
+    """A backend that fails to embed is followed by the next one; a fallback, whose vectors are others, is not."""
+    vector = says(answer(b'{"data":[{"embedding":[1.0]}]}'))
+    down, request = says(answer(b"no", "500 Oops")), EmbeddingRequest(input="a", model="m")
+    async with farm(down, vector, fallback=vector) as site:
+        for _ in range(4):
+            model, found, _ = await site.service.embed(request)
+            assert ("m", [[1.0]]) == (model.name, found.vectors)
+    async with farm(down, fallback=vector) as site:
+        with pytest.raises(BackendError):
+            await site.service.embed(request)
+
+
+# A single backend
+
+
+async def test_a_single_backend_is_always_asked(caplog: pytest.LogCaptureFixture) -> None:
+    """A single backend that is out is asked by every request, and by nobody else; the log says once that it is out, and back."""
+    async with farm(GOOD) as site:
+        (server,), (member,) = site.servers, site.members
+        await server.stop()
+        for _ in range(7):
+            with pytest.raises(BackendUnreachable):
+                await site.says()
+        looks = site.service.registry.get("m").pool._looks
+        async with scripted(GOOD, port=server.port) as again:
+            assert "Hello" == await site.says()
+            assert ([b"POST"], {}) == ([one.head[:4] for one in again.requests], looks)
+
+    assert [f"m: {member.source} is out", f"m: {member.source} is back"] == [
+        record.getMessage().partition(": The")[0] for record in caplog.records
+    ]
+
+
+async def test_a_single_backend_with_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a single backend is out, requests go to the fallback without asking it, until it has been seen to be well."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+    async with farm(GOOD, fallback=GOOD) as site:
+        (server,), (member,) = site.servers, site.members
+        await server.stop()
+        for _ in range(4):
+            run = site.run()
+            async with aclosing(run.batches()) as batches:
+                assert [batch async for batch in batches]
+            assert "f" == run.answering.name
+        assert 1 == member.served
+        async with scripted(GOOD, port=server.port):
+            async with asyncio.timeout(10):
+                while member.breaker.open:
+                    await asyncio.sleep(0)
+            run = site.run()
+            async with aclosing(run.batches()) as batches:
+                assert [batch async for batch in batches]
+            assert ("m", 2) == (run.answering.name, member.served)
+
+
+# A model that goes
+
+
+async def test_a_model_that_goes_is_looked_after_no_more() -> None:
+    """Once a model is let go, its backends that are out are asked nothing more."""
+    async with farm(GOOD, GOOD) as site:
+        await site.servers[1].stop()
+        for number in range(4):
+            await site.says(f"{number}")
+        model = site.service.registry.get("m")
+        (look,) = model.pool._looks.values()
+        site.service.registry.forget("m")
+        assert model._stopping is not None
+        await model._stopping
+
+    assert look.cancelled()
+
+
+async def test_what_a_model_that_goes_still_answers_ends_with_the_server() -> None:
+    """A model that was let go while it answers is stopped with the others at the server's end."""
+    begun = asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        begun.set()
+        await exchange.client_gone()
+
+    async with farm(slow) as site:
+        answer = asyncio.create_task(site.says())
+        await begun.wait()
+        site.service.registry.forget("m")
+        await site.service.registry.aclose()
+        with pytest.raises(UnilectError):
+            await answer
+
+
+async def test_a_model_that_goes_between_two_attempts() -> None:
+    """A request that fails in a model that was let go meanwhile does not start the model again."""
+
+    async def broken(exchange: Exchange) -> None:
+        site.service.registry.forget("m")
+        await exchange.send(stream_of(b""))
+        exchange.close()
+
+    async with farm(broken, broken) as site:
+        model = site.service.registry.get("m")
+        with pytest.raises(BackendUnavailable, match="was stopped"):
+            await site.says()
+
+        assert (1, 0, True) == (sum(site.asked), model._in_use, model.gone)

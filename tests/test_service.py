@@ -20,7 +20,7 @@ from unilect.errors import (
     ModelNotFound,
     UnsupportedParameter,
 )
-from unilect.events import Event
+from unilect.events import Event, TextDelta
 from unilect.gateway.metrics import Metrics
 from unilect.registry import Model, Registry
 from unilect.requests import EmbeddingRequest
@@ -249,3 +249,29 @@ async def test_errors_are_ours(demo: GgufEngine, grammar: str) -> None:
 
     assert counted(service, 400)
     assert await events_of(service_of(demo).run(chat(max_tokens=2), "chat"))
+
+
+class Flawed(Spy):
+    """A backend with a flaw in its code."""
+
+    async def generate(self, request: Any) -> Any:
+        """Begin, and fail as no backend may."""
+        yield [TextDelta("a")]
+        raise RuntimeError("flaw")
+
+    async def embed(self, request: Any) -> Any:
+        """Fail as no backend may."""
+        raise RuntimeError("flaw")
+
+
+async def test_a_flaw_is_counted_as_ours(demo: GgufEngine) -> None:
+    """An exception that is no error of ours is counted as 500, not as a client that left; the lease is given back."""
+    service = service_of(Flawed(demo))
+    with pytest.raises(RuntimeError):
+        await events_of(service.run(chat(), "chat"))
+    assert counted(service, 500)
+
+    service = service_of(Flawed(demo))
+    with pytest.raises(RuntimeError):
+        await service.embed(EmbeddingRequest(input="a"))
+    assert counted(service, 500, "embeddings")

@@ -1,6 +1,7 @@
 """The bundled model as transformers runs it, in this process, for tests of what goes on inside its child."""
 
 import os
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ def need(*modules: str) -> None:
         pytest.importorskip(
             module, reason="needs unilect[transformers]; UNILECT_EXTRAS=transformers"
         )
+        if module == "torch":  # small work; two threads of it wait for each other on a busy machine
+            sys.modules["torch"].set_num_threads(1)
 
 
 @contextmanager

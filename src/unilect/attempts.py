@@ -21,14 +21,18 @@ class Attempts:
         registry: Where fallbacks are looked up.
         model: The model that was asked for.
         request: The request.
+        falls_back: The model's fallback may answer, too.
     """
 
-    __slots__ = ("_failure", "_model", "_registry", "_request", "_seen", "_tried")
+    __slots__ = ("_failure", "_falls_back", "_model", "_registry", "_request", "_seen", "_tried")
 
-    def __init__(self, registry: Registry, model: Model, request: Request) -> None:
+    def __init__(
+        self, registry: Registry, model: Model, request: Request, falls_back: bool = True
+    ) -> None:
         self._registry = registry
         self._model = model
         self._request = request
+        self._falls_back = falls_back
         self._tried: set[Member] = set()
         self._seen = {model.name}
         self._failure: UnilectError | None = None
@@ -56,7 +60,7 @@ class Attempts:
 
     def _fall_back(self) -> bool:
         name = self._model.fallback
-        if name is None or name in self._seen:
+        if not self._falls_back or name is None or name in self._seen:
             return False
         self._seen.add(name)
         self._tried.clear()

@@ -1,5 +1,5 @@
 """
-A circuit breaker: whether one of several backends is worth asking.
+A circuit breaker: whether a backend is worth asking where another can answer.
 
 What is wrong with a request says nothing about the backend. A backend that is over its limit rests for as long as it says, which
 is no failure; one that cannot be reached is not asked again until it has been seen to be well, nor is one that failed `FAILURES`

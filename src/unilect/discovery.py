@@ -2,8 +2,9 @@
 Servers of many models: each of their models becomes one of ours, and goes when it goes there.
 
 A table with `model = "*"` is no model itself. Its server is asked for its list at the start and every `EVERY_S`; what it lists is
-served under its own name, with the table's settings. A name that the configuration gives to a model stays that model's. A server
-that is down keeps what it had: the models' own errors say so.
+served under its own name, with the table's settings. A name that the configuration gives to a model stays that model's, be it an
+alias. A server that is down keeps what it had: the models' own errors say so. A model that cannot be served with the table's settings
+is left out, which is told once, and tried at every look.
 """
 
 import asyncio
@@ -13,12 +14,13 @@ import msgspec
 
 from unilect import sources
 from unilect.config import Config
-from unilect.errors import UnilectError
+from unilect.errors import ConfigError, UnilectError
 from unilect.model_config import ModelConfig
 from unilect.registry import Registry
 
 log = logging.getLogger("unilect")
 EVERY_S = 10.0
+LIST_TIMEOUT_S = 10.0  # a server that says nothing holds up the start, and what others list
 
 
 class Discovery:
@@ -37,6 +39,7 @@ class Discovery:
         self._registry = registry
         self._found: dict[str, set[str]] = {name: set() for name in self._tables}
         self._down: set[str] = set()
+        self._refused: dict[str, dict[str, str]] = {name: {} for name in self._tables}  # and why
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -62,21 +65,37 @@ class Discovery:
 
     async def _look(self, table: str, config: ModelConfig) -> None:
         try:
-            listed = set(await sources.list_models(table, config))
-        except UnilectError as error:
+            async with asyncio.timeout(LIST_TIMEOUT_S):
+                listed = set(await sources.list_models(table, config))
+        except (UnilectError, TimeoutError) as error:
             if table not in self._down:  # told once
-                log.warning("%s: its models cannot be listed: %s", table, error.message)
+                why = str(error) or f"its server says nothing for {LIST_TIMEOUT_S:.0f} s"
+                log.warning("%s: its models cannot be listed: %s", table, why)
             self._down.add(table)
             return
         self._down.discard(table)
-        found = self._found[table]
+        found, refused = self._found[table], self._refused[table]
         for name in sorted(listed - found):
-            if name not in self._registry.models:
-                log.info("%s: serving its model %s", table, name)
-                one = msgspec.structs.replace(config, model=name, aliases=[])
-                self._registry.add(sources.model(name, one))
-                found.add(name)
+            if name not in self._registry:
+                self._take_in(table, name, config)
+        for name in refused.keys() - listed:
+            del refused[name]
         for name in found - listed:
             log.info("%s: its model %s is gone", table, name)
             found.discard(name)
             self._registry.forget(name)
+
+    def _take_in(self, table: str, name: str, config: ModelConfig) -> None:
+        """Serve a model, or say why not."""
+        refused = self._refused[table]
+        try:
+            model = sources.model(name, msgspec.structs.replace(config, model=name, aliases=[]))
+        except ConfigError as error:
+            if refused.get(name) != str(error):
+                log.warning("%s: its model %s is left out: %s", table, name, error)
+            refused[name] = str(error)
+            return
+        log.info("%s: serving its model %s", table, name)
+        refused.pop(name, None)
+        self._registry.add(model)
+        self._found[table].add(name)

@@ -5,7 +5,8 @@ The backends of one model: which of them a request goes to.
    else to the one with the least outstanding work; of those that have about as little, to the one that has served least.
 2. A backend that cannot be reached, or keeps failing, gets no requests (`breaker.py`) until it has been seen to be well. It is looked at
    in the background, apart from requests: a look is no load and no request is a trial.
-3. A model with a single backend is asked in any case: there is nothing to spare it for.
+3. A single backend without a fallback is asked in any case, and looked at by nobody: there is nothing to spare it for, the next
+   request finds out by itself that it is well again, and until then its own error says most.
 """
 
 import asyncio
@@ -80,11 +81,13 @@ class Pool:
     Args:
         name: The model's name, for logs and errors.
         members: Its backends, not yet started.
+        has_fallback: Another model answers when none of them can.
     """
 
-    def __init__(self, name: str, members: Iterable[Member]) -> None:
-        self.members = list(members)
+    def __init__(self, name: str, members: Iterable[Member], has_fallback: bool = False) -> None:
+        self.members = tuple(members)
         self._name = name
+        self._spares = has_fallback or len(self.members) > 1
         self._affinity: Affinity[Member] = Affinity()
         self._looks: dict[Member, asyncio.Task[None]] = {}
 
@@ -95,11 +98,10 @@ class Pool:
         Returns:
             Why some could not be started; they are looked after.
         """
-        members = list(self.members)
-        starts = (member.backend.start() for member in members)
+        starts = (member.backend.start() for member in self.members)
         errors: list[UnilectError] = []
         for member, result in zip(
-            members, await asyncio.gather(*starts, return_exceptions=True), strict=True
+            self.members, await asyncio.gather(*starts, return_exceptions=True), strict=True
         ):
             if isinstance(result, UnilectError):
                 self.saw(member, result)
@@ -110,7 +112,7 @@ class Pool:
 
     def choose(self, request: Request | None, tried: Collection[Member]) -> Member | None:
         """The backend for a request; None where there is none that was not tried and is worth asking."""
-        if len(self.members) == 1:
+        if not self._spares:
             return None if tried else self.members[0]
         now_s = asyncio.get_running_loop().time()
         free = [
@@ -118,8 +120,8 @@ class Pool:
             for member in self.members
             if member not in tried and member.breaker.allows(now_s)
         ]
-        if not free:
-            return None
+        if not free or len(self.members) == 1:
+            return free[0] if free else None
         beginnings = digests(request)
         known = self._affinity.find(beginnings)
         least = min(member.outstanding for member in free)
@@ -134,35 +136,40 @@ class Pool:
         """The error for a request that no backend can take now."""
         now_s = asyncio.get_running_loop().time()
         rest_s = min((member.breaker.rest_s(now_s) for member in self.members), default=0.0)
+        count = len(self.members)
+        who = "The backend" if count == 1 else f"None of the {count} backends"
         return BackendUnavailable(
-            f"None of the {len(self.members)} backends of the model `{self._name}` can take the request now. "
-            "Try again, or ask their operator.",
+            f"{who} of the model `{self._name}` {'cannot' if count == 1 else 'can'} take the request now. "
+            "Try again, or ask the operator.",
             retry_after_s=max(1.0, rest_s),
         )
 
     def saw(self, member: Member, error: UnilectError | None) -> None:
         """Take note of how a request ended, or an attempt to start the backend."""
+        was_out = member.breaker.open
         if error is None:
             member.breaker.close()
+            if was_out:
+                self._tell_back(member)
             return
-        member.breaker.saw(error, asyncio.get_running_loop().time())
-        if member.breaker.open and member in self.members and member not in self._looks:
+        loop = asyncio.get_running_loop()
+        member.breaker.saw(error, loop.time())
+        if not member.breaker.open:
+            return
+        if not was_out:
             log.warning("%s: %s is out: %s", self._name, member.source, error.message)
-            self._looks[member] = asyncio.get_running_loop().create_task(self._look(member))
-
-    def add(self, member: Member) -> None:
-        """Take a backend in; it is started by the first request that it gets."""
-        self.members.append(member)
-
-    async def remove(self, member: Member) -> None:
-        """Give it no more requests; what runs in it goes on until the backend is closed by its owner."""
-        self.members.remove(member)
-        await self._stop_looking(member)
+        if self._spares and member not in self._looks:
+            self._looks[member] = loop.create_task(self._look(member))
 
     async def aclose(self) -> None:
-        """Stop all backends."""
-        for member in list(self._looks):
-            await self._stop_looking(member)
+        """Stop all backends. What is known of them is forgotten: nobody would find out that one is well again."""
+        looks = list(self._looks.values())
+        self._looks.clear()
+        for look in looks:
+            look.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
+        for member in self.members:
+            member.breaker.close()
         await asyncio.gather(*(member.backend.aclose() for member in self.members))
 
     async def _look(self, member: Member) -> None:
@@ -172,17 +179,15 @@ class Pool:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, MAX_LOOK_S)
             try:
+                # it has a deadline of its own: a model may take long to load
+                await member.backend.start()
                 async with asyncio.timeout(LOOK_TIMEOUT_S):
-                    await member.backend.start()
                     await member.backend.check()
             except (UnilectError, TimeoutError):
                 continue
             member.breaker.close()
-            log.warning("%s: %s is back", self._name, member.source)
+            self._tell_back(member)
         self._looks.pop(member, None)
 
-    async def _stop_looking(self, member: Member) -> None:
-        look = self._looks.pop(member, None)
-        if look is not None:
-            look.cancel()
-            await asyncio.gather(look, return_exceptions=True)
+    def _tell_back(self, member: Member) -> None:
+        log.warning("%s: %s is back", self._name, member.source)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from unilect.backend import Backend
-from unilect.errors import ConfigError, ModelNotFound, UnilectError
+from unilect.errors import BackendUnavailable, ConfigError, ModelNotFound, UnilectError
 from unilect.parameters import Unsupported, filled
 from unilect.pool import Member, Pool
 from unilect.requests import Request
@@ -23,7 +23,7 @@ log = logging.getLogger("unilect")
 
 class Lease:
     """
-    A started backend in use, until `release`.
+    A started backend in use, until `release`. As a context manager it tells how the request ended, and gives the backend back.
 
     Attributes:
         model: Whose backend it is.
@@ -37,14 +37,19 @@ class Lease:
         self.backend = backend
         self._member = member
 
+    def __enter__(self) -> "Lease":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        # a client that leaves says nothing of the backend
+        if error is None or isinstance(error, UnilectError):
+            self.model.saw(self._member, error)
+        self.release()
+
     def release(self) -> None:
         """Give it back."""
         self._member.release()
         self.model.left()
-
-    def saw(self, error: UnilectError | None) -> None:
-        """Say how the request ended, so that the model's next request goes to a backend that is well."""
-        self.model.pool.saw(self._member, error)
 
 
 class Model:
@@ -82,7 +87,8 @@ class Model:
         created: int = 0,
     ) -> None:
         self.name = name
-        self.pool = Pool(name, members if isinstance(members, Iterable) else [Member(members)])
+        pool = members if isinstance(members, Iterable) else [Member(members)]
+        self.pool = Pool(name, pool, has_fallback=fallback is not None)
         self.aliases = tuple(aliases)
         self.defaults = dict(defaults or {})
         self.prepare = prepare
@@ -92,7 +98,7 @@ class Model:
         self.created = created
         self._idle_stop_s = idle_stop_s
         self._in_use = 0
-        self._retired = False
+        self._retired = self._closed = False
         self._idle_timer: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -111,7 +117,7 @@ class Model:
             tried: Backends that the request was sent to before; the one that is leased is added.
 
         Raises:
-            UnilectError: None of the others can be started now.
+            UnilectError: None of the others can be started now, or the model was stopped for good.
         """
         tried = set() if tried is None else tried
         last: UnilectError | None = None
@@ -120,11 +126,13 @@ class Model:
             if self._stopping is not None:
                 await asyncio.shield(self._stopping)
             while (member := self.pool.choose(request, tried)) is not None:
+                if self._closed:  # a request that was in it, and would start it again
+                    raise BackendUnavailable("The model was stopped.", retry_after_s=5)
                 tried.add(member)
                 try:
                     return Lease(self, member, await member.acquire())
                 except UnilectError as error:
-                    self.pool.saw(member, error)
+                    self.saw(member, error)
                     last = error
             raise last if len(self.pool.members) == 1 and last else self.pool.none_left() from last
         except BaseException:
@@ -155,12 +163,18 @@ class Model:
         self._in_use -= 1
         if self._retired:
             self.retire()
-        elif self._in_use == 0 and self._idle_stop_s is not None:
+        elif self._in_use == 0 and self._idle_stop_s is not None and not self._closed:
             loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(self._idle_stop_s, self._stop_idle)
 
+    def saw(self, member: Member, error: UnilectError | None) -> None:
+        """Take note of how a request to a backend ended, or an attempt to start it."""
+        if not self._closed:
+            self.pool.saw(member, error)
+
     async def aclose(self) -> None:
-        """Stop the backends."""
+        """Stop the backends, for good."""
+        self._closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         await self.pool.aclose()
@@ -168,8 +182,15 @@ class Model:
     def retire(self) -> None:
         """No request will come any more: stop the backends once nothing runs in them."""
         self._retired = True
-        if self._in_use == 0 and self._stopping is None:
-            self._stopping = asyncio.get_running_loop().create_task(self.aclose())
+        if self._in_use == 0:
+            self._closed = True
+            if self._stopping is None:
+                self._stopping = asyncio.get_running_loop().create_task(self.aclose())
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has been retired, and stopped."""
+        return self._closed and (self._stopping is None or self._stopping.done())
 
     def _arrive(self) -> None:
         self._in_use += 1
@@ -179,6 +200,8 @@ class Model:
 
     def _stop_idle(self) -> None:
         self._idle_timer = None
+        if self._stopping is not None:
+            return  # a request came while it stopped, and left before it was done
         log.info("%s: idle, stopping", self.name)
         self._stopping = asyncio.get_running_loop().create_task(self._stop())
 
@@ -195,8 +218,13 @@ class Registry:
     def __init__(self, models: Iterable[Model]) -> None:
         self.models: dict[str, Model] = {}
         self._by_name: dict[str, Model] = {}
+        self._leaving: list[Model] = []
         for model in models:
             self.add(model)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a model answers to this name or alias."""
+        return name in self._by_name
 
     def add(self, model: Model) -> None:
         """Take a model in; its aliases give way to what has these names already."""
@@ -211,6 +239,7 @@ class Registry:
             known: other for known, other in self._by_name.items() if other is not model
         }
         model.retire()
+        self._leaving = [one for one in (*self._leaving, model) if not one.gone]
 
     def get(self, name: str | None) -> Model:
         """
@@ -242,8 +271,9 @@ class Registry:
                 group.create_task(self._start(self.models[name]))
 
     async def aclose(self) -> None:
-        """Stop all backends."""
-        await asyncio.gather(*(model.aclose() for model in self.models.values()))
+        """Stop all backends, for good."""
+        models = (*self.models.values(), *self._leaving)
+        await asyncio.gather(*(model.aclose() for model in models))
 
     async def _start(self, model: Model) -> None:
         try:

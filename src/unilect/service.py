@@ -27,7 +27,6 @@ from unilect.registry import Lease, Model, Registry
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, ImagePart
 
 log = logging.getLogger("unilect")
-CLIENT_LEFT = 499  # nginx's status for a client that closed its request; it is seen in metrics only
 
 
 class Call(NamedTuple):
@@ -78,39 +77,32 @@ class Run:
         Raises:
             UnilectError: Before the first batch or between batches.
         """
-        meter, status, begun = self._meter, CLIENT_LEFT, False
-        streamed, whole = bool(self._request.stream), list[Event]()
+        begun, streamed, whole = False, bool(self._request.stream), list[Event]()
         try:
-            while True:
-                lease = await self._attempts.next()
-                whole.clear()
-                try:
-                    async with aclosing(self._answer(lease)) as batches:
-                        async for batch in batches:
-                            meter.see(batch)
-                            if streamed:
-                                begun = begun or not isinstance(batch[0], Progress)
-                                yield batch
-                            else:
-                                whole += batch
-                    lease.saw(None)
-                    break
-                except UnilectError as error:
-                    lease.saw(error)
-                    if begun or not self._attempts.again(error):
-                        raise
-                finally:
-                    lease.release()
-            if whole:
-                yield whole
-            status = 200
-        except UnilectError as error:
-            status = error.status
-            if isinstance(error, ContextLengthExceeded) and error.param is None:
+            with self._meter as meter:
+                while True:
+                    lease = await self._attempts.next()
+                    whole.clear()
+                    try:
+                        with lease:
+                            async with aclosing(self._answer(lease)) as batches:
+                                async for batch in batches:
+                                    meter.see(batch)
+                                    if streamed:
+                                        begun = begun or not isinstance(batch[0], Progress)
+                                        yield batch
+                                    else:
+                                        whole += batch
+                        break
+                    except UnilectError as error:
+                        if begun or not self._attempts.again(error):
+                            raise
+                if whole:
+                    yield whole
+        except ContextLengthExceeded as error:
+            if error.param is None:
                 error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
             raise
-        finally:
-            meter.finish(status)
 
     def _answer(self, lease: Lease) -> Batches:
         """
@@ -187,13 +179,20 @@ class Service:
         Raises:
             UnilectError: As the backend.
         """
-        async with self.lease(request.model, "embeddings") as (model, backend, meter):
-            request, ignored = judge(request, backend.capabilities, model.unsupported)
-            if not backend.capabilities.embeddings:
-                raise _not_for(model, "embeddings")
-            embeddings = await backend.embed(request)
-            meter.see([Usage(embeddings.prompt_tokens, 0)])
-            return model, embeddings, ignored
+        self._check_ready()
+        model = self.model(request.model)
+        attempts = Attempts(self.registry, model, request, falls_back=False)  # its vectors differ
+        with self.metrics.start(model.name, "embeddings") as meter:
+            while True:
+                lease = await attempts.next()
+                try:
+                    with lease:
+                        embeddings, ignored = await _embed(lease, request)
+                    meter.see([Usage(embeddings.prompt_tokens, 0)])
+                    return model, embeddings, ignored
+                except UnilectError as error:
+                    if not attempts.again(error):
+                        raise
 
     @asynccontextmanager
     async def lease(self, name: str | None, endpoint: str) -> AsyncIterator[Call]:
@@ -205,27 +204,21 @@ class Service:
         """
         self._check_ready()
         model = self.model(name)
-        meter, status = self.metrics.start(model.name, endpoint), CLIENT_LEFT
-        try:
-            lease = await model.acquire()
-            try:
-                yield Call(model, lease.backend, meter)
-                lease.saw(None)
-            except UnilectError as error:
-                lease.saw(error)
-                raise
-            finally:
-                lease.release()
-            status = 200
-        except UnilectError as error:
-            status = error.status
-            raise
-        finally:
-            meter.finish(status)
+        with self.metrics.start(model.name, endpoint) as meter, await model.acquire() as lease:
+            yield Call(model, lease.backend, meter)
 
     def _check_ready(self) -> None:
         if not self.ready:
             raise BackendUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
+
+
+async def _embed(lease: Lease, request: EmbeddingRequest) -> tuple[Embeddings, tuple[str, ...]]:
+    """The vectors of a leased backend, and the parameters that were ignored."""
+    model, backend = lease.model, lease.backend
+    request, ignored = judge(request, backend.capabilities, model.unsupported)
+    if not backend.capabilities.embeddings:
+        raise _not_for(model, "embeddings")
+    return await backend.embed(request), ignored
 
 
 def _check_kind(

@@ -84,8 +84,13 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
     engines = len({one[1:] if one[1] == "hf" else one for one in sources if _is_engine(one[1])})
     threads = max(1, (_cores() - 1) // max(1, engines))
     for name, one in models.items():
-        if one.model == ALL:
-            _lister(name, one)  # says what is wrong with it
+        if one.model == ALL:  # these say what is wrong with it
+            _lister(name, one)
+            model(name, one)
+        elif models.get(one.fallback or "", one).model == ALL:
+            raise ConfigError(
+                f"models.{name}.fallback: `{one.fallback}` is no model, but all models of a server."
+            )
     shared: dict[Any, Any] = {}
     return Registry(
         model(name, one, threads, progress, shared)

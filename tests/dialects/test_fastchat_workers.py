@@ -25,15 +25,15 @@ def registration(url: str, *names: str, **fields: Any) -> Registration:
 
 async def test_models_come_and_go() -> None:
     """A model is served while a worker has it, and the configuration's own stays what it is."""
-    own = Model("own", OpenAIUpstream(HttpServer("http://127.0.0.1:3"), "x"))
+    own = Model("own", OpenAIUpstream(HttpServer("http://127.0.0.1:3"), "x"), aliases=["alias"])
     registry = Registry([own])
     workers = Workers(registry)
 
-    await workers.register(registration(A, "m", "own"))
+    await workers.register(registration(A, "m", "own", "alias"))
     await workers.register(registration(B, "m", "n", multimodal=True))
     assert ["own", "m", "n"] == sorted(registry.models, key=["own", "m", "n"].index)
-    assert own is registry.get("own")
-    assert (["m", "n", "own"], ["m", "n"], ["m", "own"]) == (
+    assert own is registry.get("own") is registry.get("alias")
+    assert (["alias", "m", "n", "own"], ["m", "n"], ["alias", "m", "own"]) == (
         workers.names(),
         workers.names(multimodal=True),
         workers.names(multimodal=False),

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import environments
 from environments import Recipe
+from loopback import free_port
 from unilect import demo
 
 #: the newest release, and the newest of what it was written for: with pydantic 2 its streams are empty, with transformers 5
@@ -104,11 +104,3 @@ def stopping() -> Iterator[Callable[[Process], Process]]:
     finally:
         for process in processes:
             process.stop()
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -82,15 +82,6 @@ def test_api_like_oai_of_2023() -> None:
     assert expected == templates.find("oai-like-2023").render(ASSISTANT)
 
 
-def test_api_like_oai_of_2024() -> None:
-    """The format of llama.cpp's script before it was deleted ends every turn with the stop word."""
-    expected = (
-        f"{CHAT}</s>ASSISTANT's RULE: You are an assistant.</s>USER: How are you?</s>ASSISTANT: I'm fine. And you?</s>"
-        "USER: Fine. Thanks.</s>ASSISTANT:"
-    )
-    assert expected == templates.find("oai-like-2024").render(ASSISTANT)
-
-
 def test_vicuna_has_a_system_of_its_own() -> None:
     """A conversation without a system gets Vicuna's."""
     expected = (

@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+#: what is spoken at the URLs, in their order
+DIALECTS = ("openai", "llamacpp", "chatglm", "fastchat", "alpaca")
 CHECKS: dict[str, Callable[[str, str], None]] = {}
 
 
@@ -16,6 +18,11 @@ def check(function: Callable[[str, str], None]) -> Callable[[str, str], None]:
     """Make a function of the server's base URL and key a check."""
     CHECKS[function.__name__] = function
     return function
+
+
+def dialect(base: str) -> str:
+    """What is spoken at one of the URLs."""
+    return DIALECTS[sys.argv[1].split(",").index(base)]
 
 
 def equal(expected: Any, actual: Any) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from checks import DIALECTS
 from litellm_proxy import LITELLM, Proxy
 from results import Results, assert_passed, run
 
@@ -36,7 +37,6 @@ def checks(library: str) -> list[str]:
     return re.findall(r"^@check\ndef (\w+)", script(library).read_text(), re.MULTILINE)
 
 
-DIALECTS = ("openai", "llamacpp", "chatglm", "fastchat", "alpaca")
 CASES = [
     (library, check if number == 0 else f"{check}-{number}")
     for library in LIBRARIES

@@ -1,9 +1,7 @@
 """Tests of unilect.upstreams.openai against a server that says what it is told, well and badly."""
 
 import asyncio
-import base64
 import itertools
-import struct
 from contextlib import aclosing
 from typing import Any
 
@@ -40,7 +38,7 @@ from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, M
 from unilect.sources import Place
 from unilect.upstreams import openai
 from unilect.upstreams._http import HttpServer
-from unilect.upstreams.openai import OpenAIUpstream, backend, decode_embeddings
+from unilect.upstreams.openai import OpenAIUpstream, backend
 
 WITHIN_S = 0.1
 TRIES = 3  # a busy machine delays some
@@ -546,33 +544,6 @@ async def test_fewer_vectors_than_inputs() -> None:
             await OpenAIUpstream(HttpServer(server.url), "m").embed(
                 EmbeddingRequest(input=["a", "b"])
             )
-
-
-def test_base64_embeddings() -> None:
-    """Embeddings that come as base64 unasked are read."""
-    text = base64.b64encode(struct.pack("<2f", 1.0, -2.5)).decode()
-
-    actual = decode_embeddings(msgspec.json.encode({"data": [{"embedding": text}]}))
-    assert [[1.0, -2.5]] == actual.vectors
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{}",
-        b"\xff",
-        b'{"data":[{"embedding":"AAA"}]}',
-        b'{"data":[{"embedding":"AAAA"}]}',
-        b'{"data":[{"embedding":["x"]}]}',
-        b'{"error":{"message":"no"}}',
-        b'{"x":' * 100_000,
-    ],
-)
-def test_no_embeddings(body: bytes) -> None:
-    """What is no embeddings answer is the backend's error."""
-    with pytest.raises(BackendError):
-        decode_embeddings(body)
 
 
 async def test_calls_that_openai_does_not_have() -> None:

@@ -206,7 +206,7 @@ class Workers:
             self._registry.forget(name)  # a worker that leaves may still be answering
         self._added &= names
         for name in names - self._added:
-            if name in self._registry.models:
+            if name in self._registry:
                 continue  # the configuration's
             from unilect.upstreams.fastchat import FastChatUpstream  # with Jinja, which takes 30 ms
 

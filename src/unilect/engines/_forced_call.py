@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from unilect.backend import Batches
 from unilect.engines._gguf_request import compact
+from unilect.engines._tool_calls import family
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import Event, Finish, TextDelta, ToolCallDelta
 from unilect.requests import ChatRequest, ToolChoice
@@ -36,17 +37,12 @@ class CallStyle(Struct, frozen=True):
 HERMES = CallStyle("<tool_call>\n", "arguments")
 MISTRAL = CallStyle("[TOOL_CALLS][", "arguments")
 LLAMA3 = CallStyle("", "parameters")
+_STYLES = {"mistral": MISTRAL, "llama3": LLAMA3}
 
 
 def call_style(template: str) -> CallStyle:
-    """The style that a chat template shows; Hermes', which most models have seen, where it shows none."""
-    if "<tool_call>" in template:
-        return HERMES
-    if "[TOOL_CALLS]" in template:
-        return MISTRAL
-    if "<|python_tag|>" in template or "Environment: ipython" in template:
-        return LLAMA3
-    return HERMES
+    """The style of the family whose chat template this is; Hermes' where the family has none of its own."""
+    return _STYLES.get(family(template).name, HERMES)
 
 
 def must_call(request: ChatRequest) -> bool:

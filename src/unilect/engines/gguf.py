@@ -40,10 +40,11 @@ from unilect.requests import (
     Prompt,
 )
 from unilect.sources import Place
+from unilect.upstreams._embeddings import decode_embeddings, embed_each
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._llamacpp_wire import with_prompt_tokens
 from unilect.upstreams._openai_wire import ChunkDecoder
-from unilect.upstreams.openai import decode_embeddings, stream
+from unilect.upstreams.openai import stream
 
 MAX_DEFAULT_CONTEXT = 8192
 _EMBEDDINGS_AT_ONCE = 8
@@ -174,25 +175,15 @@ class GgufEngine:
                 await self._generator.judge(error, hangs, last=begun or attempt == 2)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """Embed the inputs, one request each: several in one give wrong vectors; see `Backend`."""
+        """Embed the inputs of a request; see `Backend`."""
         server = await self._server(self._embedder)
-        places = asyncio.Semaphore(_EMBEDDINGS_AT_ONCE)
 
         async def one(text: Prompt) -> Embeddings:
-            async with places:
-                await self._check_length(server, text)
-                body = msgspec.json.encode({"input": text, "encoding_format": "float"})
-                return decode_embeddings(await server.post("/v1/embeddings", body))
+            await self._check_length(server, text)
+            body = msgspec.json.encode({"input": text, "encoding_format": "float"})
+            return decode_embeddings(await server.post("/v1/embeddings", body))
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(text)) for text in request.inputs]
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        parts = [task.result() for task in tasks]
-        return Embeddings(
-            [part.vectors[0] for part in parts], sum(part.prompt_tokens for part in parts)
-        )
+        return await embed_each(request.inputs, one, _EMBEDDINGS_AT_ONCE)
 
     async def tokenize(self, text: str) -> list[int]:
         """The token ids of a text; see `Backend`."""

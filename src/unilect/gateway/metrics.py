@@ -6,6 +6,7 @@ A request adds to plain numbers, since all requests are answered in one thread; 
 each of the dozen additions that a request makes. Its classes come into play when somebody reads.
 """
 
+import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -21,8 +22,10 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from unilect.errors import InternalError, UnilectError
 from unilect.events import Event, Progress, Usage
 
+CLIENT_LEFT = 499  # nginx's status for a client that closed its request
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
@@ -167,7 +170,7 @@ def _gauges(name: str, help: str, rows: list[tuple[str, int]]) -> Metric:
 
 class Meter:
     """
-    Measures one request: `see` every batch, `finish` exactly once, whatever happened.
+    Measures one request: `see` every batch, `finish` exactly once, whatever happened; as a context manager it finishes by itself.
 
     Attributes:
         usage: What the answer used, once the backend has said it.
@@ -193,6 +196,17 @@ class Meter:
         last = batch[-1]
         if isinstance(last, Usage):
             self.usage = last
+
+    def __enter__(self) -> "Meter":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            self.finish(200)
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+            self.finish(CLIENT_LEFT)
+        else:
+            self.finish(error.status if isinstance(error, UnilectError) else InternalError.status)
 
     def finish(self, status: int) -> float:
         """

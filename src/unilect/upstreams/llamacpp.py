@@ -42,12 +42,13 @@ from unilect.requests import (
 from unilect.sources import Place
 from unilect.templates import ChatTemplate, find, names
 from unilect.upstreams import _llamacpp_request as wire
+from unilect.upstreams._embeddings import decode_embeddings, embed_each
 from unilect.upstreams._http import HttpServer, key_headers
 from unilect.upstreams._llamacpp_request import OF_2023, OF_2025, Generation
 from unilect.upstreams._llamacpp_wire import Busy, FrameDecoder, raise_for, with_prompt_tokens
 from unilect.upstreams._sse import FrameReader
 from unilect.upstreams._told_errors import too_long
-from unilect.upstreams.openai import GATHER_S, decode_embeddings
+from unilect.upstreams.openai import GATHER_S
 
 log = logging.getLogger("unilect")
 TEMPLATE_OF_2023 = "oai-like-2023"
@@ -148,23 +149,14 @@ class LlamaCppUpstream:
             raise
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """Embed the inputs, one request each: several in one give wrong vectors; see `Backend`."""
-        places = asyncio.Semaphore(self.capabilities.max_in_flight or _EMBEDDINGS_AT_ONCE)
+        """Embed the inputs of a request; see `Backend`."""
 
         async def one(text: Prompt) -> Embeddings:
-            async with places:
-                await self._check_input(text)
-                return await (self._embed_2023(text) if self._of_2023 else self._embed_2025(text))
+            await self._check_input(text)
+            return await (self._embed_2023(text) if self._of_2023 else self._embed_2025(text))
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(text)) for text in request.inputs]
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        parts = [task.result() for task in tasks]
-        return Embeddings(
-            [part.vectors[0] for part in parts], sum(part.prompt_tokens for part in parts)
-        )
+        at_once = self.capabilities.max_in_flight or _EMBEDDINGS_AT_ONCE
+        return await embed_each(request.inputs, one, at_once)
 
     async def tokenize(self, text: str) -> list[int]:
         """The token ids of a text; see `Backend`."""

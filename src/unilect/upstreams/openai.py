@@ -9,15 +9,13 @@ Source: https://platform.openai.com/docs/api-reference
 """
 
 import asyncio
-import base64
 import logging
 import math
-from array import array
 from contextlib import aclosing, suppress
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from unilect.backend import Batches, Capabilities
 from unilect.errors import (
@@ -37,6 +35,7 @@ from unilect.requests import (
     Prompt,
 )
 from unilect.sources import Place
+from unilect.upstreams._embeddings import decode_embeddings
 from unilect.upstreams._http import HttpServer, key_headers
 from unilect.upstreams._openai_probe import PROBE_TIMEOUT_S, choose, learn, model_cards
 from unilect.upstreams._openai_servers import UNKNOWN, check, wire_fields
@@ -239,41 +238,6 @@ def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
         for name, value in fields.items()
         if value is not None and name != "wire" and name not in without
     }
-
-
-class _Item(Struct):
-    embedding: list[float] | str
-    index: int = 0
-
-
-class _ListUsage(Struct, frozen=True):
-    prompt_tokens: int = 0
-
-
-class _List(Struct):
-    data: list[_Item]
-    usage: _ListUsage = _ListUsage()
-
-
-def decode_embeddings(body: bytes) -> Embeddings:
-    """
-    The vectors of an embeddings answer, also where the server gives base64 unasked.
-
-    Raises:
-        BackendError: It is no such answer.
-    """
-    try:
-        answer = msgspec.json.decode(body, type=_List)
-        items = sorted(answer.data, key=lambda item: item.index)
-        vectors = [
-            list(array("f", base64.b64decode(item.embedding)))
-            if isinstance(item.embedding, str)
-            else item.embedding
-            for item in items
-        ]
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BackendError("The model's server answered with no embeddings.") from error
-    return Embeddings(vectors, answer.usage.prompt_tokens)
 
 
 def _no_call(what: str) -> UnilectError:

@@ -1,0 +1,87 @@
+"""
+Embeddings of OpenAI's API, and of servers that are given one text at a time.
+
+Source: https://platform.openai.com/docs/api-reference/embeddings
+"""
+
+import asyncio
+import base64
+from array import array
+from collections.abc import Awaitable, Callable, Iterable
+
+import msgspec
+from msgspec import Struct
+
+from unilect.errors import BackendError
+from unilect.requests import Embeddings, Prompt
+
+
+class _Item(Struct):
+    embedding: list[float] | str
+    index: int = 0
+
+
+class _Usage(Struct, frozen=True):
+    prompt_tokens: int = 0
+
+
+class _List(Struct):
+    data: list[_Item]
+    usage: _Usage = _Usage()
+
+
+def decode_embeddings(body: bytes) -> Embeddings:
+    """
+    The vectors of an embeddings answer, also where the server gives base64 unasked.
+
+    Raises:
+        BackendError: It is no such answer.
+    """
+    try:
+        answer = msgspec.json.decode(body, type=_List)
+        items = sorted(answer.data, key=lambda item: item.index)
+        vectors = [
+            list(array("f", base64.b64decode(item.embedding)))
+            if isinstance(item.embedding, str)
+            else item.embedding
+            for item in items
+        ]
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise BackendError("The model's server answered with no embeddings.") from error
+    return Embeddings(vectors, answer.usage.prompt_tokens)
+
+
+async def embed_each(
+    inputs: Iterable[Prompt], embed: Callable[[Prompt], Awaitable[Embeddings]], at_once: int
+) -> Embeddings:
+    """
+    Embed several inputs, one request each: llama.cpp gives wrong vectors for several in one.
+
+    Args:
+        embed: The request for one input.
+        at_once: The most requests at a time.
+
+    Raises:
+        UnilectError: As the first of `embed` that fails; the others are given up.
+        BackendError: An answer holds no vector, or several.
+    """
+    places = asyncio.Semaphore(at_once)
+
+    async def one(text: Prompt) -> Embeddings:
+        async with places:
+            found = await embed(text)
+        if len(found.vectors) != 1:
+            raise BackendError(
+                f"The model's server answered one input with {len(found.vectors)} vectors."
+            )
+        return found
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(text)) for text in inputs]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    parts = [task.result() for task in tasks]
+    return Embeddings(
+        [part.vectors[0] for part in parts], sum(part.prompt_tokens for part in parts)
+    )
