@@ -7,6 +7,8 @@ The batch: answers join and leave at every token, prompts are read between the s
 """
 
 import threading
+import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -25,6 +27,8 @@ from unilect.engines._hf_sampling import Chooser, Sampler, logprobs
 
 MAX_WAITING = 1024
 _CHUNKS = 4  # that are read in a row at most
+_CALLS_S = 0.05  # after which a step comes before the next call
+_IDLE_S = 20.0  # after which the memory of answers is given back
 Value = TypeVar("Value")
 
 
@@ -95,6 +99,7 @@ class BatchLoop:
         self._waiting: deque[Job] = deque()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stopping = False
+        self._admitting: list[Job] = []
         self._readings: deque[Reading] = deque()
         self._rows: list[_Row] = []
         self._slab = Slab()
@@ -111,11 +116,11 @@ class BatchLoop:
             self._waiting.append(job)
             self._news.notify()
 
-    def call(self, function: Callable[[], Value]) -> "Future[Value]":
-        """Run a function between two steps. May be called from any thread."""
+    def call(self, function: Callable[[], Value], first: bool = False) -> "Future[Value]":
+        """Run a function between two steps, or before all others that wait. May be called from any thread."""
         future: Future[Value] = Future()
         with self._news:
-            self._calls.append((function, future))
+            (self._calls.appendleft if first else self._calls.append)((function, future))
             self._news.notify()
         return future
 
@@ -143,23 +148,37 @@ class BatchLoop:
                         self._after_step()
                         self._make_calls()
                     self._decode()
-                except (RuntimeError, MemoryError) as error:  # torch's; out of memory is one
+                except Exception as error:  # whatever a model raises; out of memory is the likeliest
                     self._fail_all(error)
                 self._after_step()
 
     def _wait(self) -> None:
         with self._news:
-            while not (
-                self._stopping or self._waiting or self._calls or self._rows or self._readings
-            ):
-                self._news.wait()
+            if not self._news.wait_for(self._has_work, _IDLE_S):
+                self._give_back()
+                self._news.wait_for(self._has_work)
+
+    def _has_work(self) -> bool:
+        return bool(
+            self._stopping or self._waiting or self._calls or self._rows or self._readings
+        )
+
+    def _give_back(self) -> None:
+        """Give back the memory that running answers needed."""
+        self._slab = Slab()
+        if self._model.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _make_calls(self) -> None:
-        while self._calls:
+        """Make the calls that wait; those that take long, one between two steps."""
+        begun = time.monotonic()
+        while self._calls and time.monotonic() - begun < _CALLS_S:
             function, future = self._calls.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
                 future.set_result(function())
-            except (ValueError, RuntimeError, OSError, MemoryError) as error:
+            except Exception as error:
                 future.set_exception(error)
 
     def _drop_cancelled(self) -> None:
@@ -178,6 +197,7 @@ class BatchLoop:
         known: list[RowStates | None] = []
         while free > 0 and self._waiting:
             job = self._waiting.popleft()
+            self._admitting.append(job)
             if _width(job) > free and (self._rows or self._readings or jobs):
                 later.append(job)  # beams wait for their whole room
                 break
@@ -199,6 +219,7 @@ class BatchLoop:
             self._readings.append(Reading(jobs, known, self._model.device))
         with self._news:
             self._waiting.extendleft(reversed(later))
+        self._admitting.clear()
 
     def _being_read(self) -> list[Job]:
         return [job for reading in self._readings for job in reading.jobs]
@@ -224,7 +245,6 @@ class BatchLoop:
                 job.deliver(job, read)
         if logits is None:
             return
-        self._readings.remove(reading)
         for row, job in enumerate(reading.jobs):
             if job.cancelled:
                 continue
@@ -237,6 +257,7 @@ class BatchLoop:
                 self._begin_beams(job, states, logits[row])
             else:
                 self._begin(job, states, logits[row : row + 1])
+        self._readings.remove(reading)  # not before: what fails above is told to all of them
 
     def _begin(self, job: Job, states: RowStates, logits: Tensor) -> None:
         """Choose an answer's first token, and let it join the batch for the others."""
@@ -309,6 +330,10 @@ class BatchLoop:
         wanted = [row.job.logprobs for row in rows]
         before = logits.clone() if any(count is not None for count in wanted) else None
         failed: dict[int, Failed] = {}
+        for place, broken in enumerate(logits[:, 0].isnan().tolist()):
+            if broken:  # one number of a state that is none makes all logits so, and the choice fail for all rows
+                failed[place] = Failed("The model's numbers ran over for this answer.")
+                logits[place] = 0.0
         for place, row in enumerate(rows):
             if row.job.constraint is not None:
                 try:
@@ -378,16 +403,24 @@ class BatchLoop:
         self._sampler = None
 
     def _fail_all(self, error: BaseException) -> None:
-        """Nothing that was running can go on; what waits can."""
+        """
+        Nothing that was running can go on; what waits can.
+
+        Raises:
+            RuntimeError: The device itself is of no use any longer.
+        """
+        traceback.print_exception(error)
         word: Word = Failed(f"The model failed in the middle of the answer: {str(error)[:200]}")
-        for job in {
-            id(job): job for job in [*self._being_read(), *(r.job for r in self._rows)]
-        }.values():
+        jobs = [*self._admitting, *self._being_read(), *(row.job for row in self._rows)]
+        for job in {id(job): job for job in jobs}.values():
             job.deliver(job, word)
+        self._admitting.clear()
         self._readings.clear()
         self._rows.clear()
-        self._slab = Slab()
         self._sampler = None
+        self._prefixes.clear()
+        self._give_back()
+        torch.zeros(1, device=self._model.device).item()
 
 
 def _width(job: Job) -> int:

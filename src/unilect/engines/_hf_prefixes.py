@@ -60,6 +60,10 @@ class Prefixes:
         while sum(len(known.tokens) for known in self._known) > self._max_tokens:
             self._known.pop(0)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self._known.clear()
+
     def forget(self, adapter: str | None) -> None:
         """Forget all that was read with an adapter."""
         self._known = [known for known in self._known if known.adapter != adapter]
