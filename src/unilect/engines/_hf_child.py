@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -25,18 +26,20 @@ from unilect.engines._hf_loop import BatchLoop
 from unilect.engines._hf_reader import Reader
 from unilect.engines._hf_request import prepare
 from unilect.errors import (
+    BackendError,
     BackendUnavailable,
     ContextLengthExceeded,
     InvalidRequest,
     UnilectError,
     UnsupportedOperation,
 )
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 
 _CPU_CHUNK = 128
 _GPU_CHUNK = 2048
-_EMBED_AT_ONCE = 32
+_EMBED_CHUNKS = 4  # of prompt tokens, that are embedded between two steps
 _PREPARERS = 2
+_BACKLOG = 2048  # calls that may come at once
 
 
 class AdapterParts(msgspec.Struct):
@@ -67,11 +70,12 @@ class Child:
             self._model.tokenizer, template, self._context, self._model.stop_ids, self._model.size
         )
         gpu = self._model.device.type != "cpu"
+        self._chunk: int = settings["batch"] or (_GPU_CHUNK if gpu else _CPU_CHUNK)
         self._batch = BatchLoop(
             self._model,
             parallel=settings["parallel"],
             context=self._context,
-            chunk=settings["batch"] or (_GPU_CHUNK if gpu else _CPU_CHUNK),
+            chunk=self._chunk,
             remember=2 * self._context,
             after_step=self._flush,
         )
@@ -85,7 +89,9 @@ class Child:
     def start(self, socket_path: str) -> dict[str, Any]:
         """Serve, in threads; what the engine is told."""
         threading.Thread(target=self._run_batch, daemon=True).start()
-        self._loop.run_until_complete(asyncio.start_unix_server(self._serve, socket_path))
+        self._loop.run_until_complete(
+            asyncio.start_unix_server(self._serve, socket_path, backlog=_BACKLOG)
+        )
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         return {"chat": bool(self._reader.template), "tools": "tools" in self._reader.template}
 
@@ -114,35 +120,57 @@ class Child:
         self._words.append((job, word))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One call."""
+        """One call, until it is answered or its caller has left."""
+        work = left = None
         try:
             call = _frames.call_of(await _frames.read(reader))
-            if call.adapter is not None and not self._model.adapters.has(call.adapter):
-                raise BackendUnavailable("The model's adapter is not loaded any longer. Try again.")
-            if call.operation in ("chat", "completion"):
-                await self._generate(call, reader, writer)
-            else:
-                value = await self._value(call)
-                writer.write(_frames.packed(_frames.Reply(value=_frames.raw(value), last=True)))
-            await writer.drain()
+            work = self._loop.create_task(self._answer(call, writer))
+            left = self._loop.create_task(reader.read(1))
+            await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+                await writer.drain()
         except UnilectError as error:
             writer.write(_frames.of_error(error))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
+        except Exception:  # noqa: BLE001 - a flaw of one call is not the child's end
+            traceback.print_exc()
+            writer.write(_frames.of_error(BackendError("The model's engine failed at this call.")))
         finally:
+            for task in (work, left):
+                if task is not None:
+                    task.cancel()
             writer.close()
 
-    async def _generate(
-        self, call: _frames.Call, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        """Make an answer, until it is over or its reader has left."""
+    async def _answer(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+        self._check_adapter(call.adapter)
+        if call.operation in ("chat", "completion"):
+            await self._generate(call, writer)
+        elif call.operation == "embed":
+            await self._embed(call, writer)
+        else:
+            value = await self._value(call)
+            writer.write(_frames.packed(_frames.Reply(value=_frames.raw(value), last=True)))
+
+    def _check_adapter(self, name: str | None) -> None:
+        if name is not None and not self._model.adapters.has(name):
+            raise BackendUnavailable("The model's adapter is not loaded any longer. Try again.")
+
+    async def _beside(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What a function of texts returns, run where it stops nobody."""
+        return await self._loop.run_in_executor(self._preparers, function, *args)
+
+    async def _generate(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+        """Make an answer."""
         if self._batch.full:
             raise BackendUnavailable("Too many requests wait for this model. Try again later.")
         kind: Any = ChatRequest if call.operation == "chat" else CompletionRequest
         request = msgspec.msgpack.decode(call.body, type=kind)
-        job, answer = await self._loop.run_in_executor(
-            self._preparers, prepare, self._reader, request, call.adapter, self._compile
+        job, answer = await self._beside(
+            prepare, self._reader, request, call.adapter, self._compile
         )
+        self._check_adapter(call.adapter)  # it may have gone meanwhile
         ended = self._loop.create_future()
 
         def read(word: Word) -> None:
@@ -150,7 +178,7 @@ class Child:
                 return
             try:
                 batch = answer.read(word, self._bytes_of)
-            except UnilectError as error:
+            except Exception as error:  # noqa: BLE001 - the words of others come after it
                 ended.set_exception(error)
                 return
             if batch:
@@ -160,61 +188,63 @@ class Child:
 
         job.deliver = self._deliver
         self._readers[id(job)] = read
-        left = self._loop.create_task(reader.read(1))
         try:
             self._batch.submit(job)
-            await asyncio.wait({ended, left}, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                ended.result()
+            await ended
         finally:
             job.cancelled = True
             del self._readers[id(job)]
-            left.cancel()
 
     async def _value(self, call: _frames.Call) -> Any:
         """The value that a call asks for."""
-        decode = msgspec.msgpack.decode
+        decode, reader = msgspec.msgpack.decode, self._reader
         match call.operation:
             case "ping":
-                return await asyncio.wrap_future(self._batch.call(lambda: True))
+                return await asyncio.wrap_future(self._batch.call(lambda: True, first=True))
             case "tokenize":
-                return self._reader.tokens(decode(call.body, type=str), special=False)
+                return await self._beside(reader.tokens, decode(call.body, type=str), False)
             case "detokenize":
-                tokens = self._reader.prompt(decode(call.body, type=list[int]), "prompt")
-                return self._reader.text(tokens)
+                tokens = reader.prompt(decode(call.body, type=list[int]), "prompt")
+                return await self._beside(reader.text, tokens)
             case "count_chat":
-                return len(self._reader.chat_tokens(decode(call.body, type=ChatRequest)))
+                request = decode(call.body, type=ChatRequest)
+                return len(await self._beside(reader.chat_tokens, request))
             case "count":
-                return len(self._reader.prompt(decode(call.body, type=str | list[int]), "prompt"))
-            case "embed":
-                request = decode(call.body, type=EmbeddingRequest)
-                return await self._embed(request.inputs, call.adapter)
+                prompt = decode(call.body, type=str | list[int])
+                return len(await self._beside(reader.prompt, prompt, "prompt"))
             case "adapter":
                 return await self._set_adapter(decode(call.body, type=AdapterParts))
         raise UnsupportedOperation(f"The engine knows no operation {call.operation}.")
 
-    async def _embed(self, inputs: list[Prompt], adapter: str | None) -> Embeddings:
-        texts = [self._reader.prompt(text, "input") for text in inputs]
+    async def _embed(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+        """Embed texts, the longest first; running answers go on between, and who leaves is not embedded further."""
+        request = msgspec.msgpack.decode(call.body, type=EmbeddingRequest)
+        texts = [await self._beside(self._reader.prompt, one, "input") for one in request.inputs]
         for text in texts:
             if len(text) > self._context:
                 raise ContextLengthExceeded(
                     f"This model's context is {self._context} tokens, and an input has {len(text)}. Shorten it.",
                     param="input",
                 )
-        vectors: list[list[float]] = []
-        for begin in range(0, len(texts), _EMBED_AT_ONCE):  # running answers go on between
-
-            def some(part: list[list[int]] = texts[begin : begin + _EMBED_AT_ONCE]) -> Any:
-                return self._model.embed(part, self._pooling, adapter)
-
-            vectors += await asyncio.wrap_future(self._batch.call(some))
-        return Embeddings(vectors, sum(map(len, texts)))
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+        while order:
+            count = max(1, _EMBED_CHUNKS * self._chunk // len(texts[order[-1]]))
+            places = order[-count:]
+            del order[-count:]
+            some = [texts[place] for place in places]
+            work = self._model.embedding(some, self._pooling, call.adapter, self._chunk)
+            vectors = None
+            while vectors is None:
+                vectors = await asyncio.wrap_future(self._batch.call(partial(next, work)))
+            part = _frames.Vectors(places, vectors, sum(map(len, some)))
+            writer.write(_frames.packed(_frames.Reply(value=_frames.raw(part), last=not order)))
+            await writer.drain()
 
     async def _set_adapter(self, blend: AdapterParts) -> bool:
         """Add a LoRA blend, or take it away, while answers run."""
 
         def change() -> bool:
-            self._batch.forget(blend.name)
+            self._batch.end(blend.name)
             if blend.parts:
                 self._model.adapters.add(blend.name, blend.parts)
             else:
@@ -223,7 +253,7 @@ class Child:
 
         try:
             return await asyncio.wrap_future(self._batch.call(change))
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, RuntimeError) as error:
             raise BackendUnavailable(str(error)) from error
 
     def _compile(self, grammar: str, mark: str | None) -> Any:

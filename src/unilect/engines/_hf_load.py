@@ -24,7 +24,6 @@ from unilect.engines._hf_packed import pack
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BYTES = {"8bit": 1.0, "4bit": 0.5}
-_EMBED_TOKENS = 4096  # that are embedded side by side, with their padding
 
 
 class LoadedModel:
@@ -87,24 +86,16 @@ class LoadedModel:
         ).logits
         return logits if all_logits else logits[:, -1:]
 
-    def embed(self, texts: list[list[int]], pooling: str, adapter: str | None) -> list[list[float]]:
+    def embedding(
+        self, texts: list[list[int]], pooling: str, adapter: str | None, chunk: int
+    ) -> Iterator[list[list[float]] | None]:
         """
-        The vectors of texts, pooled, with length 1.
+        The vectors of texts, pooled, with length 1: so many None as there are chunks to be read, then the vectors.
 
         Args:
             texts: Token ids, each at least one.
+            chunk: Columns that a model that writes reads at once; one that sees both ways needs all of them.
         """
-        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
-        vectors: dict[int, list[float]] = {}
-        while order:
-            count = max(1, _EMBED_TOKENS // len(texts[order[-1]]))
-            places = order[-count:]
-            del order[-count:]
-            batch = self._pooled([texts[place] for place in places], pooling, adapter)
-            vectors |= dict(zip(places, batch.tolist(), strict=True))
-        return [vectors[place] for place in range(len(texts))]
-
-    def _pooled(self, texts: list[list[int]], pooling: str, adapter: str | None) -> Tensor:
         width = max(map(len, texts))
         ids = torch.zeros(len(texts), width, dtype=torch.long)
         mask = torch.zeros(len(texts), width, dtype=torch.long)
@@ -112,17 +103,21 @@ class LoadedModel:
             ids[row, : len(text)] = torch.tensor(text)
             mask[row, : len(text)] = 1
         ids, mask = ids.to(self.device), mask.to(self.device)
-        self.adapters.choose([adapter] * len(texts))
+        ends = mask.sum(-1) - 1
+        pooled: Tensor | None = None
+        columns = max(1, chunk // len(texts)) if self._generates else width
+        cache = {"past_key_values": DynamicCache(), "use_cache": True} if columns < width else {}
         inner = self._model.base_model if self._generates else self._model
-        states = inner(input_ids=ids, attention_mask=mask).last_hidden_state.float()
-        if pooling == "cls":
-            pooled = states[:, 0]
-        elif pooling == "last":
-            pooled = states[torch.arange(len(texts), device=self.device), mask.sum(-1) - 1]
-        else:
-            weights = mask[:, :, None].float()
-            pooled = (states * weights).sum(1) / weights.sum(1)
-        return nn.functional.normalize(pooled, dim=-1)
+        for begin in range(0, width, columns):
+            if begin:
+                yield None
+            end = min(width, begin + columns)
+            self.adapters.choose([adapter] * len(texts))
+            states = inner(input_ids=ids[:, begin:end], attention_mask=mask[:, :end], **cache)
+            weights = _weights(pooling, mask[:, begin:end], begin, ends)
+            part = (states.last_hidden_state.float() * weights[:, :, None]).sum(1)
+            pooled = part if pooled is None else pooled + part
+        yield nn.functional.normalize(pooled, dim=-1).tolist()  # type: ignore[arg-type]
 
     def _load_tokenizer(self) -> Any:
         folder = next(
@@ -206,6 +201,14 @@ class LoadedModel:
                 f"({self._model.config.model_type}) are not served by this engine."
             )
         self.windowed = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in layers)
+
+
+def _weights(pooling: str, mask: Tensor, begin: int, ends: Tensor) -> Tensor:
+    """What the states of these columns count for in a pooled vector: (n_rows, n_columns)."""
+    if pooling == "mean":
+        return mask.float()
+    columns = torch.arange(begin, begin + mask.shape[1], device=mask.device)[None]
+    return (columns == (0 if pooling == "cls" else ends[:, None])).expand(mask.shape).float()
 
 
 @contextmanager

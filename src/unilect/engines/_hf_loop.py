@@ -130,8 +130,13 @@ class BatchLoop:
             self._stopping = True
             self._news.notify()
 
-    def forget(self, adapter: str | None) -> None:
-        """Forget the prompts that were read with an adapter; to be called between two steps."""
+    def end(self, adapter: str | None) -> None:
+        """End the answers of an adapter that changes, and forget its prompts; to be called between two steps."""
+        jobs = [*self._waiting, *self._being_read(), *(row.job for row in self._rows)]
+        for job in {id(job): job for job in jobs if job.adapter == adapter}.values():
+            if not job.cancelled:
+                job.deliver(job, Failed("The model's adapter was taken away."))
+                job.cancelled = True
         self._prefixes.forget(adapter)
 
     def run(self) -> None:
@@ -148,7 +153,9 @@ class BatchLoop:
                         self._after_step()
                         self._make_calls()
                     self._decode()
-                except Exception as error:  # whatever a model raises; out of memory is the likeliest
+                except (
+                    Exception
+                ) as error:  # whatever a model raises; out of memory is the likeliest
                     self._fail_all(error)
                 self._after_step()
 
@@ -159,9 +166,7 @@ class BatchLoop:
                 self._news.wait_for(self._has_work)
 
     def _has_work(self) -> bool:
-        return bool(
-            self._stopping or self._waiting or self._calls or self._rows or self._readings
-        )
+        return bool(self._stopping or self._waiting or self._calls or self._rows or self._readings)
 
     def _give_back(self) -> None:
         """Give back the memory that running answers needed."""
