@@ -21,8 +21,11 @@ from transformers.utils import logging
 
 from unilect.engines._hf_lora import Adapters
 from unilect.engines._hf_packed import pack
+from unilect.engines._hf_rope import settle
+from unilect.engines._hf_trial import NotAlike, try_out
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_COUNT_BY_MASK = ("bloom", "mpt")  # take no positions, and need none
 _BYTES = {"8bit": 1.0, "4bit": 0.5}
 
 
@@ -36,7 +39,7 @@ class LoadedModel:
     Attributes:
         device: Where it runs.
         stop_ids: Tokens that end an answer.
-        windowed: Some of its layers see a window only.
+        windowed: Some of its layers see a window only, or count columns: its prompts are read one by one.
         size: Rows of its output.
 
     Raises:
@@ -64,6 +67,9 @@ class LoadedModel:
             output = self._model.get_output_embeddings()
             self.size = getattr(output, "out_features", self._model.config.vocab_size)
         self.adapters = Adapters(self._model, self._dtype, self.device)
+        if self._generates:
+            settle(self._model, settings["context"])
+            self._try_out()
 
     def forward(
         self,
@@ -117,7 +123,7 @@ class LoadedModel:
             weights = _weights(pooling, mask[:, begin:end], begin, ends)
             part = (states.last_hidden_state.float() * weights[:, :, None]).sum(1)
             pooled = part if pooled is None else pooled + part
-        yield nn.functional.normalize(pooled, dim=-1).tolist()  # type: ignore[arg-type]
+        yield nn.functional.normalize(pooled, dim=-1).tolist()
 
     def _load_tokenizer(self) -> Any:
         folder = next(
@@ -201,6 +207,35 @@ class LoadedModel:
                 f"({self._model.config.model_type}) are not served by this engine."
             )
         self.windowed = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in layers)
+        local = "local" in getattr(self._model.config, "attention_layers", ())  # GPT-Neo's windows
+        self.windowed = self.windowed or local
+
+    def _try_out(self) -> None:
+        """
+        Raises:
+            ValueError: The model would not answer beside others as it does alone.
+        """
+        kind = self._model.config.model_type
+        refusal = (
+            f"{Path(self._path).name}: models of this kind ({kind}) do not answer beside others as they do "
+            "alone, and are not served by this engine."
+        )
+
+        def whole(text: list[int]) -> Tensor:
+            ids = torch.tensor([text], device=self.device)
+            logits: Tensor = self._model(input_ids=ids, use_cache=False).logits[0]
+            return logits
+
+        if "position_ids" not in self._takes and kind not in _COUNT_BY_MASK:
+            raise ValueError(refusal)
+        exact = self._dtype == torch.float32 and self._settings["quantize"] is None
+        rows = self._model.get_input_embeddings().weight.shape[0]
+        try:
+            if not try_out(self.forward, whole, rows, self.device, exact):
+                self.windowed = True
+        except Exception as error:
+            detail = "" if isinstance(error, NotAlike) else f" ({str(error)[:200]})"
+            raise ValueError(refusal + detail) from error
 
 
 def _weights(pooling: str, mask: Tensor, begin: int, ends: Tensor) -> Tensor:

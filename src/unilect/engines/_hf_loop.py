@@ -153,9 +153,7 @@ class BatchLoop:
                         self._after_step()
                         self._make_calls()
                     self._decode()
-                except (
-                    Exception
-                ) as error:  # whatever a model raises; out of memory is the likeliest
+                except Exception as error:  # noqa: BLE001 - a model raises anything
                     self._fail_all(error)
                 self._after_step()
 
@@ -183,7 +181,7 @@ class BatchLoop:
                 continue
             try:
                 future.set_result(function())
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the caller's to see
                 future.set_exception(error)
 
     def _drop_cancelled(self) -> None:
