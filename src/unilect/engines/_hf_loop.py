@@ -137,6 +137,7 @@ class BatchLoop:
             if not job.cancelled:
                 job.deliver(job, Failed("The model's adapter was taken away."))
                 job.cancelled = True
+        self._drop_cancelled()
         self._prefixes.forget(adapter)
 
     def run(self) -> None:
