@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from torchside import SETTINGS
-
 from unilect.demo import FOLDER
 
 _SHARED: dict[str, Any] = {
