@@ -155,6 +155,17 @@ def test_beams_are_those_of_generate(model: LoadedModel, loop: BatchLoop) -> Non
     assert expected == [one.wait() for one in beams]
 
 
+def test_beams_are_not_mixed_up_when_others_leave(model: LoadedModel, loop: BatchLoop) -> None:
+    """A search goes on with its own beams when a row beside it ends and another takes its place."""
+    short = Asked(prompts(model)[1], 12, ignore_eos=True)
+    loop.submit(short.job)
+    assert short.first.wait(60)
+    beams = Asked(prompts(model)[3], 24, sampling=Sampling(num_beams=3))
+
+    expected = generated(model, beams.job.prompt, num_beams=3, early_stopping=True)
+    assert expected == beams.answer(loop)
+
+
 def test_limits_and_ends(model: LoadedModel, loop: BatchLoop) -> None:
     """An answer ends at its limit, at the context's end and at its stop tokens, and says which."""
     prompt = prompts(model)[3]

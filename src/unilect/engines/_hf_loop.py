@@ -60,10 +60,13 @@ class Model(Protocol):
 class _Row:
     """One running answer."""
 
-    def __init__(self, job: Job, chooser: Chooser, beams: Beams | None = None) -> None:
+    def __init__(
+        self, job: Job, chooser: Chooser, beams: Beams | None = None, number: int = 0
+    ) -> None:
         self.job = job
         self.chooser = chooser
         self.beams = beams
+        self.number = number  # among the beams; rows change their places when others leave
         self.last = 0
 
 
@@ -279,9 +282,9 @@ class BatchLoop:
         if moves is None:
             self._end_beams(job, beams)
             return
-        for _, token in moves:
+        for number, (_, token) in enumerate(moves):
             self._slab.join(states)
-            row = _Row(job, chooser, beams)
+            row = _Row(job, chooser, beams, number)
             row.last = token
             self._rows.append(row)
         self._sampler = None
@@ -377,6 +380,7 @@ class BatchLoop:
             if beams is None:
                 continue
             places = [place for place, row in enumerate(self._rows) if row.beams is beams]
+            places.sort(key=lambda place: self._rows[place].number)
             moves = beams.step(logits[torch.tensor(places, device=logits.device)])
             job = self._rows[places[0]].job
             if moves is None:
