@@ -157,13 +157,16 @@ def test_beams_are_those_of_generate(model: LoadedModel, loop: BatchLoop) -> Non
 
 def test_beams_are_not_mixed_up_when_others_leave(model: LoadedModel, loop: BatchLoop) -> None:
     """A search goes on with its own beams when a row beside it ends and another takes its place."""
-    short = Asked(prompts(model)[1], 12, ignore_eos=True)
-    loop.submit(short.job)
-    assert short.first.wait(60)
+    short = Asked(prompts(model)[1], 6, ignore_eos=True)
     beams = Asked(prompts(model)[3], 24, sampling=Sampling(num_beams=3))
+    gate = threading.Event()
+    loop.call(gate.wait)
+    for one in (short, beams):
+        loop.submit(one.job)
+    gate.set()
 
     expected = generated(model, beams.job.prompt, num_beams=3, early_stopping=True)
-    assert expected == beams.answer(loop)
+    assert expected == beams.wait()
 
 
 def test_limits_and_ends(model: LoadedModel, loop: BatchLoop) -> None:

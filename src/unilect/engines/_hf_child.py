@@ -219,13 +219,15 @@ class Child:
     async def _embed(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
         """Embed texts, the longest first; running answers go on between, and who leaves is not embedded further."""
         request = msgspec.msgpack.decode(call.body, type=EmbeddingRequest)
-        texts = [await self._beside(self._reader.prompt, one, "input") for one in request.inputs]
-        for text in texts:
+        texts: list[list[int]] = []
+        for given in request.inputs:
+            text = await self._beside(self._reader.prompt, given, "input")
             if len(text) > self._context:
                 raise ContextLengthExceeded(
                     f"This model's context is {self._context} tokens, and an input has {len(text)}. Shorten it.",
                     param="input",
                 )
+            texts.append(text)
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
         while order:
             count = max(1, _EMBED_CHUNKS * self._chunk // len(texts[order[-1]]))
