@@ -34,8 +34,10 @@ ENVIRONMENT = {
 CATCH_ALL = {
     "gateway/guard.py": "a flaw of ours becomes a 500 in the envelope",
     "emulation.py": "a task's flaw is carried to the reader, which raises it",
+    "engines/_hf_child.py": "a flaw that one call meets is told to its caller, and is not the end of all others",
     "engines/_hf_constraint.py": "llguidance raises the bare class for a grammar that it cannot read",
     "engines/_hf_load.py": "a folder that somebody else made makes transformers raise anything; it is told and not loaded",
+    "engines/_hf_loop.py": "a model raises anything in a step; all whom it concerns are told",
 }
 #: The modules that know aiohttp: the server, and what reads requests and writes answers.
 AIOHTTP = re.compile(
