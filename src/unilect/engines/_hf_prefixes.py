@@ -61,8 +61,8 @@ class Prefixes:
             self._known.pop(0)
 
     def clear(self) -> None:
-        """Forget everything, for its memory."""
-        self._known = []
+        """Forget everything."""
+        self._known.clear()
 
     def forget(self, adapter: str | None) -> None:
         """Forget all that was read with an adapter."""

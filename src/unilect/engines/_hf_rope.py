@@ -1,9 +1,8 @@
 """
 Rotary positions: how far a model's reach, and how they are stretched beyond. Knows no torch.
 
-Rows of one batch share the frequencies, and what has been read stays as it was turned. So they never change while a model runs: what
-transformers makes depend on the longest row of the moment (`dynamic`, `longrope`) is set here once, for the longest context
-that a request may have.
+Rows of one batch share the frequencies, and what has been read stays as it was turned. So they never change while a model runs, and
+`dynamic` stretches for the longest context that a request may have.
 
 Source: https://huggingface.co/docs/transformers/internal/rope_utils; https://arxiv.org/abs/2309.00071 (NTK-aware, YaRN)
 """
@@ -60,9 +59,9 @@ def stretched(scaling: RopeScaling, config: dict[str, Any], positions: int) -> i
     return int(_trained(scaling, parameters(config), positions) * scaling.factor)
 
 
-def settle(config: Any, scaling: RopeScaling | None, context: int) -> None:
+def stretch(config: Any, scaling: RopeScaling, context: int) -> None:
     """
-    Set the positions of a model that is about to be loaded, for good.
+    Stretch the positions of a model that is about to be loaded.
 
     Args:
         config: Its configuration, of transformers.
@@ -73,10 +72,6 @@ def settle(config: Any, scaling: RopeScaling | None, context: int) -> None:
     """
     text = config.get_text_config()
     rope: dict[str, Any] = getattr(text, "rope_parameters", None) or {}
-    if scaling is None:
-        if "rope_theta" in rope:
-            text.rope_parameters = _settled(text, rope, context)
-        return
     if "rope_theta" not in rope or not hasattr(text, "max_position_embeddings"):
         raise ValueError(
             f"rope_scaling: a model of type {text.model_type} has no rotary positions that are the same in all layers."
@@ -106,17 +101,6 @@ def _ntk(config: Any, rope: dict[str, Any], alpha: float) -> dict[str, Any]:
     base = rope["rope_theta"] * alpha ** (turned / (turned - 2))
     rest = {name: value for name, value in rope.items() if name != "factor"}
     return rest | {"rope_type": "default", "rope_theta": base}
-
-
-def _settled(config: Any, rope: dict[str, Any], context: int) -> dict[str, Any]:
-    """The model's own positions, as they are for the longest text."""
-    kind = rope.get("rope_type")
-    if kind == "longrope" and context > rope["original_max_position_embeddings"]:
-        return rope | {"short_factor": rope["long_factor"]}
-    if kind == "dynamic" and context > config.max_position_embeddings:
-        alpha = dynamic_alpha(rope["factor"], context, config.max_position_embeddings)
-        return _ntk(config, rope, alpha)
-    return rope
 
 
 def _trained(scaling: RopeScaling, rope: dict[str, Any], positions: int) -> int:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +231,7 @@ class ChildProcess:
             log.debug("%s: the child closed its stdin", self._name)
         progress = asyncio.create_task(self._report_progress(process))
         try:
-            while line := await process.stdout.readline():
+            async for line in _lines(process.stdout):
                 try:
                     said = msgspec.json.decode(line, type=dict[str, Any])
                 except msgspec.DecodeError:
@@ -253,7 +253,7 @@ class ChildProcess:
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Keep the last lines of stderr; when the child ends, clean up after it."""
         assert process.stderr is not None
-        async for line in process.stderr:
+        async for line in _lines(process.stderr):
             text = line.decode(errors="replace").rstrip()
             self._stderr.append(text)
             log.debug("%s: %s", self._name, text)
@@ -301,6 +301,18 @@ class ChildProcess:
         lines = [line for line in self._stderr if line.strip()]
         telling = [line for line in lines if "error" in line.lower() or "failed" in line.lower()]
         return (telling or lines[-1:] or ["it said nothing"])[0][-300:]
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """The lines of a stream, but for those without an end (a bar of progress): a reader that gave up would stop the writer."""
+    while True:
+        try:
+            line = await stream.readline()
+        except ValueError:  # what came of it is dropped
+            continue
+        if not line:
+            return
+        yield line
 
 
 def python_command(module: str) -> list[str]:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -97,52 +97,67 @@ class HfServer:
         Raises:
             BackendUnavailable: It cannot be started, or an adapter does not fit.
         """
-        said = await self.child.start()
+        known = name in self._users
+        self._users.add(name)  # before it is up: who stops meanwhile is not the last one
+        try:
+            said = await self.child.start()
+            if blend and not self._has(name):
+                await self._add(name, blend)
+        except BaseException:
+            if not known:
+                self._users.discard(name)
+            raise
+        self._users.add(name)
         if said["warning"] and self._warned != self.child.pid:
             self._warned = self.child.pid
             log.warning("%s: %s", name, said["warning"])
-        self._users.add(name)
-        if blend and not self._has(name):
-            async with self._lock:
-                if not self._has(name):
-                    await self.value("adapter", {"name": name, "parts": blend})
-                    pid, names = self._blends
-                    self._blends = (
-                        self.child.pid,
-                        (names if pid == self.child.pid else set()) | {name},
-                    )
         return said
+
+    async def _add(self, name: str, blend: list[tuple[str, float]]) -> None:
+        async with self._lock:
+            if not self._has(name):
+                pid = self.child.pid
+                await self.value("adapter", {"name": name, "parts": blend})
+                known, names = self._blends
+                self._blends = (pid, (names if known == pid else set()) | {name})
 
     async def stop(self, name: str) -> None:
         """A model stops; the last one stops the child."""
         self._users.discard(name)
         if not self._users:
             await self.watchdog.aclose()
+        if not self._users:  # nobody has come meanwhile
             await self.child.aclose()
             return
         async with self._lock:
-            if self._has(name) and self.child.alive:
-                await self.value("adapter", {"name": name, "parts": []})
-                self._blends[1].discard(name)
+            if name not in self._users and self._has(name):
+                self._blends[1].discard(name)  # whoever starts it now waits, and adds it again
+                with suppress(BackendError, BackendUnavailable):  # a child that is gone has none
+                    await self.value("adapter", {"name": name, "parts": []})
 
-    async def value(self, operation: str, body: Any, adapter: str | None = None) -> bytes:
+    async def value(
+        self, operation: str, body: Any, adapter: str | None = None, patient: bool = False
+    ) -> bytes:
         """
         The value that a call is answered with, as msgpack.
 
         Raises:
             UnilectError: As the child says; or it is gone.
         """
-        async with aclosing(self.replies(operation, body, adapter)) as replies:
+        async with aclosing(self.replies(operation, body, adapter, patient)) as replies:
             async for reply in replies:
                 if value := bytes(reply.value):
                     return value
         raise BackendError("The model's engine answered with nothing.")
 
     async def replies(
-        self, operation: str, body: Any, adapter: str | None = None
+        self, operation: str, body: Any, adapter: str | None = None, patient: bool = False
     ) -> AsyncGenerator[frames.Reply, None]:
         """
         All replies to a call. Closing the generator tells the child that nobody waits any longer.
+
+        Args:
+            patient: However long they take.
 
         Raises:
             UnilectError: As the child says; or it is gone.
@@ -157,7 +172,9 @@ class HfServer:
             writer.write(frames.packed(frames.Call(operation, frames.raw(body), adapter)))
             last = False
             while not last:
-                reply = frames.reply_of(await self._frame(reader))
+                reply = frames.reply_of(
+                    await self._frame(reader, None if patient else self._timeout_s)
+                )
                 last = reply.last
                 yield reply
         except (asyncio.IncompleteReadError, ConnectionError) as error:
@@ -167,9 +184,9 @@ class HfServer:
         finally:
             writer.close()
 
-    async def _frame(self, reader: asyncio.StreamReader) -> bytes:
+    async def _frame(self, reader: asyncio.StreamReader, timeout_s: float | None) -> bytes:
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(timeout_s):
                 return await frames.read(reader)
         except TimeoutError as error:
             raise BackendTimeout(
@@ -183,7 +200,7 @@ class HfServer:
     async def _ask(self) -> None:
         """Something that the child answers between two steps."""
         if self.child.alive:
-            await self.value("ping", None)
+            await self.value("ping", None, patient=True)  # how patient, the watchdog knows
 
     def _report(self, pid: int) -> None:
         """Progress is the part of the weights that the child has in memory."""
@@ -269,8 +286,16 @@ class HfEngine:
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
+        await self.start()
         body = msgspec.structs.replace(request, wire={})
-        return msgspec.msgpack.decode(await self._value("embed", body), type=Embeddings)
+        found: dict[int, list[float]] = {}
+        tokens = 0
+        async with aclosing(self._server.replies("embed", body, self._adapter)) as replies:
+            async for reply in replies:
+                part = msgspec.msgpack.decode(reply.value, type=frames.Vectors)
+                found |= dict(zip(part.places, part.vectors, strict=True))
+                tokens += part.tokens
+        return Embeddings([found[place] for place in range(len(found))], tokens)
 
     async def tokenize(self, text: str) -> list[int]:
         """The token ids of a text; see `Backend`."""
