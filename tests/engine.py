@@ -1,17 +1,35 @@
-"""The bundled model's engine, for tests that need real answers: it starts in a tenth of a second."""
+"""
+The bundled model's engines, for tests that need real answers. llama.cpp's starts in a tenth of a second.
 
+What is promised of one engine is promised of all: tests of it are parametrized over `ENGINES`.
+"""
+
+import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
+import pytest
 
 from unilect.backend import Backend
 from unilect.config import ModelConfig
-from unilect.demo import MODEL
+from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf import GgufEngine
 from unilect.events import Answer, Event, fold
 from unilect.requests import ChatRequest, CompletionRequest
+
+#: engine -> the source that is the bundled model on it
+SOURCES = {"gguf": "demo:", "hf": f"hf:{FOLDER / 'hf'}"}
+EVERYTHING = os.environ.get("CI") == "true"  # nothing may be skipped, and it may take longer
+HAS_TRANSFORMERS = EVERYTHING or all(
+    find_spec(name) for name in ("torch", "transformers", "llguidance", "safetensors")
+)
+needs_transformers = pytest.mark.skipif(
+    not HAS_TRANSFORMERS, reason="needs unilect[transformers]; UNILECT_EXTRAS=transformers"
+)
+ENGINES = [pytest.param("gguf"), pytest.param("hf", marks=needs_transformers)]
 
 
 @asynccontextmanager

@@ -63,7 +63,7 @@ def test_what_every_body_has() -> None:
         ({"seed": -1}, {"seed": 2**32 - 1}),
         ({"seed": 2**32 + 7}, {"seed": 7}),
         ({"logit_bias": {"15": -100}}, {"logit_bias": {"15": -100}}),
-        ({"logprobs": True}, {"logprobs": True, "top_logprobs": 0}),
+        ({"logprobs": True}, {"logprobs": True, "top_logprobs": 1}),
         ({"logprobs": True, "top_logprobs": 3}, {"logprobs": True, "top_logprobs": 3}),
         ({"reasoning_effort": "low"}, {"chat_template_kwargs": {"reasoning_effort": "low", "enable_thinking": True}}),
         ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"reasoning_effort": "none", "enable_thinking": False}}),

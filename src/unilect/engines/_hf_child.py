@@ -64,7 +64,12 @@ class Child:
         self._context: int = settings["context"]
         template = settings["chat_template"] or _template(self._model.tokenizer)
         self._reader = Reader(
-            self._model.tokenizer, template, self._context, self._model.stop_ids, self._model.size
+            self._model.tokenizer,
+            template,
+            self._context,
+            self._model.stop_ids,
+            self._model.size,
+            settings["stop"],
         )
         gpu = self._model.device.type != "cpu"
         self._batch = BatchLoop(
@@ -118,7 +123,9 @@ class Child:
         try:
             call = _frames.call_of(await _frames.read(reader))
             if call.adapter is not None and not self._model.adapters.has(call.adapter):
-                raise BackendUnavailable("The model's adapter is not loaded any longer. Try again.")
+                raise BackendUnavailable(
+                    "The model's adapter is not loaded any longer. Try again.", retry_after_s=1
+                )
             if call.operation in ("chat", "completion"):
                 await self._generate(call, reader, writer)
             else:
@@ -137,7 +144,9 @@ class Child:
     ) -> None:
         """Make an answer, until it is over or its reader has left."""
         if self._batch.full:
-            raise BackendUnavailable("Too many requests wait for this model. Try again later.")
+            raise BackendUnavailable(
+                "Too many requests wait for this model. Try again later.", retry_after_s=5
+            )
         kind: Any = ChatRequest if call.operation == "chat" else CompletionRequest
         request = msgspec.msgpack.decode(call.body, type=kind)
         job, answer = await self._loop.run_in_executor(
@@ -182,8 +191,8 @@ class Child:
             case "detokenize":
                 tokens = self._reader.prompt(decode(call.body, type=list[int]), "prompt")
                 return self._reader.text(tokens)
-            case "count_chat":
-                return len(self._reader.chat_tokens(decode(call.body, type=ChatRequest)))
+            case "chat_tokens":
+                return self._reader.chat_tokens(decode(call.body, type=ChatRequest))
             case "count":
                 return len(self._reader.prompt(decode(call.body, type=str | list[int]), "prompt"))
             case "embed":

@@ -150,7 +150,8 @@ class Answer:
         self._job = job
         self._forced = forced
         self._echo = echo
-        self._stops = StopWords([] if forced is not None else request.stop_words)
+        self._prompt_text = _text(request, reader) if echo else ""
+        self._stops = StopWords([] if forced is not None else _stop_words(request, reader))
         before = job.prompt if isinstance(request, CompletionRequest) else ()
         self._detokenizer = Detokenizer(reader.decode, before)
         self._parser = None
@@ -197,7 +198,7 @@ class Answer:
             first = self._job.prompt[0]
             told = [TokenLogprob(self._reader.text([first]), math.nan, list(bytes_of(first)))]
             told += [self._logprob(one, bytes_of) for one in word.logprobs]
-        return [TextDelta(self._reader.decode(self._job.prompt), 0, told)]
+        return [TextDelta(self._prompt_text, 0, told)]
 
     def _step(self, step: Step, bytes_of: Callable[[int], bytes]) -> list[Event]:
         self._made += len(step.tokens) + (step.finish == "stop" and not step.tokens)
@@ -243,6 +244,17 @@ class Answer:
         ]
         text = self._reader.text([one.token])
         return TokenLogprob(text, _finite(one.value), list(bytes_of(one.token)), top)
+
+
+def _stop_words(request: ChatRequest | CompletionRequest, reader: Reader) -> list[str]:
+    """Those of the request, and those of the chat's format."""
+    return [*request.stop_words, *(reader.stop if isinstance(request, ChatRequest) else ())]
+
+
+def _text(request: ChatRequest | CompletionRequest, reader: Reader) -> str:
+    """A prompt as it was given; what its tokenizer puts before it is not in it."""
+    prompt = request.prompts[0] if isinstance(request, CompletionRequest) else ""
+    return prompt if isinstance(prompt, str) else reader.text(prompt)
 
 
 def _later(event: Event) -> bool:

@@ -32,6 +32,7 @@ from unilect.errors import (
 )
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
+from unilect.upstreams._llamacpp_wire import with_prompt_tokens
 
 MAX_DEFAULT_CONTEXT = 8192
 _CHILD = "unilect.engines._hf_child"
@@ -238,13 +239,21 @@ class HfEngine:
                 self.capabilities, chat=True, parameters=_parameters(bool(said.get("tools")))
             )
 
-    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
-        """Answer a request; see `Backend`. What had not begun when the child died is begun once more."""
+    def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request; see `Backend`."""
+        return self._with_prompt(request) if request.tokenize else self._answer(request)
+
+    async def _with_prompt(self, request: ChatRequest | CompletionRequest) -> Batches:
+        ids = await self._prompt_ids(request)
+        async with aclosing(with_prompt_tokens(self._answer(request), ids)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _answer(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """The answer. What had not begun when the child died is begun once more."""
         child, watchdog = self._server.child, self._server.watchdog
         operation = "chat" if isinstance(request, ChatRequest) else "completion"
         body = msgspec.structs.replace(request, wire={})
-        if self._chat_template is not None and isinstance(request, ChatRequest):
-            body = _with_stops(body, self._chat_template.stop)
         for attempt in (1, 2):
             begun, hangs = False, child.hangs
             try:
@@ -278,12 +287,9 @@ class HfEngine:
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
         if isinstance(request, ChatRequest):
-            body: Any = msgspec.structs.replace(request, wire={})
-            answer = await self._value("count_chat", body)
-        else:
-            prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
-            answer = await self._value("count", prompt)
-        return msgspec.msgpack.decode(answer, type=int)
+            return len(await self._prompt_ids(request))
+        prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
+        return msgspec.msgpack.decode(await self._value("count", prompt), type=int)
 
     async def aclose(self) -> None:
         """Stop; see `Backend`."""
@@ -292,6 +298,14 @@ class HfEngine:
     @property
     def _adapter(self) -> str | None:
         return self._name if self._blend else None
+
+    async def _prompt_ids(self, request: ChatRequest | CompletionRequest) -> list[int]:
+        """The ids of a prompt, without what the tokenizer puts before it."""
+        if isinstance(request, ChatRequest):
+            body = msgspec.structs.replace(request, wire={})
+            return msgspec.msgpack.decode(await self._value("chat_tokens", body), type=list[int])
+        prompt = request.prompts[0]
+        return prompt if isinstance(prompt, list) else await self.tokenize(prompt)
 
     async def _value(self, operation: str, body: Any) -> bytes:
         await self.start()
@@ -321,6 +335,7 @@ class HfEngine:
             "trust_remote_code": config.trust_remote_code,
             "allow_pickle": config.allow_pickle,
             "chat_template": self._chat_template.text if self._chat_template else "",
+            "stop": list(self._chat_template.stop) if self._chat_template else [],
             "pooling": config.pooling or folder.pooling or "mean",
             "merge": merge,
         }
@@ -365,11 +380,6 @@ def _adapter(text: str) -> tuple[str, float]:
 
 def _parameters(tools: bool) -> dict[str, Any]:
     return PARAMETERS | ({} if tools else dict.fromkeys(TOOL_PARAMETERS, "refused"))
-
-
-def _with_stops(request: Any, stop: tuple[str, ...]) -> Any:
-    """The request with the stop words that belong to a named format."""
-    return msgspec.structs.replace(request, stop=[*request.stop_words, *stop]) if stop else request
 
 
 def _resident_bytes(pid: int) -> int:
