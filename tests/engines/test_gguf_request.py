@@ -62,6 +62,7 @@ def test_what_every_body_has() -> None:
         ({"seed": 7}, {"seed": 7}),
         ({"seed": -1}, {"seed": 2**32 - 1}),
         ({"seed": 2**32 + 7}, {"seed": 7}),
+        ({"seed": 2**63 - 1}, {"seed": 0}),
         ({"logit_bias": {"15": -100}}, {"logit_bias": {"15": -100}}),
         ({"logprobs": True}, {"logprobs": True, "top_logprobs": 1}),
         ({"logprobs": True, "top_logprobs": 3}, {"logprobs": True, "top_logprobs": 3}),

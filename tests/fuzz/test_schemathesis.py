@@ -9,6 +9,7 @@ from attack import Reply, Request, Target, assert_sound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine import ENGINES_IN_CI
 from serving import KEY, Server
 
 EXAMPLES = max(10, int(os.environ.get("UNILECT_FUZZ", "200")) // 10)  # of each operation and mode
@@ -22,6 +23,14 @@ OPERATIONS += [
 ]
 ATTACKS = [(name, "positive") for name in BODILESS + OPERATIONS]
 ATTACKS += [(name, "negative") for name in OPERATIONS]
+#: Each, and those that reach an engine once more for every other one.
+CASES = [pytest.param("gguf", *attack, id=f"{'-'.join(attack)}") for attack in ATTACKS]
+CASES += [
+    pytest.param(*engine.values, *attack, marks=engine.marks)
+    for engine in ENGINES_IN_CI[1:]
+    for attack in ATTACKS
+    if attack[0] not in (*BODILESS, "retrieve_model")
+]
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 
@@ -48,7 +57,7 @@ def test_operations(api: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
-@pytest.mark.parametrize(("name", "mode"), ATTACKS)
+@pytest.mark.parametrize(("engine", "name", "mode"), CASES, scope="session")
 def test_operation(target: Target, api: Any, name: str, mode: str) -> None:
     """A generated request is answered, or refused in the one envelope."""
     operation = _operation(api, name)

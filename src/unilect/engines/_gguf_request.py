@@ -297,12 +297,18 @@ def _common(request: GenerationRequest, lora: list[dict[str, Any]]) -> dict[str,
     if request.stop_words:
         body["stop"] = request.stop_words
     if request.seed is not None:
-        body["seed"] = request.seed % 2**32
+        body["seed"] = _seed(request.seed)
     if request.logit_bias is not None:
         body["logit_bias"] = {
             str(id): value for id, value in token_biases(request.logit_bias).items()
         }
     return body
+
+
+def _seed(seed: int) -> int:
+    """A seed in llama.cpp's 32 bits; the last one is none there, which is for -1 alone to say."""
+    cut = seed % 2**32
+    return cut if seed == -1 or cut < 2**32 - 1 else 0
 
 
 def _group_depth(grammar: str) -> int:

@@ -64,7 +64,7 @@ def sampling(request: GenerationRequest) -> Sampling:
         frequency_penalty=request.frequency_penalty or 0.0,
         repeat_last_n=None if window is None or window < 0 else window,
         logit_bias=_bias(request.logit_bias or {}),
-        seed=request.seed,
+        seed=None if request.seed == -1 else request.seed,
         mirostat=request.mirostat or 0,
         mirostat_tau=_or(request.mirostat_tau, 5.0),
         mirostat_eta=_or(request.mirostat_eta, 0.1),
@@ -169,6 +169,7 @@ class Answer:
         if request.grammar is not None:
             self._blamed = "grammar"
         self._pending: list[TokenLogprob] = []
+        self._beyond = 0  # bytes of tokens that are in no text that was told
 
     def read(self, word: Word, bytes_of: Callable[[int], bytes]) -> list[Event]:
         """
@@ -202,7 +203,8 @@ class Answer:
 
     def _step(self, step: Step, bytes_of: Callable[[int], bytes]) -> list[Event]:
         self._made += len(step.tokens) + (step.finish == "stop" and not step.tokens)
-        self._pending += [self._logprob(one, bytes_of) for one in step.logprobs]
+        new = [self._logprob(one, bytes_of) for one in step.logprobs]
+        self._pending += new
         text = "".join(map(self._detokenizer.add, step.tokens))
         if step.finish is not None:
             text += self._detokenizer.end()
@@ -210,9 +212,10 @@ class Answer:
         reason = "stop" if stopped else step.finish
         if reason is not None and not stopped:
             text += self._stops.end()
+        self._beyond += sum(len(token.bytes or ()) for token in new) - len(text.encode())
         events = self._events(text, reason)
         if self._pending and (reason is not None or any(isinstance(e, TextDelta) for e in events)):
-            events = _with_logprobs(events, [] if stopped else self._pending)
+            events = _with_logprobs(events, self._told(stopped))
             self._pending = []
         if reason is None:
             return events
@@ -221,6 +224,13 @@ class Answer:
             called = self._parser is not None and self._parser.calls > 0
             events.append(Finish("tool_calls" if called and reason == "stop" else reason))
         return [*events, Usage(len(self._job.prompt), self._made, self._cached)]
+
+    def _told(self, stopped: bool) -> list[TokenLogprob]:
+        """The tokens to be told now: without those that lie behind the beginning of a stop word."""
+        told = self._pending
+        while stopped and told and len(told[-1].bytes or ()) <= self._beyond:
+            self._beyond -= len(told.pop().bytes or ())
+        return told
 
     def _events(self, text: str, reason: Any) -> list[Event]:
         """What a piece of text says: plain text, thoughts or calls."""

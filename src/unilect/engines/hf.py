@@ -9,7 +9,7 @@ DoRA, a larger vocabulary) get a child of their own.
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -116,8 +116,11 @@ class HfServer:
             return
         async with self._lock:
             if self._has(name) and self.child.alive:
-                await self.value("adapter", {"name": name, "parts": []})
                 self._blends[1].discard(name)
+                with suppress(
+                    BackendError, BackendUnavailable
+                ):  # then it is gone, with its adapters
+                    await self.value("adapter", {"name": name, "parts": []})
 
     async def value(self, operation: str, body: Any, adapter: str | None = None) -> bytes:
         """
