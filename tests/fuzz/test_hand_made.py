@@ -196,22 +196,24 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("a template's program", CHAT, '{%s, "chat_template_kwargs": {"tokenize": true}}' % HI, 400, "chat_template_kwargs"),  # noqa: UP031
     ("a template", CHAT, '{%s, "chat_template": "{{ 1 }}"}' % HI, 200, None),  # noqa: UP031
 ]  # fmt: skip
-#: engine, name -> its own status: what costs one engine nothing need not be refused there.
-OTHERWISE = {("hf", "a grammar of a million"): 200}
+#: engine, name -> the statuses of which one is right there: what costs it nothing need not be refused.
+OTHERWISE = {
+    ("hf", "a grammar of a million"): {200},
+    ("hf", "a schema of a billion items"): {200, 400},  # as the first token wants it
+}
 
 
 @pytest.mark.parametrize("case", BODIES, ids=[case[0] for case in BODIES])
 def test_body(attacker: Attacker, engine: str, case: tuple[Any, ...]) -> None:
     """A hostile body is answered, or refused by name, within a second."""
     name, path, body, status, param = case
-    status = OTHERWISE.get((engine, name), status)
     request = Request(path, body if isinstance(body, bytes) else body.encode())
     start = time.monotonic()
     [reply] = attacker.send([request])
     seconds = time.monotonic() - start
     assert_sound(reply, request)
-    assert status == reply.status, (request, reply)
-    if status >= 400 and param != "*":
+    assert reply.status in OTHERWISE.get((engine, name), {status}), (request, reply)
+    if reply.status >= 400 and param != "*":
         assert param == reply.error["param"], (request, reply)
     assert seconds < 5, (request, seconds)
 

@@ -9,7 +9,7 @@ import pytest
 from results import KNOWLEDGE, Results, assert_passed, run
 
 import environments
-from engine import ENGINES
+from engine import ENGINES_IN_CI
 from serving import Server
 
 SCRIPT = Path(__file__).parent / "node_client.mjs"
@@ -17,7 +17,7 @@ KINDS = "check|knows" if KNOWLEDGE else "check"
 CHECKS = re.findall(rf'^(?:{KINDS})\("(\w+)"', SCRIPT.read_text(), re.MULTILINE)
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=ENGINES_IN_CI)
 def results(request: pytest.FixtureRequest, server_on: Callable[[str], Server]) -> Results:
     """What the client says about each engine."""
     folder = environments.node_folder()

@@ -185,7 +185,7 @@ class Child:
         decode = msgspec.msgpack.decode
         match call.operation:
             case "ping":
-                return await asyncio.wrap_future(self._batch.call(lambda: True))
+                return await asyncio.wrap_future(self._batch.call(lambda: self._batch.running))
             case "tokenize":
                 return self._reader.tokens(decode(call.body, type=str), special=False)
             case "detokenize":
