@@ -54,9 +54,9 @@ def process(engine: Any) -> ChildProcess:
 
 
 @asynccontextmanager
-async def engine(**config: Any) -> AsyncIterator[GgufEngine]:
-    """A started engine of the bundled model, llama.cpp's, which is stopped at the end."""
-    backend = made("gguf", **config)
+async def engine(kind: str = "gguf", **config: Any) -> AsyncIterator[Any]:
+    """A started engine of the bundled model, which is stopped at the end."""
+    backend = made(kind, **config)
     try:
         await backend.start()
         yield backend
