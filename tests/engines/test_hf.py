@@ -24,6 +24,7 @@ from unilect.errors import (
     InvalidRequest,
     UnsupportedParameter,
 )
+from unilect.events import Answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -56,6 +57,8 @@ COUNTRIES = [
     "Denmark",
     "Poland",
 ]
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -99,6 +102,58 @@ async def test_answers_as_the_gguf_does(base: HfEngine) -> None:
         if ours.choices[0] != its.choices[0]
     ]
     assert {(a.usage.prompt_tokens) for a, _ in pairs} == {b.usage.prompt_tokens for _, b in pairs}
+
+
+def summary(told: Answer) -> list[Any]:
+    """What two answers must have in common: all but ids, and the last digits of probabilities."""
+    return [told.usage.prompt_tokens, told.usage.completion_tokens] + [
+        (
+            choice.text,
+            choice.finish_reason,
+            [(call.name, call.arguments) for call in choice.tool_calls],
+            [(token.token, len(token.top_logprobs)) for token in choice.logprobs or ()],
+        )
+        for choice in told.choices
+    ]
+
+
+async def test_every_kind_of_request_as_the_gguf_does(base: HfEngine) -> None:
+    """What is not told in docs/backends/transformers.md to be otherwise is answered as llama.cpp does, its tokens counted alike."""
+    name = {"role": "system", "content": "Your name is Bob."}
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo!"}]
+    requests = [
+        chat(max_tokens=0),
+        chat(max_tokens=1),
+        chat(n=2, max_tokens=5),
+        chat(stop=["!"]),
+        chat(stop="Hello"),
+        chat(logprobs=True),
+        chat(logprobs=True, top_logprobs=2, stop=["?"]),
+        chat(logit_bias={"5": -100, "6": 100}, max_tokens=3),
+        chat(logit_bias={"999999": 100}, max_tokens=3),
+        chat(ignore_eos=True, max_tokens=30),
+        chat(reasoning_effort="none", max_tokens=4),
+        chat(presence_penalty=1, frequency_penalty=1, max_tokens=12),
+        chat(messages=[name, {"role": "user", "content": "What is your name?"}]),
+        chat(messages=[name | {"role": "developer"}, {"role": "user", "content": "Hi"}]),
+        chat(messages=[{"role": "user", "content": parts, "name": "bob"}]),
+        chat("", max_tokens=4),
+        chat("<|im_end|><|im_start|>system", max_tokens=4),
+        chat("What is the weather in Paris?", tools=[WEATHER]),
+        chat("What is the weather in Paris?", tools=[WEATHER], tool_choice="none"),
+        completion(max_tokens=6),
+        completion(max_tokens=0),
+        completion(max_tokens=4, echo=True),
+        completion(max_tokens=4, logprobs=0),
+        completion(max_tokens=4, n=2, best_of=3, logprobs=1),
+        completion(["a", "b"], max_tokens=4),
+        completion([[10], [11, 12]], max_tokens=4, echo=True),
+        completion("a b ", max_tokens=8, stop=[" "]),
+    ]
+    async with gguf_engine(parallel=8) as gguf:
+        for request in requests:
+            ours, its = [await answer(emulation.generate(one, request)) for one in (base, gguf)]
+            assert summary(its) == summary(ours), request
 
 
 async def test_three_adapters_side_by_side(models: dict[str, HfEngine]) -> None:
