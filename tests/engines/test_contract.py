@@ -26,7 +26,7 @@ from engine import (
 from unilect.backend import Backend
 from unilect.demo import FOLDER
 from unilect.emulation import generate
-from unilect.errors import ConfigError, ContextLengthExceeded, InvalidRequest
+from unilect.errors import BackendUnavailable, ConfigError, ContextLengthExceeded, InvalidRequest
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import EmbeddingRequest
 
@@ -387,6 +387,20 @@ async def test_a_stopped_engine(models: dict[str, Any]) -> None:
         await asyncio.gather(*(model.aclose() for model in models.values()))
 
     assert {None} == {process(model).pid for model in models.values()}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_stopped_while_it_loads(engine: str) -> None:
+    """An engine that is stopped is not loaded to the end: whoever waits for it is told, and it has no process."""
+    model = made(engine)
+    starts = [asyncio.create_task(model.start()) for _ in range(2)]
+    while process(model)._process is None:
+        await asyncio.sleep(0)
+    await model.aclose()
+    told = await asyncio.gather(*starts, return_exceptions=True)
+
+    assert {BackendUnavailable} == {type(error) for error in told}
+    assert process(model).pid is None
 
 
 # settings and tables

@@ -64,11 +64,12 @@ class Attacker:
 
     Args:
         server: The target.
+        timeout_s: The longest time for an answer.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, timeout_s: float = TIMEOUT_S) -> None:
         self._runner = asyncio.Runner()
-        self._session = self._runner.run(_session(server))
+        self._session = self._runner.run(_session(server, timeout_s))
 
     def __enter__(self) -> Self:
         return self
@@ -90,11 +91,11 @@ class Attacker:
             return Reply(answer.status, dict(answer.headers), await answer.read())
 
 
-async def _session(server: Server) -> aiohttp.ClientSession:
+async def _session(server: Server, timeout_s: float) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         server.root,
         connector=aiohttp.TCPConnector(limit=AT_ONCE),
-        timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+        timeout=aiohttp.ClientTimeout(total=timeout_s),
     )
 
 

@@ -27,7 +27,7 @@ def test_requests_at_the_moment_of_death(victim: Server, number: signal.Signals)
     """Requests that meet a dying engine, and all later ones, are answered; the server's folder is left alone."""
     files = sorted(victim.log.parent.iterdir())
     [engine] = psutil.Process(victim.pid).children()
-    with Attacker(victim) as attacker:
+    with Attacker(victim, timeout_s=60) as attacker:  # an engine has to load
         threading.Timer(0.01, os.kill, (engine.pid, number)).start()
         # an answer that had begun cannot be begun again, and says so
         assert {200, 502} >= {reply.status for reply in attacker.send([REQUEST] * 80)}
