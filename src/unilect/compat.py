@@ -290,7 +290,8 @@ def _alpaca_templates(base: str) -> Values:
     """Alpaca's formats; a model with a format of its own knows no other, and Alpaca's models have none."""
     if base.startswith("demo"):
         return {"completion_template": "chatml"}
-    own = own_template(Path(base)) if Path(base).is_dir() else ""
+    folder = Path(base.removeprefix("hf:"))
+    own = own_template(folder) if folder.is_dir() else ""
     if own:
         return {"completion_template": own}
     return {"chat_template": "alpaca-zh", "completion_template": "alpaca-completion"}

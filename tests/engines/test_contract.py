@@ -139,14 +139,14 @@ async def test_log_probabilities_of_a_stopped_answer(base: Backend) -> None:
 async def test_a_seed_repeats_and_choices_differ(base: Backend) -> None:
     """n choices of one seed differ, and the same request gives the same choices; any seed but -1 is one."""
     for seed in (5, -(2**63), 2**63 - 1):
-        request = chat(STORY, temperature=1.2, seed=seed, n=4, max_tokens=30)
+        request = chat(STORY, temperature=1.2, seed=seed, n=3, max_tokens=16)
         first, second = [await answer(generate(base, request)) for _ in range(2)]
 
         texts = [choice.text for choice in first.choices]
         assert texts == [choice.text for choice in second.choices]
         assert len(set(texts)) > 1
     fields = {"temperature": 2, "max_tokens": 40, "seed": -1}
-    assert 1 < len({await text_of(base, chat(STORY, **fields)) for _ in range(3)})
+    assert 1 < len({await text_of(base, chat(STORY, **fields)) for _ in range(2)})
 
 
 @pytest.mark.parametrize("wanted", [0, 2])
@@ -215,7 +215,7 @@ async def test_schemas_are_followed(base: Backend) -> None:
     answers = await asyncio.gather(
         *(
             answer(base.generate(chat("Hi", temperature=1, seed=seed, response_format=WANTED)))
-            for seed in range(20)
+            for seed in range(16)
         )
     )
 
