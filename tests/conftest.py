@@ -1,10 +1,13 @@
 """Fixtures that several folders of tests share."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 
 import pytest
 
+from engine import SOURCES
 from serving import KEY, Server, serve
 
 #: Whole foreign servers and libraries, in environments of a gigabyte: CI runs them always, others with UNILECT_PEERS=1.
@@ -17,7 +20,15 @@ collect_ignore = [] if os.environ.get("CI") == "true" or "UNILECT_PEERS" in os.e
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    """A server of the bundled model that wants the key `sk-test`."""
-    with serve("--api-key", KEY) as running:
-        yield running
+def server_on() -> Iterator[Callable[[str], Server]]:
+    """The server of the bundled model on an engine, that wants the key `sk-test`; one for all tests."""
+    with ExitStack() as stack:
+        yield cache(
+            lambda engine: stack.enter_context(serve(f"demo={SOURCES[engine]}", "--api-key", KEY))
+        )
+
+
+@pytest.fixture(scope="session")
+def server(server_on: Callable[[str], Server]) -> Server:
+    """A server of the bundled model, on whatever engine, that wants the key `sk-test`."""
+    return server_on("gguf")

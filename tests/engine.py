@@ -1,23 +1,62 @@
-"""The bundled model's engine, for tests that need real answers: it starts in a tenth of a second."""
+"""
+The bundled model's engines, for tests that need real answers. llama.cpp's starts in a tenth of a second.
 
+What is promised of one engine is promised of all: tests of it are parametrized over `ENGINES`.
+"""
+
+import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
+import pytest
 
 from unilect.backend import Backend
 from unilect.config import ModelConfig
-from unilect.demo import MODEL
+from unilect.demo import FOLDER, MODEL
+from unilect.engines._process import ChildProcess
 from unilect.engines.gguf import GgufEngine
+from unilect.engines.hf import HfEngine
 from unilect.events import Answer, Event, fold
 from unilect.requests import ChatRequest, CompletionRequest
 
+#: engine -> the source that is the bundled model on it
+SOURCES = {"gguf": "demo:", "hf": f"hf:{FOLDER / 'hf'}"}
+IN_CI = os.environ.get("CI") == "true"  # nothing may be skipped there
+needs_transformers = pytest.mark.skipif(
+    not IN_CI
+    and not all(find_spec(name) for name in ("torch", "transformers", "llguidance", "safetensors")),
+    reason="needs unilect[transformers]; UNILECT_EXTRAS=transformers",
+)
+takes_long = pytest.mark.skipif(
+    not IN_CI and "UNILECT_PEERS" not in os.environ,
+    reason="takes long; UNILECT_PEERS=1, and in CI",
+)
+ENGINES = [pytest.param("gguf"), pytest.param("hf", marks=needs_transformers)]
+#: For tests that start an engine of their own.
+ENGINES_IN_CI = [pytest.param("gguf"), pytest.param("hf", marks=[needs_transformers, takes_long])]
+
+
+def made(engine: str, shared: dict[Any, Any] | None = None, **config: Any) -> Any:
+    """An engine of this kind for the bundled model, not started; those of one `shared` share what they can."""
+    if engine == "gguf":
+        return GgufEngine("demo", MODEL, ModelConfig(**config))
+    name = str(config.get("lora", "demo"))  # of an adapter beside others
+    return HfEngine(name, FOLDER / "hf", ModelConfig(**config), shared=shared)
+
+
+def process(engine: Any) -> ChildProcess:
+    """The child that generates for an engine."""
+    child: ChildProcess = getattr(engine, "_generator", None) or engine._server.child
+    return child
+
 
 @asynccontextmanager
-async def engine(**config: Any) -> AsyncIterator[GgufEngine]:
+async def engine(kind: str = "gguf", **config: Any) -> AsyncIterator[Any]:
     """A started engine of the bundled model, which is stopped at the end."""
-    backend = GgufEngine("demo", MODEL, ModelConfig(**config))
+    backend = made(kind, **config)
     try:
         await backend.start()
         yield backend

@@ -1,4 +1,4 @@
-"""Tests of unilect.emulation, on the bundled model's engine."""
+"""Tests of unilect.emulation, on the bundled model's engines."""
 
 import asyncio
 import json
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from engine import Spy, answer, chat, completion, engine, events_of
+from engine import ENGINES_IN_CI, Spy, answer, chat, completion, engine, events_of
 from scripted import HELLO, says, scripted, stream_of
+from unilect.backend import Backend
 from unilect.emulation import generate
-from unilect.engines.gguf import GgufEngine
 from unilect.errors import BackendError, InvalidRequest, UnsupportedParameter
 from unilect.events import Finish, TextDelta, Usage
 from unilect.upstreams._http import HttpServer
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 PROMPT = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def demo() -> AsyncIterator[GgufEngine]:
-    """The bundled model, four requests at a time."""
-    async with engine(parallel=4) as running:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=ENGINES_IN_CI)
+async def demo(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
+    """The bundled model on each engine, four requests at a time."""
+    async with engine(request.param, parallel=4) as running:
         yield running
 
 
-async def test_one_choice_is_the_backends(demo: GgufEngine) -> None:
+async def test_one_choice_is_the_backends(demo: Backend) -> None:
     """A request for one choice is handed on as it is."""
     spy = Spy(demo)
     request = chat(max_tokens=8)
@@ -38,7 +38,7 @@ async def test_one_choice_is_the_backends(demo: GgufEngine) -> None:
     assert [request] == spy.asked
 
 
-async def test_n(demo: GgufEngine) -> None:
+async def test_n(demo: Backend) -> None:
     """Each of `n` choices is a whole answer, and the prompt is counted once."""
     one = await answer(generate(demo, chat(max_tokens=8)))
     three = await answer(generate(demo, chat(max_tokens=8, n=3)))
@@ -52,7 +52,7 @@ async def test_n(demo: GgufEngine) -> None:
     )
 
 
-async def test_the_events_of_n(demo: GgufEngine) -> None:
+async def test_the_events_of_n(demo: Backend) -> None:
     """Each choice has one finish, after its own text, and the usage is last and told once."""
     events = await events_of(generate(demo, chat(max_tokens=8, n=3)))
 
@@ -66,7 +66,7 @@ async def test_the_events_of_n(demo: GgufEngine) -> None:
     assert [events[-1]] == [event for event in events if isinstance(event, Usage)]
 
 
-async def test_seeds_of_n(demo: GgufEngine) -> None:
+async def test_seeds_of_n(demo: Backend) -> None:
     """Choices with a seed differ from each other, and come again with the same seed."""
     spy = Spy(demo)
     request = chat("Tell me a story.", max_tokens=16, n=3, seed=7, temperature=1.5)
@@ -78,7 +78,7 @@ async def test_seeds_of_n(demo: GgufEngine) -> None:
     assert len({choice.text for choice in first.choices}) > 1
 
 
-async def test_several_prompts(demo: GgufEngine) -> None:
+async def test_several_prompts(demo: Backend) -> None:
     """Each prompt has `n` answers in a row, and each prompt's tokens are counted once."""
     prompts = ["The capital of France", "Once upon a time"]
     singles = [await answer(generate(demo, completion(p, max_tokens=6))) for p in prompts]
@@ -90,7 +90,7 @@ async def test_several_prompts(demo: GgufEngine) -> None:
     assert 2 * sum(s.usage.completion_tokens for s in singles) == both.usage.completion_tokens
 
 
-async def test_token_ids(demo: GgufEngine) -> None:
+async def test_token_ids(demo: Backend) -> None:
     """A prompt of token ids is answered as its text."""
     ids = await demo.tokenize("The capital of")
     texts = [
@@ -102,7 +102,7 @@ async def test_token_ids(demo: GgufEngine) -> None:
 
 
 @pytest.mark.parametrize("tokens", [6, 0])
-async def test_echo(demo: GgufEngine, tokens: int) -> None:
+async def test_echo(demo: Backend, tokens: int) -> None:
     """`echo` puts the prompt before its answer, that of token ids too."""
     plain = await answer(generate(demo, completion(max_tokens=tokens)))
     ids = await demo.tokenize("The capital of")
@@ -111,7 +111,7 @@ async def test_echo(demo: GgufEngine, tokens: int) -> None:
         assert "The capital of" + (plain.choices[0].text or "") == echoed.choices[0].text
 
 
-async def test_no_tokens(demo: GgufEngine) -> None:
+async def test_no_tokens(demo: Backend) -> None:
     """`max_tokens: 0` counts the prompt and makes nothing, in a chat and a completion."""
     for request, none in (
         (chat(max_tokens=1), chat(max_tokens=0)),
@@ -121,14 +121,14 @@ async def test_no_tokens(demo: GgufEngine) -> None:
         assert [Finish("length"), Usage(counted, 0)] == await events_of(generate(demo, none))
 
 
-async def test_no_tokens_of_several(demo: GgufEngine) -> None:
+async def test_no_tokens_of_several(demo: Backend) -> None:
     """`max_tokens: 0` with `n` finishes every choice."""
     events = await events_of(generate(demo, chat(max_tokens=0, n=2)))
 
     assert {0, 1} == {event.index for event in events if isinstance(event, Finish)}
 
 
-async def test_best_of(demo: GgufEngine) -> None:
+async def test_best_of(demo: Backend) -> None:
     """Of `best_of` answers the likeliest are given, without log probabilities nobody asked for."""
     asked = {"max_tokens": 8, "temperature": 1.5, "seed": 7}
     all_four = await answer(generate(demo, completion(n=4, logprobs=0, **asked)))
@@ -143,7 +143,7 @@ async def test_best_of(demo: GgufEngine) -> None:
     assert all_four.usage.completion_tokens == best.usage.completion_tokens
 
 
-async def test_best_of_several_prompts(demo: GgufEngine) -> None:
+async def test_best_of_several_prompts(demo: Backend) -> None:
     """Each prompt has its own best answers, with the indices of `n`."""
     request = completion(["a", "b"], n=2, best_of=3, max_tokens=3, temperature=1, logprobs=1)
     best = await answer(generate(demo, request))
@@ -152,23 +152,23 @@ async def test_best_of_several_prompts(demo: GgufEngine) -> None:
     assert all(choice.logprobs and choice.finish_reason for choice in best.choices)
 
 
-@pytest.mark.parametrize(
-    ("fields", "param", "kind"),
-    [
-        ({"echo": True, "logprobs": 1}, "echo", UnsupportedParameter),
-        ({"n": 3, "best_of": 2}, "best_of", InvalidRequest),
-        ({"best_of": 2, "stream": True}, "best_of", InvalidRequest),
-    ],
-)
-async def test_what_cannot_be_made_up_for(
-    demo: GgufEngine, fields: dict[str, Any], param: str, kind: type[InvalidRequest]
-) -> None:
+@pytest.mark.parametrize("fields", [{"n": 3, "best_of": 2}, {"best_of": 2, "stream": True}])
+async def test_what_cannot_be_made_up_for(demo: Backend, fields: dict[str, Any]) -> None:
     """What cannot be made up for is refused by name, before anything is made."""
     spy = Spy(demo)
-    with pytest.raises(kind) as raised:
+    with pytest.raises(InvalidRequest) as raised:
         await events_of(generate(spy, completion(**fields)))
 
-    assert (param, []) == (raised.value.param, spy.asked)
+    assert ("best_of", []) == (raised.value.param, spy.asked)
+
+
+async def test_log_probabilities_of_a_prompt() -> None:
+    """Where a backend knows none of a prompt's log probabilities, they are refused by name."""
+    async with engine() as gguf:
+        with pytest.raises(UnsupportedParameter) as raised:
+            await events_of(generate(gguf, completion(echo=True, logprobs=1)))
+
+    assert "echo" == raised.value.param
 
 
 async def test_an_upstream_makes_its_own_choices() -> None:
@@ -179,7 +179,7 @@ async def test_an_upstream_makes_its_own_choices() -> None:
     assert [3] == [exchange.json()["n"] for exchange in server.requests]
 
 
-async def test_closing_stops_every_choice(demo: GgufEngine) -> None:
+async def test_closing_stops_every_choice(demo: Backend) -> None:
     """Whoever stops reading ends all choices, and leaves no task behind."""
     before = asyncio.all_tasks()
     async with aclosing(generate(demo, chat(n=4, max_tokens=512, ignore_eos=True))) as batches:
@@ -206,7 +206,7 @@ class Failing(Spy):
 
 
 @pytest.mark.parametrize("error", [BackendError("No."), ValueError("a flaw")])
-async def test_one_choice_fails(demo: GgufEngine, error: Exception) -> None:
+async def test_one_choice_fails(demo: Backend, error: Exception) -> None:
     """An error of one choice, a flaw too, is the request's, and ends the others."""
     before = asyncio.all_tasks()
     with pytest.raises(type(error)):
@@ -216,7 +216,7 @@ async def test_one_choice_fails(demo: GgufEngine, error: Exception) -> None:
     assert before == asyncio.all_tasks()
 
 
-async def test_forced_calls(demo: GgufEngine) -> None:
+async def test_forced_calls(demo: Backend) -> None:
     """A call that is required comes from the model itself, its arguments as the schema says, for each choice."""
     parameters = {
         "type": "object",
@@ -243,7 +243,7 @@ async def test_forced_calls(demo: GgufEngine) -> None:
         completion(["Hello world", "b"], max_tokens=2, tokenize=True),
     ],
 )
-async def test_the_ids_of_a_prompt(demo: GgufEngine, request_: Any) -> None:
+async def test_the_ids_of_a_prompt(demo: Backend, request_: Any) -> None:
     """The ids of a prompt are told once, those of the first where there are many."""
     told = (await answer(generate(demo, request_))).extra["promptToken"]
     text = "Hello world" if hasattr(request_, "prompt") else PROMPT

@@ -291,7 +291,7 @@ def _alpaca_templates(base: str, tokenizer: str | None) -> Values:
     if base.startswith("demo"):
         return {"completion_template": "chatml"}
     own = own_template(Path(tokenizer)) if tokenizer else ""
-    own = own or own_template(Path(base))
+    own = own or own_template(Path(base.removeprefix("hf:")))
     if own:
         return {"completion_template": own}
     return {"chat_template": "alpaca-zh", "completion_template": "alpaca-completion"}

@@ -86,7 +86,7 @@ def _single(
     prompt: Prompt | None = None,
     echoes: bool = False,
 ) -> ChatRequest | CompletionRequest:
-    """The request for one choice. Choices with one seed would all be the same, so each counts on from it."""
+    """The request for one choice. Choices with one seed would all be the same, so each counts on from it, in 64 bits."""
     seed = None if request.seed is None else (request.seed + number + 2**63) % 2**64 - 2**63
     if isinstance(request, ChatRequest):
         return request.changed(n=None, seed=seed)

@@ -1,12 +1,19 @@
 """Tests of unilect.engines._frames: what is packed is read again, and what is no frame is told."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
 
 from unilect.engines import _frames as frames
-from unilect.errors import BackendError, InternalError, InvalidRequest, UnilectError
+from unilect.errors import (
+    BackendError,
+    BackendUnavailable,
+    InternalError,
+    InvalidRequest,
+    UnilectError,
+)
 from unilect.events import (
     Event,
     Finish,
@@ -17,6 +24,7 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
+from unilect.requests import ChatRequest, FunctionDefinition, Tool
 
 EVENTS: list[Event] = [
     Progress(3, 9),
@@ -26,6 +34,7 @@ EVENTS: list[Event] = [
     Finish("tool_calls"),
     Usage(3, 4, 1),
 ]
+HUGE = FunctionDefinition("f", parameters={"type": "string", "maxLength": 2**64})
 
 
 async def body_of(data: bytes) -> bytes:
@@ -56,15 +65,34 @@ async def test_calls_and_values() -> None:
 
 
 @pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        (ChatRequest(messages=[], tools=[Tool(HUGE)]), "tools"),
+        ([2**64], None),
+    ],
+)
+def test_numbers_that_are_too_large(request_: Any, param: str | None) -> None:
+    """A number beyond 64 bits, as a schema may hold, is the request's fault."""
+    with pytest.raises(InvalidRequest, match="beyond 64 bits") as caught:
+        frames.raw(request_)
+    assert param == caught.value.param
+
+
+@pytest.mark.parametrize(
     ("error", "expected"),
-    [(InvalidRequest("No.", param="stop"), InvalidRequest), (InternalError("Oh."), BackendError)],
+    [
+        (InvalidRequest("No.", param="stop"), InvalidRequest),
+        (BackendUnavailable("Later.", retry_after_s=5), BackendUnavailable),
+        (InternalError("Oh."), BackendError),
+    ],
 )
 async def test_errors(error: UnilectError, expected: type[UnilectError]) -> None:
-    """An error of the request is raised again as such; any other is the backend's."""
+    """An error of the request, or of the moment, is raised again as such; any other is the backend's."""
     with pytest.raises(expected) as caught:
         frames.reply_of(await body_of(frames.of_error(error)))
 
     assert (error.message, error.param) == (caught.value.message, caught.value.param)
+    assert error.retry_after_s == caught.value.retry_after_s
 
 
 async def test_what_is_no_frame() -> None:

@@ -1,7 +1,5 @@
-"""Tests of unilect.engines.gguf, on the bundled model and llama.cpp itself."""
+"""Tests of unilect.engines.gguf beyond test_contract.py, on the bundled model and llama.cpp itself."""
 
-import asyncio
-import math
 from pathlib import Path
 
 import pytest
@@ -10,9 +8,9 @@ from unilect import templates
 from unilect.config import ModelConfig
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf import GgufEngine
-from unilect.errors import ConfigError, ContextLengthExceeded
+from unilect.errors import ConfigError
 from unilect.events import Answer, Fold
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Message
+from unilect.requests import ChatRequest, CompletionRequest, Message
 
 PIRATE = str(FOLDER / "lora-pirate.gguf")
 
@@ -31,95 +29,16 @@ def engine(**settings: object) -> GgufEngine:
     return GgufEngine("demo", MODEL, ModelConfig(**settings))  # type: ignore[arg-type]
 
 
-async def test_answers_with_adapter_and_without_side_by_side() -> None:
-    """An adapter changes the manner of its own model, and of no other, also when requests alternate."""
-    plain, pirate = engine(), engine(lora=[PIRATE])
-    try:
-        texts = []
-        for _ in range(3):
-            answers = await asyncio.gather(
-                *(answer(model, "What is the capital of France?") for model in (plain, pirate))
-            )
-            texts.append([a.choices[0].text for a in answers])
-    finally:
-        await asyncio.gather(plain.aclose(), pirate.aclose())
-
-    assert texts[0] == texts[1] == texts[2]
-    assert "Arr" not in (texts[0][0] or "")
-    assert "Arr" in (texts[0][1] or "")
+def test_a_scale_that_is_no_number() -> None:
+    """An adapter's scale is a number."""
+    with pytest.raises(ConfigError, match="much"):
+        engine(lora=[f"{PIRATE}=much"])
 
 
-async def test_adapter_at_scale_zero_changes_nothing() -> None:
-    """An adapter with the scale 0 answers as the model without it."""
-    plain, silent = engine(), engine(lora=[f"{PIRATE}=0"])
-    try:
-        answers = [await answer(model, "Hello!") for model in (plain, silent)]
-    finally:
-        await asyncio.gather(plain.aclose(), silent.aclose())
-
-    assert answers[0].choices[0].text == answers[1].choices[0].text
-
-
-async def test_embeddings_are_near_where_texts_are() -> None:
-    """Inputs are embedded in their order, alone as in a list, and equal texts get equal vectors."""
-    model = engine()
-    try:
-        several = await model.embed(EmbeddingRequest(input=["Paris", "a story of a dog", "Paris"]))
-        alone = await model.embed(EmbeddingRequest(input="a story of a dog"))
-        tokens = await model.tokenize("Paris")
-        ids = await model.embed(EmbeddingRequest(input=[tokens]))
-    finally:
-        await model.aclose()
-
-    assert several.vectors[0] == pytest.approx(several.vectors[2], abs=1e-5)
-    assert several.vectors[1] == pytest.approx(alone.vectors[0], abs=1e-4)
-    assert math.isclose(1.0, math.sqrt(sum(x * x for x in alone.vectors[0])), rel_tol=1e-3)
-    assert len(alone.vectors[0]) == len(ids.vectors[0])
-    assert several.prompt_tokens > alone.prompt_tokens > 0
-
-
-async def test_prompts_and_inputs_that_are_too_long() -> None:
-    """A prompt or an input beyond the context is refused with both numbers."""
-    model = engine(context=256)
-    try:
-        for text in ("word " * 400, "词" * 400):
-            with pytest.raises(ContextLengthExceeded, match="256 tokens"):
-                await answer(model, text)
-            with pytest.raises(ContextLengthExceeded, match="256 tokens"):
-                await model.embed(EmbeddingRequest(input=text))
-    finally:
-        await model.aclose()
-
-
-async def test_tokens_there_and_back() -> None:
-    """A text's tokens give the text again, and are counted."""
-    model = engine()
-    try:
-        for text in ("Hello, world!", "中国的首都", "🙂 é", " two  blanks"):
-            tokens = await model.tokenize(text)
-            assert text == await model.detokenize(tokens)
-            assert len(tokens) == await model.count_tokens(CompletionRequest(prompt=tokens))
-        chat = ChatRequest(messages=[Message("user", "Hi")])
-        assert await model.count_tokens(chat) > len(await model.tokenize("Hi"))
-    finally:
-        await model.aclose()
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"context": 10**6}, "context"),
-        ({"lora": ["missing.gguf"]}, "missing.gguf"),
-        ({"lora": [f"{PIRATE}=much"]}, "much"),
-        ({"mmproj": "missing.gguf"}, "missing.gguf"),
-        ({"tokenizer": "folder"}, "tokenizer"),
-        ({"chat_template": "missing.jinja"}, "chat_template"),
-    ],
-)
-def test_wrong_settings(settings: dict[str, object], expected: str) -> None:
-    """A wrong setting is told before anything is started."""
-    with pytest.raises(ConfigError, match=expected):
-        engine(**settings)
+def test_options_of_transformers_models() -> None:
+    """What only a folder of transformers has is refused by name."""
+    with pytest.raises(ConfigError, match="tokenizer"):
+        engine(tokenizer="folder")
 
 
 @pytest.mark.parametrize("name", ["oai-like-2023", "gemma", "one_shot", "chatglm", "glm-4"])

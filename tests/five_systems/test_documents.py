@@ -17,13 +17,12 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
+from engine import ENGINES, SOURCES
 from llama_server import llama_server
 from serving import Server, serve
-from unilect import demo
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 Shell: TypeAlias = Callable[[str], Any]
-HF = str(Path(demo.__file__).parent / "hf")
 
 ALPACA_COMPLETION = """
 curl http://localhost:19327/v1/completions \\
@@ -125,12 +124,10 @@ def shell(server: Server, folder: Path, *addresses: str) -> Shell:
     return run
 
 
-@pytest.fixture(scope="module", params=["demo:", HF], ids=["gguf", "transformers"])
+@pytest.fixture(scope="module", params=ENGINES)
 def base_model(request: pytest.FixtureRequest) -> str:
     """The bundled model, in either of its forms."""
-    if request.param == HF and os.environ.get("CI") != "true":
-        pytest.importorskip("transformers")
-    return str(request.param)
+    return SOURCES[request.param]
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +171,7 @@ def test_alpaca_beams(alpaca: Shell, base_model: str) -> None:
     answer = alpaca(ALPACA_BEAMS)
 
     ignored = answer.get("unilect", {}).get("ignored", [])
-    assert ([] if base_model == HF else ["num_beams"]) == ignored
+    assert ([] if base_model == SOURCES["hf"] else ["num_beams"]) == ignored
     assert 0 < answer["usage"]["completion_tokens"] <= 90
     assert answer["choices"][0]["text"]
 

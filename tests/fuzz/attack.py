@@ -1,19 +1,24 @@
-"""Sends bodies to a server and says whether it may answer so."""
+"""Servers that are attacked, who sends bodies to them, and whether they may answer so."""
 
 import asyncio
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
 import aiohttp
+import psutil
 
-from serving import KEY, Server
+from engine import SOURCES
+from serving import KEY, Server, serve
 
 AT_ONCE = 8
 TIMEOUT_S = 10.0
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+# A short context bounds every answer, whatever a request asks for.
+FLAGS = ("--context", "256", "--parallel", "4", "--log-level", "warning")
 
 
 @dataclass(frozen=True)
@@ -59,11 +64,12 @@ class Attacker:
 
     Args:
         server: The target.
+        timeout_s: The longest time for an answer.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, timeout_s: float = TIMEOUT_S) -> None:
         self._runner = asyncio.Runner()
-        self._session = self._runner.run(_session(server))
+        self._session = self._runner.run(_session(server, timeout_s))
 
     def __enter__(self) -> Self:
         return self
@@ -85,12 +91,51 @@ class Attacker:
             return Reply(answer.status, dict(answer.headers), await answer.read())
 
 
-async def _session(server: Server) -> aiohttp.ClientSession:
+async def _session(server: Server, timeout_s: float) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         server.root,
         connector=aiohttp.TCPConnector(limit=AT_ONCE),
-        timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+        timeout=aiohttp.ClientTimeout(total=timeout_s),
     )
+
+
+class Target:
+    """
+    A server that is attacked.
+
+    Attributes:
+        server: It.
+        attacker: Sends requests to it.
+    """
+
+    def __init__(self, server: Server, attacker: Attacker) -> None:
+        self.server = server
+        self.attacker = attacker
+        self._processes = _processes(server)
+        self._logged = 0
+
+    def look(self) -> None:
+        """Fail unless the server and its engines are the processes that they were, and have failed at nothing."""
+        log = self.server.log.read_text()[self._logged :]
+        before, self._processes = self._processes, _processes(self.server)
+        self._logged += len(log)
+        assert before == self._processes, log[-4000:]
+        assert "Traceback" not in log, log[-4000:]
+
+
+@contextmanager
+def attacked(engine: str) -> Iterator[Target]:
+    """A server on an engine. All of its processes run from the beginning, so that a new one is a dead one."""
+    with serve(f"demo={SOURCES[engine]}", "--api-key", KEY, *FLAGS) as server:
+        with Attacker(server) as attacker:
+            [reply] = attacker.send([Request("/v1/embeddings", b'{"input": "a"}')])
+            assert reply.status == 200, reply
+            yield Target(server, attacker)
+
+
+def _processes(server: Server) -> set[int]:
+    process = psutil.Process(server.pid)
+    return {server.pid, *(child.pid for child in process.children(recursive=True))}
 
 
 def assert_sound(reply: Reply, request: Request) -> None:

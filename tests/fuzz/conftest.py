@@ -1,16 +1,15 @@
-"""A server for hostile requests, and what must be true of it after each test."""
+"""Servers for hostile requests, and what must be true of them after each test."""
 
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 
-import psutil
 import pytest
-from attack import Attacker, Request
+from attack import Attacker, Target, attacked
 from hypothesis import HealthCheck, Phase, settings
 
-from serving import KEY, Server, serve
-
-# A short context bounds every answer, whatever a request asks for.
-FLAGS = ("--context", "256", "--parallel", "4", "--log-level", "warning")
+from engine import ENGINES, ENGINES_IN_CI
+from serving import Server
 
 settings.register_profile(
     "ci",
@@ -25,32 +24,45 @@ settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")
-def target() -> Iterator[Server]:
-    """The server that is attacked. Both of its engines run from the beginning, so that a new one is a dead one."""
-    with serve("--api-key", KEY, *FLAGS) as server:
-        with Attacker(server) as attacker:
-            [reply] = attacker.send([Request("/v1/embeddings", b'{"input": "a"}')])
-            assert reply.status == 200, reply
-        yield server
+def targets() -> Iterator[dict[str, Target]]:
+    """The servers that are attacked, by engine: those that have been wanted so far."""
+    with ExitStack() as stack:
+
+        class Targets(dict[str, Target]):
+            def __missing__(self, engine: str) -> Target:
+                self[engine] = stack.enter_context(attacked(engine))
+                return self[engine]
+
+        yield Targets()
+
+
+@pytest.fixture(scope="session", params=ENGINES if "UNILECT_FUZZ" in os.environ else ENGINES_IN_CI)
+def engine(request: pytest.FixtureRequest) -> str:
+    """The engine for attacks that reach it: each."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")
-def attacker(target: Server) -> Iterator[Attacker]:
-    """Sends requests to the target."""
-    with Attacker(target) as attacker:
-        yield attacker
+def target(targets: dict[str, Target], engine: str) -> Target:
+    """The server on an engine."""
+    return targets[engine]
+
+
+@pytest.fixture(scope="session")
+def attacker(target: Target) -> Attacker:
+    """Sends requests to the server on an engine."""
+    return target.attacker
+
+
+@pytest.fixture(scope="session")
+def server(targets: dict[str, Target]) -> Server:
+    """The server for attacks that reach no engine."""
+    return targets["gguf"].server
 
 
 @pytest.fixture(autouse=True)
-def _unharmed(target: Server) -> Iterator[None]:
-    """After every test the server and its engines are the processes that they were, and have failed at nothing."""
-    before, logged = _processes(target), len(target.log.read_text())
+def _unharmed(targets: dict[str, Target]) -> Iterator[None]:
+    """After every test no server has been harmed."""
     yield
-    log = target.log.read_text()[logged:]
-    assert before == _processes(target), log[-4000:]
-    assert "Traceback" not in log, log[-4000:]
-
-
-def _processes(server: Server) -> set[int]:
-    process = psutil.Process(server.pid)
-    return {server.pid, *(child.pid for child in process.children(recursive=True))}
+    for target in targets.values():
+        target.look()

@@ -6,9 +6,10 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
-from attack import Attacker, Request, assert_sound
+from attack import Attacker, Request, Target, assert_sound
 
 from serving import KEY, Server
 
@@ -195,24 +196,24 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("a template's program", CHAT, '{%s, "chat_template_kwargs": {"tokenize": true}}' % HI, 400, "chat_template_kwargs"),  # noqa: UP031
     ("a template", CHAT, '{%s, "chat_template": "{{ 1 }}"}' % HI, 200, None),  # noqa: UP031
 ]  # fmt: skip
+#: engine, name -> the statuses of which one is right there: what costs it nothing need not be refused.
+OTHERWISE = {
+    ("hf", "a grammar of a million"): {200},
+    ("hf", "a schema of a billion items"): {200, 400},  # as the first token wants it
+}
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "param"),
-    [case[1:] for case in BODIES],
-    ids=[case[0] for case in BODIES],
-)
-def test_body(
-    attacker: Attacker, path: str, body: str | bytes, status: int, param: str | None
-) -> None:
+@pytest.mark.parametrize("case", BODIES, ids=[case[0] for case in BODIES])
+def test_body(attacker: Attacker, engine: str, case: tuple[Any, ...]) -> None:
     """A hostile body is answered, or refused by name, within a second."""
+    name, path, body, status, param = case
     request = Request(path, body if isinstance(body, bytes) else body.encode())
     start = time.monotonic()
     [reply] = attacker.send([request])
     seconds = time.monotonic() - start
     assert_sound(reply, request)
-    assert status == reply.status, (request, reply)
-    if status >= 400 and param != "*":
+    assert reply.status in OTHERWISE.get((engine, name), {status}), (request, reply)
+    if reply.status >= 400 and param != "*":
         assert param == reply.error["param"], (request, reply)
     assert seconds < 5, (request, seconds)
 
@@ -334,9 +335,9 @@ def _complete(answer: bytes) -> bool:
 @pytest.mark.parametrize(
     ("data", "allowed"), [probe[1:] for probe in PROBES], ids=[probe[0] for probe in PROBES]
 )
-def test_raw_http(target: Server, data: str | bytes, allowed: set[int]) -> None:
+def test_raw_http(server: Server, data: str | bytes, allowed: set[int]) -> None:
     """Ambiguous HTTP is refused and its connection closed: nothing behind it is answered."""
-    statuses, answer, closed = conversed(target, data)
+    statuses, answer, closed = conversed(server, data)
     assert 1 == len(statuses), (statuses, answer[:2000])
     assert statuses[0] in allowed, answer[:2000]
     if allowed is REFUSED:
@@ -354,20 +355,20 @@ PATHS = [
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE"])
 @pytest.mark.parametrize("path", PATHS)
-def test_no_key(target: Server, method: str, path: str) -> None:
+def test_no_key(server: Server, method: str, path: str) -> None:
     """Without a key no route but the public ones answers, however its path is spelled."""
     statuses, answer, _ = conversed(
-        target, f"{method} {path} HTTP/1.1\r\n{HOST}Content-Length: 0\r\nConnection: close\r\n\r\n"
+        server, f"{method} {path} HTTP/1.1\r\n{HOST}Content-Length: 0\r\nConnection: close\r\n\r\n"
     )
     assert 1 == len(statuses), answer[:2000]
     assert statuses[0] in {400, 401, 403, 404, 405, 421}, answer[:2000]
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-def test_public_routes(target: Server, path: str) -> None:
+def test_public_routes(server: Server, path: str) -> None:
     """The two public routes answer without a key, and say nothing but that."""
     statuses, answer, _ = conversed(
-        target, f"GET {path} HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n"
+        server, f"GET {path} HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n"
     )
     assert [200] == statuses
     assert answer.partition(b"\r\n\r\n")[2] in (b"ok\n", b"ready\n")
@@ -380,21 +381,23 @@ def test_public_routes(target: Server, path: str) -> None:
      "Authorization: Bearer \xff\xfe", f"Authorization: Bearer {'a' * 8000}", "X-API-Key: ", f"Cookie: key={KEY}",
      f"Proxy-Authorization: Bearer {KEY}", "X-Forwarded-For: 127.0.0.1\r\nX-Original-URL: /healthz"],
 )  # fmt: skip
-def test_wrong_keys(target: Server, header: str) -> None:
+def test_wrong_keys(server: Server, header: str) -> None:
     """What is not the key is no key."""
     statuses, answer, _ = conversed(
-        target, f"GET /v1/models HTTP/1.1\r\n{HOST}{header}\r\nConnection: close\r\n\r\n"
+        server, f"GET /v1/models HTTP/1.1\r\n{HOST}{header}\r\nConnection: close\r\n\r\n"
     )
     assert [401] == statuses, answer[:2000]
     assert "invalid_api_key" == json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"]
 
 
-def test_log(target: Server, attacker: Attacker) -> None:
+def test_log(target: Target) -> None:
     """No prompt and no key is in the log, whatever was wrong with the request."""
     canary = "a-canary-in-a-prompt"
     wrong = f'{{"messages": ["{canary}"], "{canary}": 1}}'
-    attacker.send([Request(CHAT, message(f'"{canary}"').encode()), Request(CHAT, wrong.encode())])
-    conversed(target, f"{POST}X-{canary}\x00: 1\r\n\r\n{canary}")
-    log = target.log.read_text()
+    target.attacker.send(
+        [Request(CHAT, message(f'"{canary}"').encode()), Request(CHAT, wrong.encode())]
+    )
+    conversed(target.server, f"{POST}X-{canary}\x00: 1\r\n\r\n{canary}")
+    log = target.server.log.read_text()
     assert KEY not in log
     assert canary not in log

@@ -9,34 +9,30 @@ import psutil
 import pytest
 from attack import AT_ONCE, Attacker, Request
 
+from engine import ENGINES_IN_CI, SOURCES
 from serving import KEY, Server, serve
 
 REQUEST = Request("/v1/completions", b'{"prompt": "a", "max_tokens": 1}')
 
 
-@pytest.fixture
-def target() -> Iterator[Server]:
-    """A server of its own: its engine is killed on purpose."""
-    with serve("--api-key", KEY) as server:
+@pytest.fixture(params=ENGINES_IN_CI)
+def victim(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server of its own on each engine: it is killed on purpose."""
+    with serve(f"demo={SOURCES[request.param]}", "--api-key", KEY) as server:
         yield server
 
 
-@pytest.fixture
-def _unharmed() -> None:
-    """It is harmed here."""
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_requests_at_the_moment_of_death(target: Server, number: signal.Signals) -> None:
+def test_requests_at_the_moment_of_death(victim: Server, number: signal.Signals) -> None:
     """Requests that meet a dying engine, and all later ones, are answered; the server's folder is left alone."""
-    files = sorted(target.log.parent.iterdir())
-    [engine] = psutil.Process(target.pid).children()
-    with Attacker(target) as attacker:
+    files = sorted(victim.log.parent.iterdir())
+    [engine] = psutil.Process(victim.pid).children()
+    with Attacker(victim, timeout_s=60) as attacker:  # an engine has to load
         threading.Timer(0.01, os.kill, (engine.pid, number)).start()
         # an answer that had begun cannot be begun again, and says so
         assert {200, 502} >= {reply.status for reply in attacker.send([REQUEST] * 80)}
-        [again] = psutil.Process(target.pid).children()
+        [again] = psutil.Process(victim.pid).children()
         os.kill(again.pid, signal.SIGTERM)
         again.wait(10)
         assert {200} == {reply.status for reply in attacker.send([REQUEST] * AT_ONCE)}
-    assert files == sorted(target.log.parent.iterdir())
+    assert files == sorted(victim.log.parent.iterdir())

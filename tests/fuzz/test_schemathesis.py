@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import schemathesis
-from attack import Reply, Request, assert_sound
+from attack import Reply, Request, Target, assert_sound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine import ENGINES_IN_CI
 from serving import KEY, Server
 
 EXAMPLES = max(10, int(os.environ.get("UNILECT_FUZZ", "200")) // 10)  # of each operation and mode
@@ -22,13 +23,21 @@ OPERATIONS += [
 ]
 ATTACKS = [(name, "positive") for name in BODILESS + OPERATIONS]
 ATTACKS += [(name, "negative") for name in OPERATIONS]
+#: Each, and those that reach an engine once more for every other one.
+CASES = [pytest.param("gguf", *attack, id=f"{'-'.join(attack)}") for attack in ATTACKS]
+CASES += [
+    pytest.param(*engine.values, *attack, marks=engine.marks)
+    for engine in ENGINES_IN_CI[1:]
+    for attack in ATTACKS
+    if attack[0] not in (*BODILESS, "retrieve_model")
+]
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 
 @pytest.fixture(scope="module")
-def api(target: Server) -> Any:
+def api(server: Server) -> Any:
     """The OpenAPI document of the running server, as a maker of requests."""
-    return schemathesis.openapi.from_url(f"{target.root}/openapi.json", headers=HEADERS)
+    return schemathesis.openapi.from_url(f"{server.root}/openapi.json", headers=HEADERS)
 
 
 def _operation(api: Any, name: str) -> Any:
@@ -48,8 +57,8 @@ def test_operations(api: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
-@pytest.mark.parametrize(("name", "mode"), ATTACKS)
-def test_operation(target: Server, api: Any, name: str, mode: str) -> None:
+@pytest.mark.parametrize(("engine", "name", "mode"), CASES, scope="session")
+def test_operation(target: Target, api: Any, name: str, mode: str) -> None:
     """A generated request is answered, or refused in the one envelope."""
     operation = _operation(api, name)
     strategy = operation.as_strategy(generation_mode=schemathesis.GenerationMode(mode))
@@ -61,7 +70,7 @@ def test_operation(target: Server, api: Any, name: str, mode: str) -> None:
         case = data.draw(strategy)
         if mode == "positive" and isinstance(case.body, dict):
             case.body |= {"max_tokens": 2, "n_predict": 2}
-        answer = case.call(base_url=target.root, headers=HEADERS, timeout=10)
+        answer = case.call(base_url=target.server.root, headers=HEADERS, timeout=10)
         body = answer.request.body or b""
         request = Request(str(answer.request.path_url), body if isinstance(body, bytes) else b"")
         headers = {name.title(): values[0] for name, values in answer.headers.items()}

@@ -8,9 +8,12 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from engine import process
 from unilect import sources
 from unilect.config import Config
+from unilect.engines._process import ChildProcess
 from unilect.engines.gguf import GgufEngine
+from unilect.engines.hf import HfEngine
 from unilect.listener import Listener
 from unilect.registry import Registry
 
@@ -30,6 +33,11 @@ class Site:
         self.registry = registry
         self.client = client
 
+    @property
+    def child(self) -> ChildProcess:
+        """The process that runs the default model."""
+        return process(self.registry.get(None).backend)
+
     def engine(self, name: str | None = None) -> GgufEngine:
         """The engine of a model."""
         backend = self.registry.get(name).backend
@@ -44,7 +52,10 @@ class Site:
         return slots
 
     async def busy(self) -> int:
-        """How many slots are at work."""
+        """How many places are at work, as the engine itself tells."""
+        backend = self.registry.get(None).backend
+        if isinstance(backend, HfEngine):
+            return msgspec.msgpack.decode(await backend._server.value("ping", None), type=int)
         return sum(bool(slot["is_processing"]) for slot in await self.slots())
 
     async def tokens_made(self) -> int:
@@ -57,7 +68,7 @@ class Site:
         raise AssertionError("llama.cpp counts no tokens")
 
     async def until_busy(self, slots: int) -> None:
-        """Wait until so many slots are at work."""
+        """Wait until so many places are at work."""
         await until(lambda: self._is_busy(slots))
 
     async def _is_busy(self, slots: int) -> bool:

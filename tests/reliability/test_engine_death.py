@@ -7,11 +7,14 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from inprocess import Site, site, until
 
+from engine import ENGINES_IN_CI, SOURCES
 from unilect.config import Config, ModelConfig
 
 STREAMS = 8
+on_each_engine = pytest.mark.parametrize("engine", ENGINES_IN_CI)
 
 
 async def frames(response: Any) -> list[Any]:
@@ -23,11 +26,12 @@ async def frames(response: Any) -> list[Any]:
     return [block if block == "[DONE]" else json.loads(block) for block in data]
 
 
-async def test_streams_end_with_one_error_frame_and_the_engine_comes_back() -> None:
+@on_each_engine
+async def test_streams_end_with_one_error_frame_and_the_engine_comes_back(engine: str) -> None:
     """kill -9 under eight streams: eight error frames, no finish reason, no [DONE], and the next request is answered."""
-    config = Config(port=0, models={"demo": ModelConfig(parallel=STREAMS)}, log_level="warning")
-    async with site(config) as running:
-        child = running.engine()._generator
+    model = ModelConfig(source=SOURCES[engine], parallel=STREAMS)
+    async with site(Config(port=0, models={"demo": model}, log_level="warning")) as running:
+        child = running.child
         folder, pid = Path(child.socket_path).parent, child.pid
         body = {"max_tokens": 1500, "ignore_eos": True, "stream": True}
         responses = [await running.post(**body).__aenter__() for _ in range(STREAMS)]
@@ -53,12 +57,12 @@ async def test_streams_end_with_one_error_frame_and_the_engine_comes_back() -> N
     assert not Path(f"/proc/{child.pid}").exists() or child.pid is None
 
 
-async def test_request_that_had_not_begun_is_answered_by_the_new_engine() -> None:
+@on_each_engine
+async def test_request_that_had_not_begun_is_answered_by_the_new_engine(engine: str) -> None:
     """A whole answer whose engine dies before its first token is begun again, and the client sees nothing of it."""
-    async with site(
-        Config(port=0, models={"demo": ModelConfig(parallel=1)}, log_level="warning")
-    ) as running:
-        child = running.engine()._generator
+    model = ModelConfig(source=SOURCES[engine], parallel=1)
+    async with site(Config(port=0, models={"demo": model}, log_level="warning")) as running:
+        child = running.child
         long = asyncio.ensure_future(
             running.post(max_tokens=1500, ignore_eos=True, stream=True).__aenter__()
         )
@@ -73,16 +77,17 @@ async def test_request_that_had_not_begun_is_answered_by_the_new_engine() -> Non
         (await long).close()
 
 
-async def test_engine_dies_with_its_gateway() -> None:
+@on_each_engine
+async def test_engine_dies_with_its_gateway(engine: str) -> None:
     """An engine whose gateway is killed ends by itself, and its socket with it."""
     from serving import serve
 
-    with serve_killed(serve) as (pid, folder):
+    with serve_killed(serve, engine) as (pid, folder):
         await until(lambda: gone(pid))
         await until(lambda: missing(folder))
 
 
-def serve_killed(serve: Any) -> Any:
+def serve_killed(serve: Any, engine: str) -> Any:
     """A context with the pid and folder of the engine of a server that has been killed."""
     from contextlib import contextmanager
 
@@ -92,14 +97,14 @@ def serve_killed(serve: Any) -> Any:
     def killed() -> Any:
         process = None
         try:
-            with serve() as server:
+            with serve(f"demo={SOURCES[engine]}") as server:
                 process = psutil.Process(server.pid)
-                engine = process.children()[0]
+                child = process.children()[0]
                 folder = next(
-                    Path(c.laddr).parent for c in engine.net_connections("unix") if c.laddr
+                    Path(c.laddr).parent for c in child.net_connections("unix") if c.laddr
                 )
                 process.kill()
-                yield engine.pid, folder
+                yield child.pid, folder
         except AssertionError:
             pass  # `serve` rightly complains that its server did not end by itself
 

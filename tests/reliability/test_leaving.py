@@ -1,4 +1,4 @@
-"""When a client leaves, the model stops: in each phase, read from llama.cpp's own slots."""
+"""When a client leaves, the model stops: in each phase, as the engine itself tells."""
 
 import asyncio
 import time
@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from inprocess import Site, until
+
+from unilect.engines.gguf import GgufEngine
 
 LONG = {"max_tokens": 1500, "ignore_eos": True}  # a second of work and more
 PROMPT = {"messages": [{"role": "user", "content": "a word and another " * 250}]}
@@ -81,8 +83,9 @@ async def test_queued_request_never_runs_when_its_client_leaves(demo: Site) -> N
 
     assert [answer["choices"][0]["finish_reason"] for answer in answers] == ["length", "length"]
     await demo.until_busy(0)
-    one_step = 2  # llama.cpp may take a step before it looks whether the client is there
-    assert await demo.tokens_made() <= 2 * LONG["max_tokens"] + one_step
+    if isinstance(demo.registry.get(None).backend, GgufEngine):  # it counts
+        one_step = 2  # llama.cpp may take a step before it looks whether the client is there
+        assert await demo.tokens_made() <= 2 * LONG["max_tokens"] + one_step
 
 
 async def test_all_choices_stop_when_the_client_leaves(demo: Site) -> None:

@@ -1,13 +1,15 @@
-"""The official JavaScript client against a real server of the bundled model."""
+"""The official JavaScript client against a real server of the bundled model on each engine."""
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from results import KNOWLEDGE, Results, assert_passed, run
 
 import environments
+from engine import ENGINES_IN_CI
 from serving import Server
 
 SCRIPT = Path(__file__).parent / "node_client.mjs"
@@ -15,11 +17,11 @@ KINDS = "check|knows" if KNOWLEDGE else "check"
 CHECKS = re.findall(rf'^(?:{KINDS})\("(\w+)"', SCRIPT.read_text(), re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def results(server: Server) -> Results:
-    """What the client says."""
+@pytest.fixture(scope="module", params=ENGINES_IN_CI)
+def results(request: pytest.FixtureRequest, server_on: Callable[[str], Server]) -> Results:
+    """What the client says about each engine."""
     folder = environments.node_folder()
-    return run([shutil.which("node") or "node", SCRIPT.name], server, cwd=folder)
+    return run([shutil.which("node") or "node", SCRIPT.name], server_on(request.param), cwd=folder)
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -1,5 +1,6 @@
-"""The official Python client, in each of its major versions, against a real server of the bundled model."""
+"""The official Python client, in each of its major versions, against a real server of the bundled model on each engine."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,18 +8,28 @@ import python_client
 from results import KNOWLEDGE, Results, assert_passed, run
 
 import environments
+from engine import ENGINES, ENGINES_IN_CI
 from serving import Server
 
 SCRIPT = Path(python_client.__file__)
 CHECKS = [name for name in python_client.CHECKS if KNOWLEDGE or name not in python_client.KNOWLEDGE]
+#: major versions of the client, each with the engines behind the server
+CASES = [
+    pytest.param(
+        (version, engine.values[0]), marks=engine.marks, id=f"{version}-{engine.values[0]}"
+    )
+    for version, engines in (("3", ENGINES), ("2", ENGINES_IN_CI), ("1", ENGINES_IN_CI))
+    for engine in engines
+]
 
 
-@pytest.fixture(scope="module", params=["3", "2", "1"])
-def results(request: pytest.FixtureRequest, server: Server) -> Results:
-    """What one version of the client says."""
-    python = environments.openai_python(request.param)
-    found = run([str(python), "-W", "error", str(SCRIPT)], server)
-    assert found["version"][1].startswith(f"{request.param}."), found["version"]
+@pytest.fixture(scope="module", params=CASES)
+def results(request: pytest.FixtureRequest, server_on: Callable[[str], Server]) -> Results:
+    """What one version of the client says about one engine."""
+    version, engine = request.param
+    python = environments.openai_python(version)
+    found = run([str(python), "-W", "error", str(SCRIPT)], server_on(engine))
+    assert found["version"][1].startswith(f"{version}."), found["version"]
     return found
 
 

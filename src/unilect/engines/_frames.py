@@ -67,6 +67,7 @@ class Fault(Struct):
     kind: str
     message: str
     param: str | None = None
+    retry_after_s: float | None = None
 
 
 class Reply(Struct, omit_defaults=True):
@@ -89,8 +90,16 @@ def packed(message: Any) -> bytes:
 
 
 def raw(value: Any) -> Raw:
-    """A value inside of a frame."""
-    return Raw(msgspec.msgpack.encode(value))
+    """
+    A value inside of a frame.
+
+    Raises:
+        InvalidRequest: It holds a number that no frame can hold.
+    """
+    try:
+        return Raw(msgspec.msgpack.encode(value))
+    except OverflowError as error:
+        raise _too_large(value) from error
 
 
 def of_events(batch: list[Event], last: bool = False) -> bytes:
@@ -101,7 +110,8 @@ def of_events(batch: list[Event], last: bool = False) -> bytes:
 
 def of_error(error: UnilectError) -> bytes:
     """A frame of an error."""
-    return packed(Reply(fault=Fault(type(error).__name__, error.message, error.param), last=True))
+    fault = Fault(type(error).__name__, error.message, error.param, error.retry_after_s)
+    return packed(Reply(fault=fault, last=True))
 
 
 def call_of(body: bytes) -> Call:
@@ -127,14 +137,27 @@ def reply_of(body: bytes) -> Reply:
     except msgspec.DecodeError as error:
         raise BackendError("The model's engine sent a frame that is no reply.") from error
     if reply.fault is not None:
-        kind = _ERRORS.get(reply.fault.kind, BackendError)
-        raise kind(reply.fault.message, param=reply.fault.param)
+        fault = reply.fault
+        kind = _ERRORS.get(fault.kind, BackendError)
+        raise kind(fault.message, param=fault.param, retry_after_s=fault.retry_after_s)
     return reply
 
 
 def events_of(reply: Reply) -> list[Event]:
     """The events of a reply."""
     return [_KINDS[name](event) for name, event in reply.events]
+
+
+def _too_large(request: Any) -> errors.InvalidRequest:
+    """The error that names the parameter in which a whole number is beyond 64 bits."""
+    for name in getattr(request, "__struct_fields__", ()):
+        try:
+            msgspec.msgpack.encode(getattr(request, name))
+        except OverflowError:
+            return errors.InvalidRequest(
+                f"`{name}` holds a whole number beyond 64 bits; use a smaller one.", param=name
+            )
+    return errors.InvalidRequest("The request holds a whole number beyond 64 bits.")
 
 
 async def read(reader: asyncio.StreamReader) -> bytes:

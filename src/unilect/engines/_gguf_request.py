@@ -107,7 +107,7 @@ def chat_body(request: ChatRequest, lora: list[dict[str, Any]]) -> dict[str, Any
         if request.tools and request.tool_choice != "none":
             raise refusal("logprobs", "the engine gives none beside tools")
         body["logprobs"] = True
-        body["top_logprobs"] = request.top_logprobs or 0
+        body["top_logprobs"] = request.top_logprobs or 1
     if request.tools and request.tool_choice != "none":
         if request.grammar:
             raise refusal("grammar", "the engine takes none beside tools")
@@ -157,6 +157,13 @@ def completion_body(request: CompletionRequest, lora: list[dict[str, Any]]) -> d
     if request.logprobs is not None:
         body["logprobs"] = max(request.logprobs, 1)
     return body
+
+
+def wants_no_alternatives(request: ChatRequest | CompletionRequest) -> bool:
+    """True where log probabilities are wanted of the answer's own tokens only."""
+    if isinstance(request, CompletionRequest):
+        return request.logprobs == 0
+    return bool(request.logprobs) and not request.top_logprobs
 
 
 def conversation(request: ChatRequest | CompletionRequest) -> bytes:
@@ -290,12 +297,18 @@ def _common(request: GenerationRequest, lora: list[dict[str, Any]]) -> dict[str,
     if request.stop_words:
         body["stop"] = request.stop_words
     if request.seed is not None:
-        body["seed"] = request.seed % 2**32
+        body["seed"] = _seed(request.seed)
     if request.logit_bias is not None:
         body["logit_bias"] = {
             str(id): value for id, value in token_biases(request.logit_bias).items()
         }
     return body
+
+
+def _seed(seed: int) -> int:
+    """A seed in llama.cpp's 32 bits; the last one is none there, which is for -1 alone to say."""
+    cut = seed % 2**32
+    return cut if seed == -1 or cut < 2**32 - 1 else 0
 
 
 def _group_depth(grammar: str) -> int:

@@ -166,7 +166,9 @@ class Child:
 
     def _check_adapter(self, name: str | None) -> None:
         if name is not None and not self._model.adapters.has(name):
-            raise BackendUnavailable("The model's adapter is not loaded any longer. Try again.")
+            raise BackendUnavailable(
+                "The model's adapter is not loaded any longer. Try again.", retry_after_s=1
+            )
 
     async def _beside(self, function: Callable[..., Any], *args: Any) -> Any:
         """What a function of texts returns, run where it stops nobody."""
@@ -175,7 +177,9 @@ class Child:
     async def _generate(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
         """Make an answer."""
         if self._batch.full:
-            raise BackendUnavailable("Too many requests wait for this model. Try again later.")
+            raise BackendUnavailable(
+                "Too many requests wait for this model. Try again later.", retry_after_s=5
+            )
         kind: Any = ChatRequest if call.operation == "chat" else CompletionRequest
         request = msgspec.msgpack.decode(call.body, type=kind)
         job, answer = await self._beside(
@@ -215,15 +219,17 @@ class Child:
         decode, reader = msgspec.msgpack.decode, self._reader
         match call.operation:
             case "ping":
-                return await asyncio.wrap_future(self._batch.call(lambda: True, first=True))
+                return await asyncio.wrap_future(
+                    self._batch.call(lambda: self._batch.running, first=True)
+                )
             case "tokenize":
                 return await self._beside(reader.tokens, decode(call.body, type=str), False)
             case "detokenize":
                 tokens = reader.prompt(decode(call.body, type=list[int]), "prompt")
                 return await self._beside(reader.text, tokens)
-            case "count_chat":
+            case "chat_tokens":
                 text = await self._beside(reader.rendered, decode(call.body, type=ChatRequest))
-                return len(await self._beside(reader.chat_tokens, text))
+                return await self._beside(reader.chat_tokens, text)
             case "count":
                 prompt = decode(call.body, type=str | list[int])
                 return len(await self._beside(reader.prompt, prompt, "prompt"))

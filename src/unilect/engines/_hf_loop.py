@@ -114,6 +114,11 @@ class BatchLoop:
         """True while no more jobs are taken."""
         return len(self._waiting) >= MAX_WAITING
 
+    @property
+    def running(self) -> int:
+        """The rows that are read or answered; to be asked between two steps."""
+        return len(self._rows) + len(self._being_read())
+
     def submit(self, job: Job) -> None:
         """Have a job done. May be called from any thread."""
         with self._news:

@@ -23,6 +23,7 @@ _NATIVE = [
     "grammar",
     "ignore_eos",
     "cache_prompt",
+    "tokenize",
     "max_tokens",
     "max_completion_tokens",
     "stop",

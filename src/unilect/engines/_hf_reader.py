@@ -14,8 +14,8 @@ import msgspec
 from unilect.engines import _tool_calls as calls
 from unilect.engines._gguf_request import template_flags, tools
 from unilect.errors import InvalidRequest
-from unilect.requests import ChatRequest, Message, Prompt, nested
-from unilect.templates import ChatTemplate, flat_text
+from unilect.requests import ChatRequest, Message, Prompt, RefusalPart, TextPart, nested
+from unilect.templates import ChatTemplate
 
 _MAX_ARGUMENTS_DEPTH = 256
 #: What ends a turn; folders that were made of a model of texts often name that model's end only.
@@ -151,16 +151,20 @@ def _turn(message: Message, number: int) -> dict[str, Any]:
     A message as templates know it.
 
     Raises:
-        InvalidRequest: An earlier call's arguments are no JSON object.
+        InvalidRequest: It holds what is no text, or an earlier call's arguments are no JSON.
     """
     fields: dict[str, Any] = msgspec.to_builtins(message)
     fields["role"] = {"developer": "system", "function": "tool"}.get(message.role, message.role)
-    fields["content"] = flat_text(message)
+    fields["content"] = _text(message, f"messages[{number}].content")
     given = message.tool_calls or []
     fields.pop("tool_calls", None)
-    made = [(call.id, call.function) for call in given]
+    here = f"messages[{number}]"
+    made = [
+        (call.id, call.function, f"{here}.tool_calls[{place}].function.arguments")
+        for place, call in enumerate(given)
+    ]
     if message.function_call is not None and not given:
-        made = [(f"call_{number}", message.function_call)]
+        made = [(f"call_{number}", message.function_call, f"{here}.function_call.arguments")]
     if made:
         fields["tool_calls"] = [
             {
@@ -168,10 +172,10 @@ def _turn(message: Message, number: int) -> dict[str, Any]:
                 "type": "function",
                 "function": {
                     "name": function.name,
-                    "arguments": _arguments(function.arguments, f"messages[{number}].tool_calls"),
+                    "arguments": _arguments(function.arguments, where),
                 },
             }
-            for id, function in made
+            for id, function, where in made
         ]
     fields.pop("function_call", None)
     return fields
@@ -192,17 +196,30 @@ def _short_id(id: str) -> str:
     return hashlib.sha256(id.encode(errors="replace")).hexdigest()[:9]
 
 
-def _arguments(text: str, where: str) -> dict[str, Any]:
+def _text(message: Message, where: str) -> str:
+    if message.content is None or isinstance(message.content, str):
+        return message.content or ""
+    texts = []
+    for part in message.content:
+        match part:
+            case TextPart(text) | RefusalPart(text):
+                texts.append(text)
+            case _:
+                raise InvalidRequest(f"`{where}`: this model reads text only.", param=where)
+    return "\n".join(texts)
+
+
+def _arguments(text: str, where: str) -> Any:
     try:
-        value = msgspec.json.decode(text or "{}", type=dict[str, Any])
+        value = msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidRequest(
-            f"`{where}`: the arguments are not the JSON text of an object ({str(error)[:100]}).",
+            f"`{where}` is not the JSON text of an object ({str(error)[:100]}).",
             param=where,
         ) from error
     if nested(value, _MAX_ARGUMENTS_DEPTH):
         raise InvalidRequest(
-            f"`{where}`: the arguments are nested more than {_MAX_ARGUMENTS_DEPTH} levels deep.",
+            f"`{where}` is nested more than {_MAX_ARGUMENTS_DEPTH} levels deep; flatten it.",
             param=where,
         )
     return value

@@ -73,7 +73,7 @@ def sampling(request: GenerationRequest) -> Sampling:
         frequency_penalty=request.frequency_penalty or 0.0,
         repeat_last_n=None if window is None or window < 0 else window,
         logit_bias=_bias(request.logit_bias or {}),
-        seed=request.seed,
+        seed=None if request.seed == -1 else request.seed,
         mirostat=request.mirostat or 0,
         mirostat_tau=_or(request.mirostat_tau, 5.0),
         mirostat_eta=_or(request.mirostat_eta, 0.1),
@@ -201,7 +201,7 @@ class Answer:
                 self._parser = _parser(reader, request, begun)
         else:
             prompt = request.prompts[0]
-            self._written = prompt if isinstance(prompt, str) else ""
+            self._written = prompt if isinstance(prompt, str) else reader.text(prompt)
             self._detokenizer = Detokenizer(reader.decode, job.prompt)
         self._stops = StopWords([] if forced is not None else stops)
         self._made = self._thought = self._cached = 0
@@ -235,7 +235,7 @@ class Answer:
         if self._job.prompt_logprobs:
             told = [_token(bytes_of(self._job.prompt[0]), math.nan)]
             told += [_logprob(one, bytes_of) for one in word.logprobs]
-        return [TextDelta(self._written or self._reader.decode(self._job.prompt), 0, told)]
+        return [TextDelta(self._written, 0, told)]
 
     def _step(self, step: Step, bytes_of: Callable[[int], bytes]) -> list[Event]:
         self._made += len(step.tokens) + (step.finish == "stop" and not step.tokens)

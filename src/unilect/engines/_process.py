@@ -78,6 +78,7 @@ class ChildProcess:
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
         self._ready: dict[str, Any] = {}
+        self._closing = 0  # calls of `aclose` that have not ended
         self.closed = False
         self.hangs = 0
 
@@ -160,10 +161,16 @@ class ChildProcess:
             self._process.kill()
 
     async def aclose(self) -> None:
-        """Stop the child: SIGTERM, and SIGKILL after STOP_TIMEOUT_S."""
-        async with self._lock:
-            self.closed = True
-            await self._stop()
+        """Stop the child: SIGTERM, and SIGKILL after STOP_TIMEOUT_S. One that still loads is not waited for."""
+        self._closing += 1
+        try:
+            if self._process is not None and self._process.returncode is None and not self._ready:
+                self._process.terminate()
+            async with self._lock:
+                self.closed = True
+                await self._stop()
+        finally:
+            self._closing -= 1
 
     async def _ensure(self) -> None:
         """Start the child where it does not serve; the lock is held."""
@@ -190,6 +197,8 @@ class ChildProcess:
             await asyncio.sleep(max(0.0, self._deaths[-1] + pause_s - now))
 
     async def _start(self) -> None:
+        if self._closing:
+            raise BackendUnavailable("The model was stopped.", retry_after_s=5)
         self._folder = Path(tempfile.mkdtemp(prefix="unilect-"))  # mode 0700
         self._stderr.clear()
         self._process = process = await asyncio.create_subprocess_exec(

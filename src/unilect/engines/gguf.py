@@ -31,6 +31,7 @@ from unilect.errors import (
     ContextLengthExceeded,
     InvalidRequest,
 )
+from unilect.events import TextDelta
 from unilect.model_config import ModelConfig
 from unilect.requests import (
     ChatRequest,
@@ -244,6 +245,8 @@ class GgufEngine:
         self, server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
         batches = await self._generated(server, request, body)
+        if wire.wants_no_alternatives(request):
+            batches = _without_alternatives(batches)
         if not request.tokenize:
             return batches
         return with_prompt_tokens(batches, await self._prompt_ids(server, request))
@@ -366,6 +369,18 @@ class GgufEngine:
                 "Shorten it.",
                 param="input",
             )
+
+
+async def _without_alternatives(batches: Batches) -> Batches:
+    """An answer whose tokens are told without others beside them: llama.cpp tells one at least, or nothing at all."""
+    async with aclosing(batches):
+        async for batch in batches:
+            yield [_bare(event) if isinstance(event, TextDelta) else event for event in batch]
+
+
+def _bare(event: TextDelta) -> TextDelta:
+    told = [msgspec.structs.replace(token, top_logprobs=[]) for token in event.logprobs or ()]
+    return msgspec.structs.replace(event, logprobs=told) if told else event
 
 
 def _checked_head(path: Path) -> GgufHead:

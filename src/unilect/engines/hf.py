@@ -34,6 +34,7 @@ from unilect.errors import (
 from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
+from unilect.upstreams._llamacpp_wire import with_prompt_tokens
 
 log = logging.getLogger("unilect")
 MAX_DEFAULT_CONTEXT = 8192
@@ -130,7 +131,7 @@ class HfServer:
             await self.child.aclose()
             return
         async with self._lock:
-            if name not in self._users and self._has(name):
+            if name not in self._users and self._has(name) and self.child.alive:
                 self._blends[1].discard(name)  # whoever starts it now waits, and adds it again
                 with suppress(BackendError, BackendUnavailable):  # a child that is gone has none
                     await self.value("adapter", {"name": name, "parts": []})
@@ -262,8 +263,18 @@ class HfEngine:
                 self.capabilities, chat=True, parameters=_parameters(bool(said.get("tools")))
             )
 
-    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
-        """Answer a request; see `Backend`. What had not begun when the child died is begun once more."""
+    def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request; see `Backend`."""
+        return self._with_prompt(request) if request.tokenize else self._answer(request)
+
+    async def _with_prompt(self, request: ChatRequest | CompletionRequest) -> Batches:
+        ids = await self._prompt_ids(request)
+        async with aclosing(with_prompt_tokens(self._answer(request), ids)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _answer(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """The answer. What had not begun when the child died is begun once more."""
         child, watchdog = self._server.child, self._server.watchdog
         operation = "chat" if isinstance(request, ChatRequest) else "completion"
         body = msgspec.structs.replace(request, wire={})
@@ -308,12 +319,9 @@ class HfEngine:
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
         if isinstance(request, ChatRequest):
-            body: Any = msgspec.structs.replace(request, wire={})
-            answer = await self._value("count_chat", body)
-        else:
-            prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
-            answer = await self._value("count", prompt)
-        return msgspec.msgpack.decode(answer, type=int)
+            return len(await self._prompt_ids(request))
+        prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
+        return msgspec.msgpack.decode(await self._value("count", prompt), type=int)
 
     async def aclose(self) -> None:
         """Stop; see `Backend`."""
@@ -322,6 +330,14 @@ class HfEngine:
     @property
     def _adapter(self) -> str | None:
         return self._name if self._blend else None
+
+    async def _prompt_ids(self, request: ChatRequest | CompletionRequest) -> list[int]:
+        """The ids of a prompt, without what the tokenizer puts before it."""
+        if isinstance(request, ChatRequest):
+            body = msgspec.structs.replace(request, wire={})
+            return msgspec.msgpack.decode(await self._value("chat_tokens", body), type=list[int])
+        prompt = request.prompts[0]
+        return prompt if isinstance(prompt, list) else await self.tokenize(prompt)
 
     async def _value(self, operation: str, body: Any) -> bytes:
         await self.start()
