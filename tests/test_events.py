@@ -153,6 +153,18 @@ def test_events_are_frozen(event: Any) -> None:
     assert config.frozen
 
 
+def test_log_probabilities_are_gathered_in_one_list() -> None:
+    """What comes later is put behind the log probabilities so far, which are not copied; the events keep their own."""
+    folding, one, other = Fold(), TextDelta("a", 0, [A]), TextDelta("b", 0, [B])
+    folding.add([one])
+    first = folding.answer().choices[0].logprobs
+    folding.add([other])
+
+    assert first is folding.answer().choices[0].logprobs
+    assert [A, B] == first
+    assert ([A], [B]) == (one.logprobs, other.logprobs)
+
+
 def test_a_long_answer_is_folded_in_linear_time() -> None:
     """A hundred thousand pieces are joined once."""
     folding = Fold()

@@ -175,7 +175,7 @@ class Fold:
     """
     Puts a whole answer together, a batch at a time.
 
-    Text is gathered in lists and joined once: an answer of n pieces costs O(n).
+    Text is gathered in lists and joined once, and log probabilities in one list: an answer of n pieces costs O(n).
     """
 
     def __init__(self) -> None:
@@ -196,7 +196,9 @@ class Fold:
                     self._text.setdefault(event.index, []).append(event.text)
                     if event.logprobs is not None:
                         choice = self._choice(event.index)
-                        choice.logprobs = [*(choice.logprobs or ()), *event.logprobs]
+                        if choice.logprobs is None:
+                            choice.logprobs = []  # the event's own list stays as it is
+                        choice.logprobs += event.logprobs
                 case ReasoningDelta():
                     self._reasoning.setdefault(event.index, []).append(event.text)
                 case RefusalDelta():
