@@ -1,6 +1,7 @@
 """Tests of unilect.streaming: an answer on its way from a scripted upstream to a real client."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -157,6 +158,21 @@ async def test_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     told = [frame for frame in seen.split(b"\n\n") if frame and not frame.startswith(b":")]
     assert (200, b"data: [DONE]") == (response.status, told[-1])
     assert [1, 1] == [seen.count(piece) for piece in (b'"Hel"', b'"lo"')]
+
+
+async def test_no_keep_alive_behind_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is written behind the end of an answer, though a keep-alive falls due at that very moment."""
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.0)  # due in every round of the loop
+
+    async with scripted(says(stream_of(HELLO))) as server, serving(upstream(server.url)) as app:
+        async with app.chat() as response:
+            told = await response.read()
+        gc.collect()  # tells of tasks that failed
+
+    assert told.endswith(b"data: [DONE]\n\n")
+    assert [] == [record.getMessage() for record in caplog.records if record.name == "asyncio"]
 
 
 async def test_errors_after_a_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:

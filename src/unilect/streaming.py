@@ -114,6 +114,7 @@ class _Stream:
         self._loop = asyncio.get_running_loop()
         self._last_write = self._loop.time()
         self._writing = False
+        self._over = False  # nothing may be written but the end
         self._keeping_alive: asyncio.Task[None] | None = None
         self._timer = self._loop.call_later(KEEP_ALIVE_S, self._tick)
 
@@ -127,6 +128,7 @@ class _Stream:
             raise asyncio.CancelledError from error  # the client left in the middle of a write
         finally:
             self._timer.cancel()
+            self._over = True
         response = self._response or await self._open()
         await response.write_eof(last)
         return response
@@ -189,9 +191,13 @@ class _Stream:
         self._timer = self._loop.call_later(KEEP_ALIVE_S, self._tick)
 
     async def _keep_alive(self) -> None:
+        """Send what every reader skips, unless the answer has ended since the tick, or while the head was sent."""
+        if self._over:
+            return
         with suppress(ConnectionError):
             response = await self._open()
-            await response.write(self._framing.keep_alive)
+            if not self._over:
+                await response.write(self._framing.keep_alive)
 
 
 def stream_headers(framing: Framing) -> dict[str, str]:
