@@ -49,9 +49,18 @@ def test_arguments_replace_the_models(path: Path) -> None:
 
 
 def test_flags_of_the_engine(path: Path) -> None:
-    """Flags about engines hold for every model, the bundled one too."""
-    assert [512, 512] == [m.context for m in merged([], path, {}, {"context": 512}).models.values()]
+    """Flags about engines hold for every model that has them, the bundled one too."""
+    assert [512, None] == [
+        m.context for m in merged([], path, {}, {"context": 512}).models.values()
+    ]
     assert {"demo": ModelConfig(threads=3)} == merged([], None, {}, {"threads": 3}).models
+
+
+def test_flags_of_some_models() -> None:
+    """A flag about engines is for the models that have it, and leaves the others as they are."""
+    models = merged(["x=demo:", "y=http://a/v1"], None, {}, {"parallel": 8}).models
+
+    assert {"x": ModelConfig(source="demo:", parallel=8), "y": ModelConfig(source="http://a/v1")} == models  # fmt: skip
 
 
 def test_one_name_for_several_sources() -> None:
@@ -71,6 +80,7 @@ def test_one_name_for_several_sources() -> None:
         ([], {"host": "0.0.0.0"}, {}, "--api-key"),
         ([], {}, {"context": 1}, "context"),
         (["x=demo:"], {}, {"parallel": 0}, "x: parallel"),
+        (["x=http://a/v1"], {}, {"gpu_layers": 0}, "--gpu-layers: is for GGUF models"),
     ],
 )
 def test_mistakes(

@@ -15,6 +15,7 @@ from unilect import sources
 from unilect.config import Config
 from unilect.errors import ConfigError
 from unilect.model_config import ModelConfig
+from unilect.model_kinds import OPTIONS, has, in_words
 
 
 def serve(
@@ -99,7 +100,7 @@ def merged(
     flags = {name: value for name, value in engine.items() if value is not None}
     if flags:
         tables = tables or {sources.DEMO: ModelConfig()}
-        tables = {name: _changed(name, table, flags) for name, table in tables.items()}
+        tables = _with_flags(tables, flags)
     merged = msgspec.structs.replace(loaded, models=tables)
     configuration.check(merged)
     return merged
@@ -209,6 +210,27 @@ def _named(settings: Config, names: Sequence[str]) -> Config:
     named = msgspec.structs.replace(settings, models=models)
     configuration.check(named)
     return named
+
+
+def _with_flags(
+    tables: Mapping[str, ModelConfig], flags: Mapping[str, Any]
+) -> dict[str, ModelConfig]:
+    """
+    The models with the flags that they have.
+
+    Raises:
+        ConfigError: A value is wrong, or no model has such a flag.
+    """
+    changed, kinds = {}, {name: sources.kinds(table) for name, table in tables.items()}
+    for name, table in tables.items():
+        taken = {flag: value for flag, value in flags.items() if has(flag, kinds[name].values())}
+        changed[name] = _changed(name, table, taken)
+    for flag in flags:
+        if not any(has(flag, of_model.values()) for of_model in kinds.values()):
+            raise ConfigError(
+                f"--{flag.replace('_', '-')}: is for {in_words(OPTIONS[flag])}; no model here is one. Leave it out."
+            )
+    return changed
 
 
 def _changed(name: str, table: ModelConfig, flags: Mapping[str, Any]) -> ModelConfig:

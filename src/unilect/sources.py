@@ -19,6 +19,7 @@ from unilect.backend import Backend
 from unilect.config import Config
 from unilect.errors import ConfigError
 from unilect.model_config import ModelConfig
+from unilect.model_kinds import ENGINES, check_options
 from unilect.pool import Member
 from unilect.registry import Model, Registry, check_defaults
 from unilect.requests import ChatRequest, CompletionRequest
@@ -28,20 +29,20 @@ DEMO = "demo"
 ALL = "*"  # as a table's `model`: all that its server has, see discovery.py
 _SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
 
-#: scheme -> factory of its backend, and whether the model runs here (and so shares the processor)
+#: scheme -> factory of its backend, and its kind (see model_kinds.py)
 BACKENDS = {
-    "chatglm": ("unilect.engines.chatglm:backend", True),
-    "demo": ("unilect.demo:backend", True),
-    "gguf": ("unilect.engines.gguf:backend", True),
-    "hf": ("unilect.engines.hf:backend", True),
-    "http": ("unilect.upstreams.openai:backend", False),
-    "https": ("unilect.upstreams.openai:backend", False),
-    "openai+http": ("unilect.upstreams.openai:backend", False),
-    "openai+https": ("unilect.upstreams.openai:backend", False),
-    "fastchat+http": ("unilect.upstreams.fastchat:backend", False),
-    "fastchat+https": ("unilect.upstreams.fastchat:backend", False),
-    "llamacpp+http": ("unilect.upstreams.llamacpp:backend", False),
-    "llamacpp+https": ("unilect.upstreams.llamacpp:backend", False),
+    "chatglm": ("unilect.engines.chatglm:backend", "chatglm"),
+    "demo": ("unilect.demo:backend", "gguf"),
+    "gguf": ("unilect.engines.gguf:backend", "gguf"),
+    "hf": ("unilect.engines.hf:backend", "hf"),
+    "http": ("unilect.upstreams.openai:backend", "openai"),
+    "https": ("unilect.upstreams.openai:backend", "openai"),
+    "openai+http": ("unilect.upstreams.openai:backend", "openai"),
+    "openai+https": ("unilect.upstreams.openai:backend", "openai"),
+    "fastchat+http": ("unilect.upstreams.fastchat:backend", "fastchat"),
+    "fastchat+https": ("unilect.upstreams.fastchat:backend", "fastchat"),
+    "llamacpp+http": ("unilect.upstreams.llamacpp:backend", "llamacpp"),
+    "llamacpp+https": ("unilect.upstreams.llamacpp:backend", "llamacpp"),
 }
 
 
@@ -137,6 +138,20 @@ def split(source: str) -> tuple[str, str]:
     raise ConfigError(f"{source}: there is no such file, and its scheme is none of {schemes}.")
 
 
+def kinds(config: ModelConfig) -> dict[str, str]:
+    """
+    The kind of each source of a model; of a backend from outside its scheme.
+
+    Raises:
+        ConfigError: A source is nothing that can be served.
+    """
+    schemes = {source: split(source)[0] for source in config.sources}
+    return {
+        source: BACKENDS[scheme][1] if scheme in BACKENDS else scheme
+        for source, scheme in schemes.items()
+    }
+
+
 def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     """
     Name and source of an argument `[NAME=]SOURCE`; a source without a name gets one.
@@ -181,6 +196,7 @@ def model(
     """
     schemes = {split(source)[0] for source in config.sources}
     children = {} if shared is None else shared
+    check_options(name, config, kinds(config))
     check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
     check_defaults(name, config.completion_defaults, CompletionRequest)
     # so small a model is at its best when it takes the likeliest token
@@ -258,7 +274,7 @@ def _outside() -> dict[str, Any]:
 
 
 def _is_engine(scheme: str) -> bool:
-    return BACKENDS[scheme][1] if scheme in BACKENDS else False
+    return scheme in BACKENDS and BACKENDS[scheme][1] in ENGINES
 
 
 def _cores() -> int:

@@ -240,8 +240,6 @@ def test_wrong_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         ChatglmEngine("m", tmp_path / "missing.bin", ModelConfig())
     with pytest.raises(ConfigError, match="context: 65 is more than the 64"):
         ChatglmEngine("m", path, ModelConfig(context=65))
-    with pytest.raises(ConfigError, match="lora: a chatglm"):
-        ChatglmEngine("m", path, ModelConfig(lora=["a.gguf"]))
     monkeypatch.setattr(chatglm, "LIBRARY", "no_such_library")
     place = Place("m", "chatglm", str(path), ModelConfig(), 1, lambda what, part: None)
     with pytest.raises(

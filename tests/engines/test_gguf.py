@@ -35,12 +35,6 @@ def test_a_scale_that_is_no_number() -> None:
         engine(lora=[f"{PIRATE}=much"])
 
 
-def test_options_of_transformers_models() -> None:
-    """What only a folder of transformers has is refused by name."""
-    with pytest.raises(ConfigError, match="tokenizer"):
-        engine(tokenizer="folder")
-
-
 @pytest.mark.parametrize("name", ["oai-like-2023", "gemma", "one_shot", "chatglm", "glm-4"])
 async def test_a_named_format_in_llama_cpp(name: str) -> None:
     """llama.cpp makes of a named format the same prompt as we do."""

@@ -283,13 +283,11 @@ async def test_a_folder_that_cannot_be_loaded(tmp_path: Path) -> None:
     ("settings", "expected"),
     [
         ({"lora": ["missing"]}, "no LoRA adapter"),
-        ({"mmproj": "x.gguf"}, "mmproj"),
-        ({"gpu_layers": 3}, "gpu_layers"),
         ({"tokenizer": "missing"}, "tokenizer"),
     ],
 )
 async def test_wrong_settings(settings: dict[str, Any], expected: str) -> None:
-    """A setting for other engines, and an adapter that is none, are told before anything is started."""
+    """An adapter and a tokenizer that are none are told before anything is started."""
     with pytest.raises(ConfigError, match=expected):
         HfEngine("x", BUNDLED, ModelConfig(**settings))
 

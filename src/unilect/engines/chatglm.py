@@ -41,7 +41,6 @@ INSTALL = (
     "pip install 'unilect[chatglm]'"
 )
 _CHILD = "unilect.engines._chatglm_child"
-_NO_SETTINGS = ("lora", "mmproj", "chat_template", "gpu_layers", "batch", "pooling")
 
 
 class _Tokens(Struct):
@@ -204,9 +203,6 @@ def _checked_head(path: Path) -> ChatglmHead:
 
 
 def _checked_context(head: ChatglmHead, config: ModelConfig) -> int:
-    for name in _NO_SETTINGS:
-        if getattr(config, name):
-            raise ConfigError(f"{name}: a chatglm.cpp model has no such setting; leave it out.")
     if config.context is None:
         return min(head.context, MAX_DEFAULT_CONTEXT)
     if config.context > head.context:

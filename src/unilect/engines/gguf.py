@@ -49,7 +49,6 @@ from unilect.upstreams.openai import stream
 
 MAX_DEFAULT_CONTEXT = 8192
 _EMBEDDINGS_AT_ONCE = 8
-_FOREIGN = ("tokenizer", "rope_scaling")  # a GGUF file brings its own
 _CHILD = "unilect.engines._gguf_child"
 
 
@@ -101,11 +100,6 @@ class GgufEngine:
         threads: int = 1,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
-        for option in _FOREIGN:
-            if getattr(config, option) is not None:
-                raise ConfigError(
-                    f"{option}: is for models of transformers; {path} is a GGUF file."
-                )
         self._head = _checked_head(path)
         self._path = path
         self._config = config

@@ -40,7 +40,6 @@ log = logging.getLogger("unilect")
 MAX_DEFAULT_CONTEXT = 8192
 _CHILD = "unilect.engines._hf_child"
 _NEEDED = ("torch", "transformers", "llguidance", "safetensors")
-_FOREIGN = ("mmproj", "gpu_layers")
 #: torch's threads spin for work that another process needs the core for; the model is a local one, and nothing else is fetched
 _ENVIRONMENT = {
     "OMP_WAIT_POLICY": "passive",
@@ -404,11 +403,6 @@ def _longest(folder: Folder, config: ModelConfig) -> int:
 
 
 def _check(folder: Folder, config: ModelConfig, longest: int) -> None:
-    for name in _FOREIGN:
-        if getattr(config, name) is not None:
-            raise ConfigError(
-                f"{name}: is for GGUF models; {folder.path} is a folder of transformers."
-            )
     if config.context is not None and config.context > longest:
         reason = "it can be stretched to" if config.rope_scaling else "the model was made for"
         raise ConfigError(

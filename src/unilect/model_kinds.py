@@ -1,0 +1,92 @@
+"""
+The kinds of sources that models have, and which settings of a model belong to which: one that would have no effect is refused.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from unilect.errors import ConfigError
+from unilect.model_config import ModelConfig
+
+#: kind -> what it is called in messages
+KINDS = {
+    "gguf": "GGUF models",
+    "hf": "models of transformers",
+    "chatglm": "models of chatglm.cpp",
+    "openai": "servers of OpenAI's API",
+    "llamacpp": "llama.cpp's servers",
+    "fastchat": "FastChat's controllers",
+}
+ENGINES = ("gguf", "hf", "chatglm")
+UPSTREAMS = ("openai", "llamacpp", "fastchat")
+_BATCHED = ("gguf", "hf")
+_TRANSFORMERS = ("hf",)
+
+#: option -> the kinds that have it; what is not here, all have
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "context": ENGINES,
+    "parallel": _BATCHED,
+    "threads": ENGINES,
+    "gpu_layers": ("gguf",),
+    "batch": _BATCHED,
+    "lora": _BATCHED,
+    "dtype": _TRANSFORMERS,
+    "device": _TRANSFORMERS,
+    "quantize": _TRANSFORMERS,
+    "trust_remote_code": _TRANSFORMERS,
+    "allow_pickle": _TRANSFORMERS,
+    "rope_scaling": _TRANSFORMERS,
+    "tokenizer": _TRANSFORMERS,
+    "mmproj": ("gguf",),
+    "chat_template": ("gguf", "hf", "llamacpp", "fastchat"),
+    "cache_ram_mib": _BATCHED,
+    "cache_type_k": ("gguf",),
+    "cache_type_v": ("gguf",),
+    "pooling": _BATCHED,
+    "start_timeout_s": ENGINES,
+    "hang_timeout_s": _BATCHED,
+    "model": UPSTREAMS,
+    "api_key": ("openai", "llamacpp"),
+    "api_key_header": ("openai", "llamacpp"),
+    "reuse_connections": UPSTREAMS,
+    "embedding_batch": ("fastchat",),
+    "whole_answers": ("openai",),
+}
+
+
+def has(option: str, kinds: Iterable[str]) -> bool:
+    """Whether an option has an effect on a model with sources of these kinds; of a kind from outside nothing is known."""
+    return any(kind in OPTIONS.get(option, KINDS) or kind not in KINDS for kind in kinds)
+
+
+def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> None:
+    """
+    Settings that a model has not.
+
+    Args:
+        kinds: The kind of each of its sources.
+
+    Raises:
+        ConfigError: An option that differs from its default has no effect on any of the sources.
+    """
+    for field in msgspec.structs.fields(ModelConfig):
+        option = field.name
+        if option in OPTIONS and not has(option, kinds.values()) and _is_set(field, config):
+            raise ConfigError(
+                f"models.{name}: {option}: is for {in_words(OPTIONS[option])}, and has no effect on "
+                f"{' or '.join(kinds)}; leave it out."
+            )
+
+
+def in_words(kinds: tuple[str, ...]) -> str:
+    """What some kinds are called, as a list of words."""
+    *others, last = (KINDS[kind] for kind in kinds)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _is_set(field: msgspec.structs.FieldInfo, config: ModelConfig) -> bool:
+    default = field.default
+    if default is msgspec.NODEFAULT:  # lists and tables are made anew
+        default = field.default_factory()
+    return bool(getattr(config, field.name) != default)
