@@ -255,14 +255,28 @@ async def test_a_call_of_its_own(base: Backend) -> None:
     assert "sunny" in await text_of(base, chat(messages=history, tools=[WEATHER]))
 
 
-async def test_grammars(base: Backend) -> None:
-    """GBNF is followed; a grammar that is none is the request's fault."""
+@pytest.mark.parametrize("grammar", ["root ::= (", "(" * 3000, "root ::= other", 'x ::= "a"'], ids=lambda text: text[:9])  # fmt: skip
+async def test_grammars(base: Backend, grammar: str) -> None:
+    """GBNF is followed; a grammar that is none is the request's fault, by name."""
     assert await text_of(base, chat("Hi", grammar='root ::= "yes" | "no"')) in ("yes", "no")
-    with pytest.raises(InvalidRequest):
-        await answer(base.generate(chat("Hi", grammar="root ::= (")))
     with pytest.raises(InvalidRequest) as caught:
-        await answer(base.generate(chat("Hi", grammar="(" * 3000)))
+        await answer(base.generate(chat("Hi", grammar=grammar)))
     assert "grammar" == caught.value.param
+
+
+@pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"$ref": "#/nowhere"}], ids=str)
+async def test_schemas_that_are_none(base: Backend, schema: dict[str, Any]) -> None:
+    """A schema that cannot be followed is the request's fault, in the parameter where it stands."""
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}}
+    tools = [{"type": "function", "function": function}]
+    for param, request in {
+        "response_format": chat("Hi", response_format=wanted),
+        "tools": chat("Hi", tools=tools, tool_choice="required"),
+    }.items():
+        with pytest.raises(InvalidRequest) as caught:
+            await answer(base.generate(request))
+        assert param == caught.value.param
 
 
 # adapters, embeddings, tokens
@@ -343,19 +357,23 @@ async def test_calls_in_the_history(base: Backend, arguments: str, where: int) -
 
 
 async def test_requests_that_cannot_be_answered(base: Backend) -> None:
-    """A token that is none, a bias for none and two grammars at once are the request's fault."""
-    for request in (
-        completion([10**6]),
-        chat("Hi", logit_bias={"x": 1}),
-        chat("Hi", grammar='root ::= "a"', response_format=WANTED),
-        chat("Hi", chat_template_kwargs={"tokenize": True}),
-    ):
-        with pytest.raises(InvalidRequest):
+    """A token that is none, a bias for none and two grammars at once are the request's fault, by name."""
+    for param, request in {
+        "prompt": completion([10**6]),
+        "logit_bias": chat("Hi", logit_bias={"x": 1}),
+        "grammar": chat("Hi", grammar='root ::= "a"', response_format=WANTED),
+        "chat_template_kwargs": chat("Hi", chat_template_kwargs={"tokenize": True}),
+    }.items():
+        with pytest.raises(InvalidRequest) as caught:
             await answer(base.generate(request))
-    with pytest.raises(InvalidRequest):
-        await base.embed(EmbeddingRequest(input=[[10**6]]))
-    with pytest.raises(InvalidRequest):
-        await base.detokenize([10**6])
+        assert param == caught.value.param
+    for param, call in {
+        "input": base.embed(EmbeddingRequest(input=[[10**6]])),
+        "prompt": base.detokenize([10**6]),
+    }.items():
+        with pytest.raises(InvalidRequest) as caught:
+            await call
+        assert param == caught.value.param
 
 
 # stopping, dying
@@ -412,7 +430,6 @@ async def test_stopped_while_it_loads(engine: str) -> None:
     [
         ({"context": 10**6}, "context"),
         ({"lora": ["missing"]}, "missing"),
-        ({"mmproj": "missing.gguf"}, "mmproj|missing.gguf"),
         ({"chat_template": "missing.jinja"}, "chat_template"),
     ],
 )

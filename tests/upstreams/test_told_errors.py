@@ -70,6 +70,7 @@ def test_context_length(body: bytes) -> None:
         ("/v1/chat", "[path]"),
         ("see https://host/a/b", "see https://host/a/b"),
         ("and/or, 1/2", "and/or, 1/2"),
+        ("error at #/properties/a", "error at #/properties/a"),
         ("x" * 3000, "x" * 500),
         (None, "no reason given"),
         (7, "no reason given"),

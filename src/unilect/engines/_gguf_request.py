@@ -90,6 +90,12 @@ _MAX_ARGUMENTS_DEPTH = (
 )
 MAX_GRAMMAR_DEPTH = 64
 _NO_GROUP = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
+#: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.
+_TOLD = {
+    "contains invalid tokens": ("prompt", "input"),
+    "failed to parse grammar": ("grammar", "response_format", "tools"),
+    "JSON schema error": ("response_format", "tools"),
+}
 _TEMPLATE_FLAGS = frozenset({"enable_thinking", "thinking", "reasoning_effort", "thinking_budget"})
 
 
@@ -157,6 +163,26 @@ def completion_body(request: CompletionRequest, lora: list[dict[str, Any]]) -> d
     if request.logprobs is not None:
         body["logprobs"] = max(request.logprobs, 1)
     return body
+
+
+def blamed(error: InvalidRequest, request: Any) -> InvalidRequest:
+    """What llama.cpp says is wrong with a request, with the parameter where it can be only one."""
+    for words, names in _TOLD.items():
+        given = [name for name in names if getattr(request, name, None) is not None]
+        if error.param is not None or words not in error.message or not given:
+            continue
+        if given[0] in ("prompt", "input"):
+            return unknown_token(given[0])
+        if len(given) == 1 or given[0] == "grammar":
+            told = error.message[error.message.index(words) :]
+            message = f"`{given[0]}` cannot be followed: {told.rstrip('.')}."
+            return InvalidRequest(message, param=given[0])
+    return error
+
+
+def unknown_token(param: str) -> InvalidRequest:
+    """The error for a token id that the vocabulary does not hold."""
+    return InvalidRequest(f"`{param}` holds a token id that the model does not have.", param=param)
 
 
 def wants_no_alternatives(request: ChatRequest | CompletionRequest) -> bool:

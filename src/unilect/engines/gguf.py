@@ -146,6 +146,8 @@ class GgufEngine:
             async with aclosing(self._answer(request, body | {"id_slot": slot})) as batches:
                 async for batch in batches:
                     yield batch
+        except InvalidRequest as error:
+            raise wire.blamed(error, request) from error
         finally:
             self._slots.give_back(slot)
 
@@ -176,7 +178,10 @@ class GgufEngine:
         async def one(text: Prompt) -> Embeddings:
             await self._check_length(server, text)
             body = msgspec.json.encode({"input": text, "encoding_format": "float"})
-            return decode_embeddings(await server.post("/v1/embeddings", body))
+            try:
+                return decode_embeddings(await server.post("/v1/embeddings", body))
+            except InvalidRequest as error:
+                raise wire.blamed(error, request) from error
 
         return await embed_each(request.inputs, one, _EMBEDDINGS_AT_ONCE)
 
@@ -192,9 +197,7 @@ class GgufEngine:
         except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
             if await self._generator.has_died():
                 raise
-            raise InvalidRequest(
-                "`prompt` holds a token id that the model does not have.", param="prompt"
-            ) from error
+            raise wire.unknown_token("prompt") from error
         return msgspec.json.decode(body, type=_Content).content
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:

@@ -23,7 +23,7 @@ from unilect.errors import (
 
 #: Statuses that say that the request is at fault.
 REFUSED = frozenset({400, 404, 409, 413, 422})
-_PATH = re.compile(r"(?<![\w:/.])(?:/[\w.@+-]+){2,}|[A-Za-z]:\\\S+")
+_PATH = re.compile(r"(?<![\w:/.#])(?:/[\w.@+-]+){2,}|[A-Za-z]:\\\S+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
