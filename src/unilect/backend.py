@@ -26,6 +26,7 @@ class Capabilities(Struct, frozen=True):
             (it is about the caller and changes no answer), *refused*. One that is missing here is unknown.
         passes_unknown: Unknown fields are handed to the backend untouched; else they are reported as ignored.
         fans_out: The backend takes one prompt and makes one choice at a time; unilect runs the others beside it.
+        fans_beams_out: With `num_beams` it makes all `n` choices of a prompt itself: the best of one search.
         max_in_flight: The most requests that the backend takes at a time; more wait.
         context: The most tokens of prompt and answer together, or None where the backend does not say.
         vision: Messages may hold images.
@@ -35,6 +36,7 @@ class Capabilities(Struct, frozen=True):
     parameters: Mapping[str, Support] = {}
     passes_unknown: bool = False
     fans_out: bool = False
+    fans_beams_out: bool = False
     max_in_flight: int | None = None
     context: int | None = None
     vision: bool = False

@@ -34,17 +34,30 @@ def generate(backend: Backend, request: ChatRequest | CompletionRequest) -> Batc
         return _completions(backend, request)
     if (request.best_of or 1) > 1:
         raise refusal("best_of", "it belongs to plain completions")
-    if (request.n or 1) == 1 and request.token_limit != 0:
+    if ((request.n or 1) == 1 or _searches(backend, request)) and request.token_limit != 0:
         return backend.generate(request)
     return _merge(backend, [_Part(i, _single(request, i)) for i in range(request.n or 1)])
 
 
 class _Part(Struct):
-    """One choice to be made: its index, the request that makes it, and the prompt's text to echo before it."""
+    """
+    One choice to be made, or all that one search finds.
+
+    Attributes:
+        index: Its own; of a search that of the first.
+        request: What makes it; `n` stands in that of a search alone.
+        echo: The prompt's text, to be told before it.
+    """
 
     index: int
     request: ChatRequest | CompletionRequest
     echo: str | None = None
+
+
+def _searches(backend: Backend, request: ChatRequest | CompletionRequest) -> bool:
+    """Whether one search of the backend finds all choices: each by itself would be the same best beam."""
+    several = (request.n or 1) > 1 and (request.num_beams or 1) > 1
+    return several and backend.capabilities.fans_beams_out
 
 
 async def _completions(backend: Backend, request: CompletionRequest) -> Batches:
@@ -61,14 +74,18 @@ async def _completions(backend: Backend, request: CompletionRequest) -> Batches:
             "`best_of` larger than `n` cannot be streamed: the best is known at the end only.",
             param="best_of",
         )
+    made_there = request.token_limit != 0 or (echoes and request.echo)
     parts: list[_Part] = []
     texts: list[str | None] = []
     for prompt in request.prompts:
         text = await _text(backend, prompt) if request.echo and not echoes else None
         texts.append(text)
+        if made_there and best_of <= n and _searches(backend, request):
+            one = _single(request, 0, prompt, echoes).changed(n=n)
+            parts.append(_Part(n * len(parts), one, text))
+            continue
         for i in range(max(n, best_of)):
             parts.append(_Part(len(parts), _single(request, i, prompt, echoes), text))
-    made_there = request.token_limit != 0 or (echoes and request.echo)
     if len(parts) == 1 and made_there and parts[0].echo is None:
         batches = backend.generate(parts[0].request)
     elif best_of > n:
@@ -108,7 +125,7 @@ async def _text(backend: Backend, prompt: Prompt) -> str:
 
 
 async def _one(backend: Backend, part: _Part) -> Batches:
-    """The events of one choice, with its own index."""
+    """The events of one part, with its own indices."""
     if part.echo is not None:
         yield [TextDelta(part.echo, part.index)]
     if part.request.token_limit == 0 and not getattr(part.request, "echo", None):
@@ -120,7 +137,9 @@ async def _one(backend: Backend, part: _Part) -> Batches:
             yield [
                 event
                 if isinstance(event, Usage | Progress) or event.index is None
-                else msgspec.structs.replace(event, index=part.index)
+                else msgspec.structs.replace(
+                    event, index=part.index + (event.index if part.request.n else 0)
+                )
                 for event in batch
             ]
 

@@ -12,7 +12,7 @@ from torchside import need
 
 need("torch", "transformers", "llguidance", "safetensors")
 
-from engine import answer, chat, completion
+from engine import Spy, answer, chat, completion
 from engine import engine as gguf_engine
 from unilect import emulation
 from unilect.config import ModelConfig
@@ -264,6 +264,37 @@ async def test_beams_and_no_sampling(base: HfEngine) -> None:
     assert beams.choices[0].text
     with pytest.raises(UnsupportedParameter, match="num_beams"):
         await answer(base.generate(chat("Hello!", num_beams=3, logit_bias={"5": 1})))
+
+
+async def test_several_beams(base: HfEngine) -> None:
+    """With beams `n` is one search for that many different answers, also for several prompts and with echo."""
+    spy = Spy(base)
+    best = await answer(base.generate(chat("Tell me a story.", num_beams=4, max_tokens=12)))
+    found = await answer(
+        emulation.generate(spy, chat("Tell me a story.", num_beams=4, n=3, max_tokens=12))
+    )
+    prompts = ["The capital of", "Once upon"]
+    plain = await answer(
+        emulation.generate(base, completion(prompts, num_beams=2, n=2, max_tokens=6, echo=True))
+    )
+
+    texts = [choice.text for choice in found.choices]
+    assert (1, [0, 1, 2]) == (len(spy.asked), [choice.index for choice in found.choices])
+    assert (best.choices[0].text, 3) == (texts[0], len(set(texts)))
+    assert best.usage.prompt_tokens == found.usage.prompt_tokens
+    assert best.usage.completion_tokens < found.usage.completion_tokens
+    assert [0, 1, 2, 3] == [choice.index for choice in plain.choices]
+    assert 4 == len({choice.text for choice in plain.choices})
+    told = [(choice.text or "") for choice in plain.choices]
+    assert all(text.startswith(prompts[place // 2]) for place, text in enumerate(told))
+
+
+async def test_more_answers_than_beams(base: HfEngine) -> None:
+    """A search finds no more answers than it has beams: `n` is refused by name."""
+    with pytest.raises(InvalidRequest) as caught:
+        await answer(emulation.generate(base, chat("Hello!", num_beams=2, n=3)))
+
+    assert "n" == caught.value.param
 
 
 async def test_a_folder_that_cannot_be_loaded(tmp_path: Path) -> None:

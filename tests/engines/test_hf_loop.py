@@ -12,7 +12,7 @@ need("torch", "transformers")
 
 import torch
 
-from unilect.engines._hf_job import Failed, PromptRead, Sampling
+from unilect.engines._hf_job import Failed, PromptRead, Sampling, Step
 from unilect.engines._hf_load import LoadedModel
 from unilect.engines._hf_loop import BatchLoop
 
@@ -53,6 +53,13 @@ def prompts(model: LoadedModel) -> list[list[int]]:
 
 def generated(model: LoadedModel, prompt: list[int], count: int = 24, **how: Any) -> list[int]:
     """What transformers' own generate answers, greedily."""
+    return generated_all(model, prompt, count, **how)[0]
+
+
+def generated_all(
+    model: LoadedModel, prompt: list[int], count: int = 24, **how: Any
+) -> list[list[int]]:
+    """All answers of transformers' own generate, the best first."""
     with torch.inference_mode():
         ids = model._model.generate(
             torch.tensor([prompt]),
@@ -62,7 +69,8 @@ def generated(model: LoadedModel, prompt: list[int], count: int = 24, **how: Any
             eos_token_id=list(model.stop_ids),
             **how,
         )
-    return [token for token in ids[0, len(prompt) :].tolist() if token not in model.stop_ids]
+    answers = ids[:, len(prompt) :].tolist()
+    return [[token for token in answer if token not in model.stop_ids] for answer in answers]
 
 
 def test_answers_are_those_of_generate(model: LoadedModel, loop: BatchLoop) -> None:
@@ -153,6 +161,19 @@ def test_beams_are_those_of_generate(model: LoadedModel, loop: BatchLoop) -> Non
         generated(model, prompt, num_beams=4, early_stopping=True) for prompt in prompts(model)
     ]
     assert expected == [one.wait() for one in beams]
+
+
+def test_several_beams_are_those_of_generate(model: LoadedModel, loop: BatchLoop) -> None:
+    """The best answers of one search are those that generate returns, in their order."""
+    prompt = prompts(model)[3]
+    asked = Asked(prompt, sampling=Sampling(num_beams=4), choices=3)
+    asked.answer(loop)
+    loop.call(lambda: None).result(60)  # all of them have been told by then
+
+    steps = [word for word in asked.words if isinstance(word, Step)]
+    how = {"num_beams": 4, "early_stopping": True, "num_return_sequences": 3}
+    assert generated_all(model, prompt, **how) == [step.tokens for step in steps]
+    assert [0, 1, 2] == [step.choice for step in steps]
 
 
 def test_beams_are_not_mixed_up_when_others_leave(model: LoadedModel, loop: BatchLoop) -> None:

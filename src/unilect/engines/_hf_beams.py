@@ -1,5 +1,5 @@
 """
-Beam search for one answer, as rows of the running batch.
+Beam search for the best answers to a prompt, as rows of the running batch.
 
 Each step keeps the `num_beams` likeliest continuations; one that ends is put aside with its mean log probability. The search is
 over when as many have ended as there are beams, or at the length limit.
@@ -75,13 +75,13 @@ class Beams:
         over = len(self._ended) >= self._count or len(texts[0]) >= self._limit
         return None if over else moves
 
-    def best(self) -> tuple[list[int], Reason]:
-        """The likeliest answer, and why it ended."""
+    def best(self, count: int) -> list[tuple[list[int], Reason]]:
+        """The likeliest answers, the best first, and why each ended; at most as many as there are beams."""
         candidates: list[tuple[float, list[int], Reason]] = [
             (score, text, "stop") for score, text in self._ended
         ]
         if len(self._ended) < self._count:
             for text, score in zip(self._texts, self._scores.tolist(), strict=True):
                 candidates.append((score / len(text), text, "length"))
-        _, text, reason = max(candidates, key=lambda one: one[0])
-        return text, reason
+        candidates.sort(key=lambda one: one[0], reverse=True)
+        return [(text, reason) for _, text, reason in candidates[:count]]

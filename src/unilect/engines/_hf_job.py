@@ -87,11 +87,13 @@ class Step(Struct, frozen=True):
     Attributes:
         tokens: New tokens; beam search brings all at once, with the end.
         finish: Why the answer ended, in the last step only.
+        choice: Which answer of a beam search; each has one step, in this order.
     """
 
     tokens: list[int] = []
     logprobs: list[Logprob] = []
     finish: Reason | None = None
+    choice: int = 0
 
 
 class PromptRead(Struct, frozen=True):
@@ -130,6 +132,7 @@ class Job(Struct, kw_only=True, eq=False):
         deliver: Gets each word of the answer, in the loop's thread.
         adapter: The LoRA blend to apply, by its name.
         logprobs: How many alternatives are wanted beside each token's log probability; None for neither.
+        choices: How many of the best beams are wanted.
         prompt_logprobs: They are wanted for the prompt too.
         ignore_eos: The end-of-sequence tokens are never chosen.
         stop_ids: Tokens that end the answer beside the model's own.
@@ -143,6 +146,7 @@ class Job(Struct, kw_only=True, eq=False):
     deliver: Callable[["Job", Word], None]
     adapter: str | None = None
     logprobs: int | None = None
+    choices: int = 1
     prompt_logprobs: bool = False
     ignore_eos: bool = False
     stop_ids: frozenset[int] = frozenset()

@@ -265,7 +265,8 @@ class BatchLoop:
             if job.reuse:
                 self._prefixes.keep(job.adapter, job.prompt, states)
             if job.max_tokens < 1:
-                job.deliver(job, Step(finish="length"))
+                for choice in range(job.choices):
+                    job.deliver(job, Step(finish="length", choice=choice))
             elif job.sampling.num_beams > 1:
                 self._begin_beams(job, states, logits[row])
             else:
@@ -404,8 +405,8 @@ class BatchLoop:
                 self._rows[place].last = token
 
     def _end_beams(self, job: Job, beams: Beams) -> None:
-        tokens, reason = beams.best()
-        job.deliver(job, Step(tokens, [], reason))
+        for choice, (tokens, reason) in enumerate(beams.best(job.choices)):
+            job.deliver(job, Step(tokens, [], reason, choice))
 
     def _remember(self, place: int) -> None:
         """Keep what a finished answer made: a conversation goes on from there."""

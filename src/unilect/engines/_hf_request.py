@@ -95,13 +95,18 @@ def _check_beams(request: GenerationRequest, beams: int) -> None:
         raise refusal("num_beams", "beam search follows no grammar")
     if _logprobs(request) is not None:
         raise refusal("num_beams", "beam search tells no log probabilities")
+    if (request.n or 1) > beams:
+        raise InvalidRequest(
+            f"`n` is {request.n} and `num_beams` is {beams}: a search finds no more answers than it has beams.",
+            param="n",
+        )
     if rule := next((rule for rule in _NO_BEAMS if not is_neutral(request, rule)), None):
         raise refusal("num_beams", f"beam search knows no `{rule}`")
 
 
 def prepare(
     reader: Reader, request: ChatRequest | CompletionRequest, adapter: str | None, bind: Compile
-) -> tuple[Job, "Answer"]:
+) -> tuple[Job, "Answer | Answers"]:
     """
     The job for a request, and what reads its words.
 
@@ -150,13 +155,15 @@ def prepare(
         deliver=_nobody,
         adapter=adapter,
         logprobs=_logprobs(request),
+        choices=(request.n or 1) if rules.num_beams > 1 else 1,
         prompt_logprobs=echo and _logprobs(request) is not None,
         ignore_eos=bool(request.ignore_eos),
         stop_ids=reader.turn_ends if isinstance(request, ChatRequest) else frozenset(),
         constraint=constraint,
         reuse=request.cache_prompt is not False,
     )
-    return job, Answer(reader, request, job, forced, begun, echo)
+    answers = [Answer(reader, request, job, forced, begun, echo) for _ in range(job.choices)]
+    return job, answers[0] if job.choices == 1 else Answers(answers)
 
 
 def _check_bias(rules: Sampling, rows: int) -> None:
@@ -293,6 +300,53 @@ class Answer:
             told = _last(told, "".join(texts))
         changed = msgspec.structs.replace(events[place], logprobs=told)
         return [*events[:place], changed, *events[place + 1 :]]
+
+
+class Answers:
+    """
+    Reads the words of a beam search for several answers as events.
+
+    Attributes:
+        over: All answers have ended.
+    """
+
+    def __init__(self, answers: list[Answer]) -> None:
+        self.over = False
+        self._answers = answers
+        self._usages: list[Usage] = []
+
+    def read(self, word: Word, bytes_of: Callable[[int], bytes]) -> list[Event]:
+        """
+        The events of a word: what is told of the prompt is told for each answer, and of tokens for their own.
+
+        Raises:
+            UnilectError: The job has failed.
+        """
+        events: list[Event] = []
+        for index, answer in enumerate(self._answers):
+            if not isinstance(word, Step) or word.choice == index:
+                events += self._of_one(index, answer.read(word, bytes_of))
+        self.over = all(answer.over for answer in self._answers)
+        if self.over:
+            thought = [usage.reasoning_tokens or 0 for usage in self._usages]
+            made = sum(usage.completion_tokens for usage in self._usages)
+            total = msgspec.structs.replace(
+                self._usages[0], completion_tokens=made, reasoning_tokens=sum(thought) or None
+            )
+            events.append(total)
+        return events
+
+    def _of_one(self, index: int, batch: list[Event]) -> list[Event]:
+        """The events of one answer with its index; the usage is told once for all, and so is progress."""
+        told: list[Event] = []
+        for event in batch:
+            if isinstance(event, Usage):
+                self._usages.append(event)
+            elif not isinstance(event, Progress):
+                told.append(msgspec.structs.replace(event, index=index))
+            elif index == 0:
+                told.append(event)
+        return told
 
 
 def _parser(reader: Reader, request: ChatRequest, begun: bool) -> calls.Parser:

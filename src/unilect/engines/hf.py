@@ -249,6 +249,7 @@ class HfEngine:
         self.capabilities = Capabilities(
             parameters=_parameters("tools" in self._template),
             fans_out=True,
+            fans_beams_out=True,
             context=settings["context"],
             chat=self._folder.generates and bool(self._template),
             completions=self._folder.generates,
