@@ -7,7 +7,6 @@ Source: https://huggingface.co/docs/transformers/main_classes/model
 """
 
 import inspect
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,8 @@ from transformers.utils import logging
 from unilect.engines._hf_folder import has_tokenizer
 from unilect.engines._hf_frequencies import settle
 from unilect.engines._hf_half import is_slow, widen
+from unilect.engines._hf_int8 import quantize as to_8_bits
+from unilect.engines._hf_joined import join
 from unilect.engines._hf_lora import Adapters
 from unilect.engines._hf_packed import pack
 from unilect.engines._hf_rope import stretch
@@ -160,14 +161,20 @@ class LoadedModel:
         model.eval()
         for path in self._settings["merge"]:
             model = self._merged(model, path)
-        if quantize == "8bit" and self.device.type == "cpu":
-            return _int8(model)
-        if self._dtype == torch.float32 and self.device.type == "cpu" and quantize is None:
+        if self.device.type == "cpu":
             with torch.inference_mode():
-                pack(model)
-        if self.device.type == "cpu" and quantize is None and is_slow(self._dtype):
-            widen(model)
+                self._suit_processor(model)
         return model
+
+    def _suit_processor(self, model: nn.Module) -> None:
+        """Give a model the linear layers that a processor is quickest with."""
+        if self._settings["quantize"] == "8bit":
+            join(model)
+            to_8_bits(model)
+        elif self._dtype == torch.float32:
+            pack(model)
+        elif is_slow(self._dtype):
+            widen(model)
 
     def _merged(self, model: Any, path: str) -> Any:
         """The model with an adapter merged into its weights, and its vocabulary grown where the adapter needs more."""
@@ -333,20 +340,6 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     return _DTYPES[name]
-
-
-def _int8(model: nn.Module) -> nn.Module:
-    """Linear layers in 8 bits, activations quantised as they come."""
-    if next(model.parameters()).dtype != torch.float32:
-        raise ValueError("quantize: 8 bits on a processor need `dtype` float32 (or auto).")
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # deprecated for a package whose weight-only form is six times slower here
-        quantized: nn.Module = torch.ao.quantization.quantize_dynamic(
-            model, {nn.Linear}, dtype=torch.qint8
-        )
-    return quantized
 
 
 def _bits_and_bytes(quantize: str) -> Any:
