@@ -118,8 +118,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     device: Annotated[
         str,
         described(
-            "Where a transformers model runs: `auto`, `cpu`, `cuda:0`.",
-            pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$",
+            "Where a transformers model runs: `cpu`, `cuda:0`, `cuda:0,1` (they share its layers); `auto` takes as many GPUs as it needs.",
+            pattern=r"^(auto|cpu|cuda(:\d{1,3}(,\d{1,3})*)?)$",
         ),
     ] = "auto"
     quantize: Annotated[

@@ -7,7 +7,6 @@ Source: https://huggingface.co/docs/transformers/main_classes/model
 """
 
 import inspect
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,14 +19,17 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokeni
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.utils import logging
 
+from unilect.engines import _hf_devices
 from unilect.engines._hf_folder import has_tokenizer
 from unilect.engines._hf_frequencies import settle
 from unilect.engines._hf_half import is_slow, widen
+from unilect.engines._hf_int8 import quantize as to_8_bits
+from unilect.engines._hf_joined import join
 from unilect.engines._hf_lora import Adapters
 from unilect.engines._hf_packed import pack
 from unilect.engines._hf_rope import stretch
 from unilect.engines._hf_trial import NotAlike, try_out
-from unilect.engines._memory import MIB, free_bytes
+from unilect.engines._memory import MIB
 from unilect.model_config import RopeScaling
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -44,7 +46,7 @@ class LoadedModel:
         settings: As the engine's `_settings` writes them.
 
     Attributes:
-        device: Where it runs.
+        device: Where its inputs go.
         stop_ids: Tokens that end an answer.
         windowed: Some of its layers see a window only, or count columns: its prompts are read one by one.
         size: Rows of its output.
@@ -58,7 +60,8 @@ class LoadedModel:
         logging.disable_progress_bar()
         self._path = settings["path"]
         self._settings = settings
-        self.device = _device(settings["device"])
+        self._devices = _hf_devices.named(settings["device"], self._bytes_on_gpu())
+        self.device = self._devices[0]
         self._dtype = _dtype(settings["dtype"], self.device)
         self._trust = {"trust_remote_code": settings["trust_remote_code"]}
         self._generates: bool = settings["generates"]
@@ -129,7 +132,7 @@ class LoadedModel:
             self.adapters.choose([adapter] * len(texts))
             states = inner(input_ids=ids[:, begin:end], attention_mask=mask[:, :end], **cache)
             weights = _weights(pooling, mask[:, begin:end], begin, ends)
-            part = (states.last_hidden_state.float() * weights[:, :, None]).sum(1)
+            part = (states.last_hidden_state.to(self.device).float() * weights[:, :, None]).sum(1)
             pooled = part if pooled is None else pooled + part
         yield nn.functional.normalize(pooled, dim=-1).tolist()
 
@@ -145,8 +148,7 @@ class LoadedModel:
         options: dict[str, Any] = {"dtype": self._dtype, **self._trust}
         if not self._settings["allow_pickle"]:
             options["use_safetensors"] = True
-        if self.device.type == "cuda":
-            options["device_map"] = {"": self.device.index or 0}
+        options |= _hf_devices.placement(self._devices)
         quantize = self._settings["quantize"]
         if quantize is not None and not (quantize == "8bit" and self.device.type == "cpu"):
             options["quantization_config"] = _bits_and_bytes(quantize)
@@ -160,14 +162,20 @@ class LoadedModel:
         model.eval()
         for path in self._settings["merge"]:
             model = self._merged(model, path)
-        if quantize == "8bit" and self.device.type == "cpu":
-            return _int8(model)
-        if self._dtype == torch.float32 and self.device.type == "cpu" and quantize is None:
+        if self.device.type == "cpu":
             with torch.inference_mode():
-                pack(model)
-        if self.device.type == "cpu" and quantize is None and is_slow(self._dtype):
-            widen(model)
+                self._suit_processor(model)
         return model
+
+    def _suit_processor(self, model: nn.Module) -> None:
+        """Give a model the linear layers that a processor is quickest with."""
+        if self._settings["quantize"] == "8bit":
+            join(model)
+            to_8_bits(model)
+        elif self._dtype == torch.float32:
+            pack(model)
+        elif is_slow(self._dtype):
+            widen(model)
 
     def _merged(self, model: Any, path: str) -> Any:
         """The model with an adapter merged into its weights, and its vocabulary grown where the adapter needs more."""
@@ -206,8 +214,14 @@ class LoadedModel:
             return 0 if given == 0 else usual
         if given is not None:
             return int(given * MIB // token_bytes)
-        free = _free_bytes(self.device)
-        return usual if free is None else min(usual, int(free / _CACHE_PART // token_bytes))
+        free = _hf_devices.free(self._devices)
+        return int(min(usual, free / _CACHE_PART // token_bytes))
+
+    def _bytes_on_gpu(self) -> float:
+        """Of the weights."""
+        width = _dtype(self._settings["dtype"], torch.device("cuda")).itemsize
+        narrow = _BYTES.get(self._settings["quantize"] or "", width)
+        return float(self._settings["size_bytes"] / self._settings["stored_bytes"] * narrow)
 
     def _check_memory(self) -> str:
         """
@@ -220,9 +234,7 @@ class LoadedModel:
         narrow = _BYTES.get(self._settings["quantize"] or "", width)
         count = self._settings["size_bytes"] / self._settings["stored_bytes"]
         weights = count * (width if self.device.type == "cpu" else narrow)  # there they begin wide
-        free, name = _free_bytes(self.device), Path(self._path).name
-        if free is None:
-            return ""
+        free, name = _hf_devices.free(self._devices), Path(self._path).name
         if weights > free:
             raise ValueError(_too_large(name, weights, free))
         context, parallel = self._settings["context"], self._settings["parallel"]
@@ -313,40 +325,11 @@ def _told(what: str) -> Iterator[None]:
         raise ValueError(f"{what}: {reason}") from error
 
 
-def _device(name: str) -> torch.device:
-    """
-    Raises:
-        ValueError: There is no such device.
-    """
-    if name == "auto":
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device: {name} is not there; torch sees {torch.cuda.device_count()} CUDA devices."
-        )
-    return device
-
-
 def _dtype(name: str, device: torch.device) -> torch.dtype:
     """float32 on a processor, as exact as can be and as fast as most can; half as wide on a GPU."""
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     return _DTYPES[name]
-
-
-def _int8(model: nn.Module) -> nn.Module:
-    """Linear layers in 8 bits, activations quantised as they come."""
-    if next(model.parameters()).dtype != torch.float32:
-        raise ValueError("quantize: 8 bits on a processor need `dtype` float32 (or auto).")
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # deprecated for a package whose weight-only form is six times slower here
-        quantized: nn.Module = torch.ao.quantization.quantize_dynamic(
-            model, {nn.Linear}, dtype=torch.qint8
-        )
-    return quantized
 
 
 def _bits_and_bytes(quantize: str) -> Any:
@@ -359,12 +342,6 @@ def _bits_and_bytes(quantize: str) -> Any:
     from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(load_in_8bit=quantize == "8bit", load_in_4bit=quantize == "4bit")
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return free_bytes()
 
 
 def _too_large(name: str, needed: float, free: float) -> str:

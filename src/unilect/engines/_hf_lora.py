@@ -77,7 +77,8 @@ class MixedLinear(nn.Module):
             down, up = self._blends[chosen.kinds[0]]
             return y + (x @ down.T) @ up.T
         downs, ups = self._stack(chosen.kinds)
-        changes = (x @ downs[chosen.index].transpose(1, 2)) @ ups[chosen.index].transpose(1, 2)
+        index = chosen.index.to(downs.device)
+        changes = (x @ downs[index].transpose(1, 2)) @ ups[index].transpose(1, 2)
         return y + changes
 
     def _stack(self, kinds: tuple[str, ...]) -> tuple[Tensor, Tensor]:
@@ -131,11 +132,13 @@ class Adapters:
                 self._check(layer, down, up)
                 downs.setdefault(layer, []).append(down)
                 ups.setdefault(layer, []).append(up * scale)
-        place = {"dtype": self._dtype, "device": self._device}
         try:
             for layer in downs:
-                down, up = torch.cat(downs[layer]).to(**place), torch.cat(ups[layer], 1).to(**place)
-                self._wrapped(layer).set_blend(name, down, up)
+                mixed = self._wrapped(layer)
+                weight = next(mixed.inner.parameters(), None)
+                device = self._device if weight is None else weight.device
+                down, up = torch.cat(downs[layer]), torch.cat(ups[layer], 1)
+                mixed.set_blend(name, down.to(device, self._dtype), up.to(device, self._dtype))
         except BaseException:  # no memory for all of it
             self.remove(name)
             raise
