@@ -288,10 +288,10 @@ class BatchLoop:
         if moves is None:
             self._end_beams(job, beams)
             return
-        for number, (_, token) in enumerate(moves):
+        for number, move in enumerate(moves):
             self._slab.join(states)
             row = _Row(job, chooser, beams, number)
-            row.last = token
+            row.last = move.token
             self._rows.append(row)
         self._sampler = None
 
@@ -397,11 +397,12 @@ class BatchLoop:
                 self._end_beams(job, beams)
                 job.cancelled = True  # its rows are taken out before the next step
                 continue
-            states = {source: self._slab.states(places[source]) for source, _ in moves}
-            for place, (source, token) in zip(places, moves, strict=True):
-                if place != places[source]:
-                    self._slab.write(place, states[source])
-                self._rows[place].last = token
+            for place, move in zip(places, moves, strict=True):
+                source = places[
+                    move.source
+                ]  # which goes on in its own place, so that nothing has been written there
+                self._slab.copy(source, place, len(job.prompt) + move.shared)
+                self._rows[place].last = move.token
 
     def _end_beams(self, job: Job, beams: Beams) -> None:
         tokens, reason = beams.best()
