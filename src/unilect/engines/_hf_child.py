@@ -187,6 +187,10 @@ class Child:
         job, answer = await self._beside(
             prepare, self._reader, request, call.adapter, self._compile
         )
+        if job.logprobs is not None:
+            await self._beside(
+                self._all_grammars
+            )  # not when the first token is told: all others would wait
         self._check_adapter(call.adapter)  # it may have gone meanwhile
         ended = self._loop.create_future()
         catching_up: asyncio.Task[None] | None = None
