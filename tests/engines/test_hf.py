@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -12,7 +13,7 @@ from torchside import need
 
 need("torch", "transformers", "llguidance", "safetensors")
 
-from engine import Spy, answer, chat, completion
+from engine import Spy, answer, chat, completion, events_of
 from engine import engine as gguf_engine
 from unilect import emulation
 from unilect.config import ModelConfig
@@ -24,7 +25,7 @@ from unilect.errors import (
     InvalidRequest,
     UnsupportedParameter,
 )
-from unilect.events import Answer
+from unilect.events import Answer, fold
 from unilect.requests import EmbeddingRequest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -341,6 +342,28 @@ async def test_many_calls_at_once(base: HfEngine) -> None:
     counts = await asyncio.gather(*(base.count_tokens(chat("Hi")) for _ in range(600)))
 
     assert 1 == len(set(counts))
+
+
+async def test_who_does_not_read_holds_no_row(base: HfEngine) -> None:
+    """An answer that nobody reads is set aside before it is kept whole, and is the same when it is read in the end."""
+
+    async def running() -> int:
+        return msgspec.msgpack.decode(await base._server.value("ping", None), type=int)
+
+    wanted = chat(
+        "Tell me a story.", max_tokens=600, ignore_eos=True, logprobs=True, top_logprobs=20
+    )
+    batches = base.generate(wanted)
+    first = await anext(batches)
+    while await running():
+        pass
+    reading = asyncio.create_task(events_of(batches))
+    while not await running():  # it was not over, and goes on
+        assert not reading.done()
+    late = fold([[*first, *await reading]])
+
+    assert await answer(base.generate(wanted)) == late
+    assert 600 == late.usage.completion_tokens
 
 
 async def test_a_broken_adapter_stops_nobody(models: dict[str, HfEngine], tmp_path: Path) -> None:

@@ -331,3 +331,44 @@ def test_answers_of_an_adapter_end_with_it(model: LoadedModel, loop: BatchLoop) 
     for one in theirs:
         one.wait()
     assert all(isinstance(one.words[-1], Failed) for one in theirs)
+
+
+def test_who_is_behind_waits_alone(model: LoadedModel) -> None:
+    """An answer whose reader is behind gives its row to others, and goes on where it was."""
+    made = BatchLoop(model, parallel=1, context=512, chunk=64, remember=0)
+    with running(made) as loop:
+        slow, quick = (Asked(prompt) for prompt in prompts(model)[3:5])
+        slow.job.behind = True
+        loop.submit(slow.job)
+        assert slow.first.wait(60)
+        answer = quick.answer(loop)
+        before = len(slow.tokens)
+        slow.job.behind = False
+        loop.look()
+
+        assert generated(model, slow.job.prompt) == slow.wait()
+    assert before < 24
+    assert generated(model, quick.job.prompt) == answer
+
+
+def test_not_everybody_can_be_behind(model: LoadedModel) -> None:
+    """As many answers wait for their readers as can run; one more is given up, and one that is left makes room."""
+    made = BatchLoop(model, parallel=1, context=512, chunk=64, remember=0)
+    with running(made) as loop:
+        first, second, third = (Asked(prompt) for prompt in prompts(model)[3:6])
+        for one in (first, second, third):
+            one.job.behind = True
+        loop.submit(first.job)
+        assert first.first.wait(60)
+        loop.submit(second.job)
+        assert second.over.wait(60)
+        first.job.cancelled = True
+        loop.submit(third.job)
+        assert third.first.wait(60)
+        third.job.behind = False
+        loop.look()
+
+        assert generated(model, third.job.prompt) == third.wait()
+    assert isinstance(second.words[-1], Failed)
+    assert second.words[-1].of_request
+    assert first.finish is None

@@ -84,19 +84,16 @@ class Slab(Cache):
         self.starts.pop()
         self.rows = last
 
-    def copy(self, source: int, target: int) -> None:
-        """Make one row what another is."""
+    def copy(self, source: int, target: int, shared: int = 0) -> None:
+        """Make one row what another is; so many of their first tokens are the same already."""
+        if source == target:
+            return
+        # what is masked is copied too, unless the rows begin together: the other may have left something that is no number
+        columns = slice(self.starts[source] + shared if shared else 0, self.end)
         for layer in self._slabs():
-            layer.keys[target, :, : self.end] = layer.keys[source, :, : self.end]
-            layer.values[target, :, : self.end] = layer.values[source, :, : self.end]
+            layer.keys[target, :, columns] = layer.keys[source, :, columns]
+            layer.values[target, :, columns] = layer.values[source, :, columns]
         self.starts[target] = self.starts[source]
-
-    def write(self, row: int, states: RowStates) -> None:
-        """Make a row what these keys and values are; it stays as long as it is."""
-        columns = slice(self.end - states[0][0].shape[1], self.end)
-        for layer, (keys, values) in zip(self._slabs(), states, strict=True):
-            layer.keys[row, :, columns] = keys
-            layer.values[row, :, columns] = values
 
     def states(self, row: int) -> RowStates:
         """A copy of what a row holds."""

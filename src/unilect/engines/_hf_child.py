@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,7 @@ _CPU_CHUNK = 128
 _GPU_CHUNK = 2048
 _EMBED_CHUNKS = 4  # of prompt tokens, that are embedded between two steps
 _PREPARERS = 2
+_BEHIND_BYTES = 128 * 1024  # of an answer that wait to be read; then it waits too
 _BACKLOG = 2048  # calls that may come at once
 
 
@@ -185,10 +187,17 @@ class Child:
         job, answer = await self._beside(
             prepare, self._reader, request, call.adapter, self._compile
         )
+        if job.logprobs is not None:
+            await self._beside(
+                self._all_grammars
+            )  # not when the first token is told: all others would wait
         self._check_adapter(call.adapter)  # it may have gone meanwhile
         ended = self._loop.create_future()
+        catching_up: asyncio.Task[None] | None = None
+        writer.transport.set_write_buffer_limits(_BEHIND_BYTES)
 
         def read(word: Word) -> None:
+            nonlocal catching_up
             if ended.done():
                 return
             try:
@@ -202,6 +211,9 @@ class Child:
                 return
             if batch:
                 writer.write(_frames.of_events(batch, answer.over))
+                if not job.behind and writer.transport.get_write_buffer_size() > _BEHIND_BYTES:
+                    job.behind = True
+                    catching_up = self._loop.create_task(self._catch_up(job, writer))
             if answer.over:
                 ended.set_result(None)
 
@@ -212,7 +224,17 @@ class Child:
             await ended
         finally:
             job.cancelled = True
+            self._batch.look()
             del self._readers[id(job)]
+            if catching_up is not None:
+                catching_up.cancel()
+
+    async def _catch_up(self, job: Job, writer: asyncio.StreamWriter) -> None:
+        """Have an answer go on when most of what was written has been read."""
+        with suppress(ConnectionError):
+            await writer.drain()
+        job.behind = False
+        self._batch.look()
 
     async def _value(self, call: _frames.Call) -> Any:
         """The value that a call asks for."""

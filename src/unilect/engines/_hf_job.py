@@ -138,6 +138,7 @@ class Job(Struct, kw_only=True, eq=False):
         stop_ids: Tokens that end the answer beside the model's own.
         reuse: The prompt may be read from the cache, and be kept there.
         cancelled: Set by whoever no longer wants the answer.
+        behind: Set while its reader has enough to read; the answer waits.
     """
 
     prompt: list[int]
@@ -153,3 +154,4 @@ class Job(Struct, kw_only=True, eq=False):
     constraint: Constraint | None = None
     reuse: bool = True
     cancelled: bool = False
+    behind: bool = False

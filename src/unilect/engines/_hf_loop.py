@@ -4,6 +4,7 @@ The batch: answers join and leave at every token, prompts are read between the s
 1. Everything that touches the model runs in this thread; others hand it jobs, and functions to be run between two steps.
 2. Between two steps of the running answers one chunk of one prompt is read; a few, while more prompts wait than answers run.
 3. Whoever no longer wants an answer sets `cancelled`: its row is free before the next step.
+4. Whoever reads too slowly sets `behind`: the answer is set aside, and its row is another's until that has been read.
 """
 
 import threading
@@ -14,21 +15,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from unilect.engines._hf_beams import Beams
 from unilect.engines._hf_cache import RowStates, Slab
 from unilect.engines._hf_job import Failed, Job, Logprob, PromptRead, Reason, Step, Word, failure
-from unilect.engines._hf_prefixes import MIN_SHARED, Prefixes, shared
-from unilect.engines._hf_reading import Reading, may_share
+from unilect.engines._hf_prefixes import Prefixes
+from unilect.engines._hf_reading import Reading, alike, may_share
 from unilect.engines._hf_sampling import Chooser, Sampler, logprobs
 
 MAX_WAITING = 1024
 _CHUNKS = 4  # that are read in a row at most
 _NOTHING_LEFT = "What the request forbids leaves no token that could come next."
 _CALLS_S = 0.05  # after which a step comes before the next call
+_TOO_SLOW = "This answer was read too slowly, and so are many others; it was given up."
 _IDLE_S = 20.0  # after which the memory of answers is given back
 Value = TypeVar("Value")
 
@@ -106,6 +107,7 @@ class BatchLoop:
         self._admitting: list[Job] = []
         self._readings: deque[Reading] = deque()
         self._rows: list[_Row] = []
+        self._aside: list[tuple[_Row, RowStates]] = []
         self._slab = Slab()
         self._sampler: Sampler | None = None
 
@@ -125,6 +127,11 @@ class BatchLoop:
             self._waiting.append(job)
             self._news.notify()
 
+    def look(self) -> None:
+        """See what has been set in a job. May be called from any thread."""
+        with self._news:
+            self._news.notify()
+
     def call(self, function: Callable[[], Value], first: bool = False) -> "Future[Value]":
         """Run a function between two steps, or before all others that wait. May be called from any thread."""
         future: Future[Value] = Future()
@@ -141,7 +148,7 @@ class BatchLoop:
 
     def end(self, adapter: str | None) -> None:
         """End the answers of an adapter that changes, and forget its prompts; to be called between two steps."""
-        jobs = [*self._waiting, *self._being_read(), *(row.job for row in self._rows)]
+        jobs = [*self._waiting, *self._begun()]
         for job in {id(job): job for job in jobs if job.adapter == adapter}.values():
             if not job.cancelled:
                 job.deliver(job, Failed("The model's adapter was taken away."))
@@ -157,6 +164,7 @@ class BatchLoop:
                 self._make_calls()
                 try:
                     self._drop_cancelled()
+                    self._set_aside()
                     self._admit()
                     for _ in range(_CHUNKS if self._crowded() else 1):
                         self._read()
@@ -174,7 +182,8 @@ class BatchLoop:
                 self._news.wait_for(self._has_work)
 
     def _has_work(self) -> bool:
-        return bool(self._stopping or self._waiting or self._calls or self._rows or self._readings)
+        asked = self._stopping or self._waiting or self._calls or self._rows or self._readings
+        return bool(asked) or any(row.job.cancelled or not row.job.behind for row, _ in self._aside)
 
     def _give_back(self) -> None:
         """Give back the memory that running answers needed."""
@@ -201,10 +210,27 @@ class BatchLoop:
         for place in reversed(range(len(self._rows))):
             if self._rows[place].job.cancelled:
                 self._remove(place)
+        self._aside = [aside for aside in self._aside if not aside[0].job.cancelled]
+
+    def _set_aside(self) -> None:
+        """Take out the rows whose readers are behind, and let those go on whose readers are not any longer."""
+        for place in reversed(range(len(self._rows))):
+            row = self._rows[place]
+            if row.job.behind and row.beams is None:  # beams say all at once, at the end
+                if len(self._aside) < self._parallel:
+                    self._aside.append((row, self._slab.states(place)))
+                else:
+                    row.job.deliver(row.job, Failed(_TOO_SLOW, of_request=True))
+                self._remove(place)
+        for aside in [aside for aside in self._aside if not aside[0].job.behind][: self._free]:
+            self._slab.join(aside[1])
+            self._rows.append(aside[0])
+            self._aside.remove(aside)
+            self._sampler = None
 
     def _admit(self) -> None:
         """Begin to read the prompts for which there is room."""
-        free = self._parallel - sum(_width(job) for job in self._being_read()) - len(self._rows)
+        free = self._free
         later: list[Job] = []
         jobs: list[Job] = []
         known: list[RowStates | None] = []
@@ -214,7 +240,7 @@ class BatchLoop:
             if _width(job) > free and (self._rows or self._readings or jobs):
                 later.append(job)  # beams wait for their whole room
                 break
-            if job.reuse and any(_alike(job, other) for other in [*self._being_read(), *jobs]):
+            if job.reuse and any(alike(job, other) for other in [*self._being_read(), *jobs]):
                 later.append(job)  # what it shares will be known soon
                 continue
             states = None
@@ -233,6 +259,17 @@ class BatchLoop:
         with self._news:
             self._waiting.extendleft(reversed(later))
         self._admitting.clear()
+
+    @property
+    def _free(self) -> int:
+        """How many rows more may run."""
+        taken = sum(_width(job) for job in self._being_read()) + len(self._rows)
+        return max(0, self._parallel - taken)
+
+    def _begun(self) -> list[Job]:
+        """All jobs that have been begun; beams more than once."""
+        rows = [*self._rows, *(row for row, _ in self._aside)]
+        return [*self._being_read(), *(row.job for row in rows)]
 
     def _being_read(self) -> list[Job]:
         return [job for reading in self._readings for job in reading.jobs]
@@ -289,10 +326,10 @@ class BatchLoop:
         if moves is None:
             self._end_beams(job, beams)
             return
-        for number, (_, token) in enumerate(moves):
+        for number, move in enumerate(moves):
             self._slab.join(states)
             row = _Row(job, chooser, beams, number)
-            row.last = token
+            row.last = move.token
             self._rows.append(row)
         self._sampler = None
 
@@ -398,11 +435,12 @@ class BatchLoop:
                 self._end_beams(job, beams)
                 job.cancelled = True  # its rows are taken out before the next step
                 continue
-            states = {source: self._slab.states(places[source]) for source, _ in moves}
-            for place, (source, token) in zip(places, moves, strict=True):
-                if place != places[source]:
-                    self._slab.write(place, states[source])
-                self._rows[place].last = token
+            for place, move in zip(places, moves, strict=True):
+                source = places[
+                    move.source
+                ]  # which goes on in its own place, so that nothing has been written there
+                self._slab.copy(source, place, len(job.prompt) + move.shared)
+                self._rows[place].last = move.token
 
     def _end_beams(self, job: Job, beams: Beams) -> None:
         for choice, (tokens, reason) in enumerate(beams.best(job.choices)):
@@ -433,12 +471,13 @@ class BatchLoop:
         """
         traceback.print_exception(error)
         word: Word = Failed(failure(error))
-        jobs = [*self._admitting, *self._being_read(), *(row.job for row in self._rows)]
+        jobs = [*self._admitting, *self._begun()]
         for job in {id(job): job for job in jobs}.values():
             job.deliver(job, word)
         self._admitting.clear()
         self._readings.clear()
         self._rows.clear()
+        self._aside.clear()
         self._sampler = None
         self._prefixes.clear()
         self._give_back()
@@ -452,12 +491,3 @@ def _width(job: Job) -> int:
 
 def _rest(job: Job, known: RowStates | None) -> int:
     return len(job.prompt) - (known[0][0].shape[1] if known is not None else 0)
-
-
-def _alike(job: Job, other: Job) -> bool:
-    """True when most of a prompt is being read for another already."""
-    if job.adapter != other.adapter or not other.reuse or job.prompt_logprobs:
-        return False
-    one, two = (np.asarray(each.prompt, dtype=np.int64) for each in (job, other))
-    common = shared(one, two)
-    return common >= MIN_SHARED and common * 2 > len(one)

@@ -7,11 +7,13 @@ lies between is masked, and left out when the rows join the batch.
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from unilect.engines._hf_cache import RowStates, side_by_side, states_of
 from unilect.engines._hf_job import Job, Logprob
+from unilect.engines._hf_prefixes import MIN_SHARED, shared
 from unilect.engines._hf_sampling import logprobs
 
 MAX_ROWS = 8
@@ -123,3 +125,12 @@ def may_share(job: Job, others: Sequence[Job], rest: int, rests: Sequence[int]) 
         and not any(other.prompt_logprobs for other in others)
         and max(rest, *rests) <= _ALIKE * min(rest, *rests)
     )
+
+
+def alike(job: Job, other: Job) -> bool:
+    """True when most of a prompt is being read for another already."""
+    if job.adapter != other.adapter or not other.reuse or job.prompt_logprobs:
+        return False
+    one, two = (np.asarray(each.prompt, dtype=np.int64) for each in (job, other))
+    common = shared(one, two)
+    return common >= MIN_SHARED and common * 2 > len(one)
