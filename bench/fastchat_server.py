@@ -3,7 +3,8 @@
 FastChat on one folder: its controller, one model worker and its API server, until this process is killed. What bench/hf.py compares
 unilect with.
 
-Short prompts stay short (its conversation template `raw`), and every token is a chunk of its own.
+Short prompts stay short (its conversation template `raw`), and every token is a chunk of its own. The worker has one core, as
+unilect's engine has one thread: it answers each request in a thread of its own, and would use them all.
 
 usage: fastchat_server.py FOLDER PORT DTYPE     with the Python of an environment that has FastChat
 """
@@ -27,7 +28,8 @@ def free_port() -> int:
 def start(module: str, port: int, *words: str) -> str:
     """Start one of its processes; its address, once it listens."""
     command = [sys.executable, "-m", f"fastchat.serve.{module}", "--port", str(port)]
-    subprocess.Popen([*command, "--host", "127.0.0.1", *words])
+    pinned = ["taskset", "-c", "0"] if module == "model_worker" else []
+    subprocess.Popen([*pinned, *command, "--host", "127.0.0.1", *words])
     while True:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

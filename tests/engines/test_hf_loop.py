@@ -133,6 +133,38 @@ def test_a_long_prompt_stops_nobody(model: LoadedModel, loop: BatchLoop) -> None
     assert generated(model, last.job.prompt) == last.answer(loop)
 
 
+def order_of(model: LoadedModel, lengths: list[int]) -> list[int]:
+    """Prompts of these lengths come at once: the length of the one that each word is about."""
+    tokens = model.tokenizer("A cat and a dog live in a house. " * 40)["input_ids"]
+    loop = BatchLoop(model, parallel=4, context=2048, chunk=16, remember=0)
+    order: list[int] = []
+    asked = [Asked(tokens[:length], 1, reuse=False) for length in lengths]
+    for one in asked:
+        tell = one.job.deliver
+
+        def deliver(job: Any, word: Any, tell: Any = tell) -> None:
+            order.append(len(job.prompt))
+            tell(job, word)
+
+        one.job.deliver = deliver
+        loop.submit(one.job)
+    with running(loop):
+        for one in asked:
+            one.wait()
+    return order
+
+
+def test_who_came_first_is_read_first_unless_it_is_long(model: LoadedModel) -> None:
+    """A prompt is read to its end before the next begins; a long one lets others pass after every fourth chunk."""
+    in_turn = order_of(model, [30, 64, 300])
+    passed = order_of(model, [300, 30])
+
+    assert [30] * in_turn.count(30) == in_turn[: in_turn.count(30)]
+    assert [64] * in_turn.count(64) == in_turn[in_turn.count(30) :][: in_turn.count(64)]
+    assert [300] * 4 + [30] == passed[:5]
+    assert 300 == passed[-1]
+
+
 def test_sampling_with_a_seed_repeats_in_any_company(model: LoadedModel, loop: BatchLoop) -> None:
     """One seed gives one text, alone or beside others; other seeds give others."""
     rules = Sampling(temperature=1.0, seed=3, top_p=0.95)

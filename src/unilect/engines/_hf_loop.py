@@ -26,7 +26,7 @@ from unilect.engines._hf_reading import Reading, alike, may_share
 from unilect.engines._hf_sampling import Chooser, Sampler, logprobs
 
 MAX_WAITING = 1024
-_CHUNKS = 4  # that are read in a row at most
+_CHUNKS = 4  # that are read in a row at most, of all prompts and of one
 _NOTHING_LEFT = "What the request forbids leaves no token that could come next."
 _CALLS_S = 0.05  # after which a step comes before the next call
 _TOO_SLOW = "This answer was read too slowly, and so are many others; it was given up."
@@ -279,12 +279,13 @@ class BatchLoop:
         return len(self._being_read()) > len(self._rows)
 
     def _read(self) -> None:
-        """Read a chunk of one prompt, the next in turn."""
+        """Read a chunk of one prompt: the first that came, until it has had its turn. A long one holds up no short one for long."""
         if not self._readings:
             return
         reading = self._readings[0]
-        self._readings.rotate(-1)
         logits = reading.step(self._model.forward, self._chunk)
+        if reading.chunks % _CHUNKS == 0:
+            self._readings.rotate(-1)
         done = logits is not None
         for row, job in enumerate(reading.jobs):
             if not job.cancelled:
@@ -436,10 +437,8 @@ class BatchLoop:
                 job.cancelled = True  # its rows are taken out before the next step
                 continue
             for place, move in zip(places, moves, strict=True):
-                source = places[
-                    move.source
-                ]  # which goes on in its own place, so that nothing has been written there
-                self._slab.copy(source, place, len(job.prompt) + move.shared)
+                # the source goes on in its own place, so that nothing has been written there
+                self._slab.copy(places[move.source], place, len(job.prompt) + move.shared)
                 self._rows[place].last = move.token
 
     def _end_beams(self, job: Job, beams: Beams) -> None:

@@ -17,6 +17,7 @@ from unilect.engines._hf_prefixes import MIN_SHARED, shared
 from unilect.engines._hf_sampling import logprobs
 
 MAX_ROWS = 8
+_OVER = 1.5  # a chunk may be so much longer than asked for, where it is the last one then
 _ALIKE = 2  # a prompt twice as long as another is padding to it
 
 #: (ids, mask, positions, cache, adapters, all logits wanted) -> logits of the last column, or of all
@@ -30,6 +31,9 @@ class Reading:
     Args:
         jobs: Whose prompts.
         known: For each what the cache of prompts holds of it.
+
+    Attributes:
+        chunks: How many have been read.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class Reading:
         self._rest = [len(job.prompt) - count for job, count in zip(jobs, self._known, strict=True)]
         self._width = max(self._rest)
         self._read = 0
+        self.chunks = 0
         ids = torch.zeros(len(jobs), self._width, dtype=torch.long)
         mask = torch.zeros(len(jobs), self._prefix + self._width, dtype=torch.long)
         for row, job in enumerate(jobs):
@@ -81,8 +86,11 @@ class Reading:
         Returns:
             The logits after each prompt, (n_rows, n_vocab), when all have been read; else None.
         """
-        columns = max(1, budget // len(self.jobs))
-        chunk = slice(self._read, min(self._width, self._read + columns))
+        columns, left = max(1, budget // len(self.jobs)), self._width - self._read
+        if left <= columns * _OVER:
+            columns = left
+        chunk = slice(self._read, self._read + columns)
+        self.chunks += 1
         wants_all = self.jobs[0].prompt_logprobs
         logits = forward(
             self._ids[:, chunk],
