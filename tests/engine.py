@@ -30,10 +30,13 @@ needs_transformers = pytest.mark.skipif(
     and not all(find_spec(name) for name in ("torch", "transformers", "llguidance", "safetensors")),
     reason="needs unilect[transformers]; UNILECT_EXTRAS=transformers",
 )
+THOROUGH = IN_CI or "UNILECT_PEERS" in os.environ
 takes_long = pytest.mark.skipif(
-    not IN_CI and "UNILECT_PEERS" not in os.environ,
+    not THOROUGH,
     reason="takes long; UNILECT_PEERS=1, and in CI",
 )
+#: How often something is asked of an engine that has to be so every time.
+TRIES = 200 if THOROUGH else 12
 ENGINES = [pytest.param("gguf"), pytest.param("hf", marks=needs_transformers)]
 #: For tests that start an engine of their own.
 ENGINES_IN_CI = [pytest.param("gguf"), pytest.param("hf", marks=[needs_transformers, takes_long])]

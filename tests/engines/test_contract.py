@@ -15,6 +15,7 @@ import pytest_asyncio
 from engine import (
     ENGINES,
     ENGINES_IN_CI,
+    TRIES,
     answer,
     chat,
     completion,
@@ -215,7 +216,7 @@ async def test_schemas_are_followed(base: Backend) -> None:
     answers = await asyncio.gather(
         *(
             answer(base.generate(chat("Hi", temperature=1, seed=seed, response_format=WANTED)))
-            for seed in range(16)
+            for seed in range(TRIES)
         )
     )
 
@@ -229,7 +230,7 @@ async def test_calls_are_forced(base: Backend, choice: Any) -> None:
     """A required or named tool is called, with arguments that satisfy its schema, at temperature 1."""
     fields = {"temperature": 1, "tools": [WEATHER], "tool_choice": choice}
     answers = await asyncio.gather(
-        *(answer(base.generate(chat("Hi", seed=seed, **fields))) for seed in range(10))
+        *(answer(base.generate(chat("Hi", seed=seed, **fields))) for seed in range(TRIES))
     )
 
     for one in answers:
