@@ -10,12 +10,16 @@ usage: fastchat_server.py FOLDER PORT DTYPE     with the Python of an environmen
 """
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
+
+LOGS = tempfile.gettempdir()  # it writes logs wherever it is
 
 
 def free_port() -> int:
@@ -29,7 +33,11 @@ def start(module: str, port: int, *words: str) -> str:
     """Start one of its processes; its address, once it listens."""
     command = [sys.executable, "-m", f"fastchat.serve.{module}", "--port", str(port)]
     pinned = ["taskset", "-c", "0"] if module == "model_worker" else []
-    subprocess.Popen([*pinned, *command, "--host", "127.0.0.1", *words])
+    subprocess.Popen(
+        [*pinned, *command, "--host", "127.0.0.1", *words],
+        cwd=LOGS,
+        env=os.environ | {"LOGDIR": LOGS},
+    )
     while True:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
