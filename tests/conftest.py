@@ -1,6 +1,7 @@
 """Fixtures that several folders of tests share."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -17,6 +18,13 @@ PEERS = [
     "sdk/test_litellm_proxy.py",
 ]
 collect_ignore = [] if os.environ.get("CI") == "true" or "UNILECT_PEERS" in os.environ else PEERS
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """torch's random numbers are the same in every run, whatever tests came before."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(7)
 
 
 @pytest.fixture(scope="session")

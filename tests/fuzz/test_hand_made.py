@@ -198,6 +198,7 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
 ]  # fmt: skip
 #: engine, name -> the statuses of which one is right there: what costs it nothing need not be refused.
 OTHERWISE = {
+    ("hf", "a bias for a far token"): {400},  # llama.cpp takes it, without effect
     ("hf", "a grammar of a million"): {200},
     ("hf", "a schema of a billion items"): {200, 400},  # as the first token wants it
 }
@@ -213,7 +214,7 @@ def test_body(attacker: Attacker, engine: str, case: tuple[Any, ...]) -> None:
     seconds = time.monotonic() - start
     assert_sound(reply, request)
     assert reply.status in OTHERWISE.get((engine, name), {status}), (request, reply)
-    if reply.status >= 400 and param != "*":
+    if reply.status >= 400 and status >= 400 and param != "*":
         assert param == reply.error["param"], (request, reply)
     assert seconds < 5, (request, seconds)
 
