@@ -8,7 +8,6 @@ connection stays open after a script, unless the script ends it.
 import asyncio
 import socket
 import struct
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -112,12 +111,10 @@ class Scripted:
                 await writer.wait_closed()
             self._tasks.discard(task)
 
-    async def until_gone(self) -> float:
-        """Wait until a connection has ended, and return the seconds that it took."""
-        start = time.perf_counter()
+    async def until_gone(self) -> None:
+        """Wait until a connection has ended."""
         async with asyncio.timeout(10):
             await self.gone.acquire()
-        return time.perf_counter() - start
 
     async def stop(self) -> None:
         """Listen no more, and end all connections."""
