@@ -42,7 +42,7 @@ def test_turns_of_chatglm3() -> None:
 
     assert [
         {"role": "system", "content": "Be kind."},
-        {"role": "user", "content": "ab"},
+        {"role": "user", "content": "a\nb"},
         {"role": "assistant", "metadata": "f", "content": "```python\ntool_call(a=1)\n```"},
         {"role": "observation", "content": "7"},
     ] == found

@@ -16,10 +16,9 @@ from unilect.engines._gguf_request import (
     conversation,
     messages,
     template_body,
-    tools,
 )
 from unilect.errors import InvalidRequest, UnsupportedParameter
-from unilect.requests import ChatRequest, CompletionRequest, Message, Tool
+from unilect.requests import ChatRequest, CompletionRequest, Message
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 PNG = "data:image/png;base64,AAAA"
@@ -209,22 +208,6 @@ def test_many_images() -> None:
     assert len(told(message)) == 1
     with pytest.raises(InvalidRequest):
         told(message, message)
-
-
-def test_tools() -> None:
-    """Every tool has a description and parameters, as templates expect."""
-    given = msgspec.convert([TOOL], list[Tool])
-
-    assert tools(given) == [
-        {
-            "type": "function",
-            "function": {
-                "name": "f",
-                "description": "",
-                "parameters": {"type": "object", "properties": {}},
-            },
-        }
-    ]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from unilect.backend import Support
 from unilect.engines._chatglm_file import Family
 from unilect.engines._chatglm_tools import system_text, written_call
+from unilect.engines._turns import text
 from unilect.errors import InvalidRequest
 from unilect.requests import (
     ChatRequest,
@@ -18,8 +19,6 @@ from unilect.requests import (
     GenerationRequest,
     Message,
     Prompt,
-    RefusalPart,
-    TextPart,
 )
 
 Turn: TypeAlias = dict[str, str]
@@ -138,7 +137,7 @@ def turns(request: ChatRequest, family: Family) -> list[Turn]:
 
 
 def _turns_of(message: Message, number: int, family: Family) -> list[Turn]:
-    content = _text(message, number)
+    content = text(message, f"messages[{number}].content")
     calls = [call.function for call in message.tool_calls or ()]
     if message.function_call is not None:
         calls.append(message.function_call)
@@ -154,7 +153,7 @@ def _alternating(request: ChatRequest, family: Family) -> list[Turn]:
     found: list[Turn] = []
     system = ""
     for number, message in enumerate(request.messages):
-        role, content = _ROLES[message.role], _text(message, number)
+        role, content = _ROLES[message.role], text(message, f"messages[{number}].content")
         where = f"messages[{number}]"
         if role == "observation" or message.tool_calls or message.function_call:
             raise _wrong(f"`{where}` speaks of a tool, and {family} models know none.", where)
@@ -175,23 +174,6 @@ def _alternating(request: ChatRequest, family: Family) -> list[Turn]:
     if system:
         found[-1]["content"] += "\n\n" + system.rstrip()
     return found
-
-
-def _text(message: Message, number: int) -> str:
-    if isinstance(message.content, str | None):
-        return message.content or ""
-    texts = []
-    for part in message.content:
-        match part:
-            case TextPart(text) | RefusalPart(text):
-                texts.append(text)
-            case _:
-                where = f"messages[{number}].content"
-                raise _wrong(
-                    f"`{where}` holds something else than text, which this model cannot read.",
-                    where,
-                )
-    return "".join(texts)
 
 
 def _wrong(message: str, param: str = "messages") -> InvalidRequest:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from unilect.backend import Support
+from unilect.engines._turns import arguments, template_flags, tools
 from unilect.errors import InvalidRequest
 from unilect.parameters import refusal, token_biases
 from unilect.requests import (
@@ -28,8 +29,6 @@ from unilect.requests import (
     Part,
     RefusalPart,
     TextPart,
-    Tool,
-    nested,
 )
 
 _SAMPLING = (
@@ -85,9 +84,6 @@ PARAMETERS: dict[str, Support] = {
 TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 MAX_IMAGES = 8
 MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's server no longer takes
-_MAX_ARGUMENTS_DEPTH = (
-    256  # of a call in the history: written by a model once, so deeper than a schema may be
-)
 MAX_GRAMMAR_DEPTH = 64
 _NO_GROUP = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
 #: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.
@@ -96,7 +92,6 @@ _TOLD = {
     "failed to parse grammar": ("grammar", "response_format", "tools"),
     "JSON schema error": ("response_format", "tools"),
 }
-_TEMPLATE_FLAGS = frozenset({"enable_thinking", "thinking", "reasoning_effort", "thinking_budget"})
 
 
 def chat_body(request: ChatRequest, lora: list[dict[str, Any]]) -> dict[str, Any]:
@@ -243,41 +238,11 @@ def messages(conversation: list[Message]) -> list[dict[str, Any]]:
     return out
 
 
-def tools(given: list[Tool]) -> list[dict[str, Any]]:
-    """Tools as templates expect them: every function with a description and parameters."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.function.name,
-                "description": tool.function.description or "",
-                "parameters": tool.function.parameters or {"type": "object", "properties": {}},
-            },
-        }
-        for tool in given
-    ]
-
-
 def _call(call: MessageToolCall, where: str) -> dict[str, Any]:
-    """
-    An earlier call; some clients keep one without arguments as an empty text.
-
-    Raises:
-        InvalidRequest: Its arguments are no JSON, as when `max_tokens` cut them, or a bomb: llama.cpp overflows its stack.
-    """
-    arguments = call.function.arguments or "{}"
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidRequest(
-            f"`{where}` is not the JSON text of an object ({str(error)[:100]}).", param=where
-        ) from error
-    if nested(value, _MAX_ARGUMENTS_DEPTH):
-        raise InvalidRequest(
-            f"`{where}` is nested more than {_MAX_ARGUMENTS_DEPTH} levels deep; flatten it.",
-            param=where,
-        )
-    function = {"name": call.function.name, "arguments": arguments}
+    """An earlier call, whose arguments llama.cpp can read."""
+    written = call.function.arguments or "{}"
+    arguments(written, where)
+    function = {"name": call.function.name, "arguments": written}
     return {"id": call.id, "type": call.type, "function": function}
 
 
@@ -347,17 +312,3 @@ def _group_depth(grammar: str) -> int:
         elif sign == ")":
             depth -= 1
     return most
-
-
-def template_flags(request: ChatRequest) -> dict[str, Any]:
-    """What a template is told beside the messages; only known switches, since a template is a program."""
-    flags = dict(request.chat_template_kwargs or {})
-    if unknown := sorted(set(flags) - _TEMPLATE_FLAGS):
-        raise InvalidRequest(
-            f"`chat_template_kwargs` has {unknown[0][:50]!r}; known are {', '.join(sorted(_TEMPLATE_FLAGS))}.",
-            param="chat_template_kwargs",
-        )
-    if request.reasoning_effort is not None:
-        flags.setdefault("reasoning_effort", request.reasoning_effort)
-        flags.setdefault("enable_thinking", request.reasoning_effort != "none")
-    return {"chat_template_kwargs": flags} if flags else {}

@@ -12,12 +12,11 @@ from typing import Any
 import msgspec
 
 from unilect.engines import _tool_calls as calls
-from unilect.engines._gguf_request import template_flags, tools
+from unilect.engines._turns import arguments, template_flags, text, tools
 from unilect.errors import InvalidRequest
-from unilect.requests import ChatRequest, Message, Prompt, RefusalPart, TextPart, nested
+from unilect.requests import ChatRequest, Message, Prompt
 from unilect.templates import ChatTemplate
 
-_MAX_ARGUMENTS_DEPTH = 256
 #: What ends a turn; folders that were made of a model of texts often name that model's end only.
 _TURN_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_turn|>"})
 
@@ -155,7 +154,7 @@ def _turn(message: Message, number: int) -> dict[str, Any]:
     """
     fields: dict[str, Any] = msgspec.to_builtins(message)
     fields["role"] = {"developer": "system", "function": "tool"}.get(message.role, message.role)
-    fields["content"] = _text(message, f"messages[{number}].content")
+    fields["content"] = text(message, f"messages[{number}].content")
     given = message.tool_calls or []
     fields.pop("tool_calls", None)
     here = f"messages[{number}]"
@@ -172,7 +171,7 @@ def _turn(message: Message, number: int) -> dict[str, Any]:
                 "type": "function",
                 "function": {
                     "name": function.name,
-                    "arguments": _arguments(function.arguments, where),
+                    "arguments": arguments(function.arguments, where),
                 },
             }
             for id, function, where in made
@@ -194,32 +193,3 @@ def _short_id(id: str) -> str:
     if re.fullmatch("[A-Za-z0-9]{9}", id):
         return id
     return hashlib.sha256(id.encode(errors="replace")).hexdigest()[:9]
-
-
-def _text(message: Message, where: str) -> str:
-    if message.content is None or isinstance(message.content, str):
-        return message.content or ""
-    texts = []
-    for part in message.content:
-        match part:
-            case TextPart(text) | RefusalPart(text):
-                texts.append(text)
-            case _:
-                raise InvalidRequest(f"`{where}`: this model reads text only.", param=where)
-    return "\n".join(texts)
-
-
-def _arguments(text: str, where: str) -> Any:
-    try:
-        value = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise InvalidRequest(
-            f"`{where}` is not the JSON text of an object ({str(error)[:100]}).",
-            param=where,
-        ) from error
-    if nested(value, _MAX_ARGUMENTS_DEPTH):
-        raise InvalidRequest(
-            f"`{where}` is nested more than {_MAX_ARGUMENTS_DEPTH} levels deep; flatten it.",
-            param=where,
-        )
-    return value
