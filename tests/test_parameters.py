@@ -255,3 +255,6 @@ def test_token_biases() -> None:
         with pytest.raises(InvalidRequest) as raised:
             token_biases(wrong)
         assert "logit_bias" == raised.value.param
+    assert {7: 1.0} == token_biases({"7": 1.0}, tokens=8)
+    with pytest.raises(InvalidRequest, match="has 7"):
+        token_biases({"7": 1.0}, tokens=7)

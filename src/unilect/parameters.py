@@ -124,17 +124,27 @@ def refusal(
     )
 
 
-def token_biases(given: Mapping[str, float | bool]) -> dict[int, float | bool]:
+def token_biases(
+    given: Mapping[str, float | bool], tokens: int | None = None
+) -> dict[int, float | bool]:
     """
     `logit_bias` by token id: what is added to a token, or false, which forbids it.
 
+    Args:
+        tokens: How many the model has, where that is known.
+
     Raises:
-        InvalidRequest: A key is no token id, or a value is true.
+        InvalidRequest: A key is no token id, or not one of the model, or a value is true.
     """
     for token, value in given.items():
         if not token.isdecimal() or len(token) > 10:
             raise InvalidRequest(
                 f"`logit_bias` has the key {token[:30]!r}; keys are token ids, as texts.",
+                param="logit_bias",
+            )
+        if tokens is not None and int(token) >= tokens:
+            raise InvalidRequest(
+                f"`logit_bias` has the token {token}, and the model has {tokens}, from 0 on.",
                 param="logit_bias",
             )
         if value is True:

@@ -65,6 +65,7 @@ async def models(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, Any]
     pirate = str(FOLDER / ADAPTERS[engine].format("lora-pirate"))
     blends = {"base": [], "pirate": [pirate], "silent": [f"{pirate}=0"]}
     found = {name: made(engine, shared, lora=lora, parallel=8) for name, lora in blends.items()}
+    await asyncio.gather(*(model.start() for model in found.values()))
     yield found
     await asyncio.gather(*(model.aclose() for model in found.values()))
 
@@ -359,12 +360,14 @@ async def test_calls_in_the_history(base: Backend, arguments: str, where: int) -
 
 async def test_requests_that_cannot_be_answered(base: Backend) -> None:
     """A token that is none, a bias for none and two grammars at once are the request's fault, by name."""
-    for param, request in {
-        "prompt": completion([10**6]),
-        "logit_bias": chat("Hi", logit_bias={"x": 1}),
-        "grammar": chat("Hi", grammar='root ::= "a"', response_format=WANTED),
-        "chat_template_kwargs": chat("Hi", chat_template_kwargs={"tokenize": True}),
-    }.items():
+    for param, request in [
+        ("prompt", completion([10**6])),
+        ("logit_bias", chat("Hi", logit_bias={"x": 1})),
+        ("logit_bias", chat("Hi", logit_bias={"1000000": 1})),
+        ("logit_bias", completion("Hi", logit_bias={"1000000": 1})),
+        ("grammar", chat("Hi", grammar='root ::= "a"', response_format=WANTED)),
+        ("chat_template_kwargs", chat("Hi", chat_template_kwargs={"tokenize": True})),
+    ]:
         with pytest.raises(InvalidRequest) as caught:
             await answer(base.generate(request))
         assert param == caught.value.param

@@ -94,14 +94,16 @@ _TOLD = {
 }
 
 
-def chat_body(request: ChatRequest, lora: list[dict[str, Any]]) -> dict[str, Any]:
+def chat_body(
+    request: ChatRequest, lora: list[dict[str, Any]], tokens: int | None = None
+) -> dict[str, Any]:
     """
     The body for /v1/chat/completions.
 
     Raises:
         InvalidRequest: The request holds what llama.cpp cannot be given.
     """
-    body = _common(request, lora)
+    body = _common(request, lora, tokens)
     body["messages"] = messages(request.messages)
     body |= template_flags(request)
     if request.logprobs:
@@ -150,9 +152,11 @@ def compact(schema: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def completion_body(request: CompletionRequest, lora: list[dict[str, Any]]) -> dict[str, Any]:
+def completion_body(
+    request: CompletionRequest, lora: list[dict[str, Any]], tokens: int | None = None
+) -> dict[str, Any]:
     """The body for /v1/completions: one prompt, one choice."""
-    body = _common(request, lora)
+    body = _common(request, lora, tokens)
     prompt = request.prompts[0]
     body["prompt"] = prompt if prompt else ""
     if request.logprobs is not None:
@@ -260,7 +264,9 @@ def _part(part: Part, where: str) -> dict[str, Any]:
     raise InvalidRequest(f"`{where}`: this model reads text and images only.", param=where)
 
 
-def _common(request: GenerationRequest, lora: list[dict[str, Any]]) -> dict[str, Any]:
+def _common(
+    request: GenerationRequest, lora: list[dict[str, Any]], tokens: int | None
+) -> dict[str, Any]:
     body: dict[str, Any] = {
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -291,7 +297,7 @@ def _common(request: GenerationRequest, lora: list[dict[str, Any]]) -> dict[str,
         body["seed"] = _seed(request.seed)
     if request.logit_bias is not None:
         body["logit_bias"] = {
-            str(id): value for id, value in token_biases(request.logit_bias).items()
+            str(id): value for id, value in token_biases(request.logit_bias, tokens).items()
         }
     return body
 

@@ -50,9 +50,12 @@ _NO_BEAMS = (
 Compile = Callable[[str, str | None], Any]
 
 
-def sampling(request: GenerationRequest) -> Sampling:
+def sampling(request: GenerationRequest, tokens: int | None = None) -> Sampling:
     """
     How a request wants its tokens chosen.
+
+    Args:
+        tokens: How many the model has, where that is known.
 
     Raises:
         InvalidRequest: A parameter that the model's engine cannot follow.
@@ -72,7 +75,7 @@ def sampling(request: GenerationRequest) -> Sampling:
         presence_penalty=request.presence_penalty or 0.0,
         frequency_penalty=request.frequency_penalty or 0.0,
         repeat_last_n=None if window is None or window < 0 else window,
-        logit_bias=_bias(request.logit_bias or {}),
+        logit_bias=_bias(request.logit_bias or {}, tokens),
         seed=None if request.seed == -1 else request.seed,
         mirostat=request.mirostat or 0,
         mirostat_tau=_or(request.mirostat_tau, 5.0),
@@ -116,8 +119,7 @@ def prepare(
     Raises:
         UnilectError: The request cannot be answered.
     """
-    rules = sampling(request)
-    _check_bias(rules, reader.rows)
+    rules = sampling(request, reader.rows)
     forced: ForcedCall | None = None
     grammar, param, begun = request.grammar, "grammar", False
     if isinstance(request, ChatRequest):
@@ -164,18 +166,6 @@ def prepare(
     )
     answers = [Answer(reader, request, job, forced, begun, echo) for _ in range(job.choices)]
     return job, answers[0] if job.choices == 1 else Answers(answers)
-
-
-def _check_bias(rules: Sampling, rows: int) -> None:
-    """
-    Raises:
-        InvalidRequest: A bias for what is no token of the model.
-    """
-    if any(id >= rows for id in rules.logit_bias):
-        raise InvalidRequest(
-            f"`logit_bias` holds a token id that the model does not have; it has {rows}.",
-            param="logit_bias",
-        )
 
 
 class Answer:
@@ -429,11 +419,11 @@ def _logprobs(request: GenerationRequest) -> int | None:
     return None
 
 
-def _bias(given: Mapping[str, float | bool]) -> dict[int, float]:
+def _bias(given: Mapping[str, float | bool], tokens: int | None) -> dict[int, float]:
     """OpenAI's 100 and -100 are always and never, and so is llama.cpp's false."""
     return {
         id: -math.inf if value is False or value <= -100 else value
-        for id, value in token_biases(given).items()
+        for id, value in token_biases(given, tokens).items()
     }
 
 

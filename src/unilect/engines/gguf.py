@@ -61,6 +61,18 @@ class _Props(Struct):
     default_generation_settings: dict[str, Any] = {}
 
 
+class _Meta(Struct):
+    n_vocab: int
+
+
+class _Loaded(Struct):
+    meta: _Meta
+
+
+class _Models(Struct):
+    data: list[_Loaded]
+
+
 class _Tokens(Struct):
     tokens: list[int]
 
@@ -117,6 +129,7 @@ class GgufEngine:
             self._ask, self._generator.kill_hung, patience_s=config.hang_timeout_s
         )
         self._slots = Slots(config.parallel)
+        self._vocabulary: int | None = None
         self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
         self._style = call_style(self._template or "")
         self.capabilities = Capabilities(
@@ -133,10 +146,12 @@ class GgufEngine:
         if self._head.embedding_only:
             await self._embedder.start()
             return
-        if self._generator.alive and self._generator in self._servers:
+        if self._generator.alive and self._vocabulary is not None:
             return
         server = await self._server(self._generator)
         self._learn(msgspec.json.decode(await server.get("/props"), type=_Props))
+        models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
+        self._vocabulary = models.data[0].meta.n_vocab
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request, once it is its turn; see `Backend`."""
@@ -232,8 +247,8 @@ class GgufEngine:
     def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
         lora = [{"id": id, "scale": scale} for id, (_, scale) in enumerate(self._lora)]
         if isinstance(request, CompletionRequest):
-            return wire.completion_body(request, lora)
-        body = wire.chat_body(request, lora)
+            return wire.completion_body(request, lora, self._vocabulary)
+        body = wire.chat_body(request, lora, self._vocabulary)
         if self._stop:
             body["stop"] = [*body.get("stop", []), *self._stop]
         return body
