@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from attack import Reply, Request, Target, assert_sound
+from attack import TIMEOUT_S, Reply, Request, Target, assert_sound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,7 +73,7 @@ def test_operation(target: Target, api: Any, name: str, mode: str) -> None:
         case = data.draw(strategy)
         if mode == "positive" and isinstance(case.body, dict):
             case.body |= {"max_tokens": 2, "n_predict": 2}
-        answer = case.call(base_url=target.server.root, headers=HEADERS, timeout=10)
+        answer = case.call(base_url=target.server.root, headers=HEADERS, timeout=TIMEOUT_S)
         body = answer.request.body or b""
         request = Request(str(answer.request.path_url), body if isinstance(body, bytes) else b"")
         assert not answer.stream_cut_short, request  # by the client, after its timeout
