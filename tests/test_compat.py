@@ -160,6 +160,13 @@ def test_tokenizer_and_alpha_of_alpaca() -> None:
     assert any("twice the trained context" in notice for notice in grown.notices)
 
 
+def test_a_folder_that_is_called_like_the_bundled_model(tmp_path: Path) -> None:
+    """A folder whose name begins like the bundled model's is a model of transformers like any other."""
+    found = model(read("alpaca", "--base_model", "demo-7b", "--tokenizer_path", str(tmp_path)))
+
+    assert ("alpaca-zh", str(tmp_path)) == (found.chat_template, found.tokenizer)
+
+
 def test_the_tokenizer_of_an_adapter(tmp_path: Path) -> None:
     """A tokenizer in the adapter's folder is taken, and its chat template is the model's own way."""
     shutil.copytree(FOLDER / "hf", tmp_path / "base", ignore=shutil.ignore_patterns("tokenizer*"))

@@ -73,7 +73,6 @@ async def test_a_silent_server_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server that never answers is given up after a while, is told once, and keeps its models."""
-    monkeypatch.setattr(discovery, "LIST_TIMEOUT_S", 0.05)
     listing = Listing("a")
 
     async def script(exchange: Exchange) -> None:
@@ -83,6 +82,7 @@ async def test_a_silent_server_holds_nobody_up(
 
     def silent() -> None:
         listing.well = False
+        monkeypatch.setattr(discovery, "LIST_TIMEOUT_S", 0.01)
 
     assert [["a"], ["a"], ["a"]] == await look(script, silent, lambda: None)
     assert ["far: its models cannot be listed: its server says nothing for 0 s"] == [
@@ -152,10 +152,12 @@ def test_settings_of_a_table_for_all() -> None:
         sources.registry(Config(models={"far": table}))
 
 
-def test_a_table_for_all_is_no_fallback() -> None:
-    """A table that stands for all models of a server cannot answer for another model."""
+@pytest.mark.parametrize("model", [None, "*"])
+def test_a_table_for_all_is_no_fallback(model: str | None) -> None:
+    """A table that stands for all models of a server cannot answer for another model, nor for all of another server."""
+    mine = ModelConfig(source="http://127.0.0.1:9/v1", model=model, fallback="far")
     with pytest.raises(ConfigError, match=r"models\.mine\.fallback: `far` is no model"):
-        sources.registry(config("http://127.0.0.1:9/v1", mine=ModelConfig(fallback="far")))
+        sources.registry(config("http://127.0.0.1:9/v1", mine=mine))
 
 
 async def test_an_empty_registry_says_so() -> None:

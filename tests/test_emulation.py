@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -177,6 +178,34 @@ async def test_an_upstream_makes_its_own_choices() -> None:
         await events_of(generate(OpenAIUpstream(HttpServer(server.url), "m"), chat(n=3)))
 
     assert [3] == [exchange.json()["n"] for exchange in server.requests]
+
+
+class Searching(Spy):
+    """A backend that makes all choices of a beam search, and echoes nothing."""
+
+    @property
+    def capabilities(self) -> Any:
+        """Those of the other, and beams."""
+        return msgspec.structs.replace(self._backend.capabilities, fans_beams_out=True)
+
+    async def generate(self, request: Any) -> Any:
+        """Each choice is its index."""
+        self.asked.append(request)
+        for index in range(request.n):
+            yield [TextDelta(f" {index}", index), Finish("stop", index)]
+        yield [Usage(1, request.n)]
+
+
+async def test_each_choice_of_a_search_echoes() -> None:
+    """A search is asked for once for each prompt, and each of its choices begins with the prompt where that is to be echoed."""
+    async with engine() as gguf:
+        spy = Searching(gguf)
+        found = await answer(
+            generate(spy, completion(["a", "b"], n=2, num_beams=2, echo=True, max_tokens=2))
+        )
+
+    assert [2, 2] == [request.n for request in spy.asked]
+    assert ["a 0", "a 1", "b 0", "b 1"] == [choice.text for choice in found.choices]
 
 
 async def test_closing_stops_every_choice(demo: Backend) -> None:

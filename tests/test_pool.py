@@ -277,6 +277,53 @@ async def test_a_look_waits_for_a_model_that_loads(monkeypatch: pytest.MonkeyPat
     assert 2 == backend.starts
 
 
+async def test_a_flaw_in_a_look_is_not_the_last_look(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A backend whose check fails as none may is looked at again, and joins once it is well; the log has the flaw."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+
+    class Flawed(Loading):
+        async def check(self) -> None:
+            if self.starts == 2:
+                raise RuntimeError("flaw")
+
+    backend: Any = Flawed()
+    backend.loaded.set()
+    member = Member(backend)
+    looked_after = pool.Pool("m", [member, Member(backend)])
+    with pytest.raises(BackendUnreachable) as raised:
+        await member.acquire()
+    looked_after.saw(member, raised.value)
+    async with asyncio.timeout(10):
+        await looked_after._looks[member]
+    await looked_after.aclose()
+
+    assert (3, False) == (backend.starts, member.breaker.open)
+    assert ["flaw"] == [str(one.exc_info[1]) for one in caplog.records if one.exc_info]
+
+
+async def test_who_comes_back_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A backend that answers a request while it is looked at is told to be back once."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+    backend: Any = Loading()
+    member = Member(backend)
+    looked_after = pool.Pool("m", [member, Member(backend)])
+    with pytest.raises(BackendUnreachable) as raised:
+        await member.acquire()
+    looked_after.saw(member, raised.value)
+    async with asyncio.timeout(10):
+        await backend.begun.wait()
+        looked_after.saw(member, None)
+        backend.loaded.set()
+        await looked_after._looks[member]
+    await looked_after.aclose()
+
+    assert 1 == sum(record.getMessage().endswith("is back") for record in caplog.records)
+
+
 async def test_start_with_some_down() -> None:
     """A model starts while one of its backends is down, and fails to start when all are."""
     gone = upstream("http://127.0.0.1:9/v1")
@@ -444,7 +491,8 @@ async def test_what_a_model_that_goes_still_answers_ends_with_the_server() -> No
         site.service.registry.forget("m")
         await site.service.registry.aclose()
         with pytest.raises(UnilectError):
-            await answer
+            async with asyncio.timeout(10):
+                await answer
 
 
 async def test_a_model_that_goes_between_two_attempts() -> None:

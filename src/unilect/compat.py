@@ -286,9 +286,13 @@ def _fastchat(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     return values
 
 
+def _is_demo(base: str) -> bool:
+    return base.partition(":")[0] == sources.DEMO
+
+
 def _alpaca_templates(base: str, tokenizer: str | None) -> Values:
     """Alpaca's formats; a model with a format of its own knows no other, and Alpaca's models have none."""
-    if base.startswith("demo"):
+    if _is_demo(base):
         return {"completion_template": "chatml"}
     own = own_template(Path(tokenizer)) if tokenizer else ""
     own = own or own_template(Path(base.removeprefix("hf:")))
@@ -323,7 +327,7 @@ def _alpaca_rope(alpha: str, notices: list[str]) -> Values:
 
 def _alpaca(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     base: str = given["base_model"]
-    demo, gguf = base.startswith("demo"), base.endswith(".gguf") or base.startswith("gguf:")
+    demo, gguf = _is_demo(base), base.endswith(".gguf") or base.startswith("gguf:")
     tokenizer = None if demo or gguf else _alpaca_tokenizer(given)
     model: Values = {
         "source": base,

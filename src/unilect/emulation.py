@@ -46,7 +46,7 @@ class _Part(Struct):
     Attributes:
         index: Its own; of a search that of the first.
         request: What makes it; `n` stands in that of a search alone.
-        echo: The prompt's text, to be told before it.
+        echo: The prompt's text, to be told before each.
     """
 
     index: int
@@ -127,7 +127,7 @@ async def _text(backend: Backend, prompt: Prompt) -> str:
 async def _one(backend: Backend, part: _Part) -> Batches:
     """The events of one part, with its own indices."""
     if part.echo is not None:
-        yield [TextDelta(part.echo, part.index)]
+        yield [TextDelta(part.echo, part.index + i) for i in range(part.request.n or 1)]
     if part.request.token_limit == 0 and not getattr(part.request, "echo", None):
         count = await backend.count_tokens(part.request)
         yield [Finish("length", part.index), Usage(count, 0)]

@@ -150,7 +150,7 @@ class Pool:
         if error is None:
             member.breaker.close()
             if was_out:
-                self._tell_back(member)
+                log.warning("%s: %s is back", self._name, member.source)
             return
         loop = asyncio.get_running_loop()
         member.breaker.saw(error, loop.time())
@@ -185,9 +185,8 @@ class Pool:
                     await member.backend.check()
             except (UnilectError, TimeoutError):
                 continue
-            member.breaker.close()
-            self._tell_back(member)
+            except Exception:
+                log.exception("%s: %s cannot be looked at", self._name, member.source)
+                continue  # the last look would leave it out for good
+            self.saw(member, None)
         self._looks.pop(member, None)
-
-    def _tell_back(self, member: Member) -> None:
-        log.warning("%s: %s is back", self._name, member.source)

@@ -88,7 +88,8 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
         if one.model == ALL:  # these say what is wrong with it
             _lister(name, one)
             model(name, one)
-        elif models.get(one.fallback or "", one).model == ALL:
+        fallback = models.get(one.fallback or "")
+        if fallback is not None and fallback.model == ALL:
             raise ConfigError(
                 f"models.{name}.fallback: `{one.fallback}` is no model, but all models of a server."
             )

@@ -14,6 +14,13 @@ from unilect.requests import ChatRequest
 
 DECODER = BodyDecoder(ChatRequest)
 BODY = b'{"messages":[{"role":"user","content":"Hi"}],"x":1.50, "y" : {"a": [1, 2]}}'
+#: What the parser may say of a text.
+FORMS = [
+    "{0}",
+    "{0} - at `$.a`",
+    "Wrong - at `$.{0}`",
+    "Object missing required field `{0}` - at `$.{0}`",
+]
 
 
 def test_decode() -> None:
@@ -113,10 +120,10 @@ def test_messages_of_the_parser(message: str, param: str | None) -> None:
     assert param == wrong_field(message).param
 
 
-@given(st.text(max_size=300))
-def test_any_message_of_the_parser(message: str) -> None:
+@given(st.sampled_from(FORMS), st.text(max_size=20), st.integers(0, 100))
+def test_any_message_of_the_parser(form: str, text: str, times: int) -> None:
     """Any message becomes a short error."""
-    assert len(wrong_field(message).message) < 500
+    assert len(wrong_field(form.format(text * times)).message) < 500
 
 
 @given(st.binary(max_size=100))

@@ -155,10 +155,11 @@ async def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_a_root_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that lists its models and is silent otherwise is taken as it is."""
-    monkeypatch.setattr(_openai_probe, "PROBE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(_openai_probe, "PROBE_TIMEOUT_S", 5.0)
 
     async def script(exchange: Exchange) -> None:
         if exchange.head.startswith(b"GET /v1/models "):
+            monkeypatch.setattr(_openai_probe, "PROBE_TIMEOUT_S", 0.02)  # from here on
             await exchange.send(answer(msgspec.json.encode(models(card(owned_by="x")))))
         else:
             await exchange.client_gone()

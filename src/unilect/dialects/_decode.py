@@ -85,11 +85,12 @@ def wrong_field(message: str) -> InvalidRequest:
     param = path.removeprefix("$").removeprefix(".") if path else ""
     if missing := _MISSING.match(what):
         param = f"{param}.{missing.group(1)}" if param else missing.group(1)
-        return WrongType(f"`{param}` is missing; it is required.", param=param)
+        return WrongType(f"`{param[:100]}` is missing; it is required.", param=param[:100])
+    told = _lower(what[:300])
     if not param:
-        return WrongType(f"The request's body: {_lower(what)}. Send one JSON object.")
+        return WrongType(f"The request's body: {told}. Send one JSON object.")
     kind = WrongType if _OF_TYPE.search(what) else InvalidRequest
-    return kind(f"`{param[:100]}`: {_lower(what)[:300]}.", param=param[:100])
+    return kind(f"`{param[:100]}`: {told}.", param=param[:100])
 
 
 def check_free_form(name: str, value: Any, max_bytes: int = 64 * 1024) -> None:

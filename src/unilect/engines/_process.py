@@ -199,17 +199,16 @@ class ChildProcess:
     async def _start(self) -> None:
         if self._closing:
             raise BackendUnavailable("The model was stopped.", retry_after_s=5)
-        self._folder = Path(tempfile.mkdtemp(prefix="unilect-"))  # mode 0700
         self._stderr.clear()
-        self._process = process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=_child_environment() | self._environment,
-            limit=2**20,
-            start_new_session=True,  # Ctrl-C in the terminal is ours to handle
-        )
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="unilect-"))  # mode 0700
+            process = await self._spawn()
+        except OSError as error:  # no memory, no more files, no space
+            self._forget()
+            raise BackendUnavailable(
+                f"The engine's process cannot be started: {error.strerror or error}."
+            ) from error
+        self._process = process
         self._watcher = asyncio.create_task(self._watch(process))
         try:
             async with asyncio.timeout(self._start_timeout_s):
@@ -222,6 +221,17 @@ class ChildProcess:
         except BaseException:
             await self._stop()
             raise
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=_child_environment() | self._environment,
+            limit=2**20,
+            start_new_session=True,  # Ctrl-C in the terminal is ours to handle
+        )
 
     async def _handshake(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
         """

@@ -27,7 +27,7 @@ from unilect.upstreams._openai_servers import (
     capabilities,
 )
 
-PROBE_TIMEOUT_S = 1.5  # for all questions together
+PROBE_TIMEOUT_S = 1.5  # for each question
 
 
 class Learnt(Struct, frozen=True):
