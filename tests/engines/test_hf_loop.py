@@ -235,6 +235,22 @@ def test_limits_and_ends(model: LoadedModel, loop: BatchLoop) -> None:
     assert ["length"] * 3 + ["stop"] == [one.finish for one in (limited, none, full, ended)]
 
 
+@pytest.mark.parametrize("beams", [1, 2])
+def test_no_end_is_chosen_where_ends_are_ignored(
+    model: LoadedModel, loop: BatchLoop, beams: int
+) -> None:
+    """`ignore_eos` forbids the ends of a turn as it does the model's own."""
+    prompt = prompts(model)[3]
+    end = Asked(prompt).answer(loop)[2]
+    rules = Sampling(temperature=0.0, num_beams=beams)
+    asked = Asked(prompt, 24, sampling=rules, ignore_eos=True, stop_ids=frozenset({end}))
+
+    found = asked.answer(loop)
+
+    assert (24, "length") == (len(found), asked.finish)
+    assert end not in found
+
+
 def test_log_probabilities_of_a_prompt(model: LoadedModel, loop: BatchLoop) -> None:
     """Each token of a prompt but the first is told with its log probability, however it is read."""
     prompt = prompts(model)[5]

@@ -134,7 +134,7 @@ class Job(Struct, kw_only=True, eq=False):
         logprobs: How many alternatives are wanted beside each token's log probability; None for neither.
         choices: How many of the best beams are wanted.
         prompt_logprobs: They are wanted for the prompt too.
-        ignore_eos: The end-of-sequence tokens are never chosen.
+        ignore_eos: None of the tokens that end an answer is ever chosen.
         stop_ids: Tokens that end the answer beside the model's own.
         reuse: The prompt may be read from the cache, and be kept there.
         cancelled: Set by whoever no longer wants the answer.

@@ -335,7 +335,7 @@ class BatchLoop:
         self._sampler = None
 
     def _chooser(self, job: Job) -> Chooser:
-        banned = self._model.stop_ids if job.ignore_eos else ()
+        banned = self._model.stop_ids | job.stop_ids if job.ignore_eos else ()
         return Chooser(job.sampling, job.prompt, list(banned))
 
     def _limit(self, job: Job) -> int:
