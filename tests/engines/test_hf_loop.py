@@ -418,5 +418,5 @@ def test_not_everybody_can_be_behind(model: LoadedModel) -> None:
 
         assert generated(model, third.job.prompt) == third.wait()
     assert isinstance(second.words[-1], Failed)
-    assert second.words[-1].of_request
+    assert second.words[-1].of_reader
     assert first.finish is None

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine import chat, completion
 from unilect.engines._hf_constraint import AfterThought, Grammars
-from unilect.engines._hf_job import Logprob, PromptRead, Step
+from unilect.engines._hf_job import Failed, Logprob, PromptRead, Step
 from unilect.engines._hf_reader import Reader
 from unilect.engines._hf_request import prepare
 from unilect.engines._hf_text import Detokenizer
@@ -286,6 +286,26 @@ def test_a_bias_for_a_token_that_there_is_not() -> None:
 
     with pytest.raises(InvalidRequest, match=str(model.reader.rows)):
         prepare(model.reader, chat(logit_bias={"100000": 5}), None, model.bind)
+
+
+@pytest.mark.parametrize(
+    ("why", "fields", "param"),
+    [
+        (Failed("x", of_request=True), {"grammar": 'root ::= "a"'}, "grammar"),
+        (Failed("x", of_request=True), {}, "logit_bias"),
+        (Failed("x", of_reader=True), {}, None),
+    ],
+    ids=["grammar", "bias", "reader"],
+)
+def test_who_is_to_blame(why: Failed, fields: dict[str, Any], param: str | None) -> None:
+    """What leaves no token is named; whoever only reads too slowly is blamed for no parameter."""
+    model = Model()
+    _, answer = prepare(model.reader, chat(**fields), None, model.bind)
+
+    with pytest.raises(InvalidRequest) as caught:
+        answer.read(why, model.grammars.bytes_of)
+
+    assert param == caught.value.param
 
 
 def test_thoughts_before_a_grammar_have_to_end() -> None:

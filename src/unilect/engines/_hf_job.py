@@ -106,10 +106,11 @@ class PromptRead(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The answer cannot be made or finished: why, in a sentence, and whether the request is to blame."""
+    """The answer cannot be made or finished: why, in a sentence, and whether the request is to blame, or who reads it."""
 
     message: str
     of_request: bool = False
+    of_reader: bool = False
 
 
 def failure(error: BaseException) -> str:

@@ -220,7 +220,7 @@ class BatchLoop:
                 if len(self._aside) < self._parallel:
                     self._aside.append((row, self._slab.states(place)))
                 else:
-                    row.job.deliver(row.job, Failed(_TOO_SLOW, of_request=True))
+                    row.job.deliver(row.job, Failed(_TOO_SLOW, of_reader=True))
                 self._remove(place)
         for aside in [aside for aside in self._aside if not aside[0].job.behind][: self._free]:
             self._slab.join(aside[1])

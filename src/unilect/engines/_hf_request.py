@@ -223,9 +223,9 @@ class Answer:
             UnilectError: The job has failed.
         """
         match word:
-            case Failed(message, of_request):
-                if of_request:
-                    raise InvalidRequest(message, param=self._blamed)
+            case Failed(message, of_request, of_reader):
+                if of_request or of_reader:
+                    raise InvalidRequest(message, param=self._blamed if of_request else None)
                 raise BackendError(message)
             case PromptRead():
                 return self._prompt(word, bytes_of)
