@@ -343,6 +343,22 @@ def test_numbers_that_ran_over_stay_with_their_answer(model: LoadedModel) -> Non
         assert generated(model, whole.job.prompt) == whole.wait()
 
 
+def test_beams_whose_numbers_ran_over_fail(model: LoadedModel) -> None:
+    """A search in which one beam's logits are no numbers is given up, and its rows are free."""
+    fragile = Fragile(model)
+    with running(BatchLoop(fragile, parallel=3, context=512, chunk=64, remember=0)) as loop:
+        fragile.spoilt = 0
+        broken = Asked(prompts(model)[3], sampling=Sampling(num_beams=3))
+        broken.answer(loop)
+        fragile.spoilt = None
+        whole = Asked(prompts(model)[3], sampling=Sampling(num_beams=3))
+
+        expected = generated(model, whole.job.prompt, num_beams=3, early_stopping=True)
+        assert expected == whole.answer(loop)
+    assert isinstance(broken.words[-1], Failed)
+    assert [] == broken.tokens
+
+
 def test_calls_between_the_steps(loop: BatchLoop) -> None:
     """A call that raises tells its caller, one that was cancelled is not made, and a first one goes before others."""
 
