@@ -5,6 +5,7 @@ import json
 import math
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from engine import (
 from unilect.backend import Backend
 from unilect.demo import FOLDER
 from unilect.emulation import generate
+from unilect.engines._process import FORGIVEN_AFTER_S, MAX_DEATHS
 from unilect.errors import BackendUnavailable, ConfigError, ContextLengthExceeded, InvalidRequest
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import EmbeddingRequest
@@ -409,6 +411,18 @@ async def test_a_stopped_engine(models: dict[str, Any]) -> None:
         await asyncio.gather(*(model.aclose() for model in models.values()))
 
     assert {None} == {process(model).pid for model in models.values()}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_an_engine_that_is_given_up(engine: str) -> None:
+    """A child that died too often is not started for a request, which is told so, and when to come again."""
+    model = made(engine)
+    process(model)._deaths.extend([time.monotonic()] * MAX_DEATHS)
+    with pytest.raises(BackendUnavailable, match="not started again") as caught:
+        await answer(model.generate(chat("Hello!")))
+
+    assert pytest.approx(FORGIVEN_AFTER_S, abs=60) == caught.value.retry_after_s
+    await model.aclose()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

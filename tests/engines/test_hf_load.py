@@ -1,5 +1,6 @@
 """Tests of unilect.engines._hf_load: what is wrong with a folder is told in a sentence, and embeddings are the model's own."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,16 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "b" / "model.safetensors").write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="b cannot be loaded"):
         LoadedModel(settings)
+
+
+def test_an_end_that_the_model_does_not_have(tmp_path: Path) -> None:
+    """A token beyond the vocabulary ends nothing: it could neither be forbidden nor be bound by a grammar."""
+    settings = copied(tmp_path / "ends")
+    file = tmp_path / "ends" / "generation_config.json"
+    known = LoadedModel(SETTINGS).stop_ids
+    file.write_text(json.dumps({"eos_token_id": [*known, 4096, -1]}))
+
+    assert known == LoadedModel(settings).stop_ids
 
 
 def test_a_tokenizer_that_does_not_fit(tmp_path: Path) -> None:

@@ -235,6 +235,22 @@ def test_limits_and_ends(model: LoadedModel, loop: BatchLoop) -> None:
     assert ["length"] * 3 + ["stop"] == [one.finish for one in (limited, none, full, ended)]
 
 
+@pytest.mark.parametrize("beams", [1, 2])
+def test_no_end_is_chosen_where_ends_are_ignored(
+    model: LoadedModel, loop: BatchLoop, beams: int
+) -> None:
+    """`ignore_eos` forbids the ends of a turn as it does the model's own."""
+    prompt = prompts(model)[3]
+    end = Asked(prompt).answer(loop)[2]
+    rules = Sampling(temperature=0.0, num_beams=beams)
+    asked = Asked(prompt, 24, sampling=rules, ignore_eos=True, stop_ids=frozenset({end}))
+
+    found = asked.answer(loop)
+
+    assert (24, "length") == (len(found), asked.finish)
+    assert end not in found
+
+
 def test_log_probabilities_of_a_prompt(model: LoadedModel, loop: BatchLoop) -> None:
     """Each token of a prompt but the first is told with its log probability, however it is read."""
     prompt = prompts(model)[5]
@@ -327,6 +343,22 @@ def test_numbers_that_ran_over_stay_with_their_answer(model: LoadedModel) -> Non
         assert generated(model, whole.job.prompt) == whole.wait()
 
 
+def test_beams_whose_numbers_ran_over_fail(model: LoadedModel) -> None:
+    """A search in which one beam's logits are no numbers is given up, and its rows are free."""
+    fragile = Fragile(model)
+    with running(BatchLoop(fragile, parallel=3, context=512, chunk=64, remember=0)) as loop:
+        fragile.spoilt = 0
+        broken = Asked(prompts(model)[3], sampling=Sampling(num_beams=3))
+        broken.answer(loop)
+        fragile.spoilt = None
+        whole = Asked(prompts(model)[3], sampling=Sampling(num_beams=3))
+
+        expected = generated(model, whole.job.prompt, num_beams=3, early_stopping=True)
+        assert expected == whole.answer(loop)
+    assert isinstance(broken.words[-1], Failed)
+    assert [] == broken.tokens
+
+
 def test_calls_between_the_steps(loop: BatchLoop) -> None:
     """A call that raises tells its caller, one that was cancelled is not made, and a first one goes before others."""
 
@@ -402,5 +434,5 @@ def test_not_everybody_can_be_behind(model: LoadedModel) -> None:
 
         assert generated(model, third.job.prompt) == third.wait()
     assert isinstance(second.words[-1], Failed)
-    assert second.words[-1].of_request
+    assert second.words[-1].of_reader
     assert first.finish is None

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from engine import chat, completion
 from unilect.engines._hf_constraint import AfterThought, Grammars
-from unilect.engines._hf_job import Logprob, PromptRead, Step
+from unilect.engines._hf_job import Failed, Logprob, PromptRead, Step
 from unilect.engines._hf_reader import Reader
 from unilect.engines._hf_request import prepare
 from unilect.engines._hf_text import Detokenizer
@@ -270,6 +270,37 @@ def test_what_beams_cannot_do_is_refused(fields: dict[str, Any]) -> None:
         prepare(model.reader, chat(num_beams=2, **fields), None, model.bind)
 
 
+@pytest.mark.parametrize("text", ["a b", "<think>ab</think>a b", f"{CALL}\n{CALL} and on"])
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_beams_are_told_as_other_answers(text: str, finish: Any) -> None:
+    """What comes all at once says the same as token by token: thoughts are counted, and calls bounded."""
+    model = Model()
+    fields = {"tools": [WEATHER], "parallel_tool_calls": False}
+    ids = model.ids(text)
+    told = []
+    for steps in (
+        [Step(ids, [], finish)],
+        [*(Step([id]) for id in ids[:-1]), *last_steps(ids[-1], finish)],
+    ):
+        _, reader = prepare(model.reader, chat(num_beams=2, **fields), None, model.bind)
+        folding = Fold()
+        for step in steps:
+            if not reader.over:
+                folding.add(reader.read(step, model.grammars.bytes_of))
+        told.append(folding.answer())
+
+    assert told[1].usage == told[0].usage
+    assert [told[1].choices[0].text, told[1].choices[0].reasoning] == [
+        told[0].choices[0].text,
+        told[0].choices[0].reasoning,
+    ]
+
+
+def last_steps(token: int, finish: Any) -> list[Step]:
+    """How a loop tells the last token: an end is a token of its own, a limit comes with one."""
+    return [Step([token]), Step(finish="stop")] if finish == "stop" else [Step([token], [], finish)]
+
+
 def test_what_asks_for_nothing_does_not_stop_beams() -> None:
     """Neutral values beside beams are no request."""
     model = Model()
@@ -286,6 +317,26 @@ def test_a_bias_for_a_token_that_there_is_not() -> None:
 
     with pytest.raises(InvalidRequest, match=str(model.reader.rows)):
         prepare(model.reader, chat(logit_bias={"100000": 5}), None, model.bind)
+
+
+@pytest.mark.parametrize(
+    ("why", "fields", "param"),
+    [
+        (Failed("x", of_request=True), {"grammar": 'root ::= "a"'}, "grammar"),
+        (Failed("x", of_request=True), {}, "logit_bias"),
+        (Failed("x", of_reader=True), {}, None),
+    ],
+    ids=["grammar", "bias", "reader"],
+)
+def test_who_is_to_blame(why: Failed, fields: dict[str, Any], param: str | None) -> None:
+    """What leaves no token is named; whoever only reads too slowly is blamed for no parameter."""
+    model = Model()
+    _, answer = prepare(model.reader, chat(**fields), None, model.bind)
+
+    with pytest.raises(InvalidRequest) as caught:
+        answer.read(why, model.grammars.bytes_of)
+
+    assert param == caught.value.param
 
 
 def test_thoughts_before_a_grammar_have_to_end() -> None:

@@ -230,6 +230,18 @@ def test_mirostat_survives_any_target(version: int, tau: float, eta: float) -> N
     assert all(0 <= token < SIZE for token in found)
 
 
+@pytest.mark.parametrize("spread", [0.01, 1e-6, 0.0])
+def test_mirostat_survives_flat_logits(spread: float) -> None:
+    """Where all tokens are nearly alike, Zipf's exponent is nearly 0, and all of them may be kept."""
+    logits = torch.linspace(0, spread, 1000)[None]
+    rules = Sampling(seed=5, mirostat=1, mirostat_tau=10.0)
+    sampler = Sampler([Chooser(rules, [0])], torch.device("cpu"))
+
+    found = [sampler.choose(logits.clone())[0] for _ in range(50)]
+
+    assert len(set(found)) > 40
+
+
 @pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-40, 1e-30, 1e-6])
 @pytest.mark.parametrize(
     "rules",

@@ -40,6 +40,9 @@ class Beams:
     Args:
         stop_ids: Tokens that end an answer.
         limit: The most tokens.
+
+    Attributes:
+        broken: The logits of a beam were no numbers; there is no answer.
     """
 
     def __init__(self, job: Job, stop_ids: frozenset[int], limit: int) -> None:
@@ -50,6 +53,7 @@ class Beams:
         self._texts: list[NDArray[np.int64]] = []
         self._scores: Tensor = torch.zeros(0)
         self._ended: list[tuple[float, NDArray[np.int64]]] = []
+        self.broken = False
 
     def begin(self, logits: Tensor) -> list[Move] | None:
         """
@@ -72,6 +76,9 @@ class Beams:
         Returns:
             How each beam goes on, as itself wherever it goes on at all. None when the search is over.
         """
+        self.broken = bool(logits[:, 0].isnan().any())
+        if self.broken:
+            return None
         if self._banned:
             logits[:, self._banned] = float("-inf")
         totals = logits.log_softmax(-1) + self._scores[:, None]

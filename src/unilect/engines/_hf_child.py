@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -191,7 +191,6 @@ class Child:
             await self._beside(
                 self._all_grammars
             )  # not when the first token is told: all others would wait
-        self._check_adapter(call.adapter)  # it may have gone meanwhile
         ended = self._loop.create_future()
         catching_up: asyncio.Task[None] | None = None
         writer.transport.set_write_buffer_limits(_BEHIND_BYTES)
@@ -221,6 +220,7 @@ class Child:
         self._readers[id(job)] = read
         try:
             self._batch.submit(job)
+            self._check_adapter(call.adapter)  # one that goes from here on ends the answer
             await ended
         finally:
             job.cancelled = True
@@ -278,30 +278,38 @@ class Child:
             del order[-count:]
             some = [texts[place] for place in places]
             work = self._model.embedding(some, self._pooling, call.adapter, self._chunk)
+            step = partial(self._embed_chunk, work, call.adapter)
             vectors = None
             while vectors is None:
-                vectors = await asyncio.wrap_future(self._batch.call(partial(next, work)))
+                vectors = await asyncio.wrap_future(self._batch.call(step))
             part = _frames.Vectors(places, vectors, sum(map(len, some)))
             writer.write(_frames.packed(_frames.Reply(value=_frames.raw(part), last=not order)))
             await writer.drain()
 
+    def _embed_chunk(self, work: Iterator[Any], adapter: str | None) -> Any:
+        """One more step, in the batch's thread."""
+        self._check_adapter(adapter)  # it may have gone since the last
+        return next(work)
+
     async def _set_adapter(self, blend: AdapterParts) -> bool:
         """Add a LoRA blend, or take it away, while answers run."""
-
-        def change() -> bool:
-            self._batch.end(blend.name)
-            if blend.parts:
-                self._model.adapters.add(blend.name, blend.parts)
-            else:
-                self._model.adapters.remove(blend.name)
-            return True
-
         try:
-            return await asyncio.wrap_future(self._batch.call(change))
+            return await asyncio.wrap_future(self._batch.call(partial(self._change, blend)))
         except (ValueError, OSError) as error:
             raise BackendUnavailable(str(error)) from error
         except (RuntimeError, MemoryError) as error:
             raise BackendUnavailable(failure(error)) from error
+
+    def _change(self, blend: AdapterParts) -> bool:
+        """Add a LoRA blend, or take it away, in the batch's thread."""
+        try:
+            if blend.parts:
+                self._model.adapters.add(blend.name, blend.parts)
+            else:
+                self._model.adapters.remove(blend.name)
+        finally:
+            self._batch.end(blend.name)  # not before: an answer could come in between
+        return True
 
     def _compile(self, grammar: str, mark: str | None) -> Any:
         constraint = self._all_grammars().compile(grammar)

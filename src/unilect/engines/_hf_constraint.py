@@ -4,9 +4,7 @@ Grammars and JSON Schemas that an answer must follow, token by token, with llgui
 Source: https://github.com/guidance-ai/llguidance
 """
 
-import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -54,11 +52,6 @@ class Grammars:
         if matcher.is_error():
             raise ValueError(" ".join(str(matcher.get_error()).split())[:300])
         return Grammar(matcher, self._size)
-
-
-def of_schema(schema: dict[str, Any]) -> str:
-    """The grammar of a JSON Schema."""
-    return "%llguidance {}\nstart: %json " + json.dumps(schema)
 
 
 class Grammar:

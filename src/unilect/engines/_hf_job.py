@@ -106,10 +106,11 @@ class PromptRead(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The answer cannot be made or finished: why, in a sentence, and whether the request is to blame."""
+    """The answer cannot be made or finished: why, in a sentence, and whether the request is to blame, or who reads it."""
 
     message: str
     of_request: bool = False
+    of_reader: bool = False
 
 
 def failure(error: BaseException) -> str:
@@ -134,7 +135,7 @@ class Job(Struct, kw_only=True, eq=False):
         logprobs: How many alternatives are wanted beside each token's log probability; None for neither.
         choices: How many of the best beams are wanted.
         prompt_logprobs: They are wanted for the prompt too.
-        ignore_eos: The end-of-sequence tokens are never chosen.
+        ignore_eos: None of the tokens that end an answer is ever chosen.
         stop_ids: Tokens that end the answer beside the model's own.
         reuse: The prompt may be read from the cache, and be kept there.
         cancelled: Set by whoever no longer wants the answer.

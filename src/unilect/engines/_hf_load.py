@@ -69,7 +69,6 @@ class LoadedModel:
         self.tokenizer = self._load_tokenizer()
         self._model = self._load_model()
         self._check_tokenizer()
-        self.stop_ids = self._stops()
         self.windowed, self.size = False, 0
         self._takes: frozenset[str] = frozenset()
         if self._generates:
@@ -77,6 +76,7 @@ class LoadedModel:
             self._takes = frozenset(inspect.signature(self._model.forward).parameters)
             output = self._model.get_output_embeddings()
             self.size = getattr(output, "out_features", self._model.config.vocab_size)
+        self.stop_ids = self._stops()
         self.adapters = Adapters(self._model, self._dtype, self.device)
         if self._generates:
             settle(self._model, settings["context"])
@@ -256,11 +256,13 @@ class LoadedModel:
         return ""
 
     def _stops(self) -> frozenset[int]:
+        """What its settings and its tokenizer name; but for ids beyond its vocabulary, which some folders name."""
         ids: set[Any] = set()
         config = getattr(self._model, "generation_config", None)
         for given in (getattr(config, "eos_token_id", None), self.tokenizer.eos_token_id):
             ids |= set(given) if isinstance(given, list) else {given} - {None}
-        return frozenset(ids)
+        rows = self.size or self._model.get_input_embeddings().weight.shape[0]
+        return frozenset(id for id in ids if 0 <= id < rows)
 
     def _look_at_cache(self) -> None:
         """

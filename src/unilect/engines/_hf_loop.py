@@ -28,6 +28,7 @@ from unilect.engines._hf_sampling import Chooser, Sampler, logprobs
 MAX_WAITING = 1024
 _CHUNKS = 4  # that are read in a row at most, of all prompts and of one
 _NOTHING_LEFT = "What the request forbids leaves no token that could come next."
+_RAN_OVER = "The model's numbers ran over for this answer."
 _CALLS_S = 0.05  # after which a step comes before the next call
 _TOO_SLOW = "This answer was read too slowly, and so are many others; it was given up."
 _IDLE_S = 20.0  # after which the memory of answers is given back
@@ -220,7 +221,7 @@ class BatchLoop:
                 if len(self._aside) < self._parallel:
                     self._aside.append((row, self._slab.states(place)))
                 else:
-                    row.job.deliver(row.job, Failed(_TOO_SLOW, of_request=True))
+                    row.job.deliver(row.job, Failed(_TOO_SLOW, of_reader=True))
                 self._remove(place)
         for aside in [aside for aside in self._aside if not aside[0].job.behind][: self._free]:
             self._slab.join(aside[1])
@@ -335,7 +336,7 @@ class BatchLoop:
         self._sampler = None
 
     def _chooser(self, job: Job) -> Chooser:
-        banned = self._model.stop_ids if job.ignore_eos else ()
+        banned = self._model.stop_ids | job.stop_ids if job.ignore_eos else ()
         return Chooser(job.sampling, job.prompt, list(banned))
 
     def _limit(self, job: Job) -> int:
@@ -384,7 +385,7 @@ class BatchLoop:
         failed: dict[int, Failed] = {}
         for place, broken in enumerate(logits[:, 0].isnan().tolist()):
             if broken:  # one number of a state that is none makes all logits so, and the choice fail for all rows
-                failed[place] = Failed("The model's numbers ran over for this answer.")
+                failed[place] = Failed(_RAN_OVER)
                 logits[place] = 0.0
         for place, row in enumerate(rows):
             if row.job.constraint is not None:
@@ -442,6 +443,9 @@ class BatchLoop:
                 self._rows[place].last = move.token
 
     def _end_beams(self, job: Job, beams: Beams) -> None:
+        if beams.broken:
+            job.deliver(job, Failed(_RAN_OVER))
+            return
         for choice, (tokens, reason) in enumerate(beams.best(job.choices)):
             job.deliver(job, Step(tokens, [], reason, choice))
 

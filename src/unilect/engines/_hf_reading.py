@@ -7,13 +7,12 @@ lies between is masked, and left out when the rows join the batch.
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from unilect.engines._hf_cache import RowStates, side_by_side, states_of
 from unilect.engines._hf_job import Job, Logprob
-from unilect.engines._hf_prefixes import MIN_SHARED, shared
+from unilect.engines._hf_prefixes import MIN_SHARED
 from unilect.engines._hf_sampling import logprobs
 
 MAX_ROWS = 8
@@ -139,6 +138,5 @@ def alike(job: Job, other: Job) -> bool:
     """True when most of a prompt is being read for another already."""
     if job.adapter != other.adapter or not other.reuse or job.prompt_logprobs:
         return False
-    one, two = (np.asarray(each.prompt, dtype=np.int64) for each in (job, other))
-    common = shared(one, two)
-    return common >= MIN_SHARED and common * 2 > len(one)
+    most = max(MIN_SHARED, len(job.prompt) // 2 + 1)  # asked of all that wait, at every step
+    return len(job.prompt) >= most and job.prompt[:most] == other.prompt[:most]

@@ -213,14 +213,18 @@ class Answer:
             UnilectError: The job has failed.
         """
         match word:
-            case Failed(message, of_request):
-                if of_request:
-                    raise InvalidRequest(message, param=self._blamed)
+            case Failed(message, of_request, of_reader):
+                if of_request or of_reader:
+                    raise InvalidRequest(message, param=self._blamed if of_request else None)
                 raise BackendError(message)
             case PromptRead():
                 return self._prompt(word, bytes_of)
             case Step():
-                return self._step(word, bytes_of)
+                events: list[Event] = []
+                for step in _one_by_one(word):
+                    if not self.over:
+                        events += self._step(step, bytes_of)
+                return events
 
     def _prompt(self, word: PromptRead, bytes_of: Callable[[int], bytes]) -> list[Event]:
         self._cached = word.cached
@@ -337,6 +341,16 @@ class Answers:
             elif index == 0:
                 told.append(event)
         return told
+
+
+def _one_by_one(step: Step) -> list[Step]:
+    """A search's whole answer as any other is told: token by token, and an end as a token of its own."""
+    if len(step.tokens) < 2:
+        return [step]
+    single = [Step([token]) for token in step.tokens]
+    if step.finish == "stop":
+        return [*single, Step(finish="stop")]
+    return [*single[:-1], Step(step.tokens[-1:], [], step.finish)]
 
 
 def _parser(reader: Reader, request: ChatRequest, begun: bool) -> calls.Parser:

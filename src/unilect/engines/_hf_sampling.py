@@ -21,6 +21,7 @@ from unilect.engines._hf_job import Logprob, Sampling
 CANDIDATES = 256
 _NEVER = float("-inf")
 _MAX_SURPRISE = 64.0  # bits: more than any vocabulary has
+_FLATTEST = 1e-9  # of Zipf's exponents
 
 
 class Chooser:
@@ -153,13 +154,13 @@ def _mirostat_k(probabilities: Tensor, mu: float) -> int:
     top = probabilities[: n + 1].double().clamp_min(1e-30).cpu()
     t = ((ranks + 1) / ranks).log()
     b = (top[:-1] / top[1:]).log()
-    s = float((t * b).sum() / (t * t).sum())
+    s = max(_FLATTEST, float((t * b).sum() / (t * t).sum()))
     epsilon = s - 1
     size = len(probabilities)
     if abs(epsilon) < 1e-6:
         return 1
     k = (epsilon * 2**mu) / (1 - size**-epsilon)
-    return max(1, min(size, round(k ** (1 / s)))) if k > 0 and s > 0 else 1
+    return round(math.exp(max(0.0, min(math.log(size), math.log(k) / s)))) if k > 0 else 1
 
 
 class Sampler:

@@ -6,7 +6,7 @@ It knows nothing of models. The child reads its settings (one JSON line) from st
 reason when it dies without a word.
 
 1. Children die with us: the child asks the kernel for SIGTERM at its parent's death, and its socket's folder is ours.
-2. A child that dies is started again by the next `start`, after a pause that doubles (1 s to 60 s) with every death in
+2. A child that dies is started again at once, and by the next `start`, after a pause that doubles with every death in
    `FORGIVEN_AFTER_S`; after `MAX_DEATHS` of them it is given up until that time has passed.
 """
 
@@ -34,7 +34,6 @@ MAX_DEATHS = 5
 FIRST_PAUSE_S = (
     0.25  # the first death is usually an accident; running clients retry within a second
 )
-MAX_PAUSE_S = 60.0
 _STDERR_LINES = 40
 
 
@@ -136,7 +135,8 @@ class ChildProcess:
             last: It has begun, or was begun again already.
 
         Raises:
-            UnilectError: The error itself where the child lives; BackendUnavailable when it was stopped; EngineDied.
+            UnilectError: The error itself where the child lives, or cannot be started again; BackendUnavailable when it was
+                stopped; EngineDied.
         """
         if self.closed:
             raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
@@ -147,6 +147,8 @@ class ChildProcess:
                 "The model's engine hung, perhaps on a grammar or schema that is too hard for it, "
                 "and is being started again."
             ) from error
+        if last and type(error) is BackendUnavailable:  # it says itself why it was not started
+            raise error
         if last:
             raise EngineDied(
                 "The model's engine died in the middle of the answer and is being started "
@@ -193,7 +195,7 @@ class ChildProcess:
                 retry_after_s=FORGIVEN_AFTER_S - (now - self._deaths[0]),
             )
         if self._deaths:
-            pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (len(self._deaths) - 1))
+            pause_s = FIRST_PAUSE_S * 2.0 ** (len(self._deaths) - 1)
             await asyncio.sleep(max(0.0, self._deaths[-1] + pause_s - now))
 
     async def _start(self) -> None:
