@@ -59,7 +59,7 @@ async def test_streams_end_with_one_error_frame_and_the_engine_comes_back(engine
 
 @on_each_engine
 async def test_request_that_had_not_begun_is_answered_by_the_new_engine(engine: str) -> None:
-    """A whole answer whose engine dies before its first token is begun again, and the client sees nothing of it."""
+    """An answer whose engine dies before its first token, and vectors, are begun again; the client sees nothing of it."""
     model = ModelConfig(source=SOURCES[engine], parallel=1)
     async with site(Config(port=0, models={"demo": model}, log_level="warning")) as running:
         child = running.child
@@ -68,12 +68,17 @@ async def test_request_that_had_not_begun_is_answered_by_the_new_engine(engine: 
         )
         await running.until_busy(1)
         queued = asyncio.ensure_future(running.post(max_tokens=5).__aenter__())
-        await until(lambda: two_requests(running))
+        await until(lambda: waiting(running, 1))
         assert child.pid is not None
+        os.kill(child.pid, signal.SIGSTOP)
+        vectors = asyncio.ensure_future(
+            running.post(path="/v1/embeddings", input="Paris").__aenter__()
+        )
+        await until(lambda: waiting(running, 2))
         os.kill(child.pid, signal.SIGKILL)
 
-        response = await queued
-        assert response.status == 200
+        assert (await queued).status == 200
+        assert (await vectors).status == 200
         (await long).close()
 
 
@@ -121,11 +126,11 @@ async def missing(folder: Path) -> bool:
     return not folder.exists()
 
 
-async def two_requests(running: Site) -> bool:
-    """True when two requests are with the server."""
+async def waiting(running: Site, requests: int) -> bool:
+    """True when so many requests wait for the first of their answer."""
     async with running.client.get(running.url + "/metrics") as response:
         text = await response.text()
-    return 'unilect_requests_waiting{model="demo"} 1.0' in text
+    return f'unilect_requests_waiting{{model="demo"}} {requests}.0' in text
 
 
 async def test_engine_that_hangs_is_killed_and_comes_back() -> None:

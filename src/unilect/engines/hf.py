@@ -30,6 +30,7 @@ from unilect.errors import (
     BackendTimeout,
     BackendUnavailable,
     ConfigError,
+    UnilectError,
 )
 from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
@@ -132,7 +133,7 @@ class HfServer:
         async with self._lock:
             if name not in self._users and self._has(name) and self.child.alive:
                 self._blends[1].discard(name)  # whoever starts it now waits, and adds it again
-                with suppress(BackendError, BackendUnavailable):  # a child that is gone has none
+                with suppress(UnilectError):  # a child that is gone, or hangs, has none before long
                     await self.value("adapter", {"name": name, "parts": []})
 
     async def value(
@@ -274,9 +275,16 @@ class HfEngine:
                 yield batch
 
     async def _answer(self, request: ChatRequest | CompletionRequest) -> Batches:
-        """The answer. What had not begun when the child died is begun once more."""
-        child, watchdog = self._server.child, self._server.watchdog
         operation = "chat" if isinstance(request, ChatRequest) else "completion"
+        async with aclosing(self._replies(operation, request)) as replies:
+            async for reply in replies:
+                yield frames.events_of(reply)
+
+    async def _replies(
+        self, operation: str, request: ChatRequest | CompletionRequest | EmbeddingRequest
+    ) -> AsyncGenerator[frames.Reply]:
+        """What the child replies, while it is watched. What had not begun when it died is begun once more."""
+        child, watchdog = self._server.child, self._server.watchdog
         body = msgspec.structs.replace(request, wire={})
         for attempt in (1, 2):
             begun, hangs = False, child.hangs
@@ -288,7 +296,7 @@ class HfEngine:
                     async with aclosing(replies):
                         async for reply in replies:
                             begun = True
-                            yield frames.events_of(reply)
+                            yield reply
                 finally:
                     watchdog.leave()
                 return
@@ -297,11 +305,9 @@ class HfEngine:
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
-        await self.start()
-        body = msgspec.structs.replace(request, wire={})
         found: dict[int, list[float]] = {}
         tokens = 0
-        async with aclosing(self._server.replies("embed", body, self._adapter)) as replies:
+        async with aclosing(self._replies("embed", request)) as replies:
             async for reply in replies:
                 part = msgspec.msgpack.decode(reply.value, type=frames.Vectors)
                 found |= dict(zip(part.places, part.vectors, strict=True))
