@@ -34,6 +34,7 @@ from unilect.model_config import RopeScaling
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _COUNT_BY_MASK = ("bloom", "mpt")  # take no positions, and need none
+_COUNT_COLUMNS = ("mpt",)  # masked ones too, by so little that the trial misses it in few bits
 _BYTES = {"8bit": 1.0, "4bit": 0.5}
 _CACHE_PART = 8  # of what is free
 
@@ -273,9 +274,10 @@ class LoadedModel:
                 f"{Path(self._path).name}: models that are not made of attention alone "
                 f"({self._model.config.model_type}) are not served by this engine."
             )
-        self.windowed = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in layers)
-        local = "local" in getattr(self._model.config, "attention_layers", ())  # GPT-Neo's windows
-        self.windowed = self.windowed or local
+        config = self._model.config
+        local = "local" in getattr(config, "attention_layers", ())  # GPT-Neo's windows
+        windows = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in layers)
+        self.windowed = windows or local or config.model_type in _COUNT_COLUMNS
 
     def _try_out(self) -> None:
         """
