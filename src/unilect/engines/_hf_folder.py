@@ -22,6 +22,7 @@ _WHOLE_LAYERS = (
 )
 _OTHER_KINDS = ("use_dora", "use_qalora", "use_bdlora", "lora_bias", "alora_invocation_tokens")
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx")
+_WIDTH_NAMES = ("hidden_size", "n_embd", "d_model")
 #: Keys and values that are compressed, shared by heads or by layers, or no keys and values at all.
 _OTHER_CACHES = (
     "kv_lora_rank",
@@ -74,6 +75,8 @@ class Folder(Struct, frozen=True):
         pooling: How it wants to be pooled for embeddings, where it says so.
         size_bytes: Of its weights.
         stored_bytes: Of one weight.
+        embedding_values: Numbers of its embeddings; 0 where that is not known.
+        tied: Its output is the embeddings once more, or it has none.
         cache_values: Numbers that a token leaves in the KV cache; 0 where that is not known.
         own_code: It brings code of its own.
         pickled: Its weights are pickles only.
@@ -88,6 +91,8 @@ class Folder(Struct, frozen=True):
     pooling: Literal["mean", "cls", "last"] | None
     size_bytes: int
     stored_bytes: int
+    embedding_values: int
+    tied: bool
     cache_values: int
     own_code: bool
     pickled: bool
@@ -119,15 +124,18 @@ def read_folder(path: Path) -> Folder:
     )
     own_class = "AutoModelForCausalLM" in (config.get("auto_map") or {})
     positions = lengths[0] if lengths else 2048
+    generates = writes or own_class
     return Folder(
         path,
         text,
         positions,
         reach(text, positions),
-        writes or own_class,
+        generates,
         pooling,
         sum(file.stat().st_size for file in safe or pickles),
         _stored_bytes(safe, text),
+        _number(text, "vocab_size") * _number(text, *_WIDTH_NAMES),
+        bool(text.get("tie_word_embeddings", True)) or not generates,
         cache_values(text),
         bool(config.get("auto_map")),
         not safe,
@@ -178,17 +186,18 @@ def cache_values(config: dict[str, Any]) -> int:
     Returns:
         0 where the model keeps something else, or is not told in words that are known.
     """
-
-    def named(*names: str) -> int:
-        return next((config[name] for name in names if isinstance(config.get(name), int)), 0)
-
     if any(config.get(name) for name in _OTHER_CACHES):
         return 0
-    layers = named("num_hidden_layers", "n_layer", "num_layers")
-    heads = named("num_attention_heads", "n_head")
-    shared = named("num_key_value_heads", "num_kv_heads") or heads
-    width = named("head_dim") or named("hidden_size", "n_embd", "d_model") // max(1, heads)
+    layers = _number(config, "num_hidden_layers", "n_layer", "num_layers")
+    heads = _number(config, "num_attention_heads", "n_head")
+    shared = _number(config, "num_key_value_heads", "num_kv_heads") or heads
+    width = _number(config, "head_dim") or _number(config, *_WIDTH_NAMES) // max(1, heads)
     return 2 * layers * shared * width
+
+
+def _number(config: dict[str, Any], *names: str) -> int:
+    """What a configuration says by one of these names; 0 where it does not."""
+    return next((config[name] for name in names if isinstance(config.get(name), int)), 0)
 
 
 def must_merge(adapter: Path) -> bool:
