@@ -17,6 +17,8 @@ SETTINGS: dict[str, Any] = {
     "generates": True,
     "size_bytes": 8_006_088,
     "stored_bytes": 2,
+    "embedding_values": 0,
+    "tied": True,
     "cache_values": 1280,
     "cache_ram_mib": None,
     "context": 2048,

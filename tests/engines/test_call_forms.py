@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from properties import given
 from unilect.engines._call_forms import calls_of
 
-TEXT = {"type": "string"}
+TEXT, NULL = {"type": "string"}, {"type": "null"}
 TOOLS: dict[str, Any] = {
     "get_weather": {"type": "object", "properties": {"city": TEXT, "zip": TEXT}},
     "add": {"properties": {"a": {"type": "number"}, "b": {"type": "number"}}},
     "now": None,
+    "find": {"properties": {"word": {"anyOf": [TEXT, NULL]}, "zip": {"type": ["null", "string"]}}},
 }
 PARIS = '{"city": "Paris"}'
 CALL = f'{{"name": "get_weather", "arguments": {PARIS}}}'
@@ -53,6 +54,14 @@ BEGIN = "<｜tool▁call▁begin｜>"
             "<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2.5\n</parameter>\n</function>",
             [("add", {"a": 1, "b": 2.5})],
         ),
+        (
+            "<function=find>\n<parameter=word>\n12\n</parameter>\n<parameter=zip>\n01234\n</parameter>\n</function>",
+            [("find", {"word": "12", "zip": "01234"})],
+        ),
+        (
+            "find\n<arg_key>word</arg_key>\n<arg_value>null</arg_value>\n<arg_key>zip</arg_key>\n<arg_value>7</arg_value>",
+            [("find", {"word": None, "zip": "7"})],
+        ),
         ("<function=now>\n</function>", [("now", {})]),
         (f"<function=get_weather>{PARIS}</function>", [("get_weather", {"city": "Paris"})]),
         (
@@ -87,6 +96,7 @@ def test_calls(text: str, expected: list[tuple[str, dict[str, Any]]]) -> None:
     [
         '{"name": "unknown", "arguments": {}}',
         '{"name": "add", "arguments": {"a": NaN}}',
+        '{"name": "add", "arguments": {"a": 1e999}}',
         '{"name": "add", "arguments": [1]}',
         f"[{CALL}, 1]",
         "[" * 100_000,
@@ -100,6 +110,9 @@ def test_calls(text: str, expected: list[tuple[str, dict[str, Any]]]) -> None:
         "<function=add>plain words</function>",
         "now and then",
         f"{BEGIN}unknown{SEP}{{}}{CALL_END}",
+        "<function=now>"
+        + "<parameter=" * 100_000,  # minutes where each is looked through to the end
+        "now" + "<arg_key></arg_key><arg_value>" * 100_000,
     ],
     ids=lambda text: text[:30],
 )
@@ -111,6 +124,14 @@ def test_what_is_no_call(text: str) -> None:
 def test_text_behind_a_call_is_left() -> None:
     """What follows calls is not lost."""
     assert "That is all." == calls_of(f"{CALL}\nThat is all.", TOOLS)[1]
+
+
+@pytest.mark.parametrize("schema", [{"type": [{}]}, {"type": {}}, {"anyOf": [[]]}, {"anyOf": {}}])
+def test_a_schema_that_is_none(schema: dict[str, Any]) -> None:
+    """What a client writes for a schema does not disturb the reading."""
+    tools = {"f": {"properties": {"a": schema}}}
+
+    assert ([("f", '{"a": 1}')], "") == calls_of("<function=f><parameter=a>1</parameter>", tools)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from unilect.engines._forced_call import (
     LLAMA3,
     MISTRAL,
     CallStyle,
+    bound_call,
     call_style,
     forced_call,
     must_call,
@@ -162,3 +163,28 @@ async def test_every_cut(style: CallStyle) -> None:
         calls = [event for event in events if isinstance(event, ToolCallDelta)]
         assert ["g"] == [event.name for event in calls if event.name is not None]
         assert '{"city": "Paris"}' == "".join(event.arguments for event in calls)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/city", "$defs": {"city": SCHEMA | {"required": ["city"]}}},
+        {"anyOf": [SCHEMA | {"required": ["city"]}]},
+        SCHEMA,
+    ],
+    ids=lambda schema: next(iter(schema)),
+)
+def test_arguments_that_are_named_elsewhere(schema: dict[str, Any]) -> None:
+    """A schema whose properties stand behind a reference or an alternative is followed, not refused as one that allows nothing."""
+    llguidance = pytest.importorskip("llguidance")
+    function = {"name": "f", "parameters": schema}
+    tools = {"tools": [{"type": "function", "function": function}]}
+    messages = [{"role": "user", "content": "Hi"}]
+    asked = msgspec.convert({"messages": messages} | tools, ChatRequest)
+
+    _, grammar = bound_call(asked, HERMES)
+
+    tokenizer = llguidance.LLTokenizer("byte")
+    tokens = tokenizer.tokenize_str('{"name": "f", "arguments": {"city": "x"}}')
+    matcher = llguidance.LLMatcher(tokenizer, grammar)
+    assert len(tokens) == matcher.try_consume_tokens(tokens)

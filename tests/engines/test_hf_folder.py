@@ -72,6 +72,52 @@ def test_positions_that_are_never_used(tmp_path: Path) -> None:
     config = {"model_type": "xlm-roberta", "max_position_embeddings": 514, "pad_token_id": 1}
 
     assert 512 == read_folder(written(tmp_path, config, "model.safetensors")).context
+    del config["pad_token_id"]  # its own is 1 where nothing is said
+    assert 512 == read_folder(written(tmp_path, config, "model.safetensors")).context
+
+
+def stored(file: Path, **tensors: tuple[str, int]) -> None:
+    """A file with tensors of so many bytes each."""
+    head: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (dtype, size) in tensors.items():
+        head[name] = {"dtype": dtype, "shape": [size], "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(head).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said", "expected"),
+    [
+        ({"a": ("F32", 400), "b": ("I64", 8)}, {}, 4),  # as folders of 2022 are
+        ({"a": ("F32", 400)}, {"dtype": "bfloat16"}, 4),
+        ({"a": ("BF16", 400), "b": ("F32", 8)}, {"torch_dtype": "float32"}, 2),
+        ({"a": ("U8", 400), "b": ("F32", 8)}, {}, 2),
+        ({}, {"dtype": "float32"}, 4),
+    ],
+)
+def test_how_wide_weights_are(
+    tmp_path: Path, tensors: dict[str, tuple[str, int]], said: dict[str, str], expected: int
+) -> None:
+    """Weights are as wide as their file has most of them, whatever the configuration says."""
+    stored(tmp_path / "model.safetensors", **tensors)
+
+    assert expected == read_folder(written(tmp_path, said)).stored_bytes
+
+
+def test_weights_that_lie_there_twice(tmp_path: Path) -> None:
+    """What is loaded counts, and no other file: neither beside one nor beside the parts that an index names."""
+    for name in ("model-1", "model-2", "consolidated"):
+        stored(tmp_path / f"{name}.safetensors", a=("BF16", 1000))
+    size = (tmp_path / "consolidated.safetensors").stat().st_size
+    index = tmp_path / "model.safetensors.index.json"
+    names = {"a": "model-1.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}
+    index.write_text(json.dumps({"weight_map": names}))
+
+    assert 2 * size == read_folder(written(tmp_path, {})).size_bytes
+    stored(tmp_path / "model.safetensors", a=("BF16", 1000))
+    assert size == read_folder(tmp_path).size_bytes
 
 
 def test_a_model_with_code_and_pickles(tmp_path: Path) -> None:

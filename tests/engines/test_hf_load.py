@@ -125,6 +125,19 @@ def test_answers_larger_than_memory() -> None:
     assert "" == LoadedModel(SETTINGS).warning
 
 
+def test_embeddings_stay_wide() -> None:
+    """An output that shares the embeddings' weights is counted apart, and embeddings are not counted as narrow."""
+    large = SETTINGS | {"size_bytes": 10**12, "embedding_values": 10**11}
+    with pytest.raises(ValueError, match="It needs 2400"):
+        LoadedModel(large)
+    with pytest.raises(ValueError, match="It needs 2000"):
+        LoadedModel(large | {"tied": False})
+    free = free_bytes() or 0
+    eighth = {"size_bytes": free // 4, "embedding_values": free // 16, "quantize": "8bit"}
+    with pytest.raises(ValueError, match="no answer beside it"):
+        LoadedModel(SETTINGS | eighth | {"cache_values": free * 3 // 4 // 8192})
+
+
 def test_what_is_remembered_is_bounded() -> None:
     """Two contexts, or less where memory is short, or as much as the option says."""
 

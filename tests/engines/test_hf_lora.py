@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from unilect.demo import FOLDER
 from unilect.engines._hf_load import LoadedModel
 from unilect.engines._hf_loop import BatchLoop
+from unilect.engines._hf_lora import MixedLinear, Selection
 
 ADAPTERS = {"pirate": FOLDER / "lora-pirate", "robot": FOLDER / "lora-robot"}
 QUESTION = "What is the capital of France?"
@@ -84,6 +85,26 @@ def test_a_blend_of_two_is_their_sum(model: LoadedModel) -> None:
 
     assert texts[None] == texts["silent"]
     assert texts["pirate"] == texts["first"]
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 8), (3, 1, 2, 8), (6, 8)], ids=str)
+def test_rows_in_any_shape(shape: tuple[int, ...]) -> None:
+    """Rows of different blends get each its own, also where a model has flattened them (OPT, experts) or spread them (MLA)."""
+    x = torch.randn(3, 2, 8)
+    blends = {name: (torch.randn(4, 8), torch.randn(5, 4)) for name in ("one", "two")}
+    selection = Selection()
+    layer = MixedLinear(torch.nn.Linear(8, 5, bias=False), selection)
+    for name, (down, up) in blends.items():
+        layer.set_blend(name, down, up)
+
+    def alone(name: str | None, row: torch.Tensor) -> torch.Tensor:
+        down, up = blends.get(str(name), (torch.zeros(4, 8), torch.zeros(5, 4)))
+        return layer.inner(row) + row @ down.T @ up.T
+
+    names = ["two", None, "one"]
+    selection.choose(names, torch.device("cpu"))
+    expected = torch.stack([alone(name, row) for name, row in zip(names, x, strict=True)])
+    torch.testing.assert_close(layer(x.view(shape)), expected.view(*shape[:-1], 5))
 
 
 def test_an_adapter_of_another_model_is_told(model: LoadedModel, tmp_path: Path) -> None:

@@ -107,6 +107,12 @@ def test_answers_are_those_of_generate(kind: str, tmp_path: Path) -> None:
     assert len({tuple(answer) for answer in answers}) > 5
 
 
+@pytest.mark.parametrize("how", [{}, {"quantize": "8bit"}, {"dtype": "bfloat16"}], ids=str)
+def test_distances_by_columns(how: dict[str, str], tmp_path: Path) -> None:
+    """MPT's distances count masked columns too, so that its prompts are read one by one, in any number of bits."""
+    assert Tiny(tmp_path, "mpt", **KINDS["mpt"]).loaded(**how).windowed
+
+
 @pytest.mark.parametrize("kind", REFUSED)
 def test_models_that_would_answer_otherwise_are_refused(kind: str, tmp_path: Path) -> None:
     """A model whose answers depend on the rows beside them is not loaded, and the message names its kind."""

@@ -116,6 +116,20 @@ def test_no_more_calls_than_may_be() -> None:
     assert (1, True) == (len(events), parser.full)
 
 
+def test_line_breaks_without_end() -> None:
+    """A model that writes nothing but line breaks is told as it goes, and nothing of it is lost."""
+    parser = Parser(HERMES, NAMES, lambda: "call")
+    events = []
+    for _ in range(100):
+        events += parser.add("\n\n")
+        assert 16 >= len(parser.held)
+    events += [*parser.add("a"), *parser.end()]
+
+    assert "\n" * 200 + "a" == "".join(
+        event.text for event in events if isinstance(event, TextDelta)
+    )
+
+
 def test_text_and_several_calls() -> None:
     """Text before calls is text, and each call has its number."""
     second = '{"name": "add", "arguments": {"a": 1, "b": 2}}'

@@ -9,6 +9,7 @@ Sources: the chat templates of Qwen 2.5, Qwen 3 Coder, Llama 3, Mistral, ChatGLM
 import json
 import re
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, NoReturn, TypeAlias
 
 from unilect.engines._chatglm_tools import python_calls
@@ -24,12 +25,14 @@ _FENCED = re.compile(
     r"([A-Za-z0-9_.-]{1,64})\s*```(?:python)?\s*tool_call(\(.*?\))\s*(?:```|$)", re.S
 )
 _TAGGED = re.compile(r"<function=([\w.-]+)>\s*(.*?)(?:</function>|$)", re.S)
-_PARAMETER = re.compile(r"<parameter=([^>]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|$)", re.S)
+# names without `<`: whatever is written, nothing is looked through twice
+_PARAMETER = re.compile(r"<parameter=([^<>]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|$)", re.S)
 _LISTED = re.compile(
-    r"([\w.-]+)\s*((?:<arg_key>.*?</arg_key>\s*<arg_value>.*?</arg_value>\s*)+)", re.S
+    r"([\w.-]+)\s*((?:<arg_key>[^<]*</arg_key>\s*<arg_value>.*?</arg_value>\s*)+)", re.S
 )
-_PAIR = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.S)
+_PAIR = re.compile(r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.S)
 _PYTHON = re.compile(r"\[\s*([A-Za-z_]\w*\(.*\))\s*\]", re.S)
+_OR_NONE = {"string", "null"}
 _SIGNS = " \n;,"
 _CLOSERS = "]}`\n "
 
@@ -138,11 +141,19 @@ def _typed(name: str, pairs: list[tuple[str, str]], tools: Tools) -> str:
     known = properties if isinstance(properties, dict) else {}
     values: dict[str, Any] = {}
     for key, raw in pairs:
-        schema = known.get(key.strip())
-        is_text = isinstance(schema, dict) and schema.get("type") == "string"
+        kinds = _kinds(known.get(key.strip()))
+        is_text = kinds == {"string"} or (kinds == _OR_NONE and raw.strip() != "null")
         value, rest = (raw, "") if is_text else _value(raw.strip())
         values[key.strip()] = raw if rest.strip() or value is _NONE else value
     return _dumped(values)
+
+
+def _kinds(schema: Any) -> set[Any]:
+    """The types that a schema names, also one by one in `anyOf`, as an optional text is often written."""
+    given = schema.get("type", schema.get("anyOf")) if isinstance(schema, dict) else None
+    each = given if isinstance(given, list) else [given]
+    kinds = (one.get("type") if isinstance(one, dict) else one for one in each)
+    return {kind if isinstance(kind, str) else None for kind in kinds}
 
 
 _NONE = object()
@@ -158,10 +169,15 @@ def _value(text: str) -> tuple[Any, str]:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} cannot be written as JSON")
 
 
-_decoder = json.JSONDecoder(parse_constant=_refuse)
+def _number(written: str) -> float:
+    value = float(written)
+    return value if isfinite(value) else _refuse(written)
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse, parse_float=_number)
 
 
 def _dumped(value: Any) -> str:

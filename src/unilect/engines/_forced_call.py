@@ -37,6 +37,7 @@ class CallStyle(Struct, frozen=True):
 HERMES = CallStyle("<tool_call>\n", "arguments")
 MISTRAL = CallStyle("[TOOL_CALLS][", "arguments")
 LLAMA3 = CallStyle("", "parameters")
+_ELSEWHERE = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 _STYLES = {"mistral": MISTRAL, "llama3": LLAMA3}
 
 
@@ -97,12 +98,19 @@ def _head(name: str, style: CallStyle) -> str:
 
 def _grammar(tools: dict[str, dict[str, Any] | None], heads: dict[str, str]) -> str:
     """Any of these calls, and nothing else. Where a schema does not say, a call has no arguments but those it names."""
-    closed = {"type": "object", "properties": {}, "additionalProperties": False}
     calls, schemas = [], []
     for number, (name, schema) in enumerate(tools.items()):
         calls.append(f'{json.dumps(heads[name])} args{number} "}}"')
-        schemas.append(f"args{number}: %json {json.dumps(compact(closed | (schema or {})))}")
+        bound = compact(_closed(schema or {}))
+        schemas.append(f"args{number}: %json {json.dumps(bound)}")
     return "%llguidance {}\nstart: " + " | ".join(calls) + "\n" + "\n".join(schemas)
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema of an object without arguments that it does not name; where others name them (`$ref`), they say."""
+    if "properties" not in schema and not _ELSEWHERE.isdisjoint(schema):
+        return {"type": "object"} | schema
+    return {"type": "object", "properties": {}, "additionalProperties": False} | schema
 
 
 class Call:

@@ -1,7 +1,8 @@
 """
 What a model's folder says of itself, read without torch: what it is for, how long its context is, whether it can be loaded.
 
-Source: https://huggingface.co/docs/transformers/main_classes/configuration; https://sbert.net (modules.json, pooling)
+Source: https://huggingface.co/docs/transformers/main_classes/configuration; https://sbert.net (modules.json, pooling);
+https://huggingface.co/docs/safetensors (the head of a file)
 """
 
 from pathlib import Path
@@ -21,6 +22,7 @@ _WHOLE_LAYERS = (
 )
 _OTHER_KINDS = ("use_dora", "use_qalora", "use_bdlora", "lora_bias", "alora_invocation_tokens")
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx")
+_WIDTH_NAMES = ("hidden_size", "n_embd", "d_model")
 #: Keys and values that are compressed, shared by heads or by layers, or no keys and values at all.
 _OTHER_CACHES = (
     "kv_lora_rank",
@@ -29,6 +31,9 @@ _OTHER_CACHES = (
     "num_kv_shared_layers",
     "layers_block_type",
 )
+#: Bytes of a weight as safetensors names its type; of packed ones nothing is known.
+_STORED = {"F32": 4, "F16": 2, "BF16": 2}
+_MAX_HEAD_BYTES = 100_000_000  # safetensors' own limit
 _TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 #: Families that number positions from the one behind the padding's id on, so that the first ones are never used.
 _POSITIONS_AFTER_PADDING = frozenset(
@@ -51,6 +56,13 @@ _POOLING = {
 }
 
 
+class _Tensor(Struct):
+    """What safetensors says of one."""
+
+    dtype: str = ""
+    data_offsets: tuple[int, int] = (0, 0)
+
+
 class Folder(Struct, frozen=True):
     """
     A model's folder.
@@ -63,6 +75,8 @@ class Folder(Struct, frozen=True):
         pooling: How it wants to be pooled for embeddings, where it says so.
         size_bytes: Of its weights.
         stored_bytes: Of one weight.
+        embedding_values: Numbers of its embeddings; 0 where that is not known.
+        tied: Its output is the embeddings once more, or it has none.
         cache_values: Numbers that a token leaves in the KV cache; 0 where that is not known.
         own_code: It brings code of its own.
         pickled: Its weights are pickles only.
@@ -77,6 +91,8 @@ class Folder(Struct, frozen=True):
     pooling: Literal["mean", "cls", "last"] | None
     size_bytes: int
     stored_bytes: int
+    embedding_values: int
+    tied: bool
     cache_values: int
     own_code: bool
     pickled: bool
@@ -91,7 +107,7 @@ def read_folder(path: Path) -> Folder:
         ConfigError: It holds no model.
     """
     config = _json(path / "config.json", "holds no model of transformers")
-    safe = sorted(path.glob("*.safetensors"))
+    safe = _weights(path)
     pickles = sorted(path.glob("pytorch_model*.bin"))
     if not safe and not pickles:
         raise ConfigError(f"{path}: has a config.json and no weights (*.safetensors).")
@@ -99,7 +115,7 @@ def read_folder(path: Path) -> Folder:
     assert isinstance(text, dict)
     lengths = [text[name] for name in _CONTEXT_NAMES if isinstance(text.get(name), int)]
     if lengths and config.get("model_type") in _POSITIONS_AFTER_PADDING:
-        lengths[0] -= (text.get("pad_token_id") or 0) + 1
+        lengths[0] -= (text.get("pad_token_id", 1) or 0) + 1
     names = [str(name) for name in config.get("architectures") or ()]
     _check_modules(path)
     pooling = _pooling(path)
@@ -108,20 +124,56 @@ def read_folder(path: Path) -> Folder:
     )
     own_class = "AutoModelForCausalLM" in (config.get("auto_map") or {})
     positions = lengths[0] if lengths else 2048
+    generates = writes or own_class
     return Folder(
         path,
         text,
         positions,
         reach(text, positions),
-        writes or own_class,
+        generates,
         pooling,
         sum(file.stat().st_size for file in safe or pickles),
-        4 if (text.get("dtype") or text.get("torch_dtype")) == "float32" else 2,
+        _stored_bytes(safe, text),
+        _number(text, "vocab_size") * _number(text, *_WIDTH_NAMES),
+        bool(text.get("tie_word_embeddings", True)) or not generates,
         cache_values(text),
         bool(config.get("auto_map")),
         not safe,
         own_template(path),
     )
+
+
+def _weights(path: Path) -> list[Path]:
+    """The files that are loaded; what lies beside them (`consolidated.safetensors`) is the same once more."""
+    if (whole := path / "model.safetensors").exists():
+        return [whole]
+    index = path / "model.safetensors.index.json"
+    named = _json(index, "has no index").get("weight_map") if index.exists() else None
+    parts = {path / str(name) for name in named.values()} if isinstance(named, dict) else set()
+    return sorted(filter(Path.exists, parts)) or sorted(path.glob("*.safetensors"))
+
+
+def _stored_bytes(files: list[Path], config: dict[str, Any]) -> int:
+    """Bytes of one weight: as most of the first file has them, else as the configuration says, which often says nothing."""
+    sizes: dict[str, int] = {}
+    for tensor in _head(files[0]) if files else ():
+        begin, end = tensor.data_offsets
+        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + end - begin
+    if sizes:
+        return _STORED.get(max(sizes, key=lambda dtype: sizes[dtype]), 2)
+    return 4 if (config.get("dtype") or config.get("torch_dtype")) == "float32" else 2
+
+
+def _head(file: Path) -> list[_Tensor]:
+    """The tensors of a file; none where it is broken, which is told when it is loaded."""
+    with file.open("rb") as weights:
+        length = int.from_bytes(weights.read(8), "little")
+        head = weights.read(min(length, _MAX_HEAD_BYTES))
+    try:
+        named = msgspec.json.decode(head, type=dict[str, _Tensor])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return []
+    return [tensor for name, tensor in named.items() if name != "__metadata__"]
 
 
 def cache_values(config: dict[str, Any]) -> int:
@@ -134,17 +186,18 @@ def cache_values(config: dict[str, Any]) -> int:
     Returns:
         0 where the model keeps something else, or is not told in words that are known.
     """
-
-    def named(*names: str) -> int:
-        return next((config[name] for name in names if isinstance(config.get(name), int)), 0)
-
     if any(config.get(name) for name in _OTHER_CACHES):
         return 0
-    layers = named("num_hidden_layers", "n_layer", "num_layers")
-    heads = named("num_attention_heads", "n_head")
-    shared = named("num_key_value_heads", "num_kv_heads") or heads
-    width = named("head_dim") or named("hidden_size", "n_embd", "d_model") // max(1, heads)
+    layers = _number(config, "num_hidden_layers", "n_layer", "num_layers")
+    heads = _number(config, "num_attention_heads", "n_head")
+    shared = _number(config, "num_key_value_heads", "num_kv_heads") or heads
+    width = _number(config, "head_dim") or _number(config, *_WIDTH_NAMES) // max(1, heads)
     return 2 * layers * shared * width
+
+
+def _number(config: dict[str, Any], *names: str) -> int:
+    """What a configuration says by one of these names; 0 where it does not."""
+    return next((config[name] for name in names if isinstance(config.get(name), int)), 0)
 
 
 def must_merge(adapter: Path) -> bool:

@@ -34,6 +34,7 @@ from unilect.model_config import RopeScaling
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _COUNT_BY_MASK = ("bloom", "mpt")  # take no positions, and need none
+_COUNT_COLUMNS = ("mpt",)  # masked ones too, by so little that the trial misses it in few bits
 _BYTES = {"8bit": 1.0, "4bit": 0.5}
 _CACHE_PART = 8  # of what is free
 
@@ -60,11 +61,12 @@ class LoadedModel:
         logging.disable_progress_bar()
         self._path = settings["path"]
         self._settings = settings
-        self._devices = _hf_devices.named(settings["device"], self._bytes_on_gpu())
+        self._generates: bool = settings["generates"]
+        on_gpu = self._weight_bytes(torch.device("cuda"))
+        self._devices = _hf_devices.named(settings["device"], on_gpu)
         self.device = self._devices[0]
         self._dtype = _dtype(settings["dtype"], self.device)
         self._trust = {"trust_remote_code": settings["trust_remote_code"]}
-        self._generates: bool = settings["generates"]
         self.warning = self._check_memory()
         self.tokenizer = self._load_tokenizer()
         self._model = self._load_model()
@@ -217,11 +219,23 @@ class LoadedModel:
         free = _hf_devices.free(self._devices)
         return int(min(usual, free / _CACHE_PART // token_bytes))
 
-    def _bytes_on_gpu(self) -> float:
-        """Of the weights."""
-        width = _dtype(self._settings["dtype"], torch.device("cuda")).itemsize
-        narrow = _BYTES.get(self._settings["quantize"] or "", width)
-        return float(self._settings["size_bytes"] / self._settings["stored_bytes"] * narrow)
+    def _weight_bytes(self, device: torch.device) -> float:
+        """
+        Of the weights when they have been loaded.
+
+        Only linear layers get narrower, and with bitsandbytes not the output. On a processor an output that shares the embeddings'
+        weights gets its own, in the order or the bits that are quickest there.
+        """
+        settings, width = self._settings, _dtype(self._settings["dtype"], device).itemsize
+        narrow = _BYTES.get(settings["quantize"] or "", width)
+        count = settings["size_bytes"] / settings["stored_bytes"]
+        wide = min(count, settings["embedding_values"])
+        if device.type == "cpu":
+            own = self._generates and settings["tied"] and width == torch.float32.itemsize
+            count += wide if own else 0
+        elif not settings["tied"]:
+            wide = min(count, wide * 2)
+        return float(wide * width + (count - wide) * narrow)
 
     def _check_memory(self) -> str:
         """
@@ -231,15 +245,16 @@ class LoadedModel:
             ValueError: The weights, or they and one answer, are larger than the free memory.
         """
         width = self._dtype.itemsize
-        narrow = _BYTES.get(self._settings["quantize"] or "", width)
-        count = self._settings["size_bytes"] / self._settings["stored_bytes"]
-        weights = count * (width if self.device.type == "cpu" else narrow)  # there they begin wide
+        kept = needed = self._weight_bytes(self.device)
+        if self.device.type == "cpu":  # there they begin wide
+            begin = self._settings["size_bytes"] / self._settings["stored_bytes"] * width
+            needed = max(kept, begin)
         free, name = _hf_devices.free(self._devices), Path(self._path).name
-        if weights > free:
-            raise ValueError(_too_large(name, weights, free))
+        if needed > free:
+            raise ValueError(_too_large(name, needed, free))
         context, parallel = self._settings["context"], self._settings["parallel"]
         answer = self._settings["cache_values"] * width * context
-        left = free - count * narrow
+        left = free - kept
         sizes = (
             f"an answer of {context} tokens (`context`) takes {answer / 1e9:.2f} GB, "
             f"and beside the weights {left / 1e9:.2f} GB are free"
@@ -275,9 +290,10 @@ class LoadedModel:
                 f"{Path(self._path).name}: models that are not made of attention alone "
                 f"({self._model.config.model_type}) are not served by this engine."
             )
-        self.windowed = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in layers)
-        local = "local" in getattr(self._model.config, "attention_layers", ())  # GPT-Neo's windows
-        self.windowed = self.windowed or local
+        config = self._model.config
+        local = "local" in getattr(config, "attention_layers", ())  # GPT-Neo's windows
+        windows = any(isinstance(layer, DynamicSlidingWindowLayer) for layer in layers)
+        self.windowed = windows or local or config.model_type in _COUNT_COLUMNS
 
     def _try_out(self) -> None:
         """

@@ -68,7 +68,7 @@ class MixedLinear(nn.Module):
             self._blends[name] = (down, up)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The layer's product, with what each row's blend adds. x: (n_rows, n_columns, n_in)."""
+        """The layer's product, with what each row's blend adds. x: (n_rows, ..., n_in), or flattened (OPT)."""
         y: Tensor = self.inner(x)
         chosen = self._selection
         if not any(name in self._blends for name in chosen.kinds):
@@ -78,8 +78,9 @@ class MixedLinear(nn.Module):
             return y + (x @ down.T) @ up.T
         downs, ups = self._stack(chosen.kinds)
         index = chosen.index.to(downs.device)
-        changes = (x @ downs[index].transpose(1, 2)) @ ups[index].transpose(1, 2)
-        return y + changes
+        rows = x.reshape(len(index), -1, x.shape[-1])
+        changes = (rows @ downs[index].transpose(1, 2)) @ ups[index].transpose(1, 2)
+        return y + changes.view(y.shape)
 
     def _stack(self, kinds: tuple[str, ...]) -> tuple[Tensor, Tensor]:
         """These blends, and one that adds nothing, as one tensor each, padded to the largest rank."""

@@ -38,6 +38,7 @@ PHI = Family("phi", "<|tool_call|>", "<|/tool_call|>")
 LLAMA3 = Family("llama3", "", marks=("<|python_tag|>",))
 GLM = Family("glm", "")
 THINK = ("<think>", "</think>")
+_MOST_BREAKS = 16
 #: What a template shows, and whose it is then; the first that is found counts.
 _SHOWN = (
     (DEEPSEEK.begin, DEEPSEEK),
@@ -185,6 +186,9 @@ class Parser:
             return [TextDelta(told)]
         told, found, self._text = _upto(self._text, self._family.begin)
         plain = told.rstrip("\n")  # line breaks before a call are none of the text
+        plain += told[
+            len(plain) : -_MOST_BREAKS
+        ]  # and more than a few are a model's that has lost its way
         if found:
             self._state = "call"
         else:

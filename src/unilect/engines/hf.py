@@ -371,6 +371,8 @@ class HfEngine:
             "generates": folder.generates,
             "size_bytes": folder.size_bytes,
             "stored_bytes": folder.stored_bytes,
+            "embedding_values": folder.embedding_values,
+            "tied": folder.tied,
             "cache_values": folder.cache_values if folder.generates else 0,
             "cache_ram_mib": config.cache_ram_mib,
             "context": config.context or min(longest, MAX_DEFAULT_CONTEXT),
