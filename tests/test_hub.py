@@ -351,6 +351,7 @@ def test_a_folder_is_fetched_without_what_nobody_needs(hub: Hub, tmp_path: Path)
     """Of a repository come weights, configuration and tokenizer, no pickle beside safetensors, and no other formats."""
     wanted = ["config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"]
     others = ["pytorch_model.bin", "onnx/model.onnx", "README.md", "tf_model.h5"]
+    others += ["consolidated.safetensors"]
     hub.files = {f"org/folder/{name}": name.encode() * 99 for name in [*wanted, *others]}
 
     first = fetch(hub, tmp_path, "org/folder", "local_folder")
@@ -360,6 +361,20 @@ def test_a_folder_is_fetched_without_what_nobody_needs(hub: Hub, tmp_path: Path)
     assert sorted(wanted) == sorted(found)
     assert first.path == away.path
     assert first.parts[-1] == 1
+
+
+def test_a_folder_in_parts(hub: Hub, tmp_path: Path) -> None:
+    """All parts of the weights come, and weights of another name where there are none of this."""
+    wanted = ["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    other = ["config.json", "mine.safetensors"]
+    hub.files = {f"org/parts/{name}": name.encode() * 99 for name in [*wanted, "mine.safetensors"]}
+    hub.files |= {f"org/other/{name}": name.encode() * 99 for name in other}
+
+    parts = fetch(hub, tmp_path, "org/parts", "local_folder")
+    mine = fetch(hub, tmp_path, "org/other", "local_folder")
+
+    assert sorted(wanted) == sorted(file.name for file in parts.path.iterdir())
+    assert sorted(other) == sorted(file.name for file in mine.path.iterdir())
 
 
 @pytest.mark.parametrize(

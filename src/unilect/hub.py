@@ -33,6 +33,7 @@ _HUB_REPO = re.compile(r"^\w[\w.-]*/\w[\w.-]*$", re.ASCII)
 _FOLDER_FILE = re.compile(
     r"^(1_Pooling/config\.json|[^/]+\.(json|jinja|safetensors|model|txt|py|tiktoken)|pytorch_model[^/]*\.bin)$"
 )
+_WEIGHTS = re.compile(r"^model(-\d+-of-\d+)?\.safetensors$")
 _PART = re.compile(r"-00001-of-(\d{5})\.gguf$")
 _HASH = re.compile(r"^(?:[0-9a-f]{40}|[0-9a-f]{64})$")
 
@@ -79,9 +80,7 @@ def local_folder(location: str, on_progress: OnProgress) -> Path:
         return path
     if path.exists() or not _HUB_REPO.match(location):
         raise ConfigError(f"{location}: there is no such folder.")
-    files = [name for name in _listed(location) if _FOLDER_FILE.search(name)]
-    if any(name.endswith(".safetensors") for name in files):
-        files = [name for name in files if not name.endswith(".bin")]
+    files = _once([name for name in _listed(location) if _FOLDER_FILE.search(name)])
     if "config.json" not in files:
         raise ConfigError(f"{location}: is on the hub, and holds no model of transformers.")
     for number, name in enumerate(files):
@@ -89,6 +88,15 @@ def local_folder(location: str, on_progress: OnProgress) -> Path:
         if name == "config.json":
             path = found.parent
     return path
+
+
+def _once(files: list[str]) -> list[str]:
+    """Files of a repository without what holds its weights once more: pickles, and another program's (`consolidated.safetensors`)."""
+    if not any(name.endswith(".safetensors") for name in files):
+        return files
+    named = any(map(_WEIGHTS.search, files))
+    others = (".bin", ".safetensors") if named else (".bin",)
+    return [name for name in files if _WEIGHTS.search(name) or not name.endswith(others)]
 
 
 def _listed(repo: str) -> list[str]:
