@@ -32,7 +32,12 @@ BEGIN = "<｜tool▁call▁begin｜>"
         (f"{CALL}}}", [("get_weather", {"city": "Paris"})]),
         (f'{{"type": "function", "function": {CALL}}}', [("get_weather", {"city": "Paris"})]),
         ('{"name": "get_weather", "arguments": "{}"}', [("get_weather", {})]),
+        (
+            """{"name": "get_weather", "arguments": "{\\"city\\": \\"Paris\\"}"}""",
+            [("get_weather", {"city": "Paris"})],
+        ),
         ('{"name": "now"}', [("now", {})]),
+        ('{"name": "now", "arguments": null}', [("now", {})]),
         (f"get_weather[ARGS]{PARIS}", [("get_weather", {"city": "Paris"})]),
         (f"get_weather[CALL_ID]a1B2c3D4e[ARGS]{PARIS}", [("get_weather", {"city": "Paris"})]),
         (f"get_weather{PARIS}", [("get_weather", {"city": "Paris"})]),
@@ -98,6 +103,9 @@ def test_calls(text: str, expected: list[tuple[str, dict[str, Any]]]) -> None:
         '{"name": "add", "arguments": {"a": NaN}}',
         '{"name": "add", "arguments": {"a": 1e999}}',
         '{"name": "add", "arguments": [1]}',
+        '{"name": "add", "arguments": "plain words"}',
+        '{"name": "add", "arguments": "{} and more"}',
+        r'{"name": "add", "arguments": "\ud83d"}',
         f"[{CALL}, 1]",
         "[" * 100_000,
         '{"a":' * 100_000,
@@ -136,7 +144,12 @@ def test_a_schema_that_is_none(schema: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    ['{"city": "\\ud83d"}', '"\\ud83d"', '{"\\udc00": 1}', '{"city": "\\ud83d\\ude42"}'],
+    [
+        '{"city": "\\ud83d"}',
+        r'"{\"city\": \"\\ud83d\"}"',
+        '{"\\udc00": 1}',
+        '{"city": "\\ud83d\\ude42"}',
+    ],
 )
 def test_half_a_surrogate_pair(arguments: str) -> None:
     """JSON may hold what no UTF-8 can; the arguments can be sent all the same."""

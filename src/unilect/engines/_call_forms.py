@@ -74,8 +74,12 @@ def _one(call: Any, tools: Tools) -> tuple[str, str] | None:
     arguments = call.get("arguments", call.get("parameters", {}))
     if not isinstance(name, str) or name not in tools:
         return None
-    if isinstance(arguments, str):
-        return name, arguments.encode(errors="replace").decode()
+    if isinstance(arguments, str):  # JSON in JSON
+        arguments, rest = _value(arguments.strip())
+        if rest:
+            return None
+    if arguments is None:
+        return name, "{}"
     return (name, _dumped(arguments)) if isinstance(arguments, dict) else None
 
 
