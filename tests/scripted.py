@@ -113,7 +113,7 @@ class Scripted:
 
     async def until_gone(self) -> None:
         """Wait until a connection has ended."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.gone.acquire()
 
     async def stop(self) -> None:

@@ -287,7 +287,7 @@ PROBES: list[tuple[str, str | bytes, set[int]]] = [
 @contextmanager
 def connected(server: Server) -> Iterator[socket.socket]:
     """A connection that gives up after five seconds of silence."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         yield connection
 
 
@@ -303,7 +303,7 @@ def conversed(server: Server, data: str | bytes) -> tuple[list[int], bytes, bool
     with connected(server) as connection:
         with suppress(BrokenPipeError, ConnectionResetError):  # refused before it was all sent
             connection.sendall(raw)
-        connection.settimeout(5)
+        connection.settimeout(30)
         try:
             while data_read := connection.recv(65536):
                 answer += data_read

@@ -81,7 +81,7 @@ class Site:
         return self.client.post(self.url + path, json=body)
 
 
-async def until(condition: Callable[[], Any], deadline_s: float = 10.0) -> None:
+async def until(condition: Callable[[], Any], deadline_s: float = 60.0) -> None:
     """
     Wait until an asynchronous condition holds, asking again as fast as it answers.
 

@@ -18,7 +18,7 @@ async def leave(site: Site, **body: Any) -> None:
     request = asyncio.ensure_future(site.post(**body).__aenter__())
     await site.until_busy(running + 1)
     if body.get("stream") and "messages" not in body:
-        response = await asyncio.wait_for(asyncio.shield(request), 10)
+        response = await asyncio.wait_for(asyncio.shield(request), 60)
         await response.content.readany()
         response.close()
     else:
