@@ -286,7 +286,7 @@ PROBES: list[tuple[str, str | bytes, set[int]]] = [
 
 @contextmanager
 def connected(server: Server) -> Iterator[socket.socket]:
-    """A connection that gives up after five seconds of silence."""
+    """A connection that gives up after half a minute of silence."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         yield connection
 
