@@ -185,10 +185,9 @@ class Parser:
             told, self._text = self._text, ""
             return [TextDelta(told)]
         told, found, self._text = _upto(self._text, self._family.begin)
-        plain = told.rstrip("\n")  # line breaks before a call are none of the text
-        plain += told[
-            len(plain) : -_MOST_BREAKS
-        ]  # and more than a few are a model's that has lost its way
+        # line breaks before a call are none of the text; more than a few are a model's that has lost its way
+        plain = told.rstrip("\n")
+        plain += told[len(plain) : -_MOST_BREAKS]
         if found:
             self._state = "call"
         else:
