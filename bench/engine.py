@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -179,8 +179,15 @@ def loaded(one: Contestant, pid: int, clients: int, number: int) -> Figures:
     return Figures(tokens_per_s, first_s * 1e3, spent_s * us, gateway_s * us if gateway else None)
 
 
-def measure(all: list[Contestant], rounds: int) -> dict[str, dict[int, list[Figures]]]:
-    """All loads of all contestants, by name and number of clients."""
+def measure(
+    all: list[Contestant], rounds: int, beside: Callable[[int], None] | None = None
+) -> dict[str, dict[int, list[Figures]]]:
+    """
+    All loads of all contestants, by name and number of clients.
+
+    Args:
+        beside: Called with the number of clients in each round, when all have had that load; for what is no server.
+    """
     found: dict[str, dict[int, list[Figures]]] = {
         one.name: {clients: [] for clients in REQUESTS} for one in all
     }
@@ -201,6 +208,8 @@ def measure(all: list[Contestant], rounds: int) -> dict[str, dict[int, list[Figu
             for clients in REQUESTS:
                 for one, pid in up[turn:] + up[:turn]:
                     found[one.name][clients].append(loaded(one, pid, clients, number + 1))
+                if beside is not None:
+                    beside(clients)
     return found
 
 

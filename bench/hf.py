@@ -19,8 +19,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
+from typing import Any, Self, TypeAlias
 
 import processes
 import report
@@ -31,6 +34,7 @@ from engine import CONTEXT, PARALLEL, THREADS, Contestant
 HERE = Path(__file__).parent
 FOLDER = processes.CACHE / "random-64m-hf"
 TYPES = ("float32", "bfloat16", "int8")
+Row: TypeAlias = dict[str, Any]
 PASSIVE = (("OMP_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "passive"), ("HF_HUB_OFFLINE", "1"))
 
 
@@ -78,13 +82,50 @@ def fastchat(kind: str) -> Contestant:
     return Contestant(f"FastChat {kind}", [str(part) for part in command], port, "m", PASSIVE)
 
 
-def generate(kind: str) -> dict[str, list[float]]:
-    """Plain `generate`: rows -> tokens per second and CPU microseconds for a token."""
-    words = [str(HERE / "plain_generate.py"), str(model())]
-    words += ["float32", "int8"] if kind == "int8" else [kind]
-    said = subprocess.check_output([sys.executable, *words], text=True)
-    found: dict[str, list[float]] = json.loads(said.splitlines()[-1])
-    return found
+class Generate:
+    """Plain `generate`, in a process of its own that waits for its turns. A context manager; see plain_generate.py."""
+
+    def __init__(self, kind: str) -> None:
+        words = [sys.executable, str(HERE / "plain_generate.py"), str(model())]
+        words += ["float32", "int8"] if kind == "int8" else [kind]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True)
+        self.found: dict[int, list[tuple[float, float]]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.communicate()
+
+    def turn(self, rows: int) -> None:
+        """Measure once, with so many rows."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{rows}\n")
+        self._process.stdin.flush()
+        self.found.setdefault(rows, []).append(json.loads(self._process.stdout.readline()))
+
+
+def show(plain: Generate, kind: str, ours: dict[int, list[engine.Figures]]) -> list[Row]:
+    """A table of plain `generate`, and of unilect's ratio to it within the rounds."""
+    lines: list[list[object]] = []
+    for title, what, place in (("tokens/s", "tokens_per_s", 0), ("CPU us", "cpu_us", 1)):
+        taken = {rows: [one[place] for one in given] for rows, given in plain.found.items()}
+        lines.append([f"generate {kind}, {title}", *map(median, taken.values())])
+        if ours:
+            ratios = (
+                median(getattr(one, what) / two for one, two in zip(ours[rows], own, strict=True))
+                for rows, own in taken.items()
+            )
+            lines.append([f"unilect / generate, {title}", *(f"{ratio:.2f}x" for ratio in ratios)])
+    columns = [f"{rows} rows" for rows in plain.found]
+    print("\n" + report.table(["in turn with the servers", *columns], lines))
+    return [
+        {"name": f"generate {kind}", "clients": rows, "tokens_per_s": rate, "cpu_us": cost}
+        for rows, given in plain.found.items()
+        for rate, cost in given
+    ]
 
 
 def wanted(names: Sequence[str], kinds: Sequence[str]) -> list[Contestant]:
@@ -103,9 +144,14 @@ def main() -> None:
     parser.add_argument("--type", nargs="*", default=list(TYPES), choices=TYPES)
     given = parser.parse_args()
     names = [name.lower() for name in given.only] or [""]
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     for kind in given.type:  # a type at a time: servers of others would only take memory
-        found = engine.measure(wanted(names, [kind]), given.rounds)
+        with ExitStack() as stack:
+            plain = None
+            if any(part in "generate" for part in names):
+                plain = stack.enter_context(Generate(kind))
+            turn = plain.turn if plain is not None else None
+            found = engine.measure(wanted(names, [kind]), given.rounds, turn)
         engine.show(found, f"unilect {kind}")
         rows += [
             {"name": name, "clients": clients} | asdict(one)
@@ -113,21 +159,8 @@ def main() -> None:
             for clients, figures in loads.items()
             for one in figures
         ]
-        if any(part in "generate" for part in names):
-            plain = generate(kind)
-            columns = [f"generate {kind}", *(f"{count} rows" for count in plain)]
-            titles = ("tokens/s", "CPU us for a token")
-            lines = [[t, *(pair[i] for pair in plain.values())] for i, t in enumerate(titles)]
-            print("\n" + report.table(columns, lines))
-            rows += [
-                {
-                    "name": f"generate {kind}",
-                    "clients": int(count),
-                    "tokens_per_s": rate,
-                    "cpu_us": us,
-                }
-                for count, (rate, us) in plain.items()
-            ]
+        if plain is not None:
+            rows += show(plain, kind, found.get(f"unilect {kind}", {}))
     used = report.versions("unilect", "torch", "transformers")
     settings = {"context": CONTEXT, "parallel": PARALLEL, "threads": THREADS} | vars(given)
     report.write("hf", used, settings=settings, rows=rows)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """
-transformers' own `generate` on a folder, greedily: tokens per second with 1, 8 and 32 rows in one call, as JSON.
+transformers' own `generate` on a folder, greedily, all rows in one call: for each line with a number of rows its tokens per second
+and CPU microseconds for a token, as a line of JSON.
 
 usage: bench/plain_generate.py FOLDER DTYPE [int8]
 """
@@ -8,41 +9,42 @@ usage: bench/plain_generate.py FOLDER DTYPE [int8]
 import json
 import sys
 import time
-from statistics import median
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
-PROMPT, TOKENS, ROUNDS = 16, 64, 3
+PROMPT, TOKENS = 16, 64
+
+
+def measured(model: Any, rows: int) -> tuple[float, float]:
+    """Tokens per second, and CPU microseconds for a token."""
+    ids = torch.randint(300, model.config.vocab_size, (rows, PROMPT))
+    begin, begin_cpu = time.perf_counter(), time.process_time()
+    with torch.inference_mode():
+        made = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=TOKENS,
+            min_new_tokens=TOKENS,
+            do_sample=False,
+            pad_token_id=0,
+        )
+    assert made.shape[1] == PROMPT + TOKENS
+    tokens = rows * TOKENS
+    return tokens / (time.perf_counter() - begin), (time.process_time() - begin_cpu) * 1e6 / tokens
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure what is asked for, and print it."""
     torch.set_num_threads(1)
     dtype = getattr(torch, sys.argv[2])
     model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=dtype).eval()
     if sys.argv[3:] == ["int8"]:
         model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
-    found: dict[int, tuple[float, float]] = {}
-    for rows in (1, 8, 32):
-        rates, costs = [], []
-        for _ in range(ROUNDS):
-            ids = torch.randint(300, model.config.vocab_size, (rows, PROMPT))
-            begin, begin_cpu = time.perf_counter(), time.process_time()
-            with torch.inference_mode():
-                made = model.generate(
-                    ids,
-                    attention_mask=torch.ones_like(ids),
-                    max_new_tokens=TOKENS,
-                    min_new_tokens=TOKENS,
-                    do_sample=False,
-                    pad_token_id=0,
-                )
-            assert made.shape[1] == PROMPT + TOKENS
-            rates.append(rows * TOKENS / (time.perf_counter() - begin))
-            costs.append((time.process_time() - begin_cpu) * 1e6 / (rows * TOKENS))
-        found[rows] = (median(rates), median(costs))
-    print(json.dumps(found))
+    measured(model, 1)  # what only the first call does
+    for line in sys.stdin:
+        print(json.dumps(measured(model, int(line))), flush=True)
 
 
 if __name__ == "__main__":
