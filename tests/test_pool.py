@@ -257,16 +257,22 @@ class Loading:
         """Nothing to stop."""
 
 
-async def test_a_look_waits_for_a_model_that_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look does not give up the start of a backend, which may load a model for minutes."""
-    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
-    monkeypatch.setattr(pool, "LOOK_TIMEOUT_S", 0.001)
-    backend: Any = Loading()
+async def looked_at(backend: Any) -> tuple[pool.Pool, Member]:
+    """A pool that looks at a backend, which could not be started, and that member of it."""
     member = Member(backend)
     looked_after = pool.Pool("m", [member, Member(backend)])
     with pytest.raises(BackendUnreachable) as raised:
         await member.acquire()
     looked_after.saw(member, raised.value)
+    return looked_after, member
+
+
+async def test_a_look_waits_for_a_model_that_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look does not give up the start of a backend, which may load a model for minutes."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+    monkeypatch.setattr(pool, "LOOK_TIMEOUT_S", 0.001)
+    backend: Any = Loading()
+    looked_after, member = await looked_at(backend)
     async with asyncio.timeout(10):
         await backend.begun.wait()
         asyncio.get_running_loop().call_later(0.01, backend.loaded.set)
@@ -290,11 +296,7 @@ async def test_a_flaw_in_a_look_is_not_the_last_look(
 
     backend: Any = Flawed()
     backend.loaded.set()
-    member = Member(backend)
-    looked_after = pool.Pool("m", [member, Member(backend)])
-    with pytest.raises(BackendUnreachable) as raised:
-        await member.acquire()
-    looked_after.saw(member, raised.value)
+    looked_after, member = await looked_at(backend)
     async with asyncio.timeout(10):
         await looked_after._looks[member]
     await looked_after.aclose()
@@ -309,11 +311,7 @@ async def test_who_comes_back_is_told_once(
     """A backend that answers a request while it is looked at is told to be back once."""
     monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
     backend: Any = Loading()
-    member = Member(backend)
-    looked_after = pool.Pool("m", [member, Member(backend)])
-    with pytest.raises(BackendUnreachable) as raised:
-        await member.acquire()
-    looked_after.saw(member, raised.value)
+    looked_after, member = await looked_at(backend)
     async with asyncio.timeout(10):
         await backend.begun.wait()
         looked_after.saw(member, None)

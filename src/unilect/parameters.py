@@ -144,7 +144,7 @@ def token_biases(
             )
         if tokens is not None and int(token) >= tokens:
             raise InvalidRequest(
-                f"`logit_bias` has the token {token}, and the model has {tokens}, from 0 on.",
+                f"`logit_bias` has the token id {token}, which the model does not have: it has {tokens}, from 0 on.",
                 param="logit_bias",
             )
         if value is True:

@@ -100,6 +100,9 @@ def chat_body(
     """
     The body for /v1/chat/completions.
 
+    Args:
+        tokens: How many the model has, where that is known.
+
     Raises:
         InvalidRequest: The request holds what llama.cpp cannot be given.
     """
