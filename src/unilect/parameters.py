@@ -54,7 +54,23 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "logprobs": (False,),
     "max_tokens": (),
     "max_completion_tokens": (),
-    "seed": (),
+    "seed": (-1,),  # at random
+    "json_schema": (),
+    "dynatemp_exponent": (1,),
+    "top_n_sigma": (-1, 0),
+    "adaptive_target": (-1,),
+    "t_max_predict_ms": (-1, 0),
+    "id_slot": (-1,),
+}
+#: What has no effect while another parameter is neutral.
+_SWITCHED_BY = {
+    "dry_base": "dry_multiplier",
+    "dry_allowed_length": "dry_multiplier",
+    "dry_penalty_last_n": "dry_multiplier",
+    "dry_sequence_breakers": "dry_multiplier",
+    "xtc_threshold": "xtc_probability",
+    "dynatemp_exponent": "dynatemp_range",
+    "adaptive_decay": "adaptive_target",
 }
 _HEADER_NAMES = 32  # a client gives up on headers of some kilobytes
 _HEADER_NAME = 64
@@ -162,6 +178,8 @@ def is_neutral(request: Request, name: str) -> bool:
         return raw is None or bytes(raw) == b"null"
     value = getattr(request, name)
     if value is None:
+        return True
+    if name in _SWITCHED_BY and is_neutral(request, _SWITCHED_BY[name]):
         return True
     if isinstance(value, msgspec.Struct):
         return type(value).__name__ == "TextFormat"

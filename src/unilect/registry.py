@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from unilect.backend import Backend
+from unilect.constraints.checker import Checker
 from unilect.errors import BackendUnavailable, ConfigError, ModelNotFound, UnilectError
 from unilect.parameters import Unsupported, filled
 from unilect.pool import Member, Pool
@@ -213,9 +214,16 @@ class Model:
 
 
 class Registry:
-    """All models of a server. The first one is the default."""
+    """
+    All models of a server. The first one is the default.
 
-    def __init__(self, models: Iterable[Model]) -> None:
+    Args:
+        models: The models.
+        checker: What compiles the grammars and schemas of clients; it is closed with the models.
+    """
+
+    def __init__(self, models: Iterable[Model], checker: Checker | None = None) -> None:
+        self.checker = checker or Checker()
         self.models: dict[str, Model] = {}
         self._by_name: dict[str, Model] = {}
         self._leaving: list[Model] = []
@@ -271,9 +279,9 @@ class Registry:
                 group.create_task(self._start(self.models[name]))
 
     async def aclose(self) -> None:
-        """Stop all backends, for good."""
+        """Stop all backends and the checker, for good."""
         models = (*self.models.values(), *self._leaving)
-        await asyncio.gather(*(model.aclose() for model in models))
+        await asyncio.gather(*(model.aclose() for model in models), self.checker.aclose())
 
     async def _start(self, model: Model) -> None:
         try:

@@ -217,7 +217,7 @@ async def _embed(lease: Lease, request: EmbeddingRequest) -> tuple[Embeddings, t
     model, backend = lease.model, lease.backend
     request, ignored = judge(request, backend.capabilities, model.unsupported)
     if not backend.capabilities.embeddings:
-        raise _not_for(model, "embeddings")
+        raise _not_for(model, "embeddings", backend.capabilities)
     return await backend.embed(request), ignored
 
 
@@ -226,11 +226,11 @@ def _check_kind(
 ) -> None:
     if isinstance(request, ChatRequest):
         if not capabilities.chat:
-            raise _not_for(model, "chat completions")
+            raise _not_for(model, "chat completions", capabilities)
         if not capabilities.vision:
             _check_no_image(request, model)
     elif not capabilities.completions:
-        raise _not_for(model, "completions")
+        raise _not_for(model, "completions", capabilities)
 
 
 def _check_no_image(request: ChatRequest, model: Model) -> None:
@@ -245,8 +245,9 @@ def _check_no_image(request: ChatRequest, model: Model) -> None:
             )
 
 
-def _not_for(model: Model, what: str) -> InvalidRequest:
+def _not_for(model: Model, what: str, capabilities: Capabilities) -> InvalidRequest:
+    why = f": {capabilities.why_not[what]}" if what in capabilities.why_not else ""
     return InvalidRequest(
-        f"The model `{model.name}` does not answer {what}. GET /v1/models lists the models.",
+        f"The model `{model.name}` does not answer {what}{why}. GET /v1/models lists the models.",
         param="model",
     )

@@ -13,10 +13,11 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from unilect.backend import Backend
 from unilect.config import Config
+from unilect.constraints.checker import Checker
 from unilect.errors import ConfigError
 from unilect.model_config import ModelConfig
 from unilect.model_kinds import ENGINES, check_options
@@ -58,6 +59,7 @@ class Place(Struct, frozen=True):
         threads: Processor threads for an engine.
         progress: Told what is going on (`loading`, `downloading`) and how far it is, from 0 to 1.
         shared: What the backends of one configuration share, such as one base for several adapters.
+        checker: Compiles the grammars and schemas of clients; the server's only one.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Place(Struct, frozen=True):
     threads: int
     progress: Callable[[str, float], None]
     shared: dict[Any, Any] = {}
+    checker: Checker = field(default_factory=Checker)
 
 
 def registry(config: Config, progress: Progress | None = None) -> Registry:
@@ -94,10 +97,14 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
                 f"models.{name}.fallback: `{one.fallback}` is no model, but all models of a server."
             )
     shared: dict[Any, Any] = {}
+    checker = Checker()
     return Registry(
-        model(name, one, threads, progress, shared)
-        for name, one in models.items()
-        if one.model != ALL
+        (
+            model(name, one, threads, progress, shared, checker)
+            for name, one in models.items()
+            if one.model != ALL
+        ),
+        checker,
     )
 
 
@@ -185,18 +192,21 @@ def model(
     threads: int = 1,
     progress: Progress | None = None,
     shared: dict[Any, Any] | None = None,
+    checker: Checker | None = None,
 ) -> Model:
     """
     The model of a table, not started.
 
     Args:
         shared: What the backends of one configuration share.
+        checker: The server's, where the model's engine needs one.
 
     Raises:
         ConfigError: A source or a setting is wrong.
     """
     schemes = {split(source)[0] for source in config.sources}
     children = {} if shared is None else shared
+    checker = checker or Checker()
     check_options(name, config, kinds(config))
     check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
     check_defaults(name, config.completion_defaults, CompletionRequest)
@@ -209,7 +219,7 @@ def model(
 
     def member(source: str) -> Member:
         scheme, location = split(source)
-        place = Place(name, scheme, location, config, threads, report, children)
+        place = Place(name, scheme, location, config, threads, report, children, checker)
         try:
             return Member(_factory(scheme)(place), source)
         except ConfigError as error:

@@ -216,8 +216,11 @@ def test_many_images() -> None:
         ({"prompt": "a"}, {"prompt": "a"}),
         ({"prompt": [1, 2]}, {"prompt": [1, 2]}),
         ({"prompt": None}, {"prompt": ""}),
-        ({"prompt": "a", "logprobs": 0}, {"logprobs": 1}),
-        ({"prompt": "a", "logprobs": 5}, {"logprobs": 5}),
+        ({"prompt": "a", "logprobs": 0}, {"n_probs": 1}),
+        ({"prompt": "a", "logprobs": 5}, {"n_probs": 5}),
+        ({"prompt": "a", "n_probs": 50}, {"n_probs": 50}),
+        ({"prompt": "a", "logprobs": 5, "n_probs": 2}, {"n_probs": 5}),
+        ({"prompt": "a", "max_tokens": 5}, {"n_predict": 5}),
     ],
 )
 def test_completions(fields: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -10,11 +10,19 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw
 
-from unilect.requests import ChatRequest, GenerationRequest, Message
+from unilect.errors import InvalidRequest
+from unilect.requests import (
+    ChatRequest,
+    GenerationRequest,
+    JsonSchema,
+    JsonSchemaFormat,
+    Message,
+    TextFormat,
+)
 
 GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
 _LENGTHS = ("max_new_tokens", "n_predict", "max_length")
-_OLDER = frozenset({*_LENGTHS, "do_sample"})
+_OLDER = frozenset({*_LENGTHS, "do_sample", "n_cmpl"})
 
 
 def in_our_words(request: GenerationT) -> GenerationT:
@@ -30,7 +38,32 @@ def in_our_words(request: GenerationT) -> GenerationT:
         changes["max_tokens"] = lengths[0]
     if request.do_sample is False:
         changes["temperature"] = 0.0
+    if request.n_cmpl is not None:
+        if request.n not in (None, request.n_cmpl):
+            raise InvalidRequest(
+                f"`n_cmpl` is {request.n_cmpl} and `n` is {request.n}; they are one parameter, send one of them.",
+                param="n_cmpl",
+            )
+        changes["n"] = request.n_cmpl
     return request.changed(**changes)
+
+
+def with_response_format(request: ChatRequest) -> ChatRequest:
+    """
+    A chat whose `json_schema`, llama.cpp's name, has become its `response_format`.
+
+    Raises:
+        InvalidRequest: It has both.
+    """
+    if request.json_schema is None:
+        return request
+    if not isinstance(request.response_format, TextFormat | None):
+        raise InvalidRequest(
+            "`json_schema` and `response_format` cannot stand together; send one of them.",
+            param="json_schema",
+        )
+    named = JsonSchemaFormat(JsonSchema("json_schema", request.json_schema))
+    return request.changed(json_schema=None, response_format=named)
 
 
 def speaks_alpaca(request: ChatRequest) -> bool:

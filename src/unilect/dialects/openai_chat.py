@@ -119,7 +119,7 @@ def decode(body: bytes, manners: Manners = OPENAI) -> Question:
     # the first question is quick, and its answer rarely yes
     if b'"message"' in body and _older.speaks_alpaca(request):
         request, echoes = _older.with_contents(request), True
-    request, legacy = _checked(request)
+    request, legacy = _checked(_older.with_response_format(request))
     return Question(request, legacy, request.messages if echoes else ())
 
 

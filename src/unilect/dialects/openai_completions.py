@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from unilect.dialects._decode import BodyDecoder, listed
+from unilect.dialects._decode import BodyDecoder, check_free_form, listed
 from unilect.dialects._manners import OPENAI, Manners
 from unilect.dialects._older import in_our_words
 from unilect.dialects._openai import (
@@ -66,6 +66,8 @@ def decode(body: bytes) -> CompletionRequest:
         InvalidRequest: A field is missing or wrong; the message names it.
     """
     request = in_our_words(_decoder.decode(body))
+    if request.json_schema is not None:
+        check_free_form("json_schema", request.json_schema)
     prompts = listed("prompt", lambda: request.prompts)
     if not prompts or any(prompt == [] for prompt in prompts):
         raise InvalidRequest("`prompt` holds an empty list of token ids.", param="prompt")

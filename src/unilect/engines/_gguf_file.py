@@ -40,6 +40,8 @@ _EMBEDDING_ONLY = (
     "modern-bert",
 )
 
+_POOLING_RANK = 4
+
 
 class GgufHead(Struct, frozen=True):
     """
@@ -73,6 +75,11 @@ class GgufHead(Struct, frozen=True):
     def pooling(self) -> bool:
         """True where the model says itself how its embeddings are pooled."""
         return bool(self.fields.get(f"{self.architecture}.pooling_type"))
+
+    @property
+    def ranks(self) -> bool:
+        """True for a reranker, which scores a text for a question and makes no vector of it."""
+        return self.fields.get(f"{self.architecture}.pooling_type") == _POOLING_RANK
 
 
 def read_head(path: Path) -> GgufHead:

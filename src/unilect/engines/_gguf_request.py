@@ -18,6 +18,8 @@ from unilect.engines._turns import arguments, template_flags, tools
 from unilect.errors import InvalidRequest
 from unilect.parameters import refusal, token_biases
 from unilect.requests import (
+    LLAMACPP_NATIVE,
+    LLAMACPP_PARAMETERS,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -30,6 +32,7 @@ from unilect.requests import (
     RefusalPart,
     TextPart,
 )
+from unilect.upstreams._llamacpp_request import top_logprobs
 
 _SAMPLING = (
     "temperature",
@@ -48,8 +51,15 @@ _SAMPLING = (
     "ignore_eos",
     "cache_prompt",
 )
+#: llama.cpp's own, told by the same name.
+_OWN_NAMES = tuple(
+    name for name in LLAMACPP_PARAMETERS if name not in ("json_schema", "n_probs", "id_slot")
+)
 PARAMETERS: dict[str, Support] = {
     **dict.fromkeys(_SAMPLING, "native"),
+    **dict.fromkeys(LLAMACPP_PARAMETERS, "native"),
+    **dict.fromkeys(LLAMACPP_NATIVE, "refused"),
+    "id_slot": "refused",  # slots are handed out by unilect
     "top_k": "native",
     "repeat_penalty": "native",
     "repetition_penalty": "native",
@@ -86,12 +96,6 @@ MAX_IMAGES = 8
 MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's server no longer takes
 MAX_GRAMMAR_DEPTH = 64
 _NO_GROUP = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
-#: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.
-_TOLD = {
-    "contains invalid tokens": ("prompt", "input"),
-    "failed to parse grammar": ("grammar", "response_format", "tools"),
-    "JSON schema error": ("response_format", "tools"),
-}
 
 
 def chat_body(
@@ -106,14 +110,21 @@ def chat_body(
     Raises:
         InvalidRequest: The request holds what llama.cpp cannot be given.
     """
+    for name in ("return_tokens", "post_sampling_probs"):
+        if getattr(request, name):
+            raise refusal(name, "the engine tells it of plain completions only")
     body = _common(request, lora, tokens)
     body["messages"] = messages(request.messages)
+    body |= {"verbose": True, "response_fields": ["truncated"]}  # what only a native answer says
     body |= template_flags(request)
-    if request.logprobs:
+    if request.token_limit is not None:
+        body["max_tokens"] = request.token_limit
+    top = top_logprobs(request)
+    if top is not None:
         if request.tools and request.tool_choice != "none":
             raise refusal("logprobs", "the engine gives none beside tools")
         body["logprobs"] = True
-        body["top_logprobs"] = request.top_logprobs or 1
+        body["top_logprobs"] = max(top, 1)
     if request.tools and request.tool_choice != "none":
         if request.grammar:
             raise refusal("grammar", "the engine takes none beside tools")
@@ -158,40 +169,21 @@ def compact(schema: dict[str, Any]) -> dict[str, Any]:
 def completion_body(
     request: CompletionRequest, lora: list[dict[str, Any]], tokens: int | None = None
 ) -> dict[str, Any]:
-    """The body for /v1/completions: one prompt, one choice."""
+    """The body for /completion, the native call: one prompt, one choice."""
     body = _common(request, lora, tokens)
     prompt = request.prompts[0]
     body["prompt"] = prompt if prompt else ""
-    if request.logprobs is not None:
-        body["logprobs"] = max(request.logprobs, 1)
+    if request.token_limit is not None:
+        body["n_predict"] = request.token_limit
+    top = top_logprobs(request)
+    if top is not None:
+        body["n_probs"] = max(top, 1)
     return body
-
-
-def blamed(error: InvalidRequest, request: Any) -> InvalidRequest:
-    """What llama.cpp says is wrong with a request, with the parameter where it can be only one."""
-    for words, names in _TOLD.items():
-        given = [name for name in names if getattr(request, name, None) is not None]
-        if error.param is not None or words not in error.message or not given:
-            continue
-        if given[0] in ("prompt", "input"):
-            return unknown_token(given[0])
-        if len(given) == 1 or given[0] == "grammar":
-            told = error.message[error.message.index(words) :]
-            message = f"`{given[0]}` cannot be followed: {told.rstrip('.')}."
-            return InvalidRequest(message, param=given[0])
-    return error
-
-
-def unknown_token(param: str) -> InvalidRequest:
-    """The error for a token id that the vocabulary does not hold."""
-    return InvalidRequest(f"`{param}` holds a token id that the model does not have.", param=param)
 
 
 def wants_no_alternatives(request: ChatRequest | CompletionRequest) -> bool:
     """True where log probabilities are wanted of the answer's own tokens only."""
-    if isinstance(request, CompletionRequest):
-        return request.logprobs == 0
-    return bool(request.logprobs) and not request.top_logprobs
+    return top_logprobs(request) == 0
 
 
 def conversation(request: ChatRequest | CompletionRequest) -> bytes:
@@ -276,7 +268,7 @@ def _common(
         "return_progress": True,
         "lora": lora,
     }
-    for name in _SAMPLING:
+    for name in (*_SAMPLING, *_OWN_NAMES):
         value = getattr(request, name)
         if value is not None:
             body[name] = value
@@ -287,13 +279,12 @@ def _common(
         )
     if request.top_k is not None:
         body["top_k"] = max(request.top_k, 0)
-    if request.repeat_last_n == -1:
-        body["repeat_last_n"] = MAX_REPEAT_LAST_N
+    for name in ("repeat_last_n", "dry_penalty_last_n"):
+        if body.get(name) == -1:
+            body[name] = MAX_REPEAT_LAST_N
     penalty = request.repeat_penalty or request.repetition_penalty
     if penalty is not None:
         body["repeat_penalty"] = penalty
-    if request.token_limit is not None:
-        body["max_tokens"] = request.token_limit
     if request.stop_words:
         body["stop"] = request.stop_words
     if request.seed is not None:

@@ -244,8 +244,9 @@ class Child:
                 return await asyncio.wrap_future(
                     self._batch.call(lambda: self._batch.running, first=True)
                 )
-            case "tokenize":
-                return await self._beside(reader.tokens, decode(call.body, type=str), False)
+            case "tokenize" | "tokenize_special" as kind:
+                special = kind == "tokenize_special"
+                return await self._beside(reader.tokens, decode(call.body, type=str), special)
             case "detokenize":
                 tokens = reader.prompt(decode(call.body, type=list[int]), "prompt")
                 return await self._beside(reader.text, tokens)

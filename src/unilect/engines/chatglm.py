@@ -132,9 +132,9 @@ class ChatglmEngine:
         """The library has no such call."""
         raise UnsupportedOperation("ChatGLM models do not embed texts; ask a model that does.")
 
-    async def tokenize(self, text: str) -> list[int]:
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
-        return await self._tokens("/tokenize_plain", text)
+        return await self._tokens("/tokenize" if special else "/tokenize_plain", text)
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""

@@ -20,6 +20,8 @@ from unilect import hub
 from unilect.backend import Batches, Capabilities
 from unilect.engines import _gguf_request as wire
 from unilect.engines._forced_call import call_style, forced_call, must_call
+from unilect.engines._gguf_answers import CONVERSATION, chatted, completed, rendered
+from unilect.engines._gguf_errors import blamed, raise_for_child, unknown_token
 from unilect.engines._gguf_file import GgufHead, read_head
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._slots import Slots
@@ -44,12 +46,11 @@ from unilect.sources import Place
 from unilect.upstreams._embeddings import decode_embeddings, embed_each
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._llamacpp_wire import with_prompt_tokens
-from unilect.upstreams._openai_wire import ChunkDecoder
-from unilect.upstreams.openai import stream
 
 MAX_DEFAULT_CONTEXT = 8192
 _EMBEDDINGS_AT_ONCE = 8
 _CHILD = "unilect.engines._gguf_child"
+_RERANKER = "its file is a reranker, which scores texts and makes no vectors of them"
 
 
 class _Props(Struct):
@@ -81,10 +82,6 @@ class _Content(Struct):
     content: str
 
 
-class _Rendered(Struct):
-    prompt: str
-
-
 class _Count(Struct):
     input_tokens: int
 
@@ -113,6 +110,7 @@ class GgufEngine:
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         self._head = _checked_head(path)
+        self._ranks = self._head.ranks and config.pooling is None
         self._path = path
         self._config = config
         self._threads = config.threads or threads
@@ -131,7 +129,8 @@ class GgufEngine:
         self._slots = Slots(config.parallel)
         self._vocabulary: int | None = None
         self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
-        self._style = call_style(self._template or "")
+        self._chat_template = self._template or ""
+        self._style = call_style(self._chat_template)
         self.capabilities = Capabilities(
             parameters=wire.PARAMETERS,
             fans_out=True,
@@ -139,6 +138,9 @@ class GgufEngine:
             vision=config.mmproj is not None,
             chat=not self._head.embedding_only,
             completions=not self._head.embedding_only,
+            slots=config.parallel,
+            embeddings=not self._ranks,
+            why_not={"embeddings": _RERANKER} if self._ranks else {},
         )
 
     async def start(self) -> None:
@@ -162,7 +164,7 @@ class GgufEngine:
                 async for batch in batches:
                     yield batch
         except InvalidRequest as error:
-            raise wire.blamed(error, request) from error
+            raise blamed(error, request) from error
         finally:
             self._slots.give_back(slot)
 
@@ -196,13 +198,13 @@ class GgufEngine:
             try:
                 return decode_embeddings(await server.post("/v1/embeddings", body))
             except InvalidRequest as error:
-                raise wire.blamed(error, request) from error
+                raise blamed(error, request) from error
 
         return await embed_each(request.inputs, one, _EMBEDDINGS_AT_ONCE)
 
-    async def tokenize(self, text: str) -> list[int]:
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
-        return await self._tokenize(await self._any_server(), text, special=False)
+        return await self._tokenize(await self._any_server(), text, special)
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
@@ -212,7 +214,7 @@ class GgufEngine:
         except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
             if await self._generator.has_died():
                 raise
-            raise wire.unknown_token("prompt") from error
+            raise unknown_token("prompt") from error
         return msgspec.json.decode(body, type=_Content).content
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
@@ -268,33 +270,27 @@ class GgufEngine:
     ) -> list[int]:
         """The ids of a prompt, without what the server puts before it."""
         if isinstance(request, ChatRequest):
-            prompt: Prompt = await self._rendered(server, request)
+            prompt: Prompt = await rendered(server, request)
         else:
             prompt = request.prompts[0]
         return prompt if isinstance(prompt, list) else await self._tokenize(server, prompt, False)
 
-    async def _rendered(self, server: HttpServer, request: ChatRequest) -> str:
-        body = msgspec.json.encode(wire.template_body(request))
-        answer = await server.post("/apply-template", body)
-        return msgspec.json.decode(answer, type=_Rendered).prompt
-
     async def _generated(
         self, server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
-        decoder = ChunkDecoder(joined=not request.stream)
         if isinstance(request, CompletionRequest):
-            return stream(server, "/v1/completions", msgspec.json.encode(body), decoder)
+            return completed(server, request, body)
         if not must_call(request):
-            return stream(server, "/v1/chat/completions", msgspec.json.encode(body), decoder)
-        prompt = await self._rendered(server, request)
-        conversation = ("messages", "tools", "tool_choice", "parallel_tool_calls", "stop")
-        sampling = {name: value for name, value in body.items() if name not in conversation}
+            return chatted(server, request, body, self._chat_template)
+        prompt = await rendered(server, request)
+        without = (*CONVERSATION, "stop")
+        sampling = {name: value for name, value in body.items() if name not in without}
         return forced_call(server, request, prompt, sampling, self._style)
 
     def _learn(self, props: _Props) -> None:
         """What only the loaded model knows."""
-        template = self._template or props.chat_template
-        self._style = call_style(template)
+        self._chat_template = self._template or props.chat_template
+        self._style = call_style(self._chat_template)
         parameters = dict(wire.PARAMETERS)
         if not props.chat_template_caps.get("supports_tools"):
             parameters |= dict.fromkeys(wire.TOOL_PARAMETERS, "refused")
@@ -352,6 +348,7 @@ class GgufEngine:
                 headers={"Authorization": f"Bearer {self._key}"},
                 socket_path=child.socket_path,
                 timeout_s=self._config.timeout_s,
+                raise_for=raise_for_child,
             )
             self._servers[child] = (child.pid, server)
             if child is self._generator:

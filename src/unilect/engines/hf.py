@@ -314,9 +314,10 @@ class HfEngine:
                 tokens += part.tokens
         return Embeddings([found[place] for place in range(len(found))], tokens)
 
-    async def tokenize(self, text: str) -> list[int]:
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
-        return msgspec.msgpack.decode(await self._value("tokenize", text), type=list[int])
+        kind = "tokenize_special" if special else "tokenize"
+        return msgspec.msgpack.decode(await self._value(kind, text), type=list[int])
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""

@@ -16,6 +16,8 @@ from unilect.backend import Support
 from unilect.errors import InvalidRequest
 from unilect.parameters import token_biases
 from unilect.requests import (
+    LLAMACPP_NATIVE,
+    LLAMACPP_PARAMETERS,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -44,6 +46,12 @@ _SAME_NAME = (
     "grammar",
     "ignore_eos",
 )
+#: llama.cpp's own parameters that a body holds as they are; the others are put right below.
+_OWN_NAMES = tuple(
+    name
+    for name in LLAMACPP_PARAMETERS
+    if name not in ("json_schema", "n_probs", "n_keep", "n_discard", "id_slot")
+)
 _FIELDS = (*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__)
 _KNOWN = frozenset(_FIELDS) - {"wire"}  # a client's field of that name is unknown like any other
 _OWN = frozenset(
@@ -53,6 +61,7 @@ _TOP_2023 = 20  # it tells no probability of a token that is not among the likel
 
 _PARAMETERS: dict[str, Support] = {
     **dict.fromkeys(_SAME_NAME, "native"),
+    **dict.fromkeys(LLAMACPP_PARAMETERS, "native"),
     "top_k": "native",
     "seed": "native",
     "repeat_penalty": "native",
@@ -90,7 +99,7 @@ _PARAMETERS: dict[str, Support] = {
     "system_prompt": "refused",
     "n_discard": "refused",
     "n_cmpl": "refused",
-    "response_fields": "refused",
+    **dict.fromkeys(LLAMACPP_NATIVE, "refused"),
 }
 
 
@@ -118,7 +127,7 @@ class Generation(Struct, frozen=True):
 #: It takes a seed and never uses it, and knows no schemas.
 OF_2023 = Generation(
     "2023",
-    _PARAMETERS | {"seed": "refused", "response_format": "refused"},
+    _PARAMETERS | dict.fromkeys(("seed", "response_format", "json_schema"), "refused"),
     "slot_id",
     shifts=True,
     top_logprobs=_TOP_2023,
@@ -146,7 +155,7 @@ def body(
     fields: dict[str, Any] = {
         name: raw for name, raw in request.wire.items() if name not in _KNOWN and name not in _OWN
     }
-    for name in _SAME_NAME:
+    for name in (*_SAME_NAME, *_OWN_NAMES):
         value = getattr(request, name)
         if value is not None:
             fields[name] = value
@@ -160,8 +169,7 @@ def body(
     top = top_logprobs(request)
     if top is not None:
         fields["n_probs"] = max(top, generation.top_logprobs)
-    if isinstance(request, ChatRequest):
-        fields |= _schema(request)
+    fields |= _schema(request)
     fields["stream"] = True
     fields["return_progress"] = True  # only then does 2025 notice a client that leaves early
     return fields
@@ -170,13 +178,10 @@ def body(
 def top_logprobs(request: GenerationRequest) -> int | None:
     """How many of the likeliest tokens the client wants to be told; None for no log probabilities."""
     if isinstance(request, ChatRequest):
-        return (request.top_logprobs or 0) if request.logprobs else None
-    return request.logprobs if isinstance(request, CompletionRequest) else None
-
-
-def wants_tokens(request: GenerationRequest) -> bool:
-    """True when the client wants the ids of the answer's tokens, in llama.cpp's own words."""
-    return bytes(request.wire.get("return_tokens", b"")) == b"true"
+        top = (request.top_logprobs or 0) if request.logprobs else None
+    else:
+        top = request.logprobs if isinstance(request, CompletionRequest) else None
+    return max(top or 0, request.n_probs) if request.n_probs else top
 
 
 def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
@@ -200,21 +205,30 @@ def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
     return fields
 
 
-def _schema(request: ChatRequest) -> dict[str, Any]:
-    """The schema of a `response_format`."""
-    match request.response_format:
-        case JsonObjectFormat(schema):
-            found = schema or {"type": "object"}
-        case JsonSchemaFormat(json_schema):
-            found = json_schema.schema or {}
-        case _:
-            return {}
-    if request.grammar:
+def wanted_schema(request: GenerationRequest) -> tuple[str, dict[str, Any]] | None:
+    """
+    The JSON Schema that an answer must satisfy, after the name of the parameter that says so; None where there is none.
+
+    Raises:
+        InvalidRequest: A `grammar` stands beside it.
+    """
+    found = None if request.json_schema is None else ("json_schema", request.json_schema)
+    if isinstance(request, ChatRequest):
+        match request.response_format:
+            case JsonObjectFormat(schema):
+                found = "response_format", schema or {"type": "object"}
+            case JsonSchemaFormat(json_schema):
+                found = "response_format", json_schema.schema or {}
+    if found is not None and request.grammar:
         raise InvalidRequest(
-            "`grammar` and `response_format` cannot stand together; send one of them.",
-            param="grammar",
+            f"`grammar` and `{found[0]}` cannot stand together; send one of them.", param="grammar"
         )
-    return {"json_schema": found}
+    return found
+
+
+def _schema(request: GenerationRequest) -> dict[str, Any]:
+    found = wanted_schema(request)
+    return {} if found is None else {"json_schema": found[1]}
 
 
 class Turns(Struct):
@@ -255,6 +269,11 @@ def turns(conversation: Sequence[Message], marker: str | None) -> Turns:
             param="messages",
         )
     return Turns(out, images)
+
+
+def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Turns of texts as a server renders them."""
+    return [{"role": turn.role, "content": turn.content or ""} for turn in messages]
 
 
 def _part(part: Any, where: str, images: list[str], marker: str | None) -> str:

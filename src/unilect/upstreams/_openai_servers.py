@@ -16,7 +16,7 @@ from msgspec import Struct
 from unilect.backend import Capabilities, Support
 from unilect.errors import InvalidRequest
 from unilect.parameters import is_neutral, refusal
-from unilect.requests import ChatRequest, CompletionRequest
+from unilect.requests import LLAMACPP_PARAMETERS, ChatRequest, CompletionRequest
 
 
 class ServerKind(Struct, frozen=True):
@@ -72,7 +72,8 @@ _ALL = _names(
     "n best_of echo suffix seed stop logit_bias logprobs top_logprobs presence_penalty frequency_penalty response_format "
     "reasoning_effort chat_template_kwargs temperature top_p max_tokens max_completion_tokens dimensions"
 )
-_EVERYTHING = _ALL | _NOT_LOCAL | _MIROSTAT | _SAMPLING | _TOOLS
+_LLAMACPP = frozenset(LLAMACPP_PARAMETERS)
+_EVERYTHING = _ALL | _NOT_LOCAL | _MIROSTAT | _SAMPLING | _TOOLS | _LLAMACPP
 
 _TRANSFORMERS = _names(
     "model messages prompt stream temperature top_p seed stop max_tokens max_completion_tokens logit_bias tools "
@@ -91,6 +92,7 @@ OLLAMA = ServerKind(
     refused=_NOT_LOCAL
     | _MIROSTAT
     | _SAMPLING
+    | _LLAMACPP
     | _names("best_of logit_bias tool_choice parallel_tool_calls chat_template_kwargs"),
     renamed=_OLD_LIMIT,
     one_choice=True,
@@ -103,13 +105,14 @@ KINDS = (
         owner="vllm",
         refused=_NOT_LOCAL
         | _MIROSTAT
+        | _LLAMACPP
         | _names("best_of typical_p repeat_penalty repeat_last_n grammar"),
         stops_whole=True,
     ),
     ServerKind(
         "SGLang",
         owner="sglang",
-        refused=_NOT_LOCAL | _MIROSTAT | _names("best_of suffix grammar"),
+        refused=_NOT_LOCAL | _MIROSTAT | _LLAMACPP | _names("best_of suffix grammar"),
     ),
     ServerKind(
         "llama-server",
@@ -121,7 +124,7 @@ KINDS = (
     ServerKind(
         "llama-cpp-python",
         owner="me",
-        refused=_NOT_LOCAL | _names("n best_of"),
+        refused=_NOT_LOCAL | _LLAMACPP | _names("n best_of"),
         renamed=_OLD_LIMIT,
         one_prompt=True,
     ),

@@ -31,6 +31,8 @@ from unilect.events import Usage
 from unilect.model_config import ModelConfig
 from unilect.parameters import refusal
 from unilect.requests import (
+    LLAMACPP_NATIVE,
+    LLAMACPP_PARAMETERS,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
@@ -68,7 +70,7 @@ _REFUSED = (
 PARAMETERS: dict[str, Support] = {
     **dict.fromkeys(_NATIVE.split(), "native"),
     **dict.fromkeys(("n", "best_of", "echo", "encoding_format", "dimensions"), "emulated"),
-    **dict.fromkeys(_REFUSED.split(), "refused"),
+    **dict.fromkeys((*_REFUSED.split(), *LLAMACPP_PARAMETERS, *LLAMACPP_NATIVE), "refused"),
 }
 
 
@@ -217,7 +219,7 @@ class FastChatUpstream:
             tokens += used
         return Embeddings(vectors, tokens)
 
-    async def tokenize(self, text: str) -> list[int]:
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """FastChat's workers count tokens, and tell none."""
         raise UnsupportedOperation("FastChat's workers have no call to tokenize.")
 

@@ -136,7 +136,7 @@ class OpenAIUpstream:
             )
         return embeddings
 
-    async def tokenize(self, text: str) -> list[int]:
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """OpenAI's API has no such call."""
         raise _no_call("tokenize")
 
