@@ -28,7 +28,7 @@ MAX_LINES = 24_000
 ENVIRONMENT = {
     "config.py": "the configuration's only reader",
     "chat.py": "a server of its own gets it, with a key",
-    "engines/_process.py": "a child gets the environment, without proxies and secrets",
+    "engines/_environment.py": "a child gets what it may need of it, without proxies and secrets",
 }
 #: Where everything may be caught, and why.
 CATCH_ALL = {
