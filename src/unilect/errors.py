@@ -8,6 +8,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     | + WrongType                   400  a body that is no JSON, or a field that is missing or of another type
     | + UnsupportedParameter        400  the model's backend does not honour this parameter
     | + ContextLengthExceeded       400  the prompt is longer than the model's context
+    | + RequestKilledEngine         400  the model's engine has died of such a request, not long ago
     + AuthenticationError           401  no key, or a wrong one
     | + MissingKey                  401  no key was sent
     + PermissionDenied              403  known, but not allowed here
@@ -127,6 +128,12 @@ class ContextLengthExceeded(InvalidRequest):
 
     code = "context_length_exceeded"
     number = 40303
+
+
+class RequestKilledEngine(InvalidRequest):
+    """The model's engine has died of such a request, not long ago, and does not take it again for a while."""
+
+    code = "request_killed_engine"
 
 
 class AuthenticationError(UnilectError):
