@@ -164,6 +164,8 @@ def completion_body(
     body["prompt"] = prompt if prompt else ""
     if request.logprobs is not None:
         body["logprobs"] = max(request.logprobs, 1)
+    if request.answer_schema is not None:
+        body["json_schema"] = compact(request.answer_schema)
     return body
 
 

@@ -14,14 +14,13 @@ from msgspec import Struct
 
 from unilect.backend import Support
 from unilect.errors import InvalidRequest
+from unilect.foreign import CONSTRAINTS
 from unilect.parameters import token_biases
 from unilect.requests import (
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
     ImagePart,
-    JsonObjectFormat,
-    JsonSchemaFormat,
     Message,
     RefusalPart,
     TextPart,
@@ -86,6 +85,8 @@ _PARAMETERS: dict[str, Support] = {
     "web_search_options": "refused",
     "num_beams": "refused",
     "use_beam_search": "refused",
+    # what other servers know: it becomes `response_format` or `grammar`
+    **dict.fromkeys(CONSTRAINTS - {"json_schema"}, "refused"),
     # of the server's own: they change it for others, write where they should not, or hide what is needed of an answer
     "system_prompt": "refused",
     "n_discard": "refused",
@@ -160,8 +161,7 @@ def body(
     top = top_logprobs(request)
     if top is not None:
         fields["n_probs"] = max(top, generation.top_logprobs)
-    if isinstance(request, ChatRequest):
-        fields |= _schema(request)
+    fields |= _schema(request)
     fields["stream"] = True
     fields["return_progress"] = True  # only then does 2025 notice a client that leaves early
     return fields
@@ -200,21 +200,16 @@ def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
     return fields
 
 
-def _schema(request: ChatRequest) -> dict[str, Any]:
+def _schema(request: GenerationRequest) -> dict[str, Any]:
     """The schema of a `response_format`."""
-    match request.response_format:
-        case JsonObjectFormat(schema):
-            found = schema or {"type": "object"}
-        case JsonSchemaFormat(json_schema):
-            found = json_schema.schema or {}
-        case _:
-            return {}
+    if request.answer_schema is None:
+        return {}
     if request.grammar:
         raise InvalidRequest(
             "`grammar` and `response_format` cannot stand together; send one of them.",
             param="grammar",
         )
-    return {"json_schema": found}
+    return {"json_schema": request.answer_schema}
 
 
 class Turns(Struct):
