@@ -57,7 +57,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Literal["refuse", "report"],
         described(
             "What happens to a parameter that the backend does not honour: *refuse* the request with 400, or answer "
-            "without it and *report* it in the header `X-Unilect-Ignored`."
+            "without it and *report* it in the header `X-Unilect-Ignored`. What binds an answer to a form (a schema, a grammar) is always refused."
         ),
     ] = "refuse"
     defaults: Annotated[

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Literal, NamedTuple
 
-from unilect import emulation
+from unilect import constrained, emulation
 from unilect.attempts import Attempts
 from unilect.backend import Backend, Batches, Capabilities
 from unilect.errors import (
@@ -59,6 +59,7 @@ class Run:
         self.model = self.answering = model
         self.ignored: tuple[str, ...] = ()
         self._request = request
+        self._names: dict[str, str] = {}
         self._attempts = Attempts(registry, self.model, request)
         self._meter = metrics.start(self.model.name, endpoint)
 
@@ -95,6 +96,7 @@ class Run:
                                         whole += batch
                         break
                     except UnilectError as error:
+                        constrained.told_as(error, self._names)
                         if begun or not self._attempts.again(error):
                             raise
                 if whole:
@@ -113,7 +115,8 @@ class Run:
         """
         self.answering = model = lease.model
         capabilities = lease.backend.capabilities
-        request = model.with_defaults(model.prepare(self._request))
+        request, self._names = constrained.in_our_words(self._request, capabilities)
+        request = model.with_defaults(model.prepare(request))
         request, self.ignored = judge(request, capabilities, model.unsupported)
         _check_kind(request, model, capabilities)
         return emulation.generate(lease.backend, request)

@@ -52,9 +52,7 @@ _SAMPLING = (
     "cache_prompt",
 )
 #: llama.cpp's own, told by the same name.
-_OWN_NAMES = tuple(
-    name for name in LLAMACPP_PARAMETERS if name not in ("json_schema", "n_probs", "id_slot")
-)
+_OWN_NAMES = tuple(name for name in LLAMACPP_PARAMETERS if name not in ("n_probs", "id_slot"))
 PARAMETERS: dict[str, Support] = {
     **dict.fromkeys(_SAMPLING, "native"),
     **dict.fromkeys(LLAMACPP_PARAMETERS, "native"),
@@ -178,6 +176,8 @@ def completion_body(
     top = top_logprobs(request)
     if top is not None:
         body["n_probs"] = max(top, 1)
+    if request.answer_schema is not None:
+        body["json_schema"] = compact(request.answer_schema)
     return body
 
 

@@ -19,6 +19,7 @@ from typing import TypeAlias
 import msgspec
 from aiohttp import web
 
+from unilect.bounds import LARGE_BYTES, check_body
 from unilect.config import Config, is_loopback
 from unilect.dialects._manners import OPENAI, Manners
 from unilect.errors import (
@@ -126,6 +127,8 @@ class Guard:
         try:
             if request.can_read_body:
                 await _read(request)
+                if len(body := await request.read()) > LARGE_BYTES:
+                    await check_body(body)
             return await handler(request)
         except UnilectError:
             raise
