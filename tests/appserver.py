@@ -13,6 +13,7 @@ from unilect.backend import Backend
 from unilect.config import Config
 from unilect.connections import Connections, Limits
 from unilect.gateway.guard import Guard
+from unilect.pool import Member
 from unilect.registry import Model, Registry
 from unilect.service import Service
 from unilect.upstreams._http import HttpServer
@@ -60,10 +61,17 @@ class App:
 
 @asynccontextmanager
 async def serving(
-    backend: Backend, config: Config | None = None, limits: Limits | None = None, **model: Any
+    backend: Backend | list[Member],
+    config: Config | None = None,
+    limits: Limits | None = None,
+    fallback: list[Member] | None = None,
+    **model: Any,
 ) -> AsyncIterator[App]:
-    """An application that serves one model, `m`, until the block ends."""
-    app = create_app(config or Config(), Registry([Model("m", backend, **model)]))
+    """An application that serves one model, `m`, until the block ends, and its fallback `other` where there is one."""
+    models = [Model("m", backend, fallback=None if fallback is None else "other", **model)]
+    if fallback is not None:
+        models.append(Model("other", fallback))
+    app = create_app(config or Config(), Registry(models))
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     assert runner.server is not None

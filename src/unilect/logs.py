@@ -70,7 +70,7 @@ class LogSink:
         self._lines: list[str] = []
         self._size = 0
         self._torn = False  # the last write ended in the middle of a line
-        self._some, self._closing = threading.Event(), threading.Event()
+        self._some, self._closing, self._over = (threading.Event() for _ in range(3))
         self._thread: threading.Thread | None = None
 
     def add(self, text: str, level: str = "INFO", now: float | None = None) -> None:
@@ -99,12 +99,14 @@ class LogSink:
         self._some.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
+            self._over.set()
 
     def _run(self) -> None:
         while True:
             self._some.wait()
             self._closing.wait(self._batch_s)
             self._some.clear()
+            last = self._closing.is_set()
             with self._lock:
                 lines, self._lines, self._size = self._lines, [], 0
                 lost, self.lost = self.lost, 0
@@ -114,14 +116,14 @@ class LogSink:
                     self.lost += lost + len(lines)
                 self._closing.wait(self._retry_s)
                 self._some.set()  # to tell what was lost as soon as stderr takes it
-            if self._closing.is_set() and not (written and self._lines):
+            if last:
                 return
 
     def _told(self, lost: int) -> str:
         if not lost:
             return ""
         lines = "1 log line was" if lost == 1 else f"{lost} log lines were"
-        return f"{self._stamp(time.time())} WARNING {lines} lost: stderr did not take them\n"
+        return f"{self._stamp(time.time())} WARNING {lines} lost: stderr could not be written\n"
 
     def _write_all(self, text: str) -> bool:
         """Write a batch; false where stderr refuses it."""
@@ -130,7 +132,7 @@ class LogSink:
             try:
                 taken = self._write(rest)
             except BlockingIOError:  # who shares the pipe has made it non-blocking
-                if self._closing.wait(self._retry_s):
+                if self._over.wait(self._retry_s):
                     return False
             except (OSError, ValueError):
                 return False
