@@ -18,12 +18,12 @@ import asyncio
 import logging
 import resource
 import socket
-import sys
+import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 from msgspec import Struct
@@ -35,6 +35,9 @@ PROGRESS_BYTES = 16 * 1024
 UNANSWERED = 3  # so many retransmissions or probes in a row
 CHECKED_AT_ONCE = 5_000  # connections whose writing one sweep looks at, in a few milliseconds
 TOLD_EVERY_S = 10.0
+_TCP_INFO = struct.Struct(
+    "=2xBB52xI60xQ16xI"
+)  # retransmits, probes, last_ack_recv, bytes_acked, notsent_bytes
 SILENT, ANSWERING, IDLE = range(3)
 
 
@@ -100,10 +103,9 @@ class Connection(web.RequestHandler):
 
     __slots__ = (
         "_ahead",
-        "_marked_at",
-        "_marked_sent",
         "_request",
-        "_sent",
+        "_stands_at",
+        "_stands_since",
         "_table",
         "address",
         "opening",
@@ -127,9 +129,8 @@ class Connection(web.RequestHandler):
         self._table = table
         self._request: web.BaseRequest | None = None
         self._ahead = False  # bytes of the next request came before this one was answered
-        self._sent = 0  # bytes of finished answers
-        self._marked_at: float | None = None
-        self._marked_sent = 0
+        self._stands_since: float | None = None  # the client takes nothing
+        self._stands_at = 0
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of a head or a body."""
@@ -155,7 +156,6 @@ class Connection(web.RequestHandler):
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
-            self._sent += request.writer.output_size
             self._request = None
             self._table.turn(self, SILENT if self._ahead else IDLE)
 
@@ -173,32 +173,58 @@ class Connection(web.RequestHandler):
             self.opening.cancel()
 
     @property
-    def unsent(self) -> int:
-        """Bytes that the kernel has not taken yet."""
-        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+    def is_sending(self) -> bool:
+        """Whether bytes for the client still wait on this side."""
+        info = _tcp_info(self.sock)
+        return self._waits(info) if info is not None else False
 
-    def is_slow(self, now: float, patience_s: float) -> bool:
-        """Whether the client has taken too little of what waits for it, for too long."""
-        unsent = self.unsent
-        if not unsent:
-            self._marked_at = None
-            return False
-        written = self._sent + (0 if self._request is None else self._request.writer.output_size)
-        if self._marked_at is None or written - unsent >= self._marked_sent + PROGRESS_BYTES:
-            self._marked_at, self._marked_sent = now, written - unsent
-        return now - self._marked_at >= patience_s
+    def fault(self, now: float, limits: Limits) -> str:
+        """Why the connection must end; empty where it need not: the client is gone, or takes too little of what waits for it."""
+        info = _tcp_info(self.sock)
+        if info is None:
+            return ""
+        if info.unanswered >= UNANSWERED and info.silent_s >= limits.vanished_s:
+            return "vanished: nothing was acknowledged" if self.state == ANSWERING else ""
+        if not self._waits(info):
+            self._stands_since = None
+            return ""
+        if self._stands_since is None or info.acknowledged >= self._stands_at + PROGRESS_BYTES:
+            self._stands_since, self._stands_at = now, info.acknowledged
+        slow = now - self._stands_since >= limits.slow_client_s
+        return "slow: what they asked for was not read" if slow else ""
 
-    def is_gone(self, patience_s: float) -> bool:
-        """Whether what is under way to the client has not been acknowledged for so long, though it was sent again."""
-        if not sys.platform.startswith("linux"):
-            return False
-        try:
-            info = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
-        except OSError:  # closed, or no TCP
-            return False
-        again, probes = info[2], info[3]
-        silent_ms = int.from_bytes(info[56:60], sys.byteorder)  # tcpi_last_ack_recv
-        return again + probes >= UNANSWERED and silent_ms >= patience_s * 1000
+    def _waits(self, info: "_TcpInfo") -> bool:
+        transport = self.transport
+        return info.not_sent > 0 or (
+            transport is not None and transport.get_write_buffer_size() > 0
+        )
+
+
+class _TcpInfo(NamedTuple):
+    """
+    What the kernel knows of a connection (`struct tcp_info` in linux/tcp.h).
+
+    Attributes:
+        unanswered: Retransmissions and probes since the last answer.
+        silent_s: Time since the last acknowledgement.
+        acknowledged: Bytes that the client's kernel has taken.
+        not_sent: Bytes that it has no room for.
+    """
+
+    unanswered: int
+    silent_s: float
+    acknowledged: int
+    not_sent: int
+
+
+def _tcp_info(sock: socket.socket) -> _TcpInfo | None:
+    """None where there is no such thing: the socket is closed."""
+    try:
+        raw = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        again, probes, silent_ms, acknowledged, not_sent = _TCP_INFO.unpack(raw)
+    except (OSError, struct.error):
+        return None
+    return _TcpInfo(again + probes, silent_ms / 1000, acknowledged, not_sent)
 
 
 class Connections:
@@ -207,10 +233,12 @@ class Connections:
 
     Attributes:
         limits: What they may do.
+        accepted: How many there have been.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.accepted = 0
         self._all: dict[Connection, None] = {}
         self._silent: dict[Connection, float] = {}  # since when; the oldest first, as in `_idle`
         self._idle: dict[Connection, float] = {}
@@ -226,7 +254,7 @@ class Connections:
     @property
     def busy(self) -> int:
         """Connections on which a request is answered, or the end of an answer still has to be sent."""
-        return sum(each.state == ANSWERING or each.unsent > 0 for each in self._all)
+        return sum(each.state == ANSWERING or each.is_sending for each in self._all)
 
     def admit(self, address: str) -> bool:
         """Whether a new connection from an address may come; an old one may go for it."""
@@ -244,7 +272,7 @@ class Connections:
             self._close(each, "silent, to make room")
             return True
         for each in self._idle:
-            if not each.unsent:
+            if not each.is_sending:
                 self._close(each, "idle, to make room")
                 return True
         self._closed["refused, since all others are in use"] += 1
@@ -252,6 +280,7 @@ class Connections:
 
     def add(self, connection: Connection) -> None:
         """A connection was accepted."""
+        self.accepted += 1
         self._all[connection] = None
         self._silent[connection] = self._now()
         self._fresh.add(connection)
@@ -304,6 +333,7 @@ class Connections:
             each.drop()
         if self._timer is not None:
             self._timer.cancel()
+        self._tell(self._now())
 
     def _sweep(self) -> None:
         """Close what has been silent or idle, slow or gone for too long."""
@@ -317,13 +347,13 @@ class Connections:
                 if now - since < patience_s:
                     break
                 table.pop(oldest)
-                if not oldest.unsent:  # else the client may still read; the write deadline holds
+                if (
+                    not oldest.is_sending
+                ):  # else the client may still read; the write deadline holds
                     self._close(oldest, why)
         for each in self._some():
-            if each.is_slow(now, limits.slow_client_s):
-                self._close(each, "slow: what they asked for was not read")
-            elif each.state == ANSWERING and each.is_gone(limits.vanished_s):
-                self._close(each, "vanished: nothing was acknowledged")
+            if why := each.fault(now, limits):
+                self._close(each, why)
         if self._closed and now - self._told_at >= TOLD_EVERY_S:
             self._tell(now)
         self._timer = asyncio.get_running_loop().call_later(limits.sweep_s, self._sweep)
