@@ -184,7 +184,7 @@ class Connection(web.RequestHandler):
         if info is None:
             return ""
         if info.unanswered >= UNANSWERED and info.silent_s >= limits.vanished_s:
-            return "vanished: nothing was acknowledged" if self.state == ANSWERING else ""
+            return "vanished: nothing was acknowledged"
         if not self._waits(info):
             self._stands_since = None
             return ""
