@@ -55,7 +55,7 @@ CATCH_ALL = {
 }
 #: The modules that know aiohttp: the server, and what reads requests and writes answers.
 AIOHTTP = re.compile(
-    r"app|server|listener|streaming|openapi|gateway/guard|dialects/\w+|chat|conversation"
+    r"app|server|listener|acceptor|connections|streaming|openapi|gateway/guard|dialects/\w+|chat|conversation"
 )
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "breakpoint"}
 FORBIDDEN_IMPORTS = {"pickle", "marshal", "shelve", "dill", "requests", "httpx"}

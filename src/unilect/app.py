@@ -15,6 +15,7 @@ from unilect.dialects import DIALECTS, fastchat_controller, fastchat_worker
 from unilect.dialects._fastchat_workers import Workers
 from unilect.dialects._manners import OPENAI, Manners, manners_of
 from unilect.dialects._routes import Route
+from unilect.gateway.bodies import Bodies
 from unilect.gateway.guard import Guard
 from unilect.gateway.metrics import Metrics
 from unilect.registry import Registry
@@ -26,7 +27,10 @@ WORK = web.AppKey("work", fastchat_worker.Work)
 
 
 def create_app(
-    config: Config, registry: Registry, metrics: Metrics | None = None
+    config: Config,
+    registry: Registry,
+    metrics: Metrics | None = None,
+    bodies: Bodies | None = None,
 ) -> web.Application:
     """
     The application for a configuration and its models.
@@ -34,6 +38,7 @@ def create_app(
     Args:
         registry: The models; the application stops their backends when it is cleaned up.
         metrics: Where to count; new ones by default.
+        bodies: What reads request bodies; one of its own by default.
     """
     manners = manners_of(config)
     service = Service(registry, metrics or Metrics(), manners.unknown_model)
@@ -41,7 +46,7 @@ def create_app(
     work = fastchat_worker.Work(service, config.fastchat_worker_concurrency)
     workers = Workers(registry, config.fastchat_dispatch)
     routes += fastchat_routes(config, service, work, workers)
-    guard = Guard(config, {route.path for route in routes if route.public}, manners)
+    guard = Guard(config, {route.path for route in routes if route.public}, manners, bodies)
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SERVICE], app[GUARD], app[WORK] = service, guard, work
     for route in routes:
@@ -50,7 +55,6 @@ def create_app(
     async def clean_up(app: web.Application) -> None:
         workers.aclose()
         await registry.aclose()
-        guard.log.flush()
 
     app.on_cleanup.append(clean_up)
     return app

@@ -14,6 +14,7 @@ from unilect import config as configuration
 from unilect import sources
 from unilect.config import Config
 from unilect.errors import ConfigError
+from unilect.logs import log_to_stderr
 from unilect.model_config import ModelConfig
 from unilect.model_kinds import OPTIONS, has, in_words
 
@@ -242,11 +243,7 @@ def _changed(name: str, table: ModelConfig, flags: Mapping[str, Any]) -> ModelCo
 
 
 def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    log_to_stderr(level)
     for noisy in ("asyncio", "aiohttp", "huggingface_hub", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

@@ -86,6 +86,20 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_body_bytes: Annotated[
         int, described("The longest request body that is read.", ge=1024, le=2**31)
     ] = 16 * 1024 * 1024
+    max_connections: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        described(
+            "The most connections at a time. When all are in use, the one that has been silent for longest is closed for a new "
+            "one, and one that is being answered never. Default: as many as the open files of the process allow (`ulimit -Hn`)."
+        ),
+    ] = None
+    max_connections_per_address: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        described(
+            "The most connections from one address other than loopback. Default: no limit of its own, since many clients may "
+            "come through one proxy."
+        ),
+    ] = None
     shutdown_grace_s: Annotated[
         float, described("How long running answers may go on after SIGTERM.", ge=0)
     ] = 30.0

@@ -14,25 +14,33 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from unilect.acceptor import Acceptor
 from unilect.app import GUARD, SERVICE, WORK, create_app
 from unilect.config import Config, each_listener
+from unilect.connections import Connections, Limits, limits_of_system
 from unilect.errors import ConfigError
 from unilect.fastchat_registration import FastChatRegistration
+from unilect.gateway.bodies import Bodies
 from unilect.gateway.metrics import Metrics
 from unilect.registry import Registry
 
 log = logging.getLogger("unilect")
-KEEP_ALIVE_TIMEOUT_S = 75.0
 CUT_TIMEOUT_S = 2.0  # for error frames to go out, once the engines have stopped
 
 
 class Listener:
     """The HTTP side of one server."""
 
-    def __init__(self, config: Config, registry: Registry) -> None:
+    def __init__(self, config: Config, registry: Registry, limits: Limits | None = None) -> None:
         self._config = config
-        metrics = Metrics()
-        self._doors = [_Door(each, registry, metrics) for each in each_listener(config)]
+        self._connections = Connections(
+            limits or limits_of_system(config.max_connections, config.max_connections_per_address)
+        )
+        metrics, bodies = Metrics(), Bodies(config.max_body_bytes)
+        self._doors = [
+            _Door(each, create_app(each, registry, metrics, bodies), self._connections)
+            for each in each_listener(config)
+        ]
 
     async def listen(self) -> list[str]:
         """
@@ -45,22 +53,25 @@ class Listener:
             ConfigError: An address cannot be listened on, or the certificate cannot be used.
         """
         tls = _tls(self._config)
-        return [await door.open(tls) for door in self._doors]
+        urls = [await door.open(tls) for door in self._doors]
+        log.info("up to %d connections at a time", self._connections.limits.connections)
+        return urls
 
     async def drain(self, hurry: asyncio.Event) -> None:
         """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
         for door in self._doors:
             await door.shut()
-        log.info("stopping; %d requests are running", self._active)
+        log.info("stopping%s", _what_runs(self._active, self._config.shutdown_grace_s))
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.shutdown_grace_s):
-                while self._active and not hurry.is_set():
+                while (self._active or self._connections.busy) and not hurry.is_set():
                     await asyncio.sleep(0.02)
 
     async def aclose(self) -> None:
         """Close every connection, and stop the models."""
         for door in self._doors:
             await door.aclose()
+        await self._connections.aclose(CUT_TIMEOUT_S)
 
     @property
     def _active(self) -> int:
@@ -70,21 +81,16 @@ class Listener:
 class _Door:
     """One address, and the application behind it."""
 
-    def __init__(self, config: Config, registry: Registry, metrics: Metrics) -> None:
+    def __init__(self, config: Config, app: web.Application, connections: Connections) -> None:
         self._config = config
-        self._app = create_app(config, registry, metrics)
+        self._connections = connections
+        self._acceptor: Acceptor | None = None
+        self._app = app
         self._registration: FastChatRegistration | None = None
         self._runner = web.AppRunner(
             self._app,
             handler_cancellation=True,  # a client that leaves cancels its handler
-            access_log=None,
-            logger=_HttpLog(log),
-            keepalive_timeout=KEEP_ALIVE_TIMEOUT_S,
             shutdown_timeout=CUT_TIMEOUT_S,
-            max_line_size=8 * 1024,
-            max_field_size=16 * 1024,
-            max_headers=100,
-            auto_decompress=False,
         )
 
     @property
@@ -101,14 +107,25 @@ class _Door:
         """
         await self._runner.setup()
         host, port = self._config.host, self._config.port
-        site = web.TCPSite(self._runner, host, port, backlog=1024, ssl_context=tls)
+        assert self._runner.server is not None
+        self._acceptor = Acceptor(
+            self._runner.server,
+            self._connections,
+            tls,
+            access_log=None,
+            logger=_HttpLog(log),
+            keepalive_timeout=self._connections.limits.idle_s,
+            max_line_size=8 * 1024,
+            max_field_size=16 * 1024,
+            max_headers=100,
+            auto_decompress=False,
+        )
         try:
-            await site.start()
+            bound = await self._acceptor.listen(host, port)
         except OSError as error:
             raise ConfigError(
                 f"port: cannot listen on {host}:{port} ({error.strerror or error})."
             ) from error
-        bound = self._runner.addresses[0][1]
         scheme = "http" if tls is None else "https"
         url = f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
         self._register(url)
@@ -119,14 +136,18 @@ class _Door:
         self._app[SERVICE].ready = False
         if self._registration is not None:
             await self._registration.aclose()
-        for site in list(self._runner.sites):
-            await site.stop()
+        self._listen_no_more()
 
     async def aclose(self) -> None:
         """Close every connection."""
+        self._listen_no_more()
         if self._registration is not None:
             await self._registration.aclose()
         await self._runner.cleanup()
+
+    def _listen_no_more(self) -> None:
+        if self._acceptor is not None:
+            self._acceptor.close()
 
     def _register(self, url: str) -> None:
         """Take our place in a FastChat controller, where there is one."""
@@ -145,6 +166,14 @@ def reachable(url: str) -> str:
     for wildcard in ("//0.0.0.0", "//[::]"):
         url = url.replace(wildcard, f"//{socket.gethostname()}")
     return url
+
+
+def _what_runs(active: int, grace_s: float) -> str:
+    """What a stopping server still waits for, and how to end that."""
+    if not active:
+        return ""
+    what = "1 request is running" if active == 1 else f"{active} requests are running"
+    return f"; {what}, up to {grace_s:g} s; a second Ctrl-C ends {'it' if active == 1 else 'them'}"
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

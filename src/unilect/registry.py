@@ -47,6 +47,11 @@ class Lease:
             self.model.saw(self._member, error)
         self.release()
 
+    @property
+    def source(self) -> str:
+        """Where the backend comes from."""
+        return self._member.source
+
     def release(self) -> None:
         """Give it back."""
         self._member.release()

@@ -20,8 +20,9 @@ from unilect.errors import (
     ModelNotFound,
     UnilectError,
 )
-from unilect.events import Event, Progress, Usage
-from unilect.gateway.metrics import Meter, Metrics
+from unilect.events import Event, Usage
+from unilect.gateway.access_log import current_entry
+from unilect.gateway.metrics import Meter, Metrics, tells
 from unilect.parameters import judge
 from unilect.registry import Lease, Model, Registry
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, ImagePart
@@ -62,6 +63,8 @@ class Run:
         self._names: dict[str, str] = {}
         self._attempts = Attempts(registry, self.model, request)
         self._meter = metrics.start(self.model.name, endpoint)
+        self._entry = current_entry()
+        self._entry.asked(self.model.name, self._meter)
 
     @property
     def usage(self) -> Usage:
@@ -90,7 +93,7 @@ class Run:
                                 async for batch in batches:
                                     meter.see(batch)
                                     if streamed:
-                                        begun = begun or not isinstance(batch[0], Progress)
+                                        begun = begun or tells(batch)
                                         yield batch
                                     else:
                                         whole += batch
@@ -114,6 +117,7 @@ class Run:
             UnilectError: The model cannot answer such a request.
         """
         self.answering = model = lease.model
+        self._entry.leased(model.name, lease.source)
         capabilities = lease.backend.capabilities
         request, self._names = constrained.in_our_words(self._request, capabilities)
         request = model.with_defaults(model.prepare(request))
@@ -186,8 +190,11 @@ class Service:
         model = self.model(request.model)
         attempts = Attempts(self.registry, model, request, falls_back=False)  # its vectors differ
         with self.metrics.start(model.name, "embeddings") as meter:
+            entry = current_entry()
+            entry.asked(model.name, meter)
             while True:
                 lease = await attempts.next()
+                entry.leased(lease.model.name, lease.source)
                 try:
                     with lease:
                         embeddings, ignored = await _embed(lease, request)
@@ -207,8 +214,12 @@ class Service:
         """
         self._check_ready()
         model = self.model(name)
-        with self.metrics.start(model.name, endpoint) as meter, await model.acquire() as lease:
-            yield Call(model, lease.backend, meter)
+        with self.metrics.start(model.name, endpoint) as meter:
+            entry = current_entry()
+            entry.asked(model.name, meter)
+            with await model.acquire() as lease:
+                entry.leased(lease.model.name, lease.source)
+                yield Call(model, lease.backend, meter)
 
     def _check_ready(self) -> None:
         if not self.ready:

@@ -24,24 +24,22 @@ from unilect.config import Config, is_loopback
 from unilect.dialects._manners import OPENAI, Manners
 from unilect.errors import (
     AuthenticationError,
-    BodyTooLarge,
     InternalError,
     InvalidRequest,
     MethodNotAllowed,
     MisdirectedRequest,
     PermissionDenied,
-    RequestTimeout,
     RouteNotFound,
     UnilectError,
     UnsupportedEncoding,
 )
-from unilect.gateway.access_log import AccessLog
+from unilect.gateway.access_log import AccessLog, open_entry
+from unilect.gateway.bodies import Bodies
 from unilect.gateway.keys import Keys
-from unilect.streaming import CORS_HEADERS, REQUEST_ID
+from unilect.streaming import CORS_HEADERS, REQUEST_ID, has_left
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger("unilect")
-BODY_TIMEOUT_S = 30.0
 _HAS_PORT = re.compile(r":\d*$")
 _SDK_HEADERS = (  # what the official JavaScript client sends from a browser
     "X-Stainless-Arch",
@@ -65,14 +63,22 @@ class Guard:
         config: Its keys, hosts and origins.
         public: Paths of the routes that need no key.
         manners: The listener's.
+        bodies: What reads request bodies, for all listeners.
 
     Attributes:
         active: Requests that are being answered.
         log: The access log.
     """
 
-    def __init__(self, config: Config, public: Collection[str], manners: Manners = OPENAI) -> None:
+    def __init__(
+        self,
+        config: Config,
+        public: Collection[str],
+        manners: Manners = OPENAI,
+        bodies: Bodies | None = None,
+    ) -> None:
         self.active = 0
+        self._bodies = bodies or Bodies(config.max_body_bytes)
         self.log = AccessLog()
         self._manners = manners
         self._keys = Keys(config.api_keys, manners.any_key_scheme)
@@ -89,6 +95,7 @@ class Guard:
         start = time.perf_counter()
         request[REQUEST_ID] = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
         caller, status = "-", 499
+        entry = open_entry() if self.log.on else None
         self.active += 1
         try:
             self._check_host(request)
@@ -111,10 +118,10 @@ class Guard:
             return response
         finally:
             self.active -= 1
-            if self.log.on:
+            if entry is not None:
                 self.log.add(
                     f"{request[REQUEST_ID]} {request.method} {request.path[:200]!r} {status} "
-                    f"{(time.perf_counter() - start) * 1000:.1f} ms {caller}"
+                    f"{(time.perf_counter() - start) * 1000:.1f} ms {caller}{entry.text()}"
                 )
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -126,7 +133,7 @@ class Guard:
         """
         try:
             if request.can_read_body:
-                await _read(request)
+                await self._read(request)
                 if len(body := await request.read()) > LARGE_BYTES:
                     await check_body(body)
             return await handler(request)
@@ -143,13 +150,39 @@ class Guard:
             ) from error
         except web.HTTPException as error:
             raise InvalidRequest(f"The request was refused: {error.reason}.") from error
-        except (ConnectionError, web.RequestPayloadError) as error:
-            raise asyncio.CancelledError from error  # the client left while it sent or read
+        except web.RequestPayloadError as error:
+            raise asyncio.CancelledError from error  # the client left while it sent
         except Exception as error:
+            if isinstance(error, ConnectionError) and has_left(request):
+                raise asyncio.CancelledError from error  # while it read
             log.exception("%s failed", request[REQUEST_ID])
+            if request.writer.output_size and request.transport is not None:
+                request.transport.abort()  # a second head in a begun answer would be taken for its text
+                raise asyncio.CancelledError from error
             raise InternalError(
                 f"The server failed on this request ({request[REQUEST_ID]}); that is a flaw of unilect."
             ) from error
+
+    async def _read(self, request: web.Request) -> None:
+        """
+        Read the body, in time; the route finds it read.
+
+        Raises:
+            UnsupportedEncoding: It is compressed: what it unpacks to could be anything.
+            UnilectError: As `Bodies.read`.
+        """
+        if "Content-Encoding" in request.headers:
+            raise UnsupportedEncoding(
+                "Compressed request bodies are not read. Send the body without Content-Encoding."
+            )
+        if request.content.is_eof():  # all of it came with the head, as nearly always
+            try:
+                await request.read()
+            except web.HTTPRequestEntityTooLarge as error:
+                raise self._bodies.too_large() from error
+            return
+        body = await self._bodies.read(request.content.readany, request.content_length)
+        request._read_bytes = body  # what `request.read` returns from now on
 
     def _is_public(self, request: web.Request) -> bool:
         resource = request.match_info.route.resource
@@ -207,35 +240,6 @@ class Guard:
 
     def _cors_for(self, request: web.Request) -> dict[str, str]:
         return {"Access-Control-Allow-Origin": request.headers.get("Origin", ""), **self._cors}
-
-
-async def _read(request: web.Request) -> None:
-    """
-    Read the body, in time; the route finds it read.
-
-    Raises:
-        UnsupportedEncoding: It is compressed: what it unpacks to could be anything.
-        BodyTooLarge, RequestTimeout: As they say.
-    """
-    if "Content-Encoding" in request.headers:
-        raise UnsupportedEncoding(
-            "Compressed request bodies are not read. Send the body without Content-Encoding."
-        )
-    try:
-        if request.content.is_eof():  # all of it came with the head, as nearly always
-            await request.read()
-            return
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            await request.read()
-    except TimeoutError as error:
-        raise RequestTimeout(
-            f"The request's body did not arrive within {BODY_TIMEOUT_S:.0f} s. Send it again."
-        ) from error
-    except web.HTTPRequestEntityTooLarge as error:
-        raise BodyTooLarge(
-            "The request's body is too large. Send less, or raise `max_body_bytes` in the server's "
-            "configuration."
-        ) from error
 
 
 def _cors_headers(config: Config) -> dict[str, str]:
