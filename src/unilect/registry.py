@@ -8,6 +8,7 @@ whether anything is to be done.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -19,6 +20,9 @@ from unilect.pool import Member, Pool
 from unilect.requests import Request
 
 log = logging.getLogger("unilect")
+_SWEEP = (
+    16  # models that have left are let go of no sooner than there are so many, and no one by one
+)
 
 
 class Lease:
@@ -219,6 +223,7 @@ class Registry:
         self.models: dict[str, Model] = {}
         self._by_name: dict[str, Model] = {}
         self._leaving: list[Model] = []
+        self._sweep_at = _SWEEP
         for model in models:
             self.add(model)
 
@@ -235,11 +240,14 @@ class Registry:
     def forget(self, name: str) -> None:
         """Take a model out; its backends are stopped once what runs in them has ended."""
         model = self.models.pop(name)
-        self._by_name = {
-            known: other for known, other in self._by_name.items() if other is not model
-        }
+        for known in (name, *model.aliases):
+            if self._by_name.get(known) is model:
+                del self._by_name[known]
         model.retire()
-        self._leaving = [one for one in (*self._leaving, model) if not one.gone]
+        self._leaving.append(model)
+        if len(self._leaving) >= self._sweep_at:
+            self._leaving = [one for one in self._leaving if not one.gone]
+            self._sweep_at = 2 * len(self._leaving) + _SWEEP
 
     def get(self, name: str | None) -> Model:
         """
@@ -252,7 +260,7 @@ class Registry:
             return next(iter(self.models.values()))
         model = self._by_name.get(name or "")
         if model is None:
-            names = ", ".join(list(self.models)[:20]) or "none"
+            names = ", ".join(islice(self.models, 20)) or "none"
             raise ModelNotFound(
                 f"The model `{(name or '')[:100]}` is not served here. Models: {names}.",
                 param="model",
