@@ -7,7 +7,7 @@ whether anything is to be done.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -16,7 +16,7 @@ import msgspec
 from unilect.backend import Backend
 from unilect.errors import BackendUnavailable, ConfigError, ModelNotFound, UnilectError
 from unilect.parameters import Unsupported, filled
-from unilect.pool import Member, Pool
+from unilect.pool import Asked, Member, Pool
 from unilect.requests import Request
 
 log = logging.getLogger("unilect")
@@ -32,14 +32,25 @@ class Lease:
     Attributes:
         model: Whose backend it is.
         backend: The backend, ready.
+        begun: The client has seen a part of the answer; whoever shows it says so.
     """
 
-    __slots__ = ("_member", "backend", "model")
+    __slots__ = ("_member", "_request", "_tried", "backend", "begun", "model")
 
-    def __init__(self, model: "Model", member: Member, backend: Backend) -> None:
+    def __init__(
+        self,
+        model: "Model",
+        member: Member,
+        backend: Backend,
+        request: Request | None = None,
+        tried: Collection[Member] = (),
+    ) -> None:
         self.model = model
         self.backend = backend
+        self.begun = False
         self._member = member
+        self._request = request
+        self._tried = tried
 
     def __enter__(self) -> "Lease":
         return self
@@ -47,7 +58,8 @@ class Lease:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         # a client that leaves says nothing of the backend
         if error is None or isinstance(error, UnilectError):
-            self.model.saw(self._member, error)
+            asked = Asked(self._request, self._tried, self.begun)
+            self.model.saw(self._member, error, asked)
         self.release()
 
     def release(self) -> None:
@@ -134,11 +146,13 @@ class Model:
                     raise BackendUnavailable("The model was stopped.", retry_after_s=5)
                 tried.add(member)
                 try:
-                    return Lease(self, member, await member.acquire())
+                    return Lease(self, member, await member.acquire(), request, tried)
                 except UnilectError as error:
                     self.saw(member, error)
                     last = error
-            raise last if len(self.pool.members) == 1 and last else self.pool.none_left() from last
+            if len(self.pool.members) == 1 and last:
+                raise last
+            raise self.pool.none_left(last) from last
         except BaseException:
             self.left()
             raise
@@ -171,10 +185,10 @@ class Model:
             loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(self._idle_stop_s, self._stop_idle)
 
-    def saw(self, member: Member, error: UnilectError | None) -> None:
+    def saw(self, member: Member, error: UnilectError | None, asked: Asked | None = None) -> None:
         """Take note of how a request to a backend ended, or an attempt to start it."""
         if not self._closed:
-            self.pool.saw(member, error)
+            self.pool.saw(member, error, asked)
 
     async def aclose(self) -> None:
         """Stop the backends, for good."""
@@ -286,10 +300,10 @@ class Registry:
     async def _start(self, model: Model) -> None:
         try:
             await model.start()
-        except UnilectError as error:
+        except UnilectError:
             if model.required:
                 raise
-            log.warning("%s: %s It is tried again with each request.", model.name, error.message)
+            log.info("%s: it is tried again with each request", model.name)  # the pool has said why
 
 
 def check_defaults(

@@ -14,12 +14,14 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection
+from copy import copy
 from typing import TypeAlias
 
 import msgspec
 from aiohttp import web
 
 from unilect.config import Config, is_loopback
+from unilect.context import CALLER, Caller
 from unilect.dialects._manners import OPENAI, Manners
 from unilect.errors import (
     AuthenticationError,
@@ -99,6 +101,7 @@ class Guard:
                 return web.Response(status=204, headers=self._cors_for(request))
             if not self._is_public(request):
                 caller = self._keys.caller(request.headers)
+            CALLER.set(Caller(request[REQUEST_ID], caller if self._keys else ""))
             response = await self._answer(request, handler)
             status = response.status
             if allowed and not response.prepared:  # a stream has sent its head already, with these
@@ -199,11 +202,20 @@ class Guard:
         origin = request.headers.get("Origin")
         if origin is not None and ("*" in self._origins or origin in self._origins):
             headers |= self._cors_for(request)
-        body = msgspec.json.encode(error.envelope())
+        body = msgspec.json.encode(_with_id(error, request[REQUEST_ID]).envelope())
         return web.Response(status=status, body=body, headers=headers)
 
     def _cors_for(self, request: web.Request) -> dict[str, str]:
         return {"Access-Control-Allow-Origin": request.headers.get("Origin", ""), **self._cors}
+
+
+def _with_id(error: UnilectError, request_id: str) -> UnilectError:
+    """An error of which the log knows more than the client may be told, with what to look for there."""
+    if error.reason is None:
+        return error
+    told = copy(error)  # one error may be told to several
+    told.message = f"{error.message} (Request {request_id}.)"
+    return told
 
 
 async def _read(request: web.Request) -> None:

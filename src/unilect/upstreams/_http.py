@@ -221,7 +221,9 @@ class HttpServer:
                 asked = f"{method.decode()} {self._root}{path.decode()}"
                 error.reason = of_answer(asked, status, response.headers, body)
                 if status in (401, 403) and not self._has_key:
-                    error.reason += " No key is configured for this server; set `api_key`."
+                    error.reason += (
+                        " No key is configured for it: set `api_key` (`unilect chat`: --api-key)."
+                    )
             raise
 
     def unreachable(self, reason: str) -> BackendUnreachable:
