@@ -15,7 +15,8 @@ from unilect.dialects import DIALECTS, fastchat_controller, fastchat_worker
 from unilect.dialects._fastchat_admission import Admission
 from unilect.dialects._fastchat_workers import Workers
 from unilect.dialects._manners import OPENAI, Manners, manners_of
-from unilect.dialects._routes import Route
+from unilect.dialects._routes import Handler, Route
+from unilect.errors import ModelNotFound
 from unilect.gateway.guard import Guard
 from unilect.gateway.keys import Keys
 from unilect.gateway.metrics import Metrics
@@ -47,7 +48,7 @@ def create_app(
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SERVICE], app[GUARD], app[WORK] = service, guard, work
     for route in routes:
-        app.router.add_route(route.method, route.path, route.handler)
+        app.router.add_route(route.method, route.path, _sought(route.handler, registry))
 
     async def clean_up(app: web.Application) -> None:
         workers.aclose()
@@ -56,6 +57,21 @@ def create_app(
 
     app.on_cleanup.append(clean_up)
     return app
+
+
+def _sought(handler: Handler, registry: Registry) -> Handler:
+    """A route that is tried again where its model is not known and has come meanwhile, or just now."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except ModelNotFound:  # before anything was begun
+            if registry.seek is None:
+                raise
+            await registry.seek()
+        return await handler(request)
+
+    return handle
 
 
 def all_routes(service: Service, manners: Manners = OPENAI) -> list[Route]:

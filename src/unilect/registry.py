@@ -7,7 +7,7 @@ whether anything is to be done.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -231,9 +231,15 @@ class Model:
 
 
 class Registry:
-    """All models of a server. The first one is the default."""
+    """
+    All models of a server. The first one is the default.
+
+    Attributes:
+        seek: Looks for further models, for a name that none here has; None where there is nobody to ask.
+    """
 
     def __init__(self, models: Iterable[Model]) -> None:
+        self.seek: Callable[[], Awaitable[None]] | None = None
         self.models: dict[str, Model] = {}
         self._by_name: dict[str, Model] = {}
         self._leaving: list[Model] = []

@@ -104,8 +104,7 @@ class Controller:
         self._server = server
 
     async def models(self) -> dict[str, bool]:
-        """The models of all workers that answer now."""
-        await self._server.post("/refresh_all_workers", b"{}")
+        """The models of all workers, as the controller knows them; it is not made to ask them all for that."""
         found = await self._list("/list_models")
         try:
             seeing = await self._list("/list_multimodal_models")
