@@ -39,7 +39,7 @@ Source: https://platform.openai.com/docs/guides/error-codes
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class UnilectError(Exception):
@@ -88,6 +88,15 @@ class UnilectError(Exception):
         self.args = (self.message,)
         self.reason = None if self.reason is None else change(self.reason)
         self.param = None if self.param is None else change(self.param)
+
+    def for_client(self, request_id: str) -> Self:
+        """The same error, with the request's id where the log knows more than the client may be told; one error may be told to several."""
+        if self.reason is None:
+            return self
+        told = type(self).__new__(type(self))
+        told.__dict__.update(self.__dict__)
+        told.message = f"{self.message} (Request {request_id}.)"
+        return told
 
     def detail(self) -> dict[str, Any]:
         """The inner error object: message, type, param and code."""

@@ -14,7 +14,6 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection
-from copy import copy
 from typing import TypeAlias
 
 import msgspec
@@ -202,20 +201,11 @@ class Guard:
         origin = request.headers.get("Origin")
         if origin is not None and ("*" in self._origins or origin in self._origins):
             headers |= self._cors_for(request)
-        body = msgspec.json.encode(_with_id(error, request[REQUEST_ID]).envelope())
+        body = msgspec.json.encode(error.for_client(request[REQUEST_ID]).envelope())
         return web.Response(status=status, body=body, headers=headers)
 
     def _cors_for(self, request: web.Request) -> dict[str, str]:
         return {"Access-Control-Allow-Origin": request.headers.get("Origin", ""), **self._cors}
-
-
-def _with_id(error: UnilectError, request_id: str) -> UnilectError:
-    """An error of which the log knows more than the client may be told, with what to look for there."""
-    if error.reason is None:
-        return error
-    told = copy(error)  # one error may be told to several
-    told.message = f"{error.message} (Request {request_id}.)"
-    return told
 
 
 async def _read(request: web.Request) -> None:
