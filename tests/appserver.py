@@ -71,7 +71,16 @@ async def serving(
     models = [Model("m", backend, fallback=None if fallback is None else "other", **model)]
     if fallback is not None:
         models.append(Model("other", fallback))
-    app = create_app(config or Config(), Registry(models))
+    async with serving_models(config or Config(), Registry(models), limits) as app:
+        yield app
+
+
+@asynccontextmanager
+async def serving_models(
+    config: Config, registry: Registry, limits: Limits | None = None
+) -> AsyncIterator[App]:
+    """An application that serves models until the block ends."""
+    app = create_app(config, registry)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     assert runner.server is not None

@@ -17,6 +17,7 @@ from unilect.errors import ConfigError
 from unilect.logs import log_to_stderr
 from unilect.model_config import ModelConfig
 from unilect.model_kinds import OPTIONS, has, in_words
+from unilect.redact import redacted
 
 
 def serve(
@@ -49,7 +50,7 @@ def compat(name: str, arguments: Sequence[str]) -> None:
     environment = configuration.process_environment()
     done = _or_exit(lambda: older.setup(name, arguments, environment))
     for notice in done.notices:
-        print(f"unilect: {notice}", file=sys.stderr)
+        print(f"unilect: {redacted(notice)}", file=sys.stderr)
     configuration.set_variables(done.variables)
     _serve(done.config)
 
@@ -112,7 +113,7 @@ def start_screen(
 ) -> str:
     """One screen: where it listens, what it serves, and how to call it."""
     names = list(models) or ["MODEL"]
-    every = [one.sources[0] for one in config.models.values() if one.model == sources.ALL]
+    every = [redacted(one.sources[0]) for one in config.models.values() if one.model == sources.ALL]
     every += ["workers that register"] if config.fastchat_controller else []
     base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
     key = "$UNILECT_API_KEY" if config.api_keys else "none"
@@ -147,7 +148,7 @@ def check_config(config: Path | None) -> None:
     """Say that a configuration is right, or what is wrong with it (exit code 2)."""
     settings = _or_exit(lambda: configuration.load(config), code=2)
     for name, model in sources.served(settings).items():
-        print(f"{name}: {', '.join(model.sources)}")
+        print(f"{name}: {', '.join(map(redacted, model.sources))}")
     _or_exit(lambda: sources.registry(settings), code=2)
     print("The configuration is right.")
 
@@ -159,7 +160,7 @@ def list_models(config: Path | None) -> None:
     width = max((len(name) for name in models), default=0)
     for name, model in models.items():
         aliases = f"  (also {', '.join(model.aliases)})" if model.aliases else ""
-        print(f"{name:{width}}  {', '.join(model.sources)}{aliases}")
+        print(f"{name:{width}}  {', '.join(map(redacted, model.sources))}{aliases}")
 
 
 def worker(source: str, server: Mapping[str, Any], names: Sequence[str] = ()) -> None:
@@ -256,6 +257,6 @@ def _or_exit(step: Callable[[], Any], code: int = 1) -> Any:
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
-    """End with one sentence on stderr."""
-    print(f"unilect: {message}", file=sys.stderr)
+    """End with one sentence on stderr, without the credentials of a URL in it."""
+    print(f"unilect: {redacted(message)}", file=sys.stderr)
     raise SystemExit(code)

@@ -9,6 +9,7 @@ it or compared with it.
 import os
 import re
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -117,10 +118,24 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fastchat_controller: Annotated[
         bool,
         described(
-            "Be a FastChat controller: workers register here, and their models are served too. Old workers send no key, so "
-            "these routes are open to everybody who can reach them: for trusted networks only."
+            "Be a FastChat controller: workers register here, and their models are served too. Old servers send no key, so "
+            "everybody who can reach these routes can ask the workers: for trusted networks only."
         ),
     ] = False
+    fastchat_workers_from: Annotated[
+        list[str],
+        described(
+            "Networks from which workers may register, and in which they may be, such as `10.0.0.0/8`. Default: this machine "
+            "(loopback, and the address that is listened on)."
+        ),
+    ] = []
+    fastchat_token: Annotated[
+        str | None,
+        described(
+            "What a worker from any other network must bring: `http://worker:TOKEN@host:port` as its controller's address. `$NAME` takes it "
+            "from the environment."
+        ),
+    ] = None
     fastchat_dispatch: Annotated[
         Literal["shortest_queue", "lottery"],
         described("How the controller chooses among the workers of a model."),
@@ -254,6 +269,7 @@ def check(config: Config) -> None:
         raise ConfigError(
             "allow_credentials: browsers take no credentials with `*`; name the origins in allowed_origins."
         )
+    _check_fastchat(config)
     owners: dict[str, str] = {}
     for name, model in config.models.items():
         for alias in (name, *model.aliases):
@@ -264,6 +280,27 @@ def check(config: Config) -> None:
             owners[alias] = name
     for name, model in config.models.items():
         _check_fallback(config, name, model)
+
+
+def _check_fastchat(config: Config) -> None:
+    """
+    Who may register with the FastChat controller.
+
+    Raises:
+        ConfigError: It is no network, or no token.
+    """
+    for network in config.fastchat_workers_from:
+        try:
+            ip_network(network, strict=False)
+        except ValueError as error:
+            raise ConfigError(
+                f"fastchat_workers_from: {network[:50]!r} is no network; write one as 10.0.0.0/8 or 10.0.0.7."
+            ) from error
+    token = config.fastchat_token
+    if token is not None and not re.fullmatch(r"[!-9;-~]{8,}", token):  # no colon, no blank
+        raise ConfigError(
+            "fastchat_token: a token has at least 8 characters of ASCII, and no blank or colon."
+        )
 
 
 def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:

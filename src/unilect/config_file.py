@@ -41,6 +41,8 @@ def with_secrets(values: dict[str, Any], env: Mapping[str, str]) -> dict[str, An
     values = dict(values)
     if isinstance(values.get("api_keys"), list):
         values["api_keys"] = [secret(key, "api_keys") for key in values["api_keys"]]
+    if "fastchat_token" in values:
+        values["fastchat_token"] = secret(values["fastchat_token"], "fastchat_token")
     if isinstance(values.get("models"), dict):
         values["models"] = {
             name: model | {"api_key": secret(model["api_key"], f"models.{name}.api_key")}

@@ -93,7 +93,7 @@ class Run:
                                 async for batch in batches:
                                     meter.see(batch)
                                     if streamed:
-                                        begun = begun or tells(batch)
+                                        begun = lease.begun = begun or tells(batch)
                                         yield batch
                                     else:
                                         whole += batch

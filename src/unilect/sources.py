@@ -22,6 +22,7 @@ from unilect.errors import ConfigError
 from unilect.model_config import ModelConfig
 from unilect.model_kinds import ENGINES, check_options
 from unilect.pool import Member
+from unilect.redact import Secrets, redacted, secrets_of
 from unilect.registry import Model, Registry, check_defaults
 from unilect.requests import ChatRequest, CompletionRequest
 
@@ -141,9 +142,13 @@ def split(source: str) -> tuple[str, str]:
     if os.path.isdir(source):
         return "hf", source
     if re.fullmatch(r"(localhost|[\w.-]+\.\w+|\d+(\.\d+){3})(:\d+)?(/\S*)?", source):
-        raise ConfigError(f"{source}: a server needs its scheme; write http://{source}.")
+        raise ConfigError(
+            f"{redacted(source)}: a server needs its scheme; write {redacted(f'http://{source}')}."
+        )
     schemes = ", ".join(f"{scheme}:" for scheme in BACKENDS)
-    raise ConfigError(f"{source}: there is no such file, and its scheme is none of {schemes}.")
+    raise ConfigError(
+        f"{redacted(source)}: there is no such file, and its scheme is none of {schemes}."
+    )
 
 
 def kinds(config: ModelConfig) -> dict[str, str]:
@@ -221,7 +226,7 @@ def model(
         scheme, location = split(source)
         place = Place(name, scheme, location, config, threads, report, children, checker)
         try:
-            return Member(_factory(scheme)(place), source)
+            return Member(_factory(scheme)(place), source, _secrets(source, config))
         except ConfigError as error:
             raise ConfigError(f"models.{name}: {error}") from error
 
@@ -237,6 +242,11 @@ def model(
         required=not any(scheme.endswith(("http", "https")) for scheme in schemes),
         created=int(time.time()),
     )
+
+
+def _secrets(source: str, config: ModelConfig) -> Secrets:
+    """What no error of a backend may tell: its key, and the credentials in its URL."""
+    return Secrets([config.api_key, *secrets_of(source)])
 
 
 def _prepare(name: str, config: ModelConfig) -> Callable[[Any], Any]:
