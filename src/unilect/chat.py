@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 
@@ -162,11 +162,7 @@ class Chat:
                 self._screen.show(batch)
 
     def _names(self) -> list[str]:
-        answer = self._runner.run(self._server.get("/models"))
-        try:
-            return [model.id for model in msgspec.json.decode(answer, type=_Models).data]
-        except msgspec.DecodeError as error:
-            raise BackendError("The server does not list its models as OpenAI does.") from error
+        return self._runner.run(_listed(self._server))
 
     def _system(self, rest: str) -> None:
         self._conversation.system = rest or None
@@ -208,8 +204,41 @@ class Chat:
             self._screen.note(f"{message.role}: {message.content or '(tool call)'}")
 
 
+def model_names(url: str, api_key: str | None) -> list[str]:
+    """
+    The models that the server at a URL has.
+
+    Raises:
+        ConfigError: It does not say.
+    """
+    with asyncio.Runner() as runner:
+        server = HttpServer(_with_path(url), headers=_headers(api_key))
+        try:
+            return runner.run(_listed(server))
+        except UnilectError as error:
+            raise ConfigError(f"{url}: {error.message}") from error
+        finally:
+            runner.run(server.aclose())
+
+
+async def _listed(server: HttpServer) -> list[str]:
+    answer = await server.get("/models")
+    try:
+        return [model.id for model in msgspec.json.decode(answer, type=_Models).data]
+    except msgspec.DecodeError as error:
+        raise BackendError("The server does not list its models as OpenAI does.") from error
+
+
+def _headers(api_key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
 def run(
-    url: str | None, model: str | None, api_key: str | None, system: str | None, source: str
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    system: str | None,
+    arguments: Sequence[str],
 ) -> int:
     """
     Chat until the input ends.
@@ -218,7 +247,7 @@ def run(
         url: The server, `http://host/v1`; None for one of our own.
         model: The model's name; None for the server's first one.
         api_key: The server's key.
-        source: What our own server serves.
+        arguments: What our own server is started with.
 
     Returns:
         The exit code: 1 where a question from a pipe was not answered.
@@ -231,15 +260,14 @@ def run(
     sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     if url is None:
-        with own_server(source) as (url, api_key):
+        with own_server(arguments) as (url, api_key):
             return _chat(url, model, api_key, system)
     return _chat(_with_path(url), model, api_key, system)
 
 
 def _chat(url: str, model: str | None, api_key: str | None, system: str | None) -> int:
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     screen, conversation = Screen(), Conversation(model or "", system)
-    server = HttpServer(url, headers=headers)
+    server = HttpServer(url, headers=_headers(api_key))
     with asyncio.Runner() as runner:
         chat = Chat(runner, server, conversation, screen)
         try:
@@ -256,9 +284,9 @@ def _chat(url: str, model: str | None, api_key: str | None, system: str | None) 
 
 
 @contextmanager
-def own_server(source: str) -> Iterator[tuple[str, str]]:
+def own_server(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """
-    A server for a source, in a child process that goes when we go.
+    A server, in a child process that goes when we go.
 
     Yields:
         Its URL and its key.
@@ -267,7 +295,7 @@ def own_server(source: str) -> Iterator[tuple[str, str]]:
         SystemExit: It did not start; it has said why on stderr.
     """
     key, parent = secrets.token_urlsafe(24), os.getpid()
-    command = [sys.executable, "-m", "unilect", "serve", source, "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", "unilect", "serve", *arguments, "--host", "127.0.0.1"]
     process = subprocess.Popen(
         [*command, "--port", "0", "--log-level", "error"],
         stdin=subprocess.DEVNULL,

@@ -151,8 +151,13 @@ def check_config(config: Path | None) -> None:
     print("The configuration is right.")
 
 
-def list_models(config: Path | None) -> None:
-    """Print the models of a configuration and what they are."""
+def list_models(config: Path | None, url: str | None = None, api_key: str | None = None) -> None:
+    """Print the models of a configuration and what they are, or the names of those that a running server has."""
+    if url is not None:
+        from unilect import chat as terminal
+
+        print("\n".join(_or_exit(lambda: terminal.model_names(url, api_key))))
+        return
     settings = _or_exit(lambda: configuration.load(config))
     models = sources.served(settings)
     width = max((len(name) for name in models), default=0)
@@ -161,16 +166,24 @@ def list_models(config: Path | None) -> None:
         print(f"{name:{width}}  {', '.join(model.sources)}{aliases}")
 
 
-def worker(source: str, server: Mapping[str, Any], names: Sequence[str] = ()) -> None:
+def worker(
+    source: str | None,
+    config: Path | None,
+    server: Mapping[str, Any],
+    engine: Mapping[str, Any],
+    names: Sequence[str] = (),
+) -> None:
     """
     Serve one model for the gateway of another machine, until SIGTERM; say on stdout where, as one line of JSON.
 
     Args:
-        source: `[NAME=]SOURCE`.
+        source: `[NAME=]SOURCE`; the only model of the file where it is None.
         server: Flags about the server; None where not given.
+        engine: Flags about the engine that are given.
         names: What the model is called, instead of its source's name; the first is its name and the others are aliases.
     """
-    settings = _or_exit(lambda: _named(merged([source], None, server, {}), names))
+    models = [] if source is None else [source]
+    settings = _or_exit(lambda: _named(_single(merged(models, config, server, engine)), names))
     _log_to_stderr(settings.log_level)
     from unilect import server as http
     from unilect.listener import reachable
@@ -188,17 +201,45 @@ def chat(
     api_key: str | None,
     system: str | None,
     source: str | None,
+    config: Path | None = None,
+    engine: Mapping[str, Any] | None = None,
 ) -> NoReturn:
     """Chat in the terminal, with the server at a URL or with one of our own; see `unilect.chat.run`."""
-    if url is not None and source is not None:
-        fail("--url names a server, and SOURCE a model for a server of our own: give one of them.")
+    own = {"SOURCE": source, "--config": config} | {_flag(name): 1 for name in engine or ()}
+    given = [name for name, value in own.items() if value is not None]
+    if url is not None and given:
+        fail(
+            f"--url names a server that runs already, and {given[0]} is for a server of our own: leave one of them out."
+        )
     from unilect import chat as terminal
 
+    arguments = [source] if source else [] if config else [f"{sources.DEMO}:"]
+    arguments += ["--config", str(config)] if config else []
+    for name, value in (engine or {}).items():
+        for one in value if isinstance(value, list) else [value]:
+            arguments += [_flag(name), str(one)]
     try:
-        code = _or_exit(lambda: terminal.run(url, model, api_key, system, source or "demo:"))
+        code = _or_exit(lambda: terminal.run(url, model, api_key, system, arguments))
     except KeyboardInterrupt:
         code = 130
     raise SystemExit(code)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _single(settings: Config) -> Config:
+    """
+    Raises:
+        ConfigError: It has not one model, which is what a worker serves.
+    """
+    if len(settings.models) != 1:
+        names = ", ".join(settings.models) or "none"
+        raise ConfigError(
+            f"worker: serves one model, and the configuration has {names}. Name one: `unilect worker NAME=SOURCE`."
+        )
+    return settings
 
 
 def _named(settings: Config, names: Sequence[str]) -> Config:
@@ -228,7 +269,7 @@ def _with_flags(
     for flag in flags:
         if not any(has(flag, of_model.values()) for of_model in kinds.values()):
             raise ConfigError(
-                f"--{flag.replace('_', '-')}: is for {in_words(OPTIONS[flag])}; no model here is one. Leave it out."
+                f"{_flag(flag)}: is for {in_words(OPTIONS[flag])}; no model here is one. Leave it out."
             )
     return changed
 
