@@ -71,8 +71,9 @@ def create_app(
 
 
 def _spellings(route: Route) -> tuple[str, ...]:
-    """The path of a route, and the same with a slash at its end, as some clients write it."""
-    return (route.path,) if route.path.endswith(("/", ":.+}")) else (route.path, f"{route.path}/")
+    """The path of a route, and the same with a slash at its end, as some clients write it; a page's links want one of them."""
+    alone = route.page or route.path.endswith(("/", ":.+}"))
+    return (route.path,) if alone else (route.path, f"{route.path}/")
 
 
 def all_routes(service: Service, manners: Manners = OPENAI, has_keys: bool = True) -> list[Route]:
