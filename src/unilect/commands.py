@@ -19,6 +19,8 @@ from unilect.model_config import ModelConfig
 from unilect.model_kinds import OPTIONS, has, in_words
 from unilect.redact import redacted
 
+MAX_FACTS = 20
+
 
 def serve(
     models: Sequence[str],
@@ -58,6 +60,7 @@ def compat(name: str, arguments: Sequence[str]) -> None:
 def _serve(settings: Config) -> None:
     _log_to_stderr(settings.log_level)
     from unilect import server as http
+    from unilect.model_facts import line
     from unilect.terminal import Progress
 
     progress = Progress()
@@ -67,7 +70,12 @@ def _serve(settings: Config) -> None:
 
         def started(urls: list[str]) -> None:
             progress.stop()
-            print(start_screen(urls[0], settings, urls[1:], list(registry.models)), flush=True)
+            facts = [
+                f"{name}: {line(model, settings.models.get(name))}"
+                for name, model in registry.models.items()
+            ]
+            names = list(registry.models)
+            print(start_screen(urls[0], settings, urls[1:], names, facts), flush=True)
 
         try:
             http.run(settings, registry, started)
@@ -109,9 +117,21 @@ def merged(
 
 
 def start_screen(
-    url: str, config: Config, further: Sequence[str] = (), models: Sequence[str] = ()
+    url: str,
+    config: Config,
+    further: Sequence[str] = (),
+    models: Sequence[str] = (),
+    facts: Sequence[str] = (),
 ) -> str:
-    """One screen: where it listens, what it serves, and how to call it."""
+    """
+    One screen: where it listens, what it serves, and how to call it.
+
+    Args:
+        url: The server's own address.
+        further: The other ones.
+        models: The names of its models.
+        facts: What there is to say of each, one line each.
+    """
     names = list(models) or ["MODEL"]
     every = [redacted(one.sources[0]) for one in config.models.values() if one.model == sources.ALL]
     every += ["workers that register"] if config.fastchat_controller else []
@@ -134,12 +154,14 @@ def start_screen(
             for other, each in zip(further, configuration.each_listener(config)[1:], strict=False)
         ),
         f"models: {', '.join([*models, *(f'all of {source}' for source in every)])}",
+        *(f"  {fact}" for fact in facts[:MAX_FACTS]),
+        *([f"  and {len(facts) - MAX_FACTS} more"] if len(facts) > MAX_FACTS else []),
         "",
         f"  curl {base}/v1/chat/completions{header} -d {shlex.quote(body)}",
         "",
         f'  python -c "{python}"',
         "",
-        f"endpoints: {base}/docs   metrics: {base}/metrics   stop: Ctrl-C",
+        f"in a browser: {base}/   endpoints: {base}/docs   metrics: {base}/metrics   stop: Ctrl-C",
     ]
     return "\n".join(lines)
 
@@ -153,8 +175,13 @@ def check_config(config: Path | None) -> None:
     print("The configuration is right.")
 
 
-def list_models(config: Path | None) -> None:
-    """Print the models of a configuration and what they are."""
+def list_models(config: Path | None, url: str | None = None, api_key: str | None = None) -> None:
+    """Print the models of a configuration and what they are, or the names of those that a running server has."""
+    if url is not None:
+        from unilect import chat as terminal
+
+        print("\n".join(_or_exit(lambda: terminal.model_names(url, api_key))))
+        return
     settings = _or_exit(lambda: configuration.load(config))
     models = sources.served(settings)
     width = max((len(name) for name in models), default=0)
@@ -163,16 +190,24 @@ def list_models(config: Path | None) -> None:
         print(f"{name:{width}}  {', '.join(map(redacted, model.sources))}{aliases}")
 
 
-def worker(source: str, server: Mapping[str, Any], names: Sequence[str] = ()) -> None:
+def worker(
+    source: str | None,
+    config: Path | None,
+    server: Mapping[str, Any],
+    engine: Mapping[str, Any],
+    names: Sequence[str] = (),
+) -> None:
     """
     Serve one model for the gateway of another machine, until SIGTERM; say on stdout where, as one line of JSON.
 
     Args:
-        source: `[NAME=]SOURCE`.
+        source: `[NAME=]SOURCE`; the only model of the file where it is None.
         server: Flags about the server; None where not given.
+        engine: Flags about the engine that are given.
         names: What the model is called, instead of its source's name; the first is its name and the others are aliases.
     """
-    settings = _or_exit(lambda: _named(merged([source], None, server, {}), names))
+    models = [] if source is None else [source]
+    settings = _or_exit(lambda: _named(_single(merged(models, config, server, engine)), names))
     _log_to_stderr(settings.log_level)
     from unilect import server as http
     from unilect.listener import reachable
@@ -190,17 +225,45 @@ def chat(
     api_key: str | None,
     system: str | None,
     source: str | None,
+    config: Path | None = None,
+    engine: Mapping[str, Any] | None = None,
 ) -> NoReturn:
     """Chat in the terminal, with the server at a URL or with one of our own; see `unilect.chat.run`."""
-    if url is not None and source is not None:
-        fail("--url names a server, and SOURCE a model for a server of our own: give one of them.")
+    own = {"SOURCE": source, "--config": config} | {_flag(name): 1 for name in engine or ()}
+    given = [name for name, value in own.items() if value is not None]
+    if url is not None and given:
+        fail(
+            f"--url names a server that runs already, and {given[0]} is for a server of our own: leave one of them out."
+        )
     from unilect import chat as terminal
 
+    arguments = [source] if source else [] if config else [f"{sources.DEMO}:"]
+    arguments += ["--config", str(config)] if config else []
+    for name, value in (engine or {}).items():
+        for one in value if isinstance(value, list) else [value]:
+            arguments += [_flag(name), str(one)]
     try:
-        code = _or_exit(lambda: terminal.run(url, model, api_key, system, source or "demo:"))
+        code = _or_exit(lambda: terminal.run(url, model, api_key, system, arguments))
     except KeyboardInterrupt:
         code = 130
     raise SystemExit(code)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _single(settings: Config) -> Config:
+    """
+    Raises:
+        ConfigError: It has not one model, which is what a worker serves.
+    """
+    if len(settings.models) != 1:
+        names = ", ".join(settings.models) or "none"
+        raise ConfigError(
+            f"worker: serves one model, and the configuration has {names}. Name one: `unilect worker NAME=SOURCE`."
+        )
+    return settings
 
 
 def _named(settings: Config, names: Sequence[str]) -> Config:
@@ -230,7 +293,7 @@ def _with_flags(
     for flag in flags:
         if not any(has(flag, of_model.values()) for of_model in kinds.values()):
             raise ConfigError(
-                f"--{flag.replace('_', '-')}: is for {in_words(OPTIONS[flag])}; no model here is one. Leave it out."
+                f"{_flag(flag)}: is for {in_words(OPTIONS[flag])}; no model here is one. Leave it out."
             )
     return changed
 

@@ -5,6 +5,7 @@ Each address has an application of its own, since each may have other manners; t
 """
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -123,9 +124,7 @@ class _Door:
         try:
             bound = await self._acceptor.listen(host, port)
         except OSError as error:
-            raise ConfigError(
-                f"port: cannot listen on {host}:{port} ({error.strerror or error})."
-            ) from error
+            raise ConfigError(_why_not(host, port, error)) from error
         scheme = "http" if tls is None else "https"
         url = f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
         self._register(url)
@@ -174,6 +173,20 @@ def _what_runs(active: int, grace_s: float) -> str:
         return ""
     what = "1 request is running" if active == 1 else f"{active} requests are running"
     return f"; {what}, up to {grace_s:g} s; a second Ctrl-C ends {'it' if active == 1 else 'them'}"
+
+
+def _why_not(host: str, port: int, error: OSError) -> str:
+    """Why an address cannot be listened on, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return f"port: {port} is in use on {host}. Stop the program that listens there, or choose another with --port (0: any free one)."
+    if error.errno == errno.EACCES:
+        return f"port: {port} may be listened on by the system's administrator only, as all below 1024. Choose another with --port."
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return (
+            f"host: {host} is no address of this machine. Use 127.0.0.1 for this machine alone, or 0.0.0.0 for every "
+            "address that it has (which wants a key)."
+        )
+    return f"host: cannot listen on {host}:{port} ({error.strerror or error}). Choose another address with --host and --port."
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

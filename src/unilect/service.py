@@ -240,6 +240,9 @@ def _check_kind(
 ) -> None:
     if isinstance(request, ChatRequest):
         if not capabilities.chat:
+            # what writes text, and cannot chat, does not know how turns are written
+            if capabilities.completions:
+                raise _no_template(model)
             raise _not_for(model, "chat completions", capabilities)
         if not capabilities.vision:
             _check_no_image(request, model)
@@ -263,5 +266,13 @@ def _not_for(model: Model, what: str, capabilities: Capabilities) -> InvalidRequ
     why = f": {capabilities.why_not[what]}" if what in capabilities.why_not else ""
     return InvalidRequest(
         f"The model `{model.name}` does not answer {what}{why}. GET /v1/models lists the models.",
+        param="model",
+    )
+
+
+def _no_template(model: Model) -> InvalidRequest:
+    return InvalidRequest(
+        f"The model `{model.name}` has no chat template, so it answers no chat completions. Use /v1/completions, or "
+        "configure `chat_template` for it: the name of a format such as `chatml`, or a Jinja file.",
         param="model",
     )

@@ -23,7 +23,13 @@ from unilect.engines import _gguf_request as wire
 from unilect.engines._forced_call import call_style, forced_call, must_call
 from unilect.engines._gguf_answers import CONVERSATION, chatted, completed, rendered
 from unilect.engines._gguf_errors import blamed, raise_for_child, unknown_token
-from unilect.engines._gguf_file import GgufHead, read_head
+from unilect.engines._gguf_file import (
+    GgufHead,
+    check_adapter,
+    read_head,
+    read_model,
+    unknown_architecture,
+)
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._slots import Slots
 from unilect.engines._supervisor import Supervisor
@@ -52,6 +58,7 @@ _EMBEDDINGS_AT_ONCE = 8
 _CHILD = "unilect.engines._gguf_child"
 _RERANKER = "its file is a reranker, which scores texts and makes no vectors of them"
 _Value = TypeVar("_Value")
+_Checked = TypeVar("_Checked")
 
 
 class _Props(Struct):
@@ -110,7 +117,7 @@ class GgufEngine:
         threads: int = 1,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
-        self._head = _checked_head(path)
+        self._head = _checked(read_model, path)
         self._ranks = self._head.ranks and config.pooling is None
         self._path = path
         self._config = config
@@ -119,7 +126,7 @@ class GgufEngine:
         self._lora = [_lora(text) for text in config.lora]
         self._template, self._stop = _template(config.chat_template)
         if config.mmproj:
-            _checked_head(Path(config.mmproj))
+            _checked(read_head, Path(config.mmproj))
         self._key = secrets.token_urlsafe(24)
         self._on_progress = on_progress
         self._generator = self._child(name, embedding=False)
@@ -138,7 +145,8 @@ class GgufEngine:
             fans_out=True,
             context=self._context,
             vision=config.mmproj is not None,
-            chat=not self._head.embedding_only,
+            chat=not self._head.embedding_only
+            and (self._template is not None or self._head.has_template),
             completions=not self._head.embedding_only,
             slots=config.parallel,
             embeddings=not self._ranks,
@@ -152,7 +160,8 @@ class GgufEngine:
             return
         if self._generator.alive and self._vocabulary is not None:
             return
-        server = await self._server(self._generator)
+        with unknown_architecture(self._path, self._head):
+            server = await self._server(self._generator)
         self._learn(msgspec.json.decode(await server.get("/props"), type=_Props))
         models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
         self._vocabulary = models.data[0].meta.n_vocab
@@ -409,9 +418,9 @@ def _is_begun(batch: list[Event]) -> bool:
     return any(not isinstance(event, Progress) for event in batch)
 
 
-def _checked_head(path: Path) -> GgufHead:
+def _checked(read: Callable[[Path], _Checked], path: Path) -> _Checked:
     try:
-        return read_head(path)
+        return read(path)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -433,7 +442,7 @@ def _lora(text: str) -> tuple[str, float]:
         value = (path, float(scale)) if path else (text, 1.0)
     except ValueError:
         value = (text, 1.0)
-    _checked_head(Path(value[0]))
+    _checked(check_adapter, Path(value[0]))
     return value
 
 
@@ -465,7 +474,10 @@ def backend(place: Place) -> GgufEngine:
         ConfigError: There is no such file, or it is no sound GGUF file.
     """
     return engine(
-        place, hub.local_file(place.location, lambda part: place.progress("downloading", part))
+        place,
+        hub.local_file(
+            place.location, lambda part, size=0, /: place.progress("downloading", part, size)
+        ),
     )
 
 
