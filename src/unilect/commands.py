@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
+from msgspec import structs
 
 from unilect import config as configuration
-from unilect import sources
+from unilect import config_paths, sources
 from unilect.config import Config
-from unilect.errors import ConfigError
+from unilect.config_values import convert
+from unilect.errors import ConfigError, Mistakes
 from unilect.model_config import ModelConfig
 from unilect.model_kinds import OPTIONS, has, in_words
 
@@ -94,14 +95,15 @@ def merged(
         for argument in models:
             name, source = sources.named(argument, tables)
             others = tables[name].sources if name in tables else []
+            source = config_paths.placed({"source": source}, None)["source"]
             tables[name] = ModelConfig(source=[*others, source] if others else source)
         if sources.ALL in tables:
-            tables["all"] = msgspec.structs.replace(tables.pop(sources.ALL), model=sources.ALL)
+            tables["all"] = structs.replace(tables.pop(sources.ALL), model=sources.ALL)
     flags = {name: value for name, value in engine.items() if value is not None}
     if flags:
         tables = tables or {sources.DEMO: ModelConfig()}
         tables = _with_flags(tables, flags)
-    merged = msgspec.structs.replace(loaded, models=tables)
+    merged = structs.replace(loaded, models=tables)
     configuration.check(merged)
     return merged
 
@@ -206,8 +208,8 @@ def _named(settings: Config, names: Sequence[str]) -> Config:
         return settings
     (table,) = settings.models.values()
     aliases = list(dict.fromkeys([*table.aliases, *names[1:]]))
-    models = {names[0]: msgspec.structs.replace(table, aliases=aliases)}
-    named = msgspec.structs.replace(settings, models=models)
+    models = {names[0]: structs.replace(table, aliases=aliases)}
+    named = structs.replace(settings, models=models)
     configuration.check(named)
     return named
 
@@ -221,24 +223,23 @@ def _with_flags(
     Raises:
         ConfigError: A value is wrong, or no model has such a flag.
     """
-    changed, kinds = {}, {name: sources.kinds(table) for name, table in tables.items()}
-    for name, table in tables.items():
-        taken = {flag: value for flag, value in flags.items() if has(flag, kinds[name].values())}
-        changed[name] = _changed(name, table, taken)
-    for flag in flags:
-        if not any(has(flag, of_model.values()) for of_model in kinds.values()):
-            raise ConfigError(
-                f"--{flag.replace('_', '-')}: is for {in_words(OPTIONS[flag])}; no model here is one. Leave it out."
-            )
-    return changed
-
-
-def _changed(name: str, table: ModelConfig, flags: Mapping[str, Any]) -> ModelConfig:
-    values = msgspec.structs.asdict(table) | dict(flags)
-    try:
-        return msgspec.convert(values, ModelConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{name}: {configuration.sentence(str(error))}") from error
+    found, fields = Mistakes(), {field.name: field for field in structs.fields(ModelConfig)}
+    kinds = {name: sources.kinds(table) for name, table in tables.items()}
+    for option, value in flags.items():
+        flag, of_flag = f"--{option.replace('_', '-')}", Mistakes()
+        convert(fields[option].type, value, (option,), of_flag)
+        for error in of_flag.errors:
+            found.add(str(error).replace(option, flag, 1))
+        if not any(has(option, of_model.values()) for of_model in kinds.values()):
+            found.add(f"{flag}: is for {in_words(OPTIONS[option])}; no model here is one. Leave it out.")  # fmt: skip
+    found.raise_all()
+    placed = config_paths.placed(flags, None)
+    return {
+        name: structs.replace(
+            table, **{o: v for o, v in placed.items() if has(o, kinds[name].values())}
+        )
+        for name, table in tables.items()
+    }
 
 
 def _log_to_stderr(level: str) -> None:

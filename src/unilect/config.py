@@ -8,16 +8,22 @@ it or compared with it.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
+from functools import partial
+from ipaddress import IPv6Address
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
-from unilect.config_file import read_file, with_secrets
-from unilect.errors import ConfigError
-from unilect.model_config import NAME, ModelConfig, described
+from unilect.config_file import lines, read_file, with_secrets
+from unilect.config_hints import KEY_VARIABLE, PREFIX, Names, unknown_option, unknown_variables
+from unilect.config_paths import placed, placed_server
+from unilect.config_values import OptionPath, accepted, convert, dotted, nearest, shown
+from unilect.errors import ConfigError, Mistakes
+from unilect.model_config import NAME, ModelConfig, RopeScaling, described, wrong_name
 
 TABLES = ("models", "listeners")  # options that only a file can set
 
@@ -159,6 +165,34 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = {}
 
 
+_FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
+#: By variable of the environment, the option that it sets.
+VARIABLES = {
+    KEY_VARIABLE: "api_keys",  # the name that clients read it by; the other came first
+    **{f"{PREFIX}{name.upper()}": name for name in _FIELDS if name not in TABLES},
+}
+#: The flags of the options that have any.
+FLAGS = {
+    "host": "--host",
+    "port": "--port",
+    "api_keys": "--api-key",
+    "insecure_no_auth": "--insecure-no-auth",
+    "log_level": "--log-level",
+    "fastchat_register": "--fastchat-controller",
+    "fastchat_worker_address": "--worker-address",
+    "fastchat_worker_concurrency": "--limit-worker-concurrency",
+}
+_HOST = re.compile(r"[\w.-]+", re.ASCII)
+_NAMES = Names(
+    server=tuple(_FIELDS),
+    model=ModelConfig.__struct_fields__,
+    variables=VARIABLES,
+    listener=ListenerConfig.__struct_fields__,
+    rope_scaling=RopeScaling.__struct_fields__,
+)
+_unknown = partial(unknown_option, _NAMES)
+
+
 def load(
     path: Path | None = None,
     flags: Mapping[str, Any] | None = None,
@@ -173,22 +207,90 @@ def load(
         environment: Instead of the process's environment.
 
     Raises:
-        ConfigError: Anything is wrong; the message names the place, the field and the reason.
+        ConfigError: Something is wrong; each mistake is told with its place, the option and the reason.
+    """
+    config, mistakes = read(path, flags, environment)
+    mistakes.raise_all()
+    return config
+
+
+def read(
+    path: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Config, Mistakes]:
+    """
+    As `load`: the configuration without what is wrong, and what is wrong.
+
+    Raises:
+        ConfigError: There is no file, or no TOML in it.
     """
     env = os.environ if environment is None else environment
-    if path is None and env.get("UNILECT_CONFIG"):
-        path = Path(env["UNILECT_CONFIG"])
-    values = read_file(path) if path is not None else {}
-    values |= _from_environment(env)
-    values |= {name: value for name, value in (flags or {}).items() if value is not None}
-    values = with_secrets(values, env)
-    where = str(path) if path is not None else "configuration"
-    try:
-        config = msgspec.convert(values, Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {sentence(str(error))}") from error
-    check(config)
-    return config
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    origin = Origin.of(path, given, env)
+    found, of_flags = Mistakes(), Mistakes()
+    good: dict[str, Any] = {}
+    if origin.file is not None:
+        values = with_secrets(read_file(origin.file), env, found)
+        good = _of_tables(values, origin.file.parent, found)
+    errors = Origin(origin.file).told(found.errors)
+    good |= placed_server(_from_environment(env, of_flags), None)
+    good |= _of_tables(with_secrets(given, env, of_flags), None, of_flags)
+    errors += Origin(None, origin.given).told(of_flags.errors)
+    config = Config(**good)
+    broken = {error.path[0] for error in (*found.errors, *of_flags.errors) if error.path}
+    contradictions = Mistakes()
+    with contradictions:
+        check(config, broken)
+    errors += origin.told(contradictions.errors)
+    return config, Mistakes(errors)
+
+
+class Origin(Struct, frozen=True):
+    """
+    Where the options of a configuration were set.
+
+    Attributes:
+        file: The TOML file; None where there is none.
+        given: By option, the variable or the flag that set it, or set all of the models' tables.
+    """
+
+    file: Path | None = None
+    given: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, path: Path | None, flags: Mapping[str, Any], env: Mapping[str, str]) -> "Origin":
+        """The origin of what `load` reads."""
+        if path is None and env.get("UNILECT_CONFIG"):
+            path = Path(env["UNILECT_CONFIG"]).expanduser()
+        given = {option: name for name, option in VARIABLES.items() if name in env}
+        given |= {name: FLAGS.get(name, "") for name, value in flags.items() if value is not None}
+        return cls(path, given)
+
+    def told(self, errors: Iterable[ConfigError]) -> list[ConfigError]:
+        """Errors with their places before them: the file and the line, in its order, the variable or the flag."""
+        with_lines, others = [], []
+        known: Mapping[OptionPath, int] = {}
+        for error in errors:
+            given = next((at for at in (*error.path[:1], *error.path[2:3]) if at in self.given), None)  # fmt: skip
+            if given is not None:
+                others.append(self._given(str(given), error))
+            elif self.file is None or not error.path:
+                others.append(error)
+            else:
+                known, path = known or lines(self.file), error.path
+                while path and path not in known:
+                    path = path[:-1]
+                line = known.get(path, 0)
+                place = f"{self.file}:{line}" if line else f"{self.file}"
+                with_lines.append((line, ConfigError(f"{place}: {error}")))
+        return [error for _, error in sorted(with_lines, key=itemgetter(0))] + others
+
+    def _given(self, option: str, error: ConfigError) -> ConfigError:
+        place, text = self.given[option], str(error)
+        if place and len(error.path) == 1:
+            text = f"{place}: {text.removeprefix(f'{option}: ')}"
+        return ConfigError(text)
 
 
 def process_environment() -> Mapping[str, str]:
@@ -201,55 +303,134 @@ def set_variables(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
+def _of_tables(values: Mapping[str, Any], folder: Path | None, found: Mistakes) -> dict[str, Any]:
+    """The options of the server and of its models, without what is wrong with them."""
+    tables = values.get("models", {})
+    server = {name: value for name, value in values.items() if name != "models"}
+    good = placed_server(accepted(Config, server, (), _unknown, found), folder)
+    if not isinstance(tables, dict):
+        found.add(f"models: expected tables [models.NAME], found {shown(tables)}.", ("models",))
+        tables = {}
+    models = {}
+    for name, table in tables.items():
+        path = ("models", name)
+        if (wrong := wrong_name(name)) is not None:
+            found.add(f"{dotted(path)}: {wrong}", path)
+        elif not isinstance(table, dict):
+            why = f"expected a table [models.{name}], found {shown(table)}."
+            found.add(f"models.{name}: {why}", path)
+        else:
+            fine = accepted(ModelConfig, table, path, _unknown, found)
+            models[name] = ModelConfig(**placed(fine, folder))
+    return good | ({"models": models} if "models" in values else {})
+
+
+def _from_environment(env: Mapping[str, str], found: Mistakes) -> dict[str, Any]:
     """`UNILECT_PORT=9000` and so on, for every field but those that are tables; lists are separated by commas."""
     values: dict[str, Any] = {}
-    for field in msgspec.structs.fields(Config):
-        text = env.get(f"UNILECT_{field.name.upper()}")
-        if text is None or field.name in TABLES:
+    unknown_variables(_NAMES, env, found)
+    for name, option in VARIABLES.items():
+        text = env.get(name)
+        if text is None:
             continue
         raw: Any = text
+        field = _FIELDS[option]
         if isinstance(field.default_factory, type) and issubclass(field.default_factory, list):
             raw = [part.strip() for part in text.split(",") if part.strip()]
-        try:
-            values[field.name] = msgspec.convert(raw, field.type, strict=False)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"UNILECT_{field.name.upper()}: {error}.") from error
+        if name == KEY_VARIABLE and not raw:
+            found.add(f"{name}: is set, and holds no key. Set one, or unset the variable.")
+        mistakes = Mistakes()
+        value = convert(field.type, raw, (option,), mistakes, strict=False)
+        for error in mistakes.errors:
+            found.add(f"{name}: {str(error).partition(': ')[2]}")
+        if not mistakes.errors:  # keys may stand in both variables
+            values[option] = [*values[option], *value] if option in values else value
     return values
 
 
-def check(config: Config) -> None:
+def check(config: Config, broken: Container[object] = ()) -> None:
     """
     What no single field can know.
+
+    Args:
+        broken: Options that are not as they were meant to be, since something was wrong with them: they contradict nothing.
 
     Raises:
         ConfigError: Fields contradict each other.
     """
+    found = Mistakes()
     if any(not key.strip() or not key.isascii() or " " in key for key in config.api_keys):
-        raise ConfigError("api_keys: a key is empty, or has blanks or characters beyond ASCII.")
-    for listener in each_listener(config):
-        host = listener.host
-        if not config.api_keys and not config.insecure_no_auth and not is_loopback(host):
-            raise ConfigError(
-                f"host: {host} can be reached from other machines, and no key is set. "
-                "Set one with --api-key, or allow everybody with --insecure-no-auth."
-            )
-    if config.tls_key is not None and config.tls_cert is None:
-        raise ConfigError("tls_key: a key needs a certificate; set tls_cert too.")
-    if config.allow_credentials and "*" in config.allowed_origins:
-        raise ConfigError(
-            "allow_credentials: browsers take no credentials with `*`; name the origins in allowed_origins."
+        found.add(
+            "api_keys: a key is empty, or has blanks or characters beyond ASCII.", ("api_keys",)
         )
+    addresses: dict[tuple[str, int], str] = {}
+    for number, listener in enumerate(each_listener(config)):
+        path = ("listeners", number - 1) if number else ()
+        with found:
+            _check_address(listener, path, broken)
+        where = dotted(path) or "the server's own address"
+        address = (listener.host, listener.port)
+        if listener.port and addresses.setdefault(address, where) != where:
+            found.add(
+                f"{dotted((*path, 'port'))}: {listener.host}:{listener.port} is {addresses[address]} already. "
+                "Give each address a port of its own.",
+                path,
+            )
+    if config.tls_key is not None and config.tls_cert is None and "tls_cert" not in broken:
+        found.add("tls_key: a key needs a certificate; set tls_cert too.", ("tls_key",))
+    if config.allow_credentials and "*" in config.allowed_origins:
+        found.add(
+            "allow_credentials: browsers take no credentials with `*`; name the origins in allowed_origins.",
+            ("allow_credentials",),
+        )
+    _check_names(config, found)
+    found.raise_all()
+
+
+def _check_address(config: Config, path: OptionPath, broken: Container[object]) -> None:
+    """
+    One address can be listened on, as far as its text tells, and is open to none but those who have a key.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    host, where = config.host, (*path, "host")
+    if host and not _HOST.fullmatch(host) and not _is_ipv6(host):
+        raise ConfigError(
+            f"{dotted(where)}: {shown(host)} is no address. Give an address or a name of this machine, such as "
+            "127.0.0.1, without a scheme; the port stands in `port`.",
+            where,
+        )
+    without = not config.api_keys and "api_keys" not in broken
+    if without and not config.insecure_no_auth and not is_loopback(host):
+        raise ConfigError(
+            f"{dotted(where)}: {host} can be reached from other machines, and no key is set. "
+            "Set one with --api-key, or allow everybody with --insecure-no-auth.",
+            where,
+        )
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return bool(IPv6Address(host))
+    except ValueError:
+        return False
+
+
+def _check_names(config: Config, found: Mistakes) -> None:
+    """No name is two models', and every fallback is one."""
     owners: dict[str, str] = {}
     for name, model in config.models.items():
         for alias in (name, *model.aliases):
             if alias in owners:
-                raise ConfigError(
-                    f"models.{name}: the name `{alias}` belongs to models.{owners[alias]} already."
+                found.add(
+                    f"models.{name}: the name `{alias}` belongs to models.{owners[alias]} already. Give each name once.",
+                    ("models", name, "aliases"),
                 )
-            owners[alias] = name
+            owners.setdefault(alias, name)
     for name, model in config.models.items():
-        _check_fallback(config, name, model)
+        with found:
+            _check_fallback(config, name, model)
 
 
 def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:
@@ -259,13 +440,20 @@ def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:
     Raises:
         ConfigError: It is not so.
     """
-    seen = [name]
+    seen, path = [name], ("models", name, "fallback")
     while model.fallback is not None:
         if model.fallback not in config.models:
-            raise ConfigError(f"models.{seen[-1]}.fallback: there is no model `{model.fallback}`.")
+            if len(seen) > 1:
+                return  # told of the model whose fallback it is
+            near = nearest(model.fallback, config.models)
+            hint = f"; did you mean `{near}`?" if near else "."
+            raise ConfigError(
+                f"models.{name}.fallback: there is no model `{model.fallback[:100]}`{hint}", path
+            )
         if model.fallback in seen:
             raise ConfigError(
-                f"models.{name}.fallback: {' -> '.join([*seen, model.fallback])} goes in a circle."
+                f"models.{name}.fallback: {' -> '.join([*seen, model.fallback])} goes in a circle.",
+                path,
             )
         seen.append(model.fallback)
         model = config.models[model.fallback]
@@ -285,10 +473,3 @@ def each_listener(config: Config) -> list[Config]:
 def is_loopback(host: str) -> bool:
     """True for an address that only this machine can reach."""
     return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
-
-
-def sentence(message: str) -> str:
-    """msgspec's message with the field first: `port: Expected ...`."""
-    what, _, path = message.partition(" - at `$")
-    path = path.rstrip("`").lstrip(".")
-    return f"{path}: {what}." if path else f"{what}."
