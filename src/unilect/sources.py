@@ -5,26 +5,28 @@ A model is a URL: from a source to the backend that answers for it.
 outside the tree a backend is an entry point in the group `unilect.backends`, named after its scheme.
 """
 
+import logging
 import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 from msgspec import Struct
 
+from unilect import source_hints as hints
 from unilect.backend import Backend
 from unilect.config import Config
 from unilect.errors import ConfigError
-from unilect.model_config import ModelConfig
-from unilect.model_kinds import ENGINES, check_options
+from unilect.model_config import NAME, ModelConfig
+from unilect.model_kinds import ENGINES, UPSTREAMS, check_options
 from unilect.pool import Member
 from unilect.registry import Model, Registry, check_defaults
 from unilect.requests import ChatRequest, CompletionRequest
 
-Progress: TypeAlias = Callable[[str, str, float], None]
+log = logging.getLogger("unilect")
 DEMO = "demo"
 ALL = "*"  # as a table's `model`: all that its server has, see discovery.py
 _SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
@@ -46,6 +48,20 @@ BACKENDS = {
 }
 
 
+class Progress(Protocol):
+    """Told for a model what is going on, how far it is, from 0 to 1, and of how many bytes where that is known."""
+
+    def __call__(self, model: str, what: str, part: float, size_bytes: int = 0, /) -> None:
+        """Show it."""
+
+
+class Report(Protocol):
+    """The same for one model."""
+
+    def __call__(self, what: str, part: float, size_bytes: int = 0, /) -> None:
+        """Pass it on."""
+
+
 class Place(Struct, frozen=True):
     """
     Where a backend is to be made.
@@ -56,7 +72,7 @@ class Place(Struct, frozen=True):
         location: The rest of its source.
         config: Its settings.
         threads: Processor threads for an engine.
-        progress: Told what is going on (`loading`, `downloading`) and how far it is, from 0 to 1.
+        progress: Told what is going on (`loading`, `downloading`), how far it is, and of how many bytes.
         shared: What the backends of one configuration share, such as one base for several adapters.
     """
 
@@ -65,7 +81,7 @@ class Place(Struct, frozen=True):
     location: str
     config: ModelConfig
     threads: int
-    progress: Callable[[str, float], None]
+    progress: Report
     shared: dict[Any, Any] = {}
 
 
@@ -74,7 +90,7 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
     The models of a configuration, none of them started.
 
     Args:
-        progress: Called with a model's name, what is going on, and a fraction.
+        progress: Told what is going on while models start.
 
     Raises:
         ConfigError: A source or a setting is wrong.
@@ -126,17 +142,16 @@ def split(source: str) -> tuple[str, str]:
     """
     if source in ("", DEMO):
         return DEMO, ""
+    source = hints.read_as(source)
     match = _SCHEME.match(source)
-    if match is not None and (match.group(1) in BACKENDS or match.group(1) in _outside()):
-        return match.group(1), match.group(2)
-    if source.endswith(".gguf"):
-        return "gguf", source
+    if match is not None and _is_known(match.group(1)):
+        scheme, location = match.groups()
+        return scheme, hints.base_url(location) if _is_upstream(scheme) else location
     if os.path.isdir(source):
         return "hf", source
-    if re.fullmatch(r"(localhost|[\w.-]+\.\w+|\d+(\.\d+){3})(:\d+)?(/\S*)?", source):
-        raise ConfigError(f"{source}: a server needs its scheme; write http://{source}.")
-    schemes = ", ".join(f"{scheme}:" for scheme in BACKENDS)
-    raise ConfigError(f"{source}: there is no such file, and its scheme is none of {schemes}.")
+    if source.lower().endswith(".gguf") or hints.is_gguf(source):
+        return "gguf", source
+    raise ConfigError(hints.unknown(source, BACKENDS))
 
 
 def kinds(config: ModelConfig) -> dict[str, str]:
@@ -161,15 +176,18 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     ('m', 'http://gpu:8000/v1')
     >>> named("models/qwen3-4b-q8_0.gguf")
     ('qwen3-4b-q8_0', 'models/qwen3-4b-q8_0.gguf')
+
+    Raises:
+        ConfigError: The source is nothing that can be served, or no model can have this name.
     """
     name, equals, source = argument.partition("=")
-    if equals and re.fullmatch(r"[A-Za-z0-9._:@+-]+|[*]", name):
+    if equals and (re.fullmatch(r"[A-Za-z0-9._:@+-]+|[*]", name) or _is_name(argument)):
         return name, source
     scheme, location = split(argument)
     name = (
         DEMO
         if scheme == DEMO
-        else re.sub(r"\.(gguf|bin)$", "", location.rstrip("/").split("/")[-1])
+        else re.sub(r"\.(gguf|bin)$", "", location.rstrip("/").split("/")[-1], flags=re.I)
     )
     if "http" in scheme:
         name = "default"
@@ -177,6 +195,27 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     while name in set(taken):
         name += "-2"
     return name, argument
+
+
+def _is_name(argument: str) -> bool:
+    """
+    Whether what stands before the first `=` is a model's name with a slash in it, and no part of a path or a URL.
+
+    Raises:
+        ConfigError: What follows can be served, and no model can have such a name.
+    """
+    name, _, source = argument.partition("=")
+    scheme, known = _SCHEME.match(argument), _SCHEME.match(source)
+    if os.path.exists(argument) or (scheme is not None and _is_known(scheme.group(1))):
+        return False
+    if not os.path.exists(source) and (known is None or not _is_known(known.group(1))):
+        return False
+    if name[:1] in "./~" or re.match(NAME, name) is None:
+        raise ConfigError(
+            f"{argument}: `{name}` can be no model's name. Give it 1 to 128 letters, digits and . _ : / @ + - before the "
+            f"`=`, such as {re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'model'}={source}."
+        )
+    return True
 
 
 def model(
@@ -203,9 +242,12 @@ def model(
     # so small a model is at its best when it takes the likeliest token
     defaults = {"temperature": 0.0} | config.defaults if schemes == {DEMO} else config.defaults
 
-    def report(what: str, fraction: float) -> None:
+    for source in config.sources:
+        _tell(name, source)
+
+    def report(what: str, part: float, size_bytes: int = 0, /) -> None:
         if progress is not None:
-            progress(name, what, fraction)
+            progress(name, what, part, size_bytes)
 
     def member(source: str) -> Member:
         scheme, location = split(source)
@@ -266,8 +308,30 @@ def _lister(name: str, config: ModelConfig) -> Callable[[Place], Awaitable[list[
     return found  # type: ignore[no-any-return]
 
 
-def _silent(what: str, fraction: float) -> None:
+def _silent(what: str, part: float, size_bytes: int = 0, /) -> None:
     """Nobody waits for this."""
+
+
+def _tell(name: str, source: str) -> None:
+    """Say where a source was taken for something else than it says; of a URL only its end, since it may hold a secret."""
+    meant = hints.read_as(source)
+    if meant != source:
+        log.info("models.%s: %s is read as %s", name, source, meant)
+    scheme, _, location = source.partition(":")
+    if _is_upstream(scheme) and (end := hints.endpoint(location)):
+        log.warning(
+            "models.%s: the source ends in %s; it is left out, since each request adds its endpoint to the base URL",
+            name,
+            end,
+        )
+
+
+def _is_known(scheme: str) -> bool:
+    return scheme in BACKENDS or scheme in _outside()
+
+
+def _is_upstream(scheme: str) -> bool:
+    return scheme in BACKENDS and BACKENDS[scheme][1] in UPSTREAMS
 
 
 def _outside() -> dict[str, Any]:

@@ -451,7 +451,10 @@ def backend(place: Place) -> GgufEngine:
         ConfigError: There is no such file, or it is no sound GGUF file.
     """
     return engine(
-        place, hub.local_file(place.location, lambda part: place.progress("downloading", part))
+        place,
+        hub.local_file(
+            place.location, lambda part, size=0, /: place.progress("downloading", part, size)
+        ),
     )
 
 

@@ -471,7 +471,9 @@ def backend(place: Place) -> HfEngine:
             f"{place.location}: models of transformers need {', '.join(missing)}; install them with "
             "`pip install 'unilect[transformers]'`."
         )
-    folder = hub.local_folder(place.location, lambda part: place.progress("downloading", part))
+    folder = hub.local_folder(
+        place.location, lambda part, size=0, /: place.progress("downloading", part, size)
+    )
     return HfEngine(
         place.name,
         folder,
