@@ -12,11 +12,12 @@ from msgspec import structs
 
 from unilect import config as configuration
 from unilect import config_paths, sources
-from unilect.config import Config
+from unilect.config import Config, Origin
 from unilect.config_values import convert
 from unilect.errors import ConfigError, Mistakes
-from unilect.model_config import ModelConfig
+from unilect.model_config import ModelConfig, wrong_name
 from unilect.model_kinds import OPTIONS, has, in_words
+from unilect.registry import Registry
 
 
 def serve(
@@ -33,7 +34,8 @@ def serve(
         server: Flags about the server; None where not given.
         engine: Flags about every engine; None where not given.
     """
-    _serve(_or_exit(lambda: merged(models, config, server, engine)))
+    origin = _origin(models, config, server, engine)
+    _serve(_or_exit(lambda: _checked(*_read(models, config, server, engine), origin)), origin)
 
 
 def compat(name: str, arguments: Sequence[str]) -> None:
@@ -51,10 +53,10 @@ def compat(name: str, arguments: Sequence[str]) -> None:
     for notice in done.notices:
         print(f"unilect: {notice}", file=sys.stderr)
     configuration.set_variables(done.variables)
-    _serve(done.config)
+    _serve(done.config, Origin())
 
 
-def _serve(settings: Config) -> None:
+def _serve(settings: Config, origin: Origin) -> None:
     _log_to_stderr(settings.log_level)
     from unilect import server as http
     from unilect.terminal import Progress
@@ -62,7 +64,7 @@ def _serve(settings: Config) -> None:
     progress = Progress()
 
     def run() -> None:
-        registry = sources.registry(settings, progress.show)
+        registry = _registry(settings, progress.show)
 
         def started(urls: list[str]) -> None:
             progress.stop()
@@ -73,7 +75,26 @@ def _serve(settings: Config) -> None:
         finally:
             progress.stop()
 
-    _or_exit(run)
+    _or_exit(run, origin=origin)
+
+
+def _registry(settings: Config, progress: sources.Progress | None = None) -> Registry:
+    """
+    The models; and the certificate can be used, which is not to be found out once they are loaded.
+
+    Raises:
+        ConfigError: Something is wrong; all is told.
+    """
+    from unilect.tls import server_context
+
+    found = Mistakes()
+    with found:
+        server_context(settings)
+    registry = Registry([])
+    with found:
+        registry = sources.registry(settings, progress)
+    found.raise_all()
+    return registry
 
 
 def merged(
@@ -88,24 +109,81 @@ def merged(
     Raises:
         ConfigError: Something is wrong with one of them.
     """
-    loaded = configuration.load(config, server)
+    settings, found = _read(models, config, server, engine)
+    found.raise_all()
+    return settings
+
+
+def _read(
+    models: Sequence[str],
+    config: Path | None,
+    server: Mapping[str, Any],
+    engine: Mapping[str, Any],
+) -> tuple[Config, Mistakes]:
+    """As `merged`, without what is wrong, and what is wrong."""
+    loaded, found = configuration.read(config, server)
     tables = dict(loaded.models)
     if models:
         tables = {}
         for argument in models:
-            name, source = sources.named(argument, tables)
-            others = tables[name].sources if name in tables else []
-            source = config_paths.placed({"source": source}, None)["source"]
-            tables[name] = ModelConfig(source=[*others, source] if others else source)
+            with found:
+                _add(argument, tables)
         if sources.ALL in tables:
             tables["all"] = structs.replace(tables.pop(sources.ALL), model=sources.ALL)
     flags = {name: value for name, value in engine.items() if value is not None}
-    if flags:
-        tables = tables or {sources.DEMO: ModelConfig()}
-        tables = _with_flags(tables, flags)
-    merged = structs.replace(loaded, models=tables)
-    configuration.check(merged)
-    return merged
+    if flags and (tables or not models):
+        with found:
+            tables = _with_flags(tables or {sources.DEMO: ModelConfig()}, flags)
+    settings = structs.replace(loaded, models=tables)
+    if models:
+        with found:
+            configuration.check_names(settings)
+    return settings, found
+
+
+def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
+    """
+    Take a model of the command line in; a name that is given twice is a model with several backends.
+
+    Raises:
+        ConfigError: It is none that can be served, or has no name that a model can have.
+    """
+    name, source = sources.named(argument, tables)
+    if name != sources.ALL and (wrong := wrong_name(name)) is not None:
+        raise ConfigError(f"{argument}: {wrong}")
+    others = tables[name].sources if name in tables else []
+    source = config_paths.placed({"source": source}, None)["source"]
+    tables[name] = ModelConfig(source=[*others, source] if others else source)
+
+
+def _checked(settings: Config, found: Mistakes, origin: Origin) -> Config:
+    """
+    The configuration, unless something is wrong with it: then what else would be found later is told too.
+
+    Raises:
+        ConfigError: Something is wrong.
+    """
+    if found.errors:
+        from unilect import preflight
+
+        later = Mistakes()
+        list(preflight.look(settings, later))
+        found.errors += origin.told(later.errors)
+    found.raise_all()
+    return settings
+
+
+def _origin(
+    models: Sequence[str],
+    config: Path | None,
+    server: Mapping[str, Any],
+    engine: Mapping[str, Any],
+) -> Origin:
+    """Where the options of a command come from; flags about engines name themselves where they are wrong."""
+    origin = Origin.of(config, server)
+    given = {name: "" for name, value in engine.items() if value is not None}
+    given |= {"models": ""} if models else {}
+    return Origin(origin.file, origin.given | given)
 
 
 def start_screen(
@@ -145,12 +223,16 @@ def start_screen(
 
 
 def check_config(config: Path | None) -> None:
-    """Say that a configuration is right, or what is wrong with it (exit code 2)."""
-    settings = _or_exit(lambda: configuration.load(config), code=2)
-    for name, model in sources.served(settings).items():
-        print(f"{name}: {', '.join(model.sources)}")
-    _or_exit(lambda: sources.registry(settings), code=2)
-    print("The configuration is right.")
+    """Say what a configuration is, and that it is right, or all that is wrong with it (exit code 2). Nothing is started."""
+    from unilect import preflight
+
+    settings, found = _or_exit(lambda: configuration.read(config), code=2)
+    later = Mistakes()
+    for line in preflight.look(settings, later):
+        print(line)
+    found.errors += Origin.of(config).told(later.errors)
+    _or_exit(found.raise_all, code=2)
+    print("OK")
 
 
 def list_models(config: Path | None) -> None:
@@ -172,6 +254,7 @@ def worker(source: str, server: Mapping[str, Any], names: Sequence[str] = ()) ->
         server: Flags about the server; None where not given.
         names: What the model is called, instead of its source's name; the first is its name and the others are aliases.
     """
+    origin = _origin([source], None, server, {})
     settings = _or_exit(lambda: _named(merged([source], None, server, {}), names))
     _log_to_stderr(settings.log_level)
     from unilect import server as http
@@ -181,7 +264,7 @@ def worker(source: str, server: Mapping[str, Any], names: Sequence[str] = ()) ->
         ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}
         print(json.dumps({"ready": ready}), flush=True)
 
-    _or_exit(lambda: http.run(settings, sources.registry(settings), started))
+    _or_exit(lambda: http.run(settings, _registry(settings), started), origin=origin)
 
 
 def chat(
@@ -206,11 +289,14 @@ def chat(
 def _named(settings: Config, names: Sequence[str]) -> Config:
     if not names:
         return settings
+    for name in names:
+        if (wrong := wrong_name(name)) is not None:
+            raise ConfigError(f"--model-names: {wrong}")
     (table,) = settings.models.values()
     aliases = list(dict.fromkeys([*table.aliases, *names[1:]]))
     models = {names[0]: structs.replace(table, aliases=aliases)}
     named = structs.replace(settings, models=models)
-    configuration.check(named)
+    configuration.check_names(named)
     return named
 
 
@@ -224,7 +310,10 @@ def _with_flags(
         ConfigError: A value is wrong, or no model has such a flag.
     """
     found, fields = Mistakes(), {field.name: field for field in structs.fields(ModelConfig)}
-    kinds = {name: sources.kinds(table) for name, table in tables.items()}
+    try:
+        kinds = {name: sources.kinds(table) for name, table in tables.items()}
+    except ConfigError:  # told with its model, where that is made
+        return dict(tables)
     for option, value in flags.items():
         flag, of_flag = f"--{option.replace('_', '-')}", Mistakes()
         convert(fields[option].type, value, (option,), of_flag)
@@ -252,14 +341,17 @@ def _log_to_stderr(level: str) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def _or_exit(step: Callable[[], Any], code: int = 1) -> Any:
+def _or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = None) -> Any:
     try:
         return step()
     except ConfigError as error:
-        fail(str(error), code)
+        errors = error.each if origin is None else origin.told(error.each)
+        if len(errors) == 1:
+            fail(str(errors[0]), code)
+        fail(f"{len(errors)} mistakes:\n  " + "\n  ".join(map(str, errors)), code)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
-    """End with one sentence on stderr."""
+    """End with one sentence on stderr, or a line for each of several."""
     print(f"unilect: {message}", file=sys.stderr)
     raise SystemExit(code)

@@ -171,7 +171,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
 def _host(name: str, host: str, values: Values, env: Mapping[str, str], notices: list[str]) -> str:
     """The server's own address, unless it would be open to everybody."""
-    keys = values.get("api_keys") or env.get("UNILECT_API_KEYS")
+    keys = values.get("api_keys") or env.get("UNILECT_API_KEY") or env.get("UNILECT_API_KEYS")
     if configuration.is_loopback(host) or keys or values.get("insecure_no_auth"):
         return host
     notices.append(

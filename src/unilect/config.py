@@ -259,12 +259,20 @@ class Origin(Struct, frozen=True):
     given: dict[str, str] = {}
 
     @classmethod
-    def of(cls, path: Path | None, flags: Mapping[str, Any], env: Mapping[str, str]) -> "Origin":
+    def of(
+        cls,
+        path: Path | None,
+        flags: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> "Origin":
         """The origin of what `load` reads."""
+        env = os.environ if environment is None else environment
         if path is None and env.get("UNILECT_CONFIG"):
             path = Path(env["UNILECT_CONFIG"]).expanduser()
         given = {option: name for name, option in VARIABLES.items() if name in env}
-        given |= {name: FLAGS.get(name, "") for name, value in flags.items() if value is not None}
+        given |= {
+            name: FLAGS.get(name, "") for name, value in (flags or {}).items() if value is not None
+        }
         return cls(path, given)
 
     def told(self, errors: Iterable[ConfigError]) -> list[ConfigError]:
@@ -383,7 +391,8 @@ def check(config: Config, broken: Container[object] = ()) -> None:
             "allow_credentials: browsers take no credentials with `*`; name the origins in allowed_origins.",
             ("allow_credentials",),
         )
-    _check_names(config, found)
+    with found:
+        check_names(config)
     found.raise_all()
 
 
@@ -417,8 +426,14 @@ def _is_ipv6(host: str) -> bool:
         return False
 
 
-def _check_names(config: Config, found: Mistakes) -> None:
-    """No name is two models', and every fallback is one."""
+def check_names(config: Config) -> None:
+    """
+    No name is two models', and every fallback is a model.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    found = Mistakes()
     owners: dict[str, str] = {}
     for name, model in config.models.items():
         for alias in (name, *model.aliases):
@@ -431,6 +446,7 @@ def _check_names(config: Config, found: Mistakes) -> None:
     for name, model in config.models.items():
         with found:
             _check_fallback(config, name, model)
+    found.raise_all()
 
 
 def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:

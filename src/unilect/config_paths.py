@@ -11,8 +11,10 @@ _SERVER = ("tls_cert", "tls_key")
 _TEMPLATES = ("chat_template", "completion_template")
 _LOCAL = re.compile(r"^(gguf|hf|chatglm):(.+)$", re.DOTALL)
 _SCHEME = re.compile(r"^[a-z0-9+.-]{2,}:", re.DOTALL)
-#: A repository of the hub, or a file in one: what is not here under this name may be there.
-_ON_THE_HUB = re.compile(r"^\w[\w.-]*/\w[\w.-]*(/.+\.gguf)?(:[\w.-]+)?$", re.ASCII)
+#: A repository of the hub, or a file in one: what is not here under this name may be there. `folder/x.gguf` is no repository.
+_ON_THE_HUB = re.compile(
+    r"^(?![^/]*/[^/]*\.gguf$)\w[\w.-]*/\w[\w.-]*(/.+\.gguf)?(:[\w.-]+)?$", re.ASCII | re.I
+)
 _FILE_NAME = re.compile(r"\.[A-Za-z]\w*$")
 
 

@@ -73,6 +73,45 @@ def local_file(location: str, on_progress: OnProgress) -> Path:
     return _fetch_all(repo, files, on_progress, _sizes(repo) if count > 1 else {})[0]
 
 
+def local_copy(location: str) -> Path | None:
+    """
+    The local path of a file or a folder without fetching anything: itself, or what the hub's cache has of it.
+
+    Returns:
+        None where it has to be fetched from the hub first, and a path that does not exist where it is none of the hub's either.
+
+    Raises:
+        ConfigError: It has to be fetched, and the hub must not be asked (`HF_HUB_OFFLINE`).
+    """
+    path = Path(location).expanduser()
+    match, repo = _HUB_FILE.match(location), location.partition(":")[0]
+    if path.exists() or not (match or REPO.match(repo)):
+        return path
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    with _translated_errors(location):
+        if match is not None:
+            found = _cached(*match.groups())
+        else:
+            try:
+                folder = Path(snapshot_download(repo, local_files_only=True))
+                found = folder if _is_whole(folder) else None
+            except LocalEntryNotFoundError:
+                found = None
+    if found is None and HF_HUB_OFFLINE:
+        raise ConfigError(
+            f"{location}: is not on this machine, and HF_HUB_OFFLINE is set. Unset it, or name a local path."
+        )
+    return found
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a snapshot in the cache is a model of transformers, as far as its weights were fetched last."""
+    return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
+
+
 def _chosen(repo: str, quantization: str) -> str:
     """
     The file of a repository that is meant where only a quantization, or nothing, is named.
