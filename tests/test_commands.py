@@ -133,7 +133,7 @@ def test_check_config(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A right configuration is said to be right."""
     check_config(path)
 
-    assert capsys.readouterr().out.splitlines()[-1] == "The configuration is right."
+    assert capsys.readouterr().out.splitlines()[-1] == "OK"
 
 
 @pytest.mark.parametrize("text", ["port = 'x'", "[models.m]\nsource = 'nothing'"])

@@ -204,7 +204,7 @@ def test_models_of_transformers_without_the_extra(monkeypatch: pytest.MonkeyPatc
     """Where transformers is not installed, a folder says what to install."""
     monkeypatch.setattr("unilect.engines.hf.find_spec", lambda name: None)
 
-    with pytest.raises(ConfigError, match=r"pip install 'unilect\[transformers\]'"):
+    with pytest.raises(ConfigError, match=r"Install them with `pip install '\S+\[transformers\]'`"):
         registry(Config(models={"m": ModelConfig(source=str(FOLDER / "hf"))}))
 
 

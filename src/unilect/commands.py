@@ -17,6 +17,7 @@ from unilect.config_values import convert
 from unilect.errors import ConfigError, Mistakes
 from unilect.model_config import ModelConfig, wrong_name
 from unilect.model_kinds import OPTIONS, has, in_words
+from unilect.redact import redacted
 from unilect.registry import Registry
 
 
@@ -211,7 +212,7 @@ def start_screen(
             f"         and at {other}/v1 ({each.dialect})"
             for other, each in zip(further, configuration.each_listener(config)[1:], strict=False)
         ),
-        f"models: {', '.join([*models, *(f'all of {source}' for source in every)])}",
+        f"models: {', '.join([*models, *(f'all of {redacted(source)}' for source in every)])}",
         "",
         f"  curl {base}/v1/chat/completions{header} -d {shlex.quote(body)}",
         "",
@@ -235,27 +236,42 @@ def check_config(config: Path | None) -> None:
     print("OK")
 
 
-def list_models(config: Path | None) -> None:
-    """Print the models of a configuration and what they are."""
+def list_models(config: Path | None, url: str | None = None, api_key: str | None = None) -> None:
+    """Print the models of a configuration and what they are, or the names of those that a running server has."""
+    if url is not None:
+        from unilect import chat as terminal
+
+        print("\n".join(_or_exit(lambda: terminal.model_names(url, api_key))))
+        return
     settings = _or_exit(lambda: configuration.load(config))
     models = sources.served(settings)
     width = max((len(name) for name in models), default=0)
     for name, model in models.items():
         aliases = f"  (also {', '.join(model.aliases)})" if model.aliases else ""
-        print(f"{name:{width}}  {', '.join(model.sources)}{aliases}")
+        print(f"{name:{width}}  {redacted(', '.join(model.sources))}{aliases}")
 
 
-def worker(source: str, server: Mapping[str, Any], names: Sequence[str] = ()) -> None:
+def worker(
+    source: str | None,
+    config: Path | None,
+    server: Mapping[str, Any],
+    engine: Mapping[str, Any],
+    names: Sequence[str] = (),
+) -> None:
     """
     Serve one model for the gateway of another machine, until SIGTERM; say on stdout where, as one line of JSON.
 
     Args:
-        source: `[NAME=]SOURCE`.
+        source: `[NAME=]SOURCE`; the only model of the file where it is None.
         server: Flags about the server; None where not given.
+        engine: Flags about the engine that are given.
         names: What the model is called, instead of its source's name; the first is its name and the others are aliases.
     """
-    origin = _origin([source], None, server, {})
-    settings = _or_exit(lambda: _named(merged([source], None, server, {}), names))
+    models = [] if source is None else [source]
+    origin = _origin(models, config, server, engine)
+    settings = _or_exit(
+        lambda: _named(_single(_checked(*_read(models, config, server, engine), origin)), names)
+    )
     _log_to_stderr(settings.log_level)
     from unilect import server as http
     from unilect.listener import reachable
@@ -273,17 +289,45 @@ def chat(
     api_key: str | None,
     system: str | None,
     source: str | None,
+    config: Path | None = None,
+    engine: Mapping[str, Any] | None = None,
 ) -> NoReturn:
     """Chat in the terminal, with the server at a URL or with one of our own; see `unilect.chat.run`."""
-    if url is not None and source is not None:
-        fail("--url names a server, and SOURCE a model for a server of our own: give one of them.")
+    own = {"SOURCE": source, "--config": config} | {_flag(name): 1 for name in engine or ()}
+    given = [name for name, value in own.items() if value is not None]
+    if url is not None and given:
+        fail(
+            f"--url names a server that runs already, and {given[0]} is for a server of our own: leave one of them out."
+        )
     from unilect import chat as terminal
 
+    arguments = [source] if source else [] if config else [f"{sources.DEMO}:"]
+    arguments += ["--config", str(config)] if config else []
+    for name, value in (engine or {}).items():
+        for one in value if isinstance(value, list) else [value]:
+            arguments += [_flag(name), str(one)]
     try:
-        code = _or_exit(lambda: terminal.run(url, model, api_key, system, source or "demo:"))
+        code = _or_exit(lambda: terminal.run(url, model, api_key, system, arguments))
     except KeyboardInterrupt:
         code = 130
     raise SystemExit(code)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _single(settings: Config) -> Config:
+    """
+    Raises:
+        ConfigError: It has not one model, which is what a worker serves.
+    """
+    if len(settings.models) != 1:
+        names = ", ".join(settings.models) or "none"
+        raise ConfigError(
+            f"worker: serves one model, and the configuration has {names}. Name one: `unilect worker NAME=SOURCE`."
+        )
+    return settings
 
 
 def _named(settings: Config, names: Sequence[str]) -> Config:
@@ -315,7 +359,7 @@ def _with_flags(
     except ConfigError:  # told with its model, where that is made
         return dict(tables)
     for option, value in flags.items():
-        flag, of_flag = f"--{option.replace('_', '-')}", Mistakes()
+        flag, of_flag = _flag(option), Mistakes()
         convert(fields[option].type, value, (option,), of_flag)
         for error in of_flag.errors:
             found.add(str(error).replace(option, flag, 1))

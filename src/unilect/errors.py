@@ -38,7 +38,7 @@ and an integer `code` at the top.
 Source: https://platform.openai.com/docs/guides/error-codes
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 
@@ -53,20 +53,41 @@ class UnilectError(Exception):
         number: FastChat's error code, an integer.
         param: The request parameter at fault, or None.
         retry_after_s: Seconds after which a retry makes sense, or None.
+        reason: What the operator is told instead of the message: why, with addresses and a server's own words. No client sees it.
+        connection_failed: No connection was made, or it ended before a byte of an answer came: no request's doing.
     """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "api_error"
     code: ClassVar[str | None] = None
     number: ClassVar[int] = 50001
+    connection_failed: bool = False
 
     def __init__(
-        self, message: str, *, param: str | None = None, retry_after_s: float | None = None
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        reason: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.reason = reason
+
+    @property
+    def for_operator(self) -> str:
+        """What is said to whoever runs the server: the reason where there is one, else the message."""
+        return self.reason or self.message
+
+    def reword(self, change: Callable[[str], str]) -> None:
+        """Change all texts, such as to take secrets out of them."""
+        self.message = change(self.message)
+        self.args = (self.message,)
+        self.reason = None if self.reason is None else change(self.reason)
+        self.param = None if self.param is None else change(self.param)
 
     def detail(self) -> dict[str, Any]:
         """The inner error object: message, type, param and code."""
@@ -285,6 +306,7 @@ class BackendUnreachable(BackendUnavailable):
     """No connection to the backend: its address, its network, or it is down."""
 
     code = "backend_unreachable"
+    connection_failed = True
 
 
 class BackendTimeout(UnilectError):

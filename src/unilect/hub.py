@@ -63,7 +63,7 @@ def local_file(location: str, on_progress: OnProgress) -> Path:
         return path
     if (match := _HUB_FILE.match(location)) is not None:
         repo, file = match.groups()
-    elif REPO.match(repo):
+    elif _is_repo(repo):
         file = _chosen(repo, quantization)
     else:
         return path
@@ -85,7 +85,7 @@ def local_copy(location: str) -> Path | None:
     """
     path = Path(location).expanduser()
     match, repo = _HUB_FILE.match(location), location.partition(":")[0]
-    if path.exists() or not (match or REPO.match(repo)):
+    if path.exists() or not (match or _is_repo(repo)):
         return path
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_OFFLINE
@@ -105,6 +105,11 @@ def local_copy(location: str) -> Path | None:
             f"{location}: is not on this machine, and HF_HUB_OFFLINE is set. Unset it, or name a local path."
         )
     return found
+
+
+def _is_repo(location: str) -> bool:
+    """Whether a location may be a repository of the hub; `folder/x.gguf` is a path."""
+    return REPO.match(location) is not None and not location.lower().endswith(".gguf")
 
 
 def _is_whole(folder: Path) -> bool:

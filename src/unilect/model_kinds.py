@@ -8,6 +8,7 @@ import msgspec
 
 from unilect.errors import Mistakes
 from unilect.model_config import ModelConfig
+from unilect.redact import redacted
 
 #: kind -> what it is called in messages
 KINDS = {
@@ -76,7 +77,7 @@ def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> N
         if option in OPTIONS and not has(option, kinds.values()) and _is_set(field, config):
             found.add(
                 f"models.{name}: {option}: is for {in_words(OPTIONS[option])}, and has no effect on "
-                f"{' or '.join(kinds)}; leave it out.",
+                f"{redacted(' or '.join(kinds))}; leave it out.",
                 ("models", name, option),
             )
     found.raise_all()

@@ -14,6 +14,7 @@ from unilect.backend import Backend
 from unilect.config import Config, each_listener
 from unilect.errors import ConfigError, Mistakes
 from unilect.model_config import ModelConfig
+from unilect.redact import redacted
 from unilect.tls import server_context
 
 _KINDS = {
@@ -24,7 +25,6 @@ _KINDS = {
     "llamacpp": "llama.cpp's server",
     "fastchat": "FastChat's controller",
 }
-_CREDENTIALS = re.compile(r"//[^/?#\s]*@|(?<=[?#]).*")
 
 
 def look(config: Config, found: Mistakes) -> Iterator[str]:
@@ -50,11 +50,6 @@ def look(config: Config, found: Mistakes) -> Iterator[str]:
         yield from _model(name, table, models, shared, found)
 
 
-def shown(source: str) -> str:
-    """A source without the credentials that its URL may hold."""
-    return _CREDENTIALS.sub(lambda at: "//***@" if at[0].startswith("//") else "***", source)
-
-
 def _model(
     name: str,
     table: ModelConfig,
@@ -66,14 +61,15 @@ def _model(
         sources.check_server(name, table, models)
     sources.check_model(name, table, found)
     for source in table.sources:
-        what = "wrong"
+        told = ["no model"]
         with found:
             place = sources.place_of(name, source, table, shared=shared)
             here = _here(place)
-            what = _told(place, sources.backend(here) if here is not None else None)
+            told = _told(place, sources.backend(here) if here is not None else None)
             if here is None:
                 _check_paths(name, table, found)
-        yield f"{name}: {shown(source)}: {what}"
+        which = "" if source in ("", sources.DEMO, f"{sources.DEMO}:") else f" {redacted(source)}"
+        yield f"{name}: {told[0]}{which}{''.join(f', {more}' for more in told[1:])}"
 
 
 def _here(place: sources.Place) -> sources.Place | None:
@@ -87,13 +83,13 @@ def _here(place: sources.Place) -> sources.Place | None:
     return None if path is None else structs.replace(place, location=str(path))
 
 
-def _told(place: sources.Place, backend: Backend | None) -> str:
+def _told(place: sources.Place, backend: Backend | None) -> list[str]:
     """What a backend is, in a few words."""
     kind, config = _kind(place), place.config
     if place.scheme == sources.DEMO:
         words = ["the bundled model"]
     else:
-        words = [_KINDS.get(kind, f"backend `{kind}`")]
+        words = [_KINDS.get(kind, "backend")]
     if backend is None:
         words.append("on the Hugging Face hub, fetched when it is served")
     elif kind in ("gguf", "hf", "chatglm"):
@@ -103,19 +99,18 @@ def _told(place: sources.Place, backend: Backend | None) -> str:
         words.append("all its models, not asked")
     else:
         words.append("not asked")
-    return ", ".join(words)
+    return words
 
 
 def _check_paths(name: str, table: ModelConfig, found: Mistakes) -> None:
     """The files that a model needs beside the one that is to be fetched."""
-    for option in ("chat_template",):
-        if table.chat_template is not None:
-            from unilect import templates  # with Jinja, which takes 30 ms to import
+    if table.chat_template is not None:
+        from unilect import templates  # with Jinja, which takes 30 ms to import
 
-            try:
-                templates.find(table.chat_template)
-            except ConfigError as error:
-                found.add(f"models.{name}: {error}", _path(name, option))
+        try:
+            templates.find(table.chat_template)
+        except ConfigError as error:
+            found.add(f"models.{name}: {error}", _path(name, "chat_template"))
     paths = [("mmproj", table.mmproj), ("tokenizer", table.tokenizer)]
     for text in table.lora:
         path, equals, scale = text.rpartition("=")

@@ -225,8 +225,14 @@ def _check_kind(
     request: ChatRequest | CompletionRequest, model: Model, capabilities: Capabilities
 ) -> None:
     if isinstance(request, ChatRequest):
-        if not capabilities.chat:
-            raise _not_for(model, "chat completions")
+        if (
+            not capabilities.chat
+        ):  # what writes text, and cannot chat, does not know how turns are written
+            raise (
+                _no_template(model)
+                if capabilities.completions
+                else _not_for(model, "chat completions")
+            )
         if not capabilities.vision:
             _check_no_image(request, model)
     elif not capabilities.completions:
@@ -248,5 +254,13 @@ def _check_no_image(request: ChatRequest, model: Model) -> None:
 def _not_for(model: Model, what: str) -> InvalidRequest:
     return InvalidRequest(
         f"The model `{model.name}` does not answer {what}. GET /v1/models lists the models.",
+        param="model",
+    )
+
+
+def _no_template(model: Model) -> InvalidRequest:
+    return InvalidRequest(
+        f"The model `{model.name}` has no chat template, so it answers no chat completions. Use /v1/completions, or "
+        "configure `chat_template` for it: the name of a format such as `chatml`, or a Jinja file.",
         param="model",
     )

@@ -26,6 +26,7 @@ from unilect.errors import (
     InvalidRequest,
     UnsupportedOperation,
 )
+from unilect.extras import install
 from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
@@ -36,10 +37,7 @@ from unilect.upstreams.openai import stream
 log = logging.getLogger("unilect")
 MAX_DEFAULT_CONTEXT = 8192
 LIBRARY = "chatglm_cpp"
-INSTALL = (
-    'CMAKE_POLICY_VERSION_MINIMUM=3.5 CFLAGS="-fopenmp -DGGML_USE_OPENMP" LDFLAGS=-fopenmp '
-    "pip install 'unilect[chatglm]'"
-)
+_BUILD = 'CMAKE_POLICY_VERSION_MINIMUM=3.5 CFLAGS="-fopenmp -DGGML_USE_OPENMP" LDFLAGS=-fopenmp'
 _CHILD = "unilect.engines._chatglm_child"
 
 
@@ -220,5 +218,7 @@ def backend(place: Place) -> ChatglmEngine:
         ConfigError: The library is not installed, or the file is wrong.
     """
     if importlib.util.find_spec(LIBRARY) is None:
-        raise ConfigError(f"chatglm: needs the chatglm-cpp library; install it with {INSTALL}")
+        raise ConfigError(
+            f"chatglm: needs the chatglm-cpp library; install it with `{_BUILD} {install('chatglm')}`."
+        )
     return ChatglmEngine(place.name, Path(place.location), place.config, place.threads)

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +20,13 @@ from unilect import hub
 from unilect.backend import Batches, Capabilities
 from unilect.engines import _gguf_request as wire
 from unilect.engines._forced_call import call_style, forced_call, must_call
-from unilect.engines._gguf_file import GgufHead, read_head
+from unilect.engines._gguf_file import (
+    GgufHead,
+    check_adapter,
+    read_head,
+    read_model,
+    unknown_architecture,
+)
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._slots import Slots
 from unilect.engines._watchdog import Watchdog
@@ -50,6 +56,7 @@ from unilect.upstreams.openai import stream
 MAX_DEFAULT_CONTEXT = 8192
 _EMBEDDINGS_AT_ONCE = 8
 _CHILD = "unilect.engines._gguf_child"
+Checked = TypeVar("Checked")
 
 
 class _Props(Struct):
@@ -112,7 +119,7 @@ class GgufEngine:
         threads: int = 1,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
-        self._head = _checked_head(path)
+        self._head = _checked(read_model, path)
         self._path = path
         self._config = config
         self._threads = config.threads or threads
@@ -120,7 +127,7 @@ class GgufEngine:
         self._lora = [_lora(text) for text in config.lora]
         self._template, self._stop = _template(config.chat_template)
         if config.mmproj:
-            _checked_head(Path(config.mmproj))
+            _checked(read_head, Path(config.mmproj))
         self._key = secrets.token_urlsafe(24)
         self._on_progress = on_progress
         self._generator = self._child(name, embedding=False)
@@ -137,7 +144,8 @@ class GgufEngine:
             fans_out=True,
             context=self._context,
             vision=config.mmproj is not None,
-            chat=not self._head.embedding_only,
+            chat=not self._head.embedding_only
+            and (self._template is not None or self._head.has_template),
             completions=not self._head.embedding_only,
         )
 
@@ -148,7 +156,8 @@ class GgufEngine:
             return
         if self._generator.alive and self._vocabulary is not None:
             return
-        server = await self._server(self._generator)
+        with unknown_architecture(self._path, self._head):
+            server = await self._server(self._generator)
         self._learn(msgspec.json.decode(await server.get("/props"), type=_Props))
         models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
         self._vocabulary = models.data[0].meta.n_vocab
@@ -395,9 +404,9 @@ def _bare(event: TextDelta) -> TextDelta:
     return msgspec.structs.replace(event, logprobs=told) if told else event
 
 
-def _checked_head(path: Path) -> GgufHead:
+def _checked(read: Callable[[Path], Checked], path: Path) -> Checked:
     try:
-        return read_head(path)
+        return read(path)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -419,7 +428,7 @@ def _lora(text: str) -> tuple[str, float]:
         value = (path, float(scale)) if path else (text, 1.0)
     except ValueError:
         value = (text, 1.0)
-    _checked_head(Path(value[0]))
+    _checked(check_adapter, Path(value[0]))
     return value
 
 

@@ -20,7 +20,14 @@ import msgspec
 from unilect import hub, templates
 from unilect.backend import Batches, Capabilities
 from unilect.engines import _frames as frames
-from unilect.engines._hf_folder import Folder, has_tokenizer, must_merge, own_template, read_folder
+from unilect.engines._hf_folder import (
+    Folder,
+    check_folder,
+    has_tokenizer,
+    must_merge,
+    own_template,
+    read_folder,
+)
 from unilect.engines._hf_parameters import PARAMETERS, TOOL_PARAMETERS
 from unilect.engines._hf_rope import stretched
 from unilect.engines._process import ChildProcess, python_command
@@ -32,6 +39,7 @@ from unilect.errors import (
     ConfigError,
     UnilectError,
 )
+from unilect.extras import install
 from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
@@ -465,11 +473,16 @@ def backend(place: Place) -> HfEngine:
     Raises:
         ConfigError: There is no such folder, or it holds no model, or transformers is not installed.
     """
+    local = Path(place.location).expanduser()
+    if local.is_dir():
+        adapters = [_adapter(text)[0] for text in place.config.lora]
+        given = [place.config.tokenizer] if place.config.tokenizer else []
+        check_folder(local, [Path(folder) for folder in (*given, *adapters)])
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"{place.location}: models of transformers need {', '.join(missing)}; install them with "
-            "`pip install 'unilect[transformers]'`."
+            f"{place.location}: models of transformers need {', '.join(missing)}. Install them with "
+            f"`{install('transformers')}`."
         )
     folder = hub.local_folder(
         place.location, lambda part, size=0, /: place.progress("downloading", part, size)

@@ -45,7 +45,7 @@ from unilect.upstreams import _fastchat_wire as wire
 from unilect.upstreams._fastchat_conv import ChatPrompt, Conv, chat_prompt, decode
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._http1_body import ProtocolError
-from unilect.upstreams._told_errors import too_long
+from unilect.upstreams._told_errors import NoSuchPath, too_long
 
 StructT = TypeVar("StructT", bound=Struct)
 KNOWN_FOR_S = (
@@ -110,7 +110,7 @@ class Controller:
         found = await self._list("/list_models")
         try:
             seeing = await self._list("/list_multimodal_models")
-        except InvalidRequest:  # controllers before 0.2.36 know no such call
+        except (InvalidRequest, NoSuchPath):  # controllers before 0.2.36 know no such call
             seeing = []
         return {model: model in seeing for model in found}
 
@@ -376,13 +376,16 @@ class FastChatUpstream:
         worker = await self._worker(self._model)
         try:
             return await worker.server.post(path, body)
+        except (
+            InvalidRequest,
+            NoSuchPath,
+        ) as error:  # 404: vLLM's worker, and others, have no such call
+            raise UnsupportedOperation("The model's worker does not embed.") from error
         except (BackendError, BackendUnavailable) as error:
             if not _is_gone(error):
                 raise
             await self._forget(worker)
             return await (await self._worker(self._model)).server.post(path, body)
-        except InvalidRequest as error:  # 404: vLLM's worker, and others, have no such call
-            raise UnsupportedOperation("The model's worker does not embed.") from error
 
 
 def _none(model: str) -> BackendUnavailable:
