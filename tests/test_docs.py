@@ -118,7 +118,7 @@ def test_example_file_has_every_option(tmp_path: Path) -> None:
     file = tmp_path / "all.toml"
     file.write_text(re.sub(r"^# (?=[a-z_]+ = )", "", text, flags=re.M))
 
-    config.load(file, environment={"UPSTREAM_KEY": "a", "UNILECT_KEY": "b"})
+    config.load(file, environment={"UPSTREAM_KEY": "a", "UNILECT_API_KEY": "b"})
 
     assert sorted(names) == sorted(set(OPTIONS) - {"models"})
 
@@ -137,7 +137,7 @@ def test_configurations_load(page: str, block: str, tmp_path: Path) -> None:
     file = tmp_path / "unilect.toml"
     file.write_text(block)
 
-    loaded = config.load(file, environment={"UNILECT_KEY": "a", "GPU_KEY": "b"})
+    loaded = config.load(file, environment={"UNILECT_API_KEY": "a", "GPU_KEY": "b"})
 
     assert loaded.models
 

@@ -12,7 +12,8 @@ from msgspec import structs
 
 from unilect import config as configuration
 from unilect import config_paths, sources
-from unilect.config import Config, Origin
+from unilect.config import Config
+from unilect.config_file import Origin
 from unilect.config_values import convert
 from unilect.errors import ConfigError, Mistakes
 from unilect.model_config import ModelConfig, wrong_name
@@ -181,7 +182,7 @@ def _origin(
     engine: Mapping[str, Any],
 ) -> Origin:
     """Where the options of a command come from; flags about engines name themselves where they are wrong."""
-    origin = Origin.of(config, server)
+    origin = configuration.origin_of(config, server)
     given = {name: "" for name, value in engine.items() if value is not None}
     given |= {"models": ""} if models else {}
     return Origin(origin.file, origin.given | given)
@@ -231,7 +232,7 @@ def check_config(config: Path | None) -> None:
     later = Mistakes()
     for line in preflight.look(settings, later):
         print(line)
-    found.errors += Origin.of(config).told(later.errors)
+    found.errors += configuration.origin_of(config).told(later.errors)
     _or_exit(found.raise_all, code=2)
     print("OK")
 

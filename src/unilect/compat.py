@@ -364,6 +364,8 @@ def _cors(
         notices.append("pages of every origin may call this server, as before; set --api-key to keep strangers' pages out.")  # fmt: skip
         if credentials:
             notices.append("--allow-credentials: not with every origin; name them in --allowed-origins.")  # fmt: skip
+    if not origins:
+        return {"allowed_origins": []}
     return {
         "allowed_origins": origins,
         "allowed_methods": [] if "*" in methods else methods,

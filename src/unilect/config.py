@@ -8,17 +8,16 @@ it or compared with it.
 
 import os
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from functools import partial
 from ipaddress import IPv6Address
-from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
-from unilect.config_file import lines, read_file, with_secrets
+from unilect.config_file import Origin, read_file, with_secrets
 from unilect.config_hints import KEY_VARIABLE, PREFIX, Names, unknown_option, unknown_variables
 from unilect.config_paths import placed, placed_server
 from unilect.config_values import OptionPath, accepted, convert, dotted, nearest, shown
@@ -51,7 +50,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         list[str],
         described(
             "Keys that clients must send, as `Authorization: Bearer KEY`. Needed on every address that is not loopback. "
-            "`$NAME` takes a key from the environment."
+            "`$NAME` takes a key from the environment. `UNILECT_API_KEY` is the name that clients read theirs by, too."
         ),
     ] = []
     insecure_no_auth: Annotated[
@@ -153,11 +152,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tls_cert: Annotated[
         str | None,
         described(
-            "A certificate and its chain (PEM): every address speaks HTTPS, and nothing else."
+            "The path of a certificate and its chain (PEM): every address speaks HTTPS, and nothing else."
         ),
     ] = None
     tls_key: Annotated[
-        str | None, described("The certificate's key (PEM). Default: it is in `tls_cert` too.")
+        str | None,
+        described("The path of the certificate's key (PEM). Default: it is in `tls_cert` too."),
     ] = None
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
@@ -181,6 +181,14 @@ FLAGS = {
     "fastchat_register": "--fastchat-controller",
     "fastchat_worker_address": "--worker-address",
     "fastchat_worker_concurrency": "--limit-worker-concurrency",
+}
+#: Options that do something only where another is set.
+_NEEDS = {
+    "allowed_methods": "allowed_origins",
+    "allowed_headers": "allowed_origins",
+    "allow_credentials": "allowed_origins",
+    "fastchat_dispatch": "fastchat_controller",
+    "fastchat_worker_address": "fastchat_register",
 }
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
 _NAMES = Names(
@@ -227,15 +235,18 @@ def read(
     """
     env = os.environ if environment is None else environment
     given = {name: value for name, value in (flags or {}).items() if value is not None}
-    origin = Origin.of(path, given, env)
+    origin = origin_of(path, given, env)
     found, of_flags = Mistakes(), Mistakes()
     good: dict[str, Any] = {}
+    used: set[str] = set()  # variables that hold keys
     if origin.file is not None:
-        values = with_secrets(read_file(origin.file), env, found)
+        values = with_secrets(read_file(origin.file), env, found, used)
         good = _of_tables(values, origin.file.parent, found)
     errors = Origin(origin.file).told(found.errors)
+    given = with_secrets(given, env, of_flags, used)
+    unknown_variables(_NAMES, {name: env[name] for name in env.keys() - used}, of_flags)
     good |= placed_server(_from_environment(env, of_flags), None)
-    good |= _of_tables(with_secrets(given, env, of_flags), None, of_flags)
+    good |= _of_tables(given, None, of_flags)
     errors += Origin(None, origin.given).told(of_flags.errors)
     config = Config(**good)
     broken = {error.path[0] for error in (*found.errors, *of_flags.errors) if error.path}
@@ -246,59 +257,20 @@ def read(
     return config, Mistakes(errors)
 
 
-class Origin(Struct, frozen=True):
-    """
-    Where the options of a configuration were set.
-
-    Attributes:
-        file: The TOML file; None where there is none.
-        given: By option, the variable or the flag that set it, or set all of the models' tables.
-    """
-
-    file: Path | None = None
-    given: dict[str, str] = {}
-
-    @classmethod
-    def of(
-        cls,
-        path: Path | None,
-        flags: Mapping[str, Any] | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> "Origin":
-        """The origin of what `load` reads."""
-        env = os.environ if environment is None else environment
-        if path is None and env.get("UNILECT_CONFIG"):
-            path = Path(env["UNILECT_CONFIG"]).expanduser()
-        given = {option: name for name, option in VARIABLES.items() if name in env}
-        given |= {
-            name: FLAGS.get(name, "") for name, value in (flags or {}).items() if value is not None
-        }
-        return cls(path, given)
-
-    def told(self, errors: Iterable[ConfigError]) -> list[ConfigError]:
-        """Errors with their places before them: the file and the line, in its order, the variable or the flag."""
-        with_lines, others = [], []
-        known: Mapping[OptionPath, int] = {}
-        for error in errors:
-            given = next((at for at in (*error.path[:1], *error.path[2:3]) if at in self.given), None)  # fmt: skip
-            if given is not None:
-                others.append(self._given(str(given), error))
-            elif self.file is None or not error.path:
-                others.append(error)
-            else:
-                known, path = known or lines(self.file), error.path
-                while path and path not in known:
-                    path = path[:-1]
-                line = known.get(path, 0)
-                place = f"{self.file}:{line}" if line else f"{self.file}"
-                with_lines.append((line, ConfigError(f"{place}: {error}")))
-        return [error for _, error in sorted(with_lines, key=itemgetter(0))] + others
-
-    def _given(self, option: str, error: ConfigError) -> ConfigError:
-        place, text = self.given[option], str(error)
-        if place and len(error.path) == 1:
-            text = f"{place}: {text.removeprefix(f'{option}: ')}"
-        return ConfigError(text)
+def origin_of(
+    path: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Origin:
+    """Where the options come from that `load` reads."""
+    env = os.environ if environment is None else environment
+    if path is None and env.get("UNILECT_CONFIG"):
+        path = Path(env["UNILECT_CONFIG"]).expanduser()
+    given = {option: name for name, option in VARIABLES.items() if name in env}
+    given |= {
+        name: FLAGS.get(name, "") for name, value in (flags or {}).items() if value is not None
+    }
+    return Origin(path, given)
 
 
 def process_environment() -> Mapping[str, str]:
@@ -336,7 +308,6 @@ def _of_tables(values: Mapping[str, Any], folder: Path | None, found: Mistakes) 
 def _from_environment(env: Mapping[str, str], found: Mistakes) -> dict[str, Any]:
     """`UNILECT_PORT=9000` and so on, for every field but those that are tables; lists are separated by commas."""
     values: dict[str, Any] = {}
-    unknown_variables(_NAMES, env, found)
     for name, option in VARIABLES.items():
         text = env.get(name)
         if text is None:
@@ -391,9 +362,19 @@ def check(config: Config, broken: Container[object] = ()) -> None:
             "allow_credentials: browsers take no credentials with `*`; name the origins in allowed_origins.",
             ("allow_credentials",),
         )
+    for option, needed in _NEEDS.items():
+        if _is_set(config, option) and not _is_set(config, needed) and needed not in broken:
+            found.add(
+                f"{option}: has no effect without {needed}; set that too, or leave this out.",
+                (option,),
+            )
     with found:
         check_names(config)
     found.raise_all()
+
+
+def _is_set(config: Config, option: str) -> bool:
+    return bool(getattr(config, option) != getattr(Config(), option))
 
 
 def _check_address(config: Config, path: OptionPath, broken: Container[object]) -> None:

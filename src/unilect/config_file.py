@@ -4,9 +4,12 @@ The file of a configuration: TOML, the lines on which its options stand, and key
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from unilect.config_values import OptionPath
 from unilect.errors import ConfigError, Mistakes
@@ -32,6 +35,44 @@ _ADVICE = {
     "Unclosed array": "A list ends with `]`.",
     "Cannot overwrite a value": "An option or a table stands there twice; keep one of them.",
 }
+
+
+class Origin(Struct, frozen=True):
+    """
+    Where the options of a configuration were set.
+
+    Attributes:
+        file: The TOML file; None where there is none.
+        given: By option, the variable or the flag that set it, or set all of the models' tables.
+    """
+
+    file: Path | None = None
+    given: dict[str, str] = {}
+
+    def told(self, errors: Iterable[ConfigError]) -> list[ConfigError]:
+        """Errors with their places before them: the file and the line, in its order, the variable or the flag."""
+        with_lines, others = [], []
+        known: Mapping[OptionPath, int] = {}
+        for error in errors:
+            given = next((at for at in (*error.path[:1], *error.path[2:3]) if at in self.given), None)  # fmt: skip
+            if given is not None:
+                others.append(self._given(str(given), error))
+            elif self.file is None or not error.path:
+                others.append(error)
+            else:
+                known, path = known or lines(self.file), error.path
+                while path and path not in known:
+                    path = path[:-1]
+                line = known.get(path, 0)
+                place = f"{self.file}:{line}" if line else f"{self.file}"
+                with_lines.append((line, ConfigError(f"{place}: {error}")))
+        return [error for _, error in sorted(with_lines, key=itemgetter(0))] + others
+
+    def _given(self, option: str, error: ConfigError) -> ConfigError:
+        place, text = self.given[option], str(error)
+        if place and len(error.path) == 1:
+            text = f"{place}: {text.removeprefix(f'{option}: ')}"
+        return ConfigError(text)
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -81,13 +122,20 @@ def lines(path: Path) -> dict[OptionPath, int]:
 
 
 def with_secrets(
-    values: dict[str, Any], env: Mapping[str, str], mistakes: Mistakes
+    values: dict[str, Any], env: Mapping[str, str], mistakes: Mistakes, used: set[str]
 ) -> dict[str, Any]:
-    """`$NAME` in a key's place is taken from the environment, so that files need hold no secret."""
+    """
+    `$NAME` in a key's place is taken from the environment, so that files need hold no secret.
+
+    Args:
+        mistakes: Gets variables that are not set.
+        used: Gets the names of the variables.
+    """
 
     def secret(text: Any, path: OptionPath) -> Any:
         if not isinstance(text, str) or not re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", text):
             return text
+        used.add(text[1:])
         if text[1:] not in env:
             where = ".".join(map(str, path))
             mistakes.add(f"{where}: the environment has no variable {text[1:]}. Set it.", path)

@@ -86,10 +86,8 @@ def _here(place: sources.Place) -> sources.Place | None:
 def _told(place: sources.Place, backend: Backend | None) -> list[str]:
     """What a backend is, in a few words."""
     kind, config = _kind(place), place.config
-    if place.scheme == sources.DEMO:
-        words = ["the bundled model"]
-    else:
-        words = [_KINDS.get(kind, "backend")]
+    demo = place.scheme == sources.DEMO
+    words = ["the bundled model" if demo else _KINDS.get(kind, "backend")]
     if backend is None:
         words.append("on the Hugging Face hub, fetched when it is served")
     elif kind in ("gguf", "hf", "chatglm"):

@@ -13,7 +13,9 @@ from urllib.parse import quote, unquote, unquote_plus
 MASK = "***"
 _USER = re.compile(r"//([^\s/?#]*)@")
 #: `user:password@host` without a scheme, or with a password that is not percent-encoded and so looks like a port and a path.
-_BROKEN_USER = re.compile(r"^((?:[A-Za-z0-9.+-]+:)?//)?[^\s/?#@:]*:(?!\d{1,5}(?:[/?#]|$))[^\s@]*@")
+_BROKEN_USER = re.compile(
+    r"^((?:[A-Za-z0-9.+-]+:)?//)?[^\s/?#@:]*:(?!//|\d{1,5}(?:[/?#]|$))[^\s@]*@"
+)
 _FIELD = re.compile(r"([?&;#])([^=&#\s?;]*)=([^&#\s;]*)")
 _SECRET_NAME = re.compile(r"key|token|secret|passw|pwd|auth|cred|sig|code|session", re.IGNORECASE)
 _LONG_VALUE = re.compile(r"[A-Za-z0-9_.~+/%=-]{24,}")
