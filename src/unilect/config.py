@@ -18,7 +18,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from unilect.config_file import Origin, read_file, with_secrets
-from unilect.config_hints import KEY_VARIABLE, PREFIX, Names, unknown_option, unknown_variables
+from unilect.config_hints import (
+    KEY_VARIABLE,
+    PREFIX,
+    Names,
+    is_of_kubernetes,
+    unknown_option,
+    unknown_variables,
+)
 from unilect.config_paths import placed, placed_server
 from unilect.config_values import OptionPath, accepted, convert, dotted, nearest, shown
 from unilect.errors import ConfigError, Mistakes
@@ -312,6 +319,12 @@ def _from_environment(env: Mapping[str, str], found: Mistakes) -> dict[str, Any]
         text = env.get(name)
         if text is None:
             continue
+        if is_of_kubernetes(text):
+            found.add(
+                f"{name}: holds a URL, as Kubernetes sets it for a service named `unilect`. Give the service another name, or "
+                "set `enableServiceLinks: false`."
+            )
+            continue
         raw: Any = text
         field = _FIELDS[option]
         if isinstance(field.default_factory, type) and issubclass(field.default_factory, list):
@@ -353,7 +366,7 @@ def check(config: Config, broken: Container[object] = ()) -> None:
             found.add(
                 f"{dotted((*path, 'port'))}: {listener.host}:{listener.port} is {addresses[address]} already. "
                 "Give each address a port of its own.",
-                path,
+                (*path, "port"),
             )
     if config.tls_key is not None and config.tls_cert is None and "tls_cert" not in broken:
         found.add("tls_key: a key needs a certificate; set tls_cert too.", ("tls_key",))
@@ -448,6 +461,8 @@ def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:
                 f"models.{name}.fallback: there is no model `{model.fallback[:100]}`{hint}", path
             )
         if model.fallback in seen:
+            if seen[0] != min(seen[seen.index(model.fallback) :]):
+                return  # told of another model of the circle
             raise ConfigError(
                 f"models.{name}.fallback: {' -> '.join([*seen, model.fallback])} goes in a circle.",
                 path,

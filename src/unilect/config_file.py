@@ -85,9 +85,13 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(_text(path))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}). Name a TOML file with --config, or in UNILECT_CONFIG."
+        ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not TOML: it is no text in UTF-8.") from error
+        raise ConfigError(
+            f"{path}: is not TOML: it is no text in UTF-8. Save it as UTF-8."
+        ) from error
     except RecursionError as error:
         raise ConfigError(f"{path}: is not TOML: its values are nested too deeply.") from error
     except tomllib.TOMLDecodeError as error:

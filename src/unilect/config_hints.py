@@ -89,26 +89,28 @@ def unknown_variables(names: Names, env: Mapping[str, str], found: Mistakes) -> 
     for name in sorted(env):
         if not name.startswith(PREFIX) or name in known or _OF_SCRIPTS.fullmatch(name):
             continue
-        url = _KUBERNETES_URL.match(env[name]) is not None
-        if in_kubernetes and (_OF_KUBERNETES.fullmatch(name) or (url and name.endswith("_PORT"))):
+        url = name.endswith("_PORT") and is_of_kubernetes(env[name])
+        if in_kubernetes and (_OF_KUBERNETES.fullmatch(name) or url):
             continue
         option = name.removeprefix(PREFIX).lower()
         if option in names.model:
             hint = f"`{option}` is an option of a model: set it in a file, or with a flag of `unilect serve`."
         elif option in names.server:
             hint = f"`{option}` can be set in a file only."
-        elif near := nearest(option, {one.removeprefix(PREFIX).lower(): "" for one in known}):
-            hint = f"did you mean {PREFIX}{near.upper()}?"
-        elif option in _ELSEWHERE and _ELSEWHERE[option] in names.variables.values():
+        elif _ELSEWHERE.get(option) in names.variables.values():
             hint = f"did you mean {PREFIX}{_ELSEWHERE[option].upper()}?"
+        elif option in ("key", "keys", "token", "apikey"):
+            hint = f"did you mean {KEY_VARIABLE}?"
+        elif near := nearest(option, [one.removeprefix(PREFIX).lower() for one in known]):
+            hint = f"did you mean {PREFIX}{near.upper()}?"
         else:
             hint = "docs/configuration.md lists all. Unset it."
         found.add(f"{name}: the environment has this variable, and it sets nothing; {hint}")
-    if _KUBERNETES_URL.match(env.get("UNILECT_PORT", "")):
-        found.add(
-            "UNILECT_PORT: holds a URL, as Kubernetes sets it for a service named `unilect`. Give the service another name, "
-            "or set `enableServiceLinks: false`."
-        )
+
+
+def is_of_kubernetes(text: str) -> bool:
+    """Whether a variable holds what Kubernetes sets for the port of a service."""
+    return _KUBERNETES_URL.match(text) is not None
 
 
 def _parameters() -> set[str]:

@@ -4,6 +4,7 @@ What `unilect config check` looks at: all that `serve` would before it starts an
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def _model(
             here = _here(place)
             told = _told(place, sources.backend(here) if here is not None else None)
             if here is None:
-                _check_paths(name, table, found)
+                _check_beside(place, found)
         which = "" if source in ("", sources.DEMO, f"{sources.DEMO}:") else f" {redacted(source)}"
         yield f"{name}: {told[0]}{which}{''.join(f', {more}' for more in told[1:])}"
 
@@ -76,10 +77,8 @@ def _here(place: sources.Place) -> sources.Place | None:
     """A place whose files are on this machine; None where they would have to be fetched first."""
     if _kind(place) not in ("gguf", "hf") or place.scheme == sources.DEMO:
         return place
-    try:
+    with _of(place.name, "source"):
         path = hub.local_copy(place.location)
-    except ConfigError as error:
-        raise ConfigError(f"models.{place.name}: {error}", _path(place.name, "source")) from error
     return None if path is None else structs.replace(place, location=str(path))
 
 
@@ -100,15 +99,19 @@ def _told(place: sources.Place, backend: Backend | None) -> list[str]:
     return words
 
 
-def _check_paths(name: str, table: ModelConfig, found: Mistakes) -> None:
-    """The files that a model needs beside the one that is to be fetched."""
+def _check_beside(place: sources.Place, found: Mistakes) -> None:
+    """What a model needs beside the files that are to be fetched: what is installed, and other files."""
+    name, table = place.name, place.config
+    if _kind(place) == "hf":
+        from unilect.engines.hf import check_installed
+
+        with found, _of(name, "source"):
+            check_installed(place.location)
     if table.chat_template is not None:
         from unilect import templates  # with Jinja, which takes 30 ms to import
 
-        try:
+        with found, _of(name, "chat_template"):
             templates.find(table.chat_template)
-        except ConfigError as error:
-            found.add(f"models.{name}: {error}", _path(name, "chat_template"))
     paths = [("mmproj", table.mmproj), ("tokenizer", table.tokenizer)]
     for text in table.lora:
         path, equals, scale = text.rpartition("=")
@@ -117,12 +120,17 @@ def _check_paths(name: str, table: ModelConfig, found: Mistakes) -> None:
         if given is not None and not Path(given).expanduser().exists():
             found.add(
                 f"models.{name}: {option}: there is nothing at {given}. Name a file or folder of this machine.",
-                _path(name, option),
+                ("models", name, option),
             )
 
 
-def _path(name: str, option: str) -> tuple[str, str, str]:
-    return ("models", name, option)
+@contextmanager
+def _of(name: str, option: str) -> Iterator[None]:
+    """A mistake with the model and the option that it is about."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"models.{name}: {error}", ("models", name, option)) from error
 
 
 def _kind(place: sources.Place) -> str:
