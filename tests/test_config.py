@@ -13,8 +13,8 @@ from unilect.config import (
     check,
     each_listener,
     is_loopback,
-    load,
 )
+from unilect.config_load import load
 from unilect.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from msgspec import structs
 
 from unilect import config as configuration
-from unilect import config_paths, sources
+from unilect import config_load, config_paths, sources
 from unilect.config import Config
 from unilect.config_file import Origin
 from unilect.config_values import convert
@@ -123,7 +123,7 @@ def _read(
     engine: Mapping[str, Any],
 ) -> tuple[Config, Mistakes]:
     """As `merged`, without what is wrong, and what is wrong."""
-    loaded, found = configuration.read(config, server)
+    loaded, found = config_load.read(config, server)
     tables = dict(loaded.models)
     if models:
         tables = {}
@@ -182,7 +182,7 @@ def _origin(
     engine: Mapping[str, Any],
 ) -> Origin:
     """Where the options of a command come from; flags about engines name themselves where they are wrong."""
-    origin = configuration.origin_of(config, server)
+    origin = config_load.origin_of(config, server)
     given = {name: "" for name, value in engine.items() if value is not None}
     given |= {"models": ""} if models else {}
     return Origin(origin.file, origin.given | given)
@@ -228,11 +228,11 @@ def check_config(config: Path | None) -> None:
     """Say what a configuration is, and that it is right, or all that is wrong with it (exit code 2). Nothing is started."""
     from unilect import preflight
 
-    settings, found = _or_exit(lambda: configuration.read(config), code=2)
+    settings, found = _or_exit(lambda: config_load.read(config), code=2)
     later = Mistakes()
     for line in preflight.look(settings, later):
         print(line)
-    found.errors += configuration.origin_of(config).told(later.errors)
+    found.errors += config_load.origin_of(config).told(later.errors)
     _or_exit(found.raise_all, code=2)
     print("OK")
 
@@ -244,7 +244,7 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
 
         print("\n".join(_or_exit(lambda: terminal.model_names(url, api_key))))
         return
-    settings = _or_exit(lambda: configuration.load(config))
+    settings = _or_exit(lambda: config_load.load(config))
     models = sources.served(settings)
     width = max((len(name) for name in models), default=0)
     for name, model in models.items():

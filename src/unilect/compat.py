@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect import config as configuration
-from unilect import sources, templates
+from unilect import config_load, sources, templates
 from unilect.config import Config
 from unilect.engines._hf_folder import has_tokenizer, own_template
 from unilect.errors import ConfigError
@@ -145,7 +145,7 @@ def setup(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -
         "port": port if given["port"] is None else given["port"],
         "host": given["host"] or _host(name, host, values, environment, done.notices),
     }
-    done.config = configuration.load(None, values, environment)
+    done.config = config_load.load(None, values, environment)
     return done
 
 

@@ -20,7 +20,7 @@ OptionPath: TypeAlias = tuple[str | int, ...]
 #: What to say of a name that is no option: the path of its table, the name, its value.
 Unknown: TypeAlias = Callable[[OptionPath, str, Any], str]
 
-SECRETS = ("api_key", "api_keys")  # options whose values are never shown
+_SECRET = re.compile(r"key|token|secret")  # in the names of options whose values are never shown
 _SHOWN = 60
 _NAME = 64  # characters of an unknown name that are compared: the time grows with their square
 _STEP = re.compile(r"\[(\d+)\]|\.\w+|\[\.+\]")
@@ -80,7 +80,9 @@ def convert(kind: Any, value: Any, where: OptionPath, found: Mistakes, strict: b
     try:
         converted = msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
-        steps, told = _wrong(kind, value, str(error), secret=where[-1] in SECRETS)
+        steps, told = _wrong(
+            kind, value, str(error), secret=_SECRET.search(str(where[-1])) is not None
+        )
         found.add(f"{dotted((*where, *steps))}: {told}", where)
         return None
     if isinstance(converted, float) and not math.isfinite(converted):

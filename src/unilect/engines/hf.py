@@ -467,16 +467,10 @@ def _resident_bytes(pid: int) -> int:
 
 
 def check_installed(location: str) -> None:
-    """
-    Raises:
-        ConfigError: What models of transformers need is not installed.
-    """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"{location}: models of transformers need {', '.join(missing)}. Install them with "
-            f"`{install('transformers')}`."
-        )
+    """Refuse a model, with a ConfigError, where what models of transformers need is not installed."""
+    if needed := ", ".join(name for name in _NEEDED if find_spec(name) is None):
+        how = f"Install them with `{install('transformers')}`."
+        raise ConfigError(f"{location}: models of transformers need {needed}. {how}")
 
 
 def backend(place: Place) -> HfEngine:
