@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from unilect.backend import Backend
+from unilect.config_values import convert, dotted, nearest
 from unilect.constraints.checker import Checker
-from unilect.errors import BackendUnavailable, ConfigError, ModelNotFound, UnilectError
+from unilect.errors import BackendUnavailable, Mistakes, ModelNotFound, UnilectError
 from unilect.parameters import Unsupported, filled
 from unilect.pool import Asked, Member, Pool
 from unilect.requests import Request
@@ -341,13 +342,19 @@ class Registry:
 
 
 def check_defaults(
-    model: str, defaults: Mapping[str, Any], *request_classes: type[Request]
+    model: str,
+    defaults: Mapping[str, Any],
+    *request_classes: type[Request],
+    option: str = "defaults",
 ) -> None:
     """
     Validate a model's defaults as if they stood in a request.
 
+    Args:
+        option: The name of these defaults.
+
     Raises:
-        ConfigError: No kind of request has such a parameter, or it does not take the value.
+        ConfigError: No kind of request has such a parameter, or it does not take the value; all are told.
     """
     types = {
         field.name: field.type
@@ -355,11 +362,16 @@ def check_defaults(
         for field in msgspec.structs.fields(request_class)
         if field.name not in request_class.own and field.name != "wire"
     }
+    own = {name for request_class in request_classes for name in request_class.own}
+    found = Mistakes()
     for name, value in defaults.items():
-        where = f"models.{model}.defaults.{name}"
-        if name not in types:
-            raise ConfigError(f"{where}: there is no such parameter.")
-        try:
-            msgspec.convert(value, types[name])
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"{where}: {error}.") from error
+        where = ("models", model, option, name)
+        if name in types:
+            convert(types[name], value, where, found)
+        elif name in own:
+            found.add(f"{dotted(where)}: each request says this itself; leave it out.", where)
+        else:
+            near = nearest(name, types)
+            hint = f"; did you mean `{near}`?" if near else ". docs/api.md lists all."
+            found.add(f"{dotted(where)}: there is no such parameter{hint}", where)
+    found.raise_all()
