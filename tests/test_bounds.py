@@ -129,7 +129,23 @@ def test_the_values_of_a_schema_are_bounded() -> None:
     assert 4 == count_nodes({"a": [1, {}]})
 
 
+def _deep(levels: int, kind: type) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = [value] if kind is list else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+@pytest.mark.parametrize(
+    ("deep", "levels", "expected"),
+    [(0, 1, False), (31, 32, False), (32, 32, True), (900, 32, True)],
+)
+def test_nested(kind: type, deep: int, levels: int, expected: bool) -> None:
+    """A value is nested when it has at least so many levels of lists or objects."""
+    assert expected is nested(_deep(deep, kind), levels)
+
+
 def test_nested_is_found_beside_flat_ones() -> None:
-    """A deep value is found among flat ones."""
-    assert not nested({"a": [1, 2, {"b": []}]}, 4)
-    assert nested({"a": [1, 2, {"b": []}]}, 3)
+    """A deep part beside many flat ones is found."""
+    assert nested({"a": [1, 2, {"b": []}], "c": _deep(40, list)}, 32)
