@@ -38,10 +38,10 @@ _EMPTY_IS_NEUTRAL = _names("""
     top_a epsilon_cutoff eta_cutoff smoothing_factor negative_prompt penalty_alpha no_repeat_ngram_size custom_token_bans
     banned_tokens banned_strings ban_eos_token instruction_template instruction_template_str character preset continue_ token_healing
     skew mirostat_mode
-    options template system raw context images
+    options template system
     parameters inputs watermark return_full_text top_n_tokens truncate tool_prompt guideline decoder_input_details
-    instructions previous_response_id conversation generation_config safe_prompt enable_search
-    prompt_name input_type task pooling
+    instructions previous_response_id generation_config safe_prompt enable_search
+    prompt_name input_type
 """)
 _NULL_IS_NEUTRAL = _names("""
     allowed_token_ids prompt_logprobs truncate_prompt_tokens thinking enable_thinking thinking_budget think num_predict
