@@ -366,9 +366,10 @@ async def test_a_flaw_in_a_begun_answer(caplog: pytest.LogCaptureFixture) -> Non
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /x HTTP/1.1\r\nHost: localhost\r\nX-API-Key: sk-test\r\n\r\n")
         told = b""
-        with suppress(ConnectionError):
-            told = await reader.read(2**16)
-            told += await reader.read()
+        async with asyncio.timeout(20):
+            with suppress(ConnectionError):
+                told = await reader.read(2**16)
+                told += await reader.read()
         writer.close()
 
     assert 1 == told.count(b"HTTP/1.1")
