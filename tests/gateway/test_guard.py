@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -341,6 +341,39 @@ async def test_flaws_of_ours(error: Exception, caplog: pytest.LogCaptureFixture)
     assert (500, "internal_error") == (status, body["error"]["code"])
     assert "SECRET" not in str(body)
     assert headers["X-Request-Id"] in body["error"]["message"]
+    assert [logging.ERROR] == [record.levelno for record in caplog.records]
+
+
+async def test_a_connection_error_that_is_not_the_clients(caplog: pytest.LogCaptureFixture) -> None:
+    """A ConnectionError of a handler whose client is still there is a flaw of ours, with its traceback in the log."""
+    async with served(raising(ConnectionResetError("of something else"))) as server:
+        status, _, body = await server.ask(headers=BEARER)
+
+    assert (500, "internal_error") == (status, body["error"]["code"])
+    assert ["of something else"] == [str(r.exc_info[1]) for r in caplog.records if r.exc_info]
+
+
+async def test_a_flaw_in_a_begun_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """A flaw after the first bytes of an answer ends the connection, and writes no second head into the answer."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"begun")
+        raise ValueError("SECRET")
+
+    async with served(handler) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /x HTTP/1.1\r\nHost: localhost\r\nX-API-Key: sk-test\r\n\r\n")
+        told = b""
+        async with asyncio.timeout(20):
+            with suppress(ConnectionError):
+                told = await reader.read(2**16)
+                told += await reader.read()
+        writer.close()
+
+    assert 1 == told.count(b"HTTP/1.1")
+    assert not told.endswith(b"0\r\n\r\n")
     assert [logging.ERROR] == [record.levelno for record in caplog.records]
 
 

@@ -69,7 +69,7 @@ class Metrics(Collector):
         )
         yield _histograms(
             "unilect_time_per_output_token_seconds",
-            "Between tokens, the mean of each answer.",
+            "Between tokens, the mean of each answer; of one that came all at once, its time by its tokens.",
             [(series.labels, series.per_token) for series in all],
         )
         yield _histograms(
