@@ -36,9 +36,12 @@ MAX_PROBS = 1000  # likeliest tokens of a place; more would swell a stream
 LLAMACPP_NATIVE = ("response_fields", "return_progress")
 #: llama.cpp's names of its samplers, and a text of their letters; a name that it does not know it would leave out.
 Sampler = Literal[
-    "penalties", "dry", "top_k", "typ_p", "top_p", "top_n_sigma", "min_p", "temperature", "xtc", "infill", "adaptive_p"
+    "penalties", "dry", "top_k", "typ_p", "top_p", "top_n_sigma", "min_p", "temperature", "xtc", "infill", "adaptive_p",
+    "typical_p", "tfs_z",  # older: another name of `typ_p`, and one that it no longer has
 ]  # fmt: skip
-SamplerLetters = Annotated[str, Meta(pattern=r"^[dkypsmtxiea]{0,32}$")]
+# no pattern: msgspec.inspect crashes on a list beside a text with one
+SamplerLetters = Annotated[str, Meta(max_length=32)]
+SAMPLER_LETTERS = frozenset("dkypsmtxiea")
 #: What llama.cpp's samplers, schemas and bookkeeping have beside what others have; a backend that lacks them refuses them.
 LLAMACPP_PARAMETERS = (
     "n_probs",

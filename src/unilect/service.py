@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Literal, NamedTuple
 
-from unilect import constrained, emulation
+from unilect import constraint_fields, emulation
 from unilect.attempts import Attempts
 from unilect.backend import Backend, Batches, Capabilities
 from unilect.errors import (
@@ -99,7 +99,7 @@ class Run:
                                         whole += batch
                         break
                     except UnilectError as error:
-                        constrained.told_as(error, self._names)
+                        constraint_fields.told_as(error, self._names)
                         if begun or not self._attempts.again(error):
                             raise
                 if whole:
@@ -119,7 +119,7 @@ class Run:
         self.answering = model = lease.model
         self._entry.leased(model.name, lease.source)
         capabilities = lease.backend.capabilities
-        request, self._names = constrained.in_our_words(self._request, capabilities)
+        request, self._names = constraint_fields.in_our_words(self._request, capabilities)
         request = model.with_defaults(model.prepare(request))
         request, self.ignored = judge(request, capabilities, model.unsupported)
         _check_kind(request, model, capabilities)

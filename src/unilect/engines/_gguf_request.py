@@ -20,6 +20,7 @@ from unilect.parameters import refusal, token_biases
 from unilect.requests import (
     LLAMACPP_NATIVE,
     LLAMACPP_PARAMETERS,
+    SAMPLER_LETTERS,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -30,6 +31,7 @@ from unilect.requests import (
     MessageToolCall,
     Part,
     RefusalPart,
+    Sampler,
     TextPart,
 )
 from unilect.upstreams._llamacpp_request import top_logprobs
@@ -277,6 +279,8 @@ def _common(
             f"`grammar` has groups nested more than {MAX_GRAMMAR_DEPTH} levels deep; flatten it.",
             param="grammar",
         )
+    if request.samplers is not None:
+        body["samplers"] = _samplers(request.samplers)
     if request.top_k is not None:
         body["top_k"] = max(request.top_k, 0)
     for name in ("repeat_last_n", "dry_penalty_last_n"):
@@ -294,6 +298,24 @@ def _common(
             str(id): value for id, value in token_biases(request.logit_bias, tokens).items()
         }
     return body
+
+
+def _samplers(given: list[Sampler] | str) -> list[str] | str:
+    """
+    The order of samplers in today's names; llama.cpp would leave a name or a letter out that it does not know.
+
+    Raises:
+        InvalidRequest: A letter is no sampler's.
+    """
+    if isinstance(given, str):
+        unknown = [letter for letter in given if letter not in SAMPLER_LETTERS]
+        if unknown:
+            raise InvalidRequest(
+                f"`samplers` has the letter {unknown[0]!r}; expected some of {''.join(sorted(SAMPLER_LETTERS))}, or a list of names.",
+                param="samplers",
+            )
+        return given
+    return ["typ_p" if name == "typical_p" else name for name in given if name != "tfs_z"]
 
 
 def _seed(seed: int) -> int:

@@ -1,4 +1,4 @@
-"""Tests of unilect.constrained."""
+"""Tests of unilect.constraint_fields."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 
 from test_parameters import chat, request_of
 from unilect.backend import Capabilities
-from unilect.constrained import in_our_words, told_as
+from unilect.constraint_fields import in_our_words, told_as
 from unilect.engines import _gguf_request, _hf_parameters
 from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.foreign import CONSTRAINTS
