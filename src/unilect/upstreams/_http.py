@@ -108,14 +108,17 @@ class HttpServer:
         self._open: set[Connection] = set()
         self._head = head(self._host, headers, reuse_connections)
 
-    async def post(self, path: str, body: bytes) -> bytes:
+    async def post(self, path: str, body: bytes, max_bytes: int | None = None) -> bytes:
         """
         POST and read the whole answer.
+
+        Args:
+            max_bytes: The longest answer that is read; the server's where it is left out.
 
         Raises:
             UnilectError: As `raise_for_answer` says, or the server could not be reached.
         """
-        return await self._whole(self._request("POST", path, body))
+        return await self._whole(self._request("POST", path, body), max_bytes)
 
     async def get(self, path: str) -> bytes:
         """GET and read the whole answer; errors as in `post`."""
@@ -146,11 +149,11 @@ class HttpServer:
             connection.close()
         self._idle.clear()
 
-    async def _whole(self, request: bytes) -> bytes:
+    async def _whole(self, request: bytes, max_bytes: int | None = None) -> bytes:
         with translated_errors(self):
             connection, response = await self.exchange(request, 0.0)
             try:
-                answer = await _body(response, self.max_body_bytes)
+                answer = await _body(response, max_bytes or self.max_body_bytes)
                 self.check(request, response, answer)
                 return answer
             finally:

@@ -50,6 +50,9 @@ KNOWN_FOR_S = (
     60.0  # how long what a worker says of itself is believed: another may start at its address
 )
 MAX_WORKERS = 256  # whose answers are remembered
+MAX_TOLD = (
+    64 * 1024
+)  # bytes of what a worker says of itself; its template is a part of every prompt
 DEFAULT_TOKENS = 512  # where the worker does not count; what FastChat took before it asked
 _MARGIN = 8  # tokens that a tokenizer may add to a text
 _GATHER_S = 0.005
@@ -330,7 +333,8 @@ class FastChatUpstream:
 
     async def _count(self, worker: _Worker, text: str) -> int:
         body = msgspec.json.encode({"model": self._model, "prompt": text})
-        return _decoded(await worker.server.post("/count_token", body), _Count).count
+        told = await worker.server.post("/count_token", body, MAX_TOLD)
+        return _decoded(told, _Count).count
 
     async def _worker(self, model: str) -> _Worker:
         """
@@ -350,8 +354,8 @@ class FastChatUpstream:
             server = known.server if known is not None else self._server(address, connect_to)
             asked = msgspec.json.encode({"model": model})
             try:
-                conv = decode(await server.post("/worker_get_conv_template", asked))
-                details = _decoded(await server.post("/model_details", asked), _Details)
+                conv = decode(await server.post("/worker_get_conv_template", asked, MAX_TOLD))
+                details = _decoded(await server.post("/model_details", asked, MAX_TOLD), _Details)
             except (BackendError, BackendUnavailable, BackendTimeout) as error:
                 if _is_gone(error):
                     await self._directory.lost(address)
