@@ -240,7 +240,7 @@ async def test_a_port_in_use() -> None:
         port = taken.getsockname()[1]
         message = await refusal(Config(port=port))
 
-    assert message.startswith(f"port: {port} is in use on 127.0.0.1.")
+    assert message.startswith(f"port: cannot listen on 127.0.0.1:{port}, which is in use.")
     assert "--port" in message
     assert 1 == message.count("in use")
 
