@@ -5,11 +5,11 @@ A route that is not declared public needs a key; there is no other way to add on
 """
 
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 
 from aiohttp import web
 
-from unilect import openapi
+from unilect import openapi, pages
 from unilect.config import Config
 from unilect.dialects import DIALECTS, fastchat_controller, fastchat_worker
 from unilect.dialects._fastchat_workers import Workers
@@ -17,9 +17,18 @@ from unilect.dialects._manners import OPENAI, Manners, manners_of
 from unilect.dialects._routes import Route
 from unilect.gateway.guard import Guard
 from unilect.gateway.metrics import Metrics
+from unilect.model_facts import kind, limits
 from unilect.registry import Registry
 from unilect.service import Service
 
+_VARY = {"Vary": "Accept", "Cache-Control": "no-store"}
+_LINKS = {
+    "name": "unilect",
+    "models": "/v1/models",
+    "chat_completions": "/v1/chat/completions",
+    "docs": "/docs",
+    "openapi": "/openapi.json",
+}
 SERVICE = web.AppKey("service", Service)
 GUARD = web.AppKey("guard", Guard)
 WORK = web.AppKey("work", fastchat_worker.Work)
@@ -37,15 +46,20 @@ def create_app(
     """
     manners = manners_of(config)
     service = Service(registry, metrics or Metrics(), manners.unknown_model)
-    routes = all_routes(service, manners)
+    routes = all_routes(service, manners, bool(config.api_keys))
     work = fastchat_worker.Work(service, config.fastchat_worker_concurrency)
     workers = Workers(registry, config.fastchat_dispatch)
     routes += fastchat_routes(config, service, work, workers)
-    guard = Guard(config, {route.path for route in routes if route.public}, manners)
+    public = {path for route in routes if route.public for path in _spellings(route)}
+    guard = Guard(config, public, manners)
+    guard.pages = frozenset(path for route in routes if route.page for path in _spellings(route))
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SERVICE], app[GUARD], app[WORK] = service, guard, work
     for route in routes:
-        app.router.add_route(route.method, route.path, route.handler)
+        for path in _spellings(route):
+            app.router.add_route(route.method, path, route.handler)
+            if route.method == "GET":
+                app.router.add_route("HEAD", path, route.handler)
 
     async def clean_up(app: web.Application) -> None:
         workers.aclose()
@@ -56,13 +70,19 @@ def create_app(
     return app
 
 
-def all_routes(service: Service, manners: Manners = OPENAI) -> list[Route]:
+def _spellings(route: Route) -> tuple[str, ...]:
+    """The path of a route, and the same with a slash at its end, as some clients write it; a page's links want one of them."""
+    alone = route.page or route.path.endswith(("/", ":.+}"))
+    return (route.path,) if alone else (route.path, f"{route.path}/")
+
+
+def all_routes(service: Service, manners: Manners = OPENAI, has_keys: bool = True) -> list[Route]:
     """The routes of every dialect, of every `unilect.dialects` entry point, and our own."""
     modules = [import_module(name) for name in DIALECTS.values()]
     modules += [entry.load() for entry in entry_points(group="unilect.dialects")]
     routes = [route for module in modules for route in module.routes(service, manners)]
-    own = own_routes(service)
-    return own + routes + openapi.routes(own + routes)
+    own = own_routes(service, has_keys)
+    return own + routes + openapi.routes(own + routes, has_keys)
 
 
 def fastchat_routes(
@@ -76,8 +96,16 @@ def fastchat_routes(
     return fastchat_controller.routes(workers, calls, lambda: work.names if own else [])
 
 
-def own_routes(service: Service) -> list[Route]:
+def own_routes(service: Service, has_keys: bool = True) -> list[Route]:
     """The routes that belong to no dialect."""
+
+    async def home(request: web.Request) -> web.StreamResponse:
+        """Say what this server is: a page for a browser, links for a program."""
+        if not pages.wants_html(request.headers.get("Accept", "")):
+            return web.json_response(_LINKS | {"version": version("unilect")}, headers=_VARY)
+        models = [(m.name, kind(m), limits(m)) for m in service.registry.models.values()]
+        text = pages.home(request.host, request.secure, models, has_keys)
+        return web.Response(body=text.encode(), headers=pages.HEADERS)
 
     async def healthz(request: web.Request) -> web.StreamResponse:
         """Say that the process lives."""
@@ -97,6 +125,7 @@ def own_routes(service: Service) -> list[Route]:
         )
 
     return [
+        Route("GET", "/", home, page=True, summary="What this server is, for people"),
         Route("GET", "/healthz", healthz, public=True, summary="Say that the process lives"),
         Route("GET", "/readyz", readyz, public=True, summary="Say that requests are taken"),
         Route("GET", "/metrics", metrics, summary="Metrics for Prometheus"),

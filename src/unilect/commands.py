@@ -21,6 +21,8 @@ from unilect.model_kinds import OPTIONS, has, in_words
 from unilect.redact import redacted
 from unilect.registry import Registry
 
+MAX_FACTS = 20
+
 
 def serve(
     models: Sequence[str],
@@ -61,6 +63,7 @@ def compat(name: str, arguments: Sequence[str]) -> None:
 def _serve(settings: Config, origin: Origin) -> None:
     _log_to_stderr(settings.log_level)
     from unilect import server as http
+    from unilect.model_facts import line
     from unilect.terminal import Progress
 
     progress = Progress()
@@ -70,7 +73,12 @@ def _serve(settings: Config, origin: Origin) -> None:
 
         def started(urls: list[str]) -> None:
             progress.stop()
-            print(start_screen(urls[0], settings, urls[1:], list(registry.models)), flush=True)
+            facts = [
+                f"{name}: {line(model, settings.models.get(name))}"
+                for name, model in registry.models.items()
+            ]
+            names = list(registry.models)
+            print(start_screen(urls[0], settings, urls[1:], names, facts), flush=True)
 
         try:
             http.run(settings, registry, started)
@@ -189,9 +197,21 @@ def _origin(
 
 
 def start_screen(
-    url: str, config: Config, further: Sequence[str] = (), models: Sequence[str] = ()
+    url: str,
+    config: Config,
+    further: Sequence[str] = (),
+    models: Sequence[str] = (),
+    facts: Sequence[str] = (),
 ) -> str:
-    """One screen: where it listens, what it serves, and how to call it."""
+    """
+    One screen: where it listens, what it serves, and how to call it.
+
+    Args:
+        url: The server's own address.
+        further: The other ones.
+        models: The names of its models.
+        facts: What there is to say of each, one line each.
+    """
     names = list(models) or ["MODEL"]
     every = [one.sources[0] for one in config.models.values() if one.model == sources.ALL]
     every += ["workers that register"] if config.fastchat_controller else []
@@ -214,12 +234,14 @@ def start_screen(
             for other, each in zip(further, configuration.each_listener(config)[1:], strict=False)
         ),
         f"models: {', '.join([*models, *(f'all of {redacted(source)}' for source in every)])}",
+        *(f"  {fact}" for fact in facts[:MAX_FACTS]),
+        *([f"  and {len(facts) - MAX_FACTS} more"] if len(facts) > MAX_FACTS else []),
         "",
         f"  curl {base}/v1/chat/completions{header} -d {shlex.quote(body)}",
         "",
         f'  python -c "{python}"',
         "",
-        f"endpoints: {base}/docs   metrics: {base}/metrics   stop: Ctrl-C",
+        f"in a browser: {base}/   endpoints: {base}/docs   metrics: {base}/metrics   stop: Ctrl-C",
     ]
     return "\n".join(lines)
 

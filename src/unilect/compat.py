@@ -154,7 +154,10 @@ def _parser(name: str) -> argparse.ArgumentParser:
     if name == "chatglm":
         parser.add_argument("app", nargs="?", help="the application, as uvicorn was given it")
     own = {flag.name for flag in FLAGS[name]}
-    shown = dict(zip(("--host", "--port"), ADDRESSES[name], strict=True))
+    host, port = ADDRESSES[name]
+    if not configuration.is_loopback(host):
+        host = f"127.0.0.1; with --api-key or --insecure-no-auth {host}, as the older server"
+    shown = {"--host": host, "--port": port}
     for flag in [*FLAGS[name], *(flag for flag in _OURS if flag.name not in own)]:
         default = shown.get(flag.name, flag.default)
         text = f"{flag.help} [{default}]" if default else flag.help

@@ -5,6 +5,7 @@ Each address has an application of its own, since each may have other manners; t
 """
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -106,9 +107,7 @@ class _Door:
         try:
             await site.start()
         except OSError as error:
-            raise ConfigError(
-                f"port: cannot listen on {host}:{port} ({error.strerror or error})."
-            ) from error
+            raise ConfigError(_why_not(host, port, error)) from error
         bound = self._runner.addresses[0][1]
         scheme = "http" if tls is None else "https"
         url = f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
@@ -146,6 +145,20 @@ def reachable(url: str) -> str:
     for wildcard in ("//0.0.0.0", "//[::]"):
         url = url.replace(wildcard, f"//{socket.gethostname()}")
     return url
+
+
+def _why_not(host: str, port: int, error: OSError) -> str:
+    """Why an address cannot be listened on, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return f"port: {port} is in use on {host}. Stop the program that listens there, or choose another with --port (0: any free one)."
+    if error.errno == errno.EACCES:
+        return f"port: {port} may be listened on by the system's administrator only, as all below 1024. Choose another with --port."
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return (
+            f"host: {host} is no address of this machine. Use 127.0.0.1 for this machine alone, or 0.0.0.0 for every "
+            "address that it has (which wants a key)."
+        )
+    return f"host: cannot listen on {host}:{port} ({error.strerror or error}). Choose another address with --host and --port."
 
 
 class _HttpLog(logging.LoggerAdapter[logging.Logger]):

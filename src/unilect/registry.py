@@ -7,6 +7,7 @@ whether anything is to be done.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -100,6 +101,7 @@ class Model:
         self._idle_stop_s = idle_stop_s
         self._in_use = 0
         self._retired = self._closed = False
+        self._cold = required  # nothing of it runs, as far as we are to start it
         self._idle_timer: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -131,7 +133,7 @@ class Model:
                     raise BackendUnavailable("The model was stopped.", retry_after_s=5)
                 tried.add(member)
                 try:
-                    return Lease(self, member, await member.acquire())
+                    return Lease(self, member, await self._ready(member))
                 except UnilectError as error:
                     self.saw(member, error)
                     last = error
@@ -139,6 +141,20 @@ class Model:
         except BaseException:
             self.left()
             raise
+
+    async def _ready(self, member: Member) -> Backend:
+        """The backend of a member; it is logged where a request has to wait until the model is loaded."""
+        if not self._cold:
+            return await member.acquire()
+        self._cold, began = False, time.monotonic()
+        log.info("%s: starting, for a request", self.name)
+        try:
+            backend = await member.acquire()
+        except BaseException:
+            self._cold = True
+            raise
+        log.info("%s: started in %.1f s", self.name, time.monotonic() - began)
+        return backend
 
     async def start(self) -> None:
         """
@@ -152,6 +168,7 @@ class Model:
             errors = await self.pool.start()
         finally:
             self.left()
+        self._cold = self._cold and bool(errors)
         if errors and (self.required or len(errors) == len(self.pool.members)):
             raise errors[0]
 
@@ -210,7 +227,7 @@ class Model:
         try:
             await self.pool.aclose()
         finally:
-            self._stopping = None
+            self._cold, self._stopping = self.required, None
 
 
 class Registry:

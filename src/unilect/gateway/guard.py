@@ -35,7 +35,9 @@ from unilect.errors import (
     UnsupportedEncoding,
 )
 from unilect.gateway.access_log import AccessLog
+from unilect.gateway.foreign_urls import hint
 from unilect.gateway.keys import Keys
+from unilect.pages import HEADERS, sign_in, wants_html
 from unilect.streaming import CORS_HEADERS, REQUEST_ID
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -52,6 +54,7 @@ _SDK_HEADERS = (  # what the official JavaScript client sends from a browser
     "X-Stainless-Runtime-Version",
     "X-Stainless-Timeout",
 )
+_SIGN_IN = {**HEADERS, "WWW-Authenticate": 'Basic realm="unilect", charset="UTF-8"'}
 _METHODS = ("GET", "POST", "OPTIONS")
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -68,10 +71,12 @@ class Guard:
     Attributes:
         active: Requests that are being answered.
         log: The access log.
+        pages: Paths of the pages for people: there a browser asks for the key, and sends it as a password (RFC 7617).
     """
 
     def __init__(self, config: Config, public: Collection[str], manners: Manners = OPENAI) -> None:
         self.active = 0
+        self.pages: Collection[str] = ()
         self.log = AccessLog()
         self._manners = manners
         self._keys = Keys(config.api_keys, manners.any_key_scheme)
@@ -98,7 +103,7 @@ class Guard:
                 status = 204
                 return web.Response(status=204, headers=self._cors_for(request))
             if not self._is_public(request):
-                caller = self._keys.caller(request.headers)
+                caller = self._keys.caller(request.headers, as_password=self._is_page(request))
             response = await self._answer(request, handler)
             status = response.status
             if allowed and not response.prepared:  # a stream has sent its head already, with these
@@ -131,7 +136,7 @@ class Guard:
             raise
         except web.HTTPNotFound as error:
             raise RouteNotFound(
-                f"There is no {request.method} {request.path[:100]} here; see GET /docs."
+                f"There is no {request.method} {request.path[:100]} here; see GET /docs.{hint(request.path)}"
             ) from error
         except web.HTTPMethodNotAllowed as error:
             methods = ", ".join(sorted(error.allowed_methods))
@@ -151,6 +156,12 @@ class Guard:
     def _is_public(self, request: web.Request) -> bool:
         resource = request.match_info.route.resource
         return resource is not None and resource.canonical in self._public
+
+    def _is_page(self, request: web.Request) -> bool:
+        """Only for what changes nothing: a browser sends a password whoever made it ask."""
+        resource = request.match_info.route.resource
+        reads = request.method in ("GET", "HEAD")
+        return reads and resource is not None and resource.canonical in self.pages
 
     def _check_host(self, request: web.Request) -> None:
         """
@@ -186,6 +197,9 @@ class Guard:
         )
 
     def _error(self, request: web.Request, error: UnilectError) -> web.Response:
+        asks = isinstance(error, AuthenticationError) and self._is_page(request)
+        if asks and wants_html(request.headers.get("Accept", "")):
+            return web.Response(status=401, body=sign_in().encode(), headers=_SIGN_IN)
         headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
         status = error.status
         if isinstance(error, AuthenticationError) and error.wrong:
