@@ -55,7 +55,7 @@ def compat(name: str, arguments: Sequence[str]) -> None:
     environment = configuration.process_environment()
     done = _or_exit(lambda: older.setup(name, arguments, environment))
     for notice in done.notices:
-        print(f"unilect: {notice}", file=sys.stderr)
+        print(f"unilect: {redacted(notice)}", file=sys.stderr)
     configuration.set_variables(done.variables)
     _serve(done.config, Origin())
 
@@ -213,7 +213,7 @@ def start_screen(
         facts: What there is to say of each, one line each.
     """
     names = list(models) or ["MODEL"]
-    every = [one.sources[0] for one in config.models.values() if one.model == sources.ALL]
+    every = [redacted(one.sources[0]) for one in config.models.values() if one.model == sources.ALL]
     every += ["workers that register"] if config.fastchat_controller else []
     base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
     key = "$UNILECT_API_KEY" if config.api_keys else "none"
@@ -271,7 +271,7 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
     width = max((len(name) for name in models), default=0)
     for name, model in models.items():
         aliases = f"  (also {', '.join(model.aliases)})" if model.aliases else ""
-        print(f"{name:{width}}  {redacted(', '.join(model.sources))}{aliases}")
+        print(f"{name:{width}}  {', '.join(map(redacted, model.sources))}{aliases}")
 
 
 def worker(
@@ -419,6 +419,6 @@ def _or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = Non
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
-    """End with one sentence on stderr, or a line for each of several."""
-    print(f"unilect: {message}", file=sys.stderr)
+    """End with one sentence on stderr, or a line for each of several, without the credentials of a URL in it."""
+    print(f"unilect: {redacted(message)}", file=sys.stderr)
     raise SystemExit(code)

@@ -8,7 +8,7 @@ unilect.example.toml are made from it or compared with it. The only reader of th
 import os
 import re
 from collections.abc import Container, Mapping
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_network
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -102,10 +102,24 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fastchat_controller: Annotated[
         bool,
         described(
-            "Be a FastChat controller: workers register here, and their models are served too. Old workers send no key, so "
-            "these routes are open to everybody who can reach them: for trusted networks only."
+            "Be a FastChat controller: workers register here, and their models are served too. Old servers send no key, so "
+            "everybody who can reach these routes can ask the workers: for trusted networks only."
         ),
     ] = False
+    fastchat_workers_from: Annotated[
+        list[str],
+        described(
+            "Networks from which workers may register, and in which they may be, such as `10.0.0.0/8`. Default: this machine "
+            "(loopback, and the address that is listened on)."
+        ),
+    ] = []
+    fastchat_token: Annotated[
+        str | None,
+        described(
+            "What a worker from any other network must bring: `http://worker:TOKEN@host:port` as its controller's address. `$NAME` takes it "
+            "from the environment."
+        ),
+    ] = None
     fastchat_dispatch: Annotated[
         Literal["shortest_queue", "lottery"],
         described("How the controller chooses among the workers of a model."),
@@ -165,6 +179,8 @@ _NEEDS = {
     "allowed_headers": "allowed_origins",
     "allow_credentials": "allowed_origins",
     "fastchat_dispatch": "fastchat_controller",
+    "fastchat_token": "fastchat_controller",
+    "fastchat_workers_from": "fastchat_controller",
     "fastchat_worker_address": "fastchat_register",
 }
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
@@ -221,6 +237,8 @@ def check(config: Config, broken: Container[object] = ()) -> None:
                 f"{option}: has no effect without {needed}; set that too, or leave this out.",
                 (option,),
             )
+    with found:
+        _check_fastchat(config)
     with found:
         check_names(config)
     found.raise_all()
@@ -281,6 +299,29 @@ def check_names(config: Config) -> None:
         with found:
             _check_fallback(config, name, model)
     found.raise_all()
+
+
+def _check_fastchat(config: Config) -> None:
+    """
+    Who may register with the FastChat controller.
+
+    Raises:
+        ConfigError: It is no network, or no token.
+    """
+    for network in config.fastchat_workers_from:
+        try:
+            ip_network(network, strict=False)
+        except ValueError as error:
+            raise ConfigError(
+                f"fastchat_workers_from: {network[:50]!r} is no network; write one as 10.0.0.0/8 or 10.0.0.7.",
+                ("fastchat_workers_from",),
+            ) from error
+    token = config.fastchat_token
+    if token is not None and not re.fullmatch(r"[!-9;-~]{8,}", token):  # no colon, no blank
+        raise ConfigError(
+            "fastchat_token: a token has at least 8 characters of ASCII, and no blank or colon.",
+            ("fastchat_token",),
+        )
 
 
 def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:

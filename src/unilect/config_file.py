@@ -149,6 +149,8 @@ def with_secrets(
     if isinstance(keys := values.get("api_keys"), list | str):
         keys = [keys] if isinstance(keys, str) else keys
         values["api_keys"] = [secret(key, ("api_keys",)) for key in keys]
+    if "fastchat_token" in values:
+        values["fastchat_token"] = secret(values["fastchat_token"], ("fastchat_token",))
     if isinstance(values.get("models"), dict):
         values["models"] = {
             name: model | {"api_key": secret(model["api_key"], ("models", name, "api_key"))}

@@ -89,6 +89,15 @@ class UnilectError(Exception):
         self.reason = None if self.reason is None else change(self.reason)
         self.param = None if self.param is None else change(self.param)
 
+    def for_client(self, request_id: str) -> Self:
+        """The same error, with the request's id where the log knows more than the client may be told; one error may be told to several."""
+        if self.reason is None:
+            return self
+        told = type(self).__new__(type(self))
+        told.__dict__.update(self.__dict__)
+        told.message = f"{self.message} (Request {request_id}.)"
+        return told
+
     def detail(self) -> dict[str, Any]:
         """The inner error object: message, type, param and code."""
         return {

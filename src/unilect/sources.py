@@ -24,6 +24,7 @@ from unilect.errors import ConfigError, ConfigErrors, Mistakes
 from unilect.model_config import NAME, ModelConfig
 from unilect.model_kinds import ENGINES, UPSTREAMS, check_options
 from unilect.pool import Member
+from unilect.redact import Secrets, secrets_of
 from unilect.registry import Model, Registry, check_defaults
 from unilect.requests import ChatRequest, CompletionRequest
 
@@ -267,7 +268,7 @@ def model(
     for source in config.sources:
         with found:
             place = place_of(name, source, config, threads, report, shared)
-            members.append(Member(backend(place), source))
+            members.append(Member(backend(place), source, _secrets(source, config)))
             _tell(name, source)
     found.raise_all()
     schemes = {split(source)[0] for source in config.sources}
@@ -358,6 +359,11 @@ def _told_of(name: str) -> Iterator[None]:
             prefix = "" if text.startswith(f"models.{name}") else f"models.{name}: "
             told.add(prefix + text, one.path or ("models", name, option))
         raise ConfigErrors(told.errors) from error
+
+
+def _secrets(source: str, config: ModelConfig) -> Secrets:
+    """What no error of a backend may tell: its key, and the credentials in its URL."""
+    return Secrets([config.api_key, *secrets_of(source)])
 
 
 def _preparation(config: ModelConfig) -> Callable[[Any], Any]:
