@@ -61,7 +61,15 @@ async def serving(
     backend: Backend, config: Config | None = None, **model: Any
 ) -> AsyncIterator[App]:
     """An application that serves one model, `m`, until the block ends."""
-    app = create_app(config or Config(), Registry([Model("m", backend, **model)]))
+    registry = Registry([Model("m", backend, **model)])
+    async with serving_models(config or Config(), registry) as app:
+        yield app
+
+
+@asynccontextmanager
+async def serving_models(config: Config, registry: Registry) -> AsyncIterator[App]:
+    """An application that serves models until the block ends."""
+    app = create_app(config, registry)
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, auto_decompress=False)
     await runner.setup()
     try:

@@ -365,6 +365,7 @@ def test_no_server_is_one_line() -> None:
     wrong = piped("localhost:8000", "one")
 
     assert unreachable.stderr.startswith("unilect: http://127.0.0.1:9/v1: ")
+    assert "connection refused by 127.0.0.1:9." in unreachable.stderr
     assert unreachable.stderr.count("\n") == 1
     assert wrong.stderr.startswith("unilect: --url localhost:8000: expected a URL")
     assert (unreachable.returncode, wrong.returncode) == (1, 1)

@@ -12,10 +12,13 @@ from aiohttp import web
 from unilect import openapi, pages
 from unilect.config import Config
 from unilect.dialects import DIALECTS, fastchat_controller, fastchat_worker
+from unilect.dialects._fastchat_admission import Admission
 from unilect.dialects._fastchat_workers import Workers
 from unilect.dialects._manners import OPENAI, Manners, manners_of
-from unilect.dialects._routes import Route
+from unilect.dialects._routes import Handler, Route
+from unilect.errors import ModelNotFound
 from unilect.gateway.guard import Guard
+from unilect.gateway.keys import Keys
 from unilect.gateway.metrics import Metrics
 from unilect.model_facts import kind, limits
 from unilect.registry import Registry
@@ -56,10 +59,11 @@ def create_app(
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SERVICE], app[GUARD], app[WORK] = service, guard, work
     for route in routes:
+        handler = _sought(route.handler, registry)
         for path in _spellings(route):
-            app.router.add_route(route.method, path, route.handler)
+            app.router.add_route(route.method, path, handler)
             if route.method == "GET":
-                app.router.add_route("HEAD", path, route.handler)
+                app.router.add_route("HEAD", path, handler)
 
     async def clean_up(app: web.Application) -> None:
         workers.aclose()
@@ -76,6 +80,21 @@ def _spellings(route: Route) -> tuple[str, ...]:
     return (route.path,) if alone else (route.path, f"{route.path}/")
 
 
+def _sought(handler: Handler, registry: Registry) -> Handler:
+    """A route that is tried again where its model is not known and has come meanwhile, or just now."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except ModelNotFound:  # before anything was begun
+            if registry.seek is None:
+                raise
+            await registry.seek()
+        return await handler(request)
+
+    return handle
+
+
 def all_routes(service: Service, manners: Manners = OPENAI, has_keys: bool = True) -> list[Route]:
     """The routes of every dialect, of every `unilect.dialects` entry point, and our own."""
     modules = [import_module(name) for name in DIALECTS.values()]
@@ -89,11 +108,22 @@ def fastchat_routes(
     config: Config, service: Service, work: fastchat_worker.Work, workers: Workers
 ) -> list[Route]:
     """The routes of FastChat's worker and controller, as far as the configuration asks for them."""
-    own = fastchat_worker.routes(service, work) if config.fastchat_register is not None else []
+    if not config.fastchat_controller and config.fastchat_register is None:
+        return []
+    own = fastchat_worker.routes(service, work)
     if not config.fastchat_controller:
         return own
+    keys = Keys(config.api_keys)
+    admission = Admission(config, keys.knows)
+    is_worker = config.fastchat_register is not None
+
+    def is_open(request: web.Request) -> bool:
+        """Our own models need a key, where there are keys, unless this is a worker; those who may register need none."""
+        return is_worker or not keys or admission.is_trusted(request)
+
     calls = {route.path: route.handler for route in own}
-    return fastchat_controller.routes(workers, calls, lambda: work.names if own else [])
+    here = fastchat_controller.Own(calls, work.names_of, is_open)
+    return fastchat_controller.routes(workers, admission, here)
 
 
 def own_routes(service: Service, has_keys: bool = True) -> list[Route]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -30,8 +30,10 @@ from unilect.errors import (
     UnilectError,
 )
 from unilect.events import Answer, Fold
+from unilect.redact import redacted
 from unilect.screen import Screen
 from unilect.source_hints import listed
+from unilect.upstreams._base_url import check_base
 from unilect.upstreams._http import HttpServer, raise_for_answer
 from unilect.upstreams.openai import OpenAIUpstream
 
@@ -316,10 +318,10 @@ def _chat(url: str, model: str | None, api_key: str | None, system: str | None) 
             chat.start()
             if screen.interactive:
                 hint = "/help lists the commands; Ctrl-D leaves."
-                screen.note(f"{conversation.model} at {url}. {hint}")
+                screen.note(f"{conversation.model} at {redacted(url)}. {hint}")
             chat.run()
         except UnilectError as error:
-            raise ConfigError(f"{url}: {error.for_operator}") from error
+            raise ConfigError(f"{redacted(url)}: {error.for_operator}") from error
         finally:
             runner.run(server.aclose())
     return 1 if chat.failed and not screen.interactive else 0
@@ -343,7 +345,7 @@ def own_server(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"UNILECT_API_KEYS": key},
+        env=os.environ | {"UNILECT_API_KEY": key},
         start_new_session=True,  # Ctrl-C stops an answer, not the server
         preexec_fn=lambda: die_with(parent),
     )
@@ -378,8 +380,13 @@ def _with_path(url: str) -> str:
     except ValueError:
         parsed = URL()
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigError(f"--url {url}: expected a URL such as http://127.0.0.1:8000/v1.")
-    return url if parsed.path not in ("", "/") else url.rstrip("/") + "/v1"
+        raise ConfigError(
+            f"--url {redacted(url)}: expected a URL such as http://127.0.0.1:8000/v1."
+        )
+    if parsed.path in ("", "/"):
+        return urlsplit(url)._replace(path="/v1").geturl()
+    check_base(url)
+    return url
 
 
 def _summary(answer: Answer, seconds: float) -> str:

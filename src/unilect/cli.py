@@ -50,9 +50,7 @@ ConfigFile: TypeAlias = Annotated[
     Path | None, typer.Option("--config", help="A TOML file; flags are stronger.")
 ]
 Host: TypeAlias = Annotated[str | None, typer.Option(help="The address to listen on [127.0.0.1].")]
-Port: TypeAlias = Annotated[
-    int | None, typer.Option(min=0, max=65535, help="The port [8000]; 0 for a free one.")
-]
+Port: TypeAlias = Annotated[int | None, typer.Option(help="The port [8000]; 0 for a free one.")]
 ApiKey: TypeAlias = Annotated[
     list[str] | None, typer.Option(help="A key that clients must send; may be repeated.")
 ]

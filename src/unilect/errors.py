@@ -29,7 +29,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + BackendUnavailable            503  no backend can take the request now
     | + BackendUnreachable          503  nobody listens where the backend should be
     + BackendTimeout                504  the backend was silent for too long
-    ConfigError                          not an answer: a mistake in configuration, told at start
+    ConfigError, ConfigErrors            no answers: mistakes in the configuration, told at start
 
 A message says what was wrong, what was expected, and what to do. It never contains a path of the server, an upstream's text
 or a traceback. The body (`envelope`) can be read by OpenAI's clients and by FastChat's, which look for `object`, `message`
@@ -38,8 +38,8 @@ and an integer `code` at the top.
 Source: https://platform.openai.com/docs/guides/error-codes
 """
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Self
 
 
 class UnilectError(Exception):
@@ -88,6 +88,15 @@ class UnilectError(Exception):
         self.args = (self.message,)
         self.reason = None if self.reason is None else change(self.reason)
         self.param = None if self.param is None else change(self.param)
+
+    def for_client(self, request_id: str) -> Self:
+        """The same error, with the request's id where the log knows more than the client may be told; one error may be told to several."""
+        if self.reason is None:
+            return self
+        told = type(self).__new__(type(self))
+        told.__dict__.update(self.__dict__)
+        told.message = f"{self.message} (Request {request_id}.)"
+        return told
 
     def detail(self) -> dict[str, Any]:
         """The inner error object: message, type, param and code."""
@@ -319,4 +328,67 @@ class BackendTimeout(UnilectError):
 
 
 class ConfigError(Exception):
-    """A mistake in the configuration or the command line: one sentence, told at start."""
+    """
+    A mistake in the configuration or the command line: one sentence, told at start.
+
+    Args:
+        message: What is wrong, and what to do.
+        path: The option that is wrong: the names of its tables and its own; empty where it is none, or where the message has it.
+    """
+
+    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.path = path
+
+    @property
+    def each(self) -> list["ConfigError"]:
+        """The mistakes, one by one."""
+        return [self]
+
+
+class ConfigErrors(ConfigError):
+    """Several mistakes of one configuration, told together."""
+
+    def __init__(self, errors: Sequence[ConfigError]) -> None:
+        super().__init__("\n".join(map(str, errors)))
+        self._errors = list(errors)
+
+    @property
+    def each(self) -> list[ConfigError]:
+        """The mistakes, one by one."""
+        return self._errors
+
+
+class Mistakes:
+    """
+    Collects the mistakes of several steps, so that all are told at once: each step runs in a `with` block of its own.
+
+    Attributes:
+        errors: What was found.
+    """
+
+    def __init__(self, errors: Iterable[ConfigError] = ()) -> None:
+        self.errors = list(errors)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, ConfigError):
+            return False
+        self.errors += error.each
+        return True
+
+    def add(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+        """Take note of one."""
+        self.errors.append(ConfigError(message, path))
+
+    def raise_all(self) -> None:
+        """
+        Tell what was found.
+
+        Raises:
+            ConfigError: There was something.
+        """
+        if self.errors:
+            raise self.errors[0] if len(self.errors) == 1 else ConfigErrors(self.errors)

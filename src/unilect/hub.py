@@ -63,7 +63,7 @@ def local_file(location: str, on_progress: OnProgress) -> Path:
         return path
     if (match := _HUB_FILE.match(location)) is not None:
         repo, file = match.groups()
-    elif REPO.match(repo):
+    elif _is_repo(repo):
         file = _chosen(repo, quantization)
     else:
         return path
@@ -71,6 +71,50 @@ def local_file(location: str, on_progress: OnProgress) -> Path:
     count = int(part.group(1)) if part is not None else 1
     files = [file.replace("-00001-of-", f"-{number:05}-of-") for number in range(1, count + 1)]
     return _fetch_all(repo, files, on_progress, _sizes(repo) if count > 1 else {})[0]
+
+
+def local_copy(location: str) -> Path | None:
+    """
+    The local path of a file or a folder without fetching anything: itself, or what the hub's cache has of it.
+
+    Returns:
+        None where it has to be fetched from the hub first, and a path that does not exist where it is none of the hub's either.
+
+    Raises:
+        ConfigError: It has to be fetched, and the hub must not be asked (`HF_HUB_OFFLINE`).
+    """
+    path = Path(location).expanduser()
+    match, repo = _HUB_FILE.match(location), location.partition(":")[0]
+    if path.exists() or not (match or _is_repo(repo)):
+        return path
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    with _translated_errors(location):
+        if match is not None:
+            found = _cached(*match.groups())
+        else:
+            try:
+                folder = Path(snapshot_download(repo, local_files_only=True))
+                found = folder if _is_whole(folder) else None
+            except LocalEntryNotFoundError:
+                found = None
+    if found is None and HF_HUB_OFFLINE:
+        raise ConfigError(
+            f"{location}: is not on this machine, and HF_HUB_OFFLINE is set. Unset it, or name a local path."
+        )
+    return found
+
+
+def _is_repo(location: str) -> bool:
+    """Whether a location may be a repository of the hub; `folder/x.gguf` is a path."""
+    return REPO.match(location) is not None and not location.lower().endswith(".gguf")
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a snapshot in the cache is a model of transformers, as far as its weights were fetched last."""
+    return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
 
 
 def _chosen(repo: str, quantization: str) -> str:

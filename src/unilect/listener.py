@@ -21,6 +21,7 @@ from unilect.errors import ConfigError
 from unilect.fastchat_registration import FastChatRegistration
 from unilect.gateway.metrics import Metrics
 from unilect.registry import Registry
+from unilect.tls import server_context
 
 log = logging.getLogger("unilect")
 KEEP_ALIVE_TIMEOUT_S = 75.0
@@ -45,7 +46,7 @@ class Listener:
         Raises:
             ConfigError: An address cannot be listened on, or the certificate cannot be used.
         """
-        tls = _tls(self._config)
+        tls = server_context(self._config)
         return [await door.open(tls) for door in self._doors]
 
     async def drain(self, hurry: asyncio.Event) -> None:
@@ -161,25 +162,6 @@ def _why_not(host: str, port: int, error: OSError) -> str:
             "address that it has (which wants a key)."
         )
     return f"host: cannot listen on {host}:{port} ({error.strerror or error}). Choose another address with --host and --port."
-
-
-def _tls(config: Config) -> ssl.SSLContext | None:
-    if config.tls_cert is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(config.tls_cert, config.tls_key, password=_no_password)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"tls_cert: {config.tls_cert} and its key cannot be used "
-            f"({getattr(error, 'reason', None) or getattr(error, 'strerror', None) or error})."
-        ) from error
-    return context
-
-
-def _no_password() -> str:
-    """A key with a password would be asked for on the terminal."""
-    raise ValueError("the key has a password; unlock it first")
 
 
 class _HttpLog(logging.LoggerAdapter[logging.Logger]):

@@ -12,8 +12,9 @@ from urllib.parse import quote, unquote, unquote_plus
 
 MASK = "***"
 _USER = re.compile(r"//([^\s/?#]*)@")
-#: `user:password@host` without a scheme, or with a password that is not percent-encoded and so looks like a port and a path.
-_BROKEN_USER = re.compile(r"^((?:[A-Za-z0-9.+-]+:)?//)?[^\s/?#@:]*:(?!\d{1,5}(?:[/?#]|$))[^\s@]*@")
+#: A password that is not percent-encoded, and so looks like a port and a path; and `user:password@host` without a scheme.
+_BROKEN_USER = re.compile(r"//[^\s/?#@:\[]+:(?!\d{1,5}(?:[/?#\s]|$))[^\s@]{0,200}@")
+_BARE_USER = re.compile(r"^[^\s/?#@:]+:[^\s/@]+@")
 _FIELD = re.compile(r"([?&;#])([^=&#\s?;]*)=([^&#\s;]*)")
 _SECRET_NAME = re.compile(r"key|token|secret|passw|pwd|auth|cred|sig|code|session", re.IGNORECASE)
 _LONG_VALUE = re.compile(r"[A-Za-z0-9_.~+/%=-]{24,}")
@@ -31,7 +32,8 @@ def redacted(text: str) -> str:
     'http://***@host/v1?api-version=2&api_key=***'
     """
     text = _USER.sub(f"//{MASK}@", text)
-    text = _BROKEN_USER.sub(rf"\g<1>{MASK}@", text)
+    text = _BROKEN_USER.sub(f"//{MASK}@", text)
+    text = _BARE_USER.sub(f"{MASK}@", text)
     return _FIELD.sub(_field, text)
 
 

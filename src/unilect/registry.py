@@ -8,18 +8,23 @@ whether anything is to be done.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from unilect.backend import Backend
-from unilect.errors import BackendUnavailable, ConfigError, ModelNotFound, UnilectError
+from unilect.config_values import convert, dotted, nearest
+from unilect.errors import BackendUnavailable, Mistakes, ModelNotFound, UnilectError
 from unilect.parameters import Unsupported, filled
-from unilect.pool import Member, Pool
+from unilect.pool import Asked, Member, Pool
 from unilect.requests import Request
 
 log = logging.getLogger("unilect")
+_SWEEP = (
+    16  # models that have left are let go of no sooner than there are so many, and no one by one
+)
 
 
 class Lease:
@@ -29,14 +34,25 @@ class Lease:
     Attributes:
         model: Whose backend it is.
         backend: The backend, ready.
+        begun: The client has seen a part of the answer; whoever shows it says so.
     """
 
-    __slots__ = ("_member", "backend", "model")
+    __slots__ = ("_member", "_request", "_tried", "backend", "begun", "model")
 
-    def __init__(self, model: "Model", member: Member, backend: Backend) -> None:
+    def __init__(
+        self,
+        model: "Model",
+        member: Member,
+        backend: Backend,
+        request: Request | None = None,
+        tried: Collection[Member] = (),
+    ) -> None:
         self.model = model
         self.backend = backend
+        self.begun = False
         self._member = member
+        self._request = request
+        self._tried = tried
 
     def __enter__(self) -> "Lease":
         return self
@@ -44,7 +60,8 @@ class Lease:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         # a client that leaves says nothing of the backend
         if error is None or isinstance(error, UnilectError):
-            self.model.saw(self._member, error)
+            asked = Asked(self._request, self._tried, self.begun)
+            self.model.saw(self._member, error, asked)
         self.release()
 
     def release(self) -> None:
@@ -132,11 +149,13 @@ class Model:
                     raise BackendUnavailable("The model was stopped.", retry_after_s=5)
                 tried.add(member)
                 try:
-                    return Lease(self, member, await self._ready(member))
+                    return Lease(self, member, await self._ready(member), request, tried)
                 except UnilectError as error:
                     self.saw(member, error)
                     last = error
-            raise last if len(self.pool.members) == 1 and last else self.pool.none_left() from last
+            if len(self.pool.members) == 1 and last:
+                raise last
+            raise self.pool.none_left(last) from last
         except BaseException:
             self.left()
             raise
@@ -184,10 +203,10 @@ class Model:
             loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(self._idle_stop_s, self._stop_idle)
 
-    def saw(self, member: Member, error: UnilectError | None) -> None:
+    def saw(self, member: Member, error: UnilectError | None, asked: Asked | None = None) -> None:
         """Take note of how a request to a backend ended, or an attempt to start it."""
         if not self._closed:
-            self.pool.saw(member, error)
+            self.pool.saw(member, error, asked)
 
     async def aclose(self) -> None:
         """Stop the backends, for good."""
@@ -230,12 +249,19 @@ class Model:
 
 
 class Registry:
-    """All models of a server. The first one is the default."""
+    """
+    All models of a server. The first one is the default.
+
+    Attributes:
+        seek: Looks for further models, for a name that none here has; None where there is nobody to ask.
+    """
 
     def __init__(self, models: Iterable[Model]) -> None:
+        self.seek: Callable[[], Awaitable[None]] | None = None
         self.models: dict[str, Model] = {}
         self._by_name: dict[str, Model] = {}
         self._leaving: list[Model] = []
+        self._sweep_at = _SWEEP
         for model in models:
             self.add(model)
 
@@ -252,11 +278,14 @@ class Registry:
     def forget(self, name: str) -> None:
         """Take a model out; its backends are stopped once what runs in them has ended."""
         model = self.models.pop(name)
-        self._by_name = {
-            known: other for known, other in self._by_name.items() if other is not model
-        }
+        for known in (name, *model.aliases):
+            if self._by_name.get(known) is model:
+                del self._by_name[known]
         model.retire()
-        self._leaving = [one for one in (*self._leaving, model) if not one.gone]
+        self._leaving.append(model)
+        if len(self._leaving) >= self._sweep_at:
+            self._leaving = [one for one in self._leaving if not one.gone]
+            self._sweep_at = 2 * len(self._leaving) + _SWEEP
 
     def get(self, name: str | None) -> Model:
         """
@@ -269,7 +298,7 @@ class Registry:
             return next(iter(self.models.values()))
         model = self._by_name.get(name or "")
         if model is None:
-            names = ", ".join(list(self.models)[:20]) or "none"
+            names = ", ".join(islice(self.models, 20)) or "none"
             raise ModelNotFound(
                 f"The model `{(name or '')[:100]}` is not served here. Models: {names}.",
                 param="model",
@@ -295,20 +324,26 @@ class Registry:
     async def _start(self, model: Model) -> None:
         try:
             await model.start()
-        except UnilectError as error:
+        except UnilectError:
             if model.required:
                 raise
-            log.warning("%s: %s It is tried again with each request.", model.name, error.message)
+            log.info("%s: it is tried again with each request", model.name)  # the pool has said why
 
 
 def check_defaults(
-    model: str, defaults: Mapping[str, Any], *request_classes: type[Request]
+    model: str,
+    defaults: Mapping[str, Any],
+    *request_classes: type[Request],
+    option: str = "defaults",
 ) -> None:
     """
     Validate a model's defaults as if they stood in a request.
 
+    Args:
+        option: The name of these defaults.
+
     Raises:
-        ConfigError: No kind of request has such a parameter, or it does not take the value.
+        ConfigError: No kind of request has such a parameter, or it does not take the value; all are told.
     """
     types = {
         field.name: field.type
@@ -316,11 +351,16 @@ def check_defaults(
         for field in msgspec.structs.fields(request_class)
         if field.name not in request_class.own and field.name != "wire"
     }
+    own = {name for request_class in request_classes for name in request_class.own}
+    found = Mistakes()
     for name, value in defaults.items():
-        where = f"models.{model}.defaults.{name}"
-        if name not in types:
-            raise ConfigError(f"{where}: there is no such parameter.")
-        try:
-            msgspec.convert(value, types[name])
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"{where}: {error}.") from error
+        where = ("models", model, option, name)
+        if name in types:
+            convert(types[name], value, where, found)
+        elif name in own:
+            found.add(f"{dotted(where)}: each request says this itself; leave it out.", where)
+        else:
+            near = nearest(name, types)
+            hint = f"; did you mean `{near}`?" if near else ". docs/api.md lists all."
+            found.add(f"{dotted(where)}: there is no such parameter{hint}", where)
+    found.raise_all()

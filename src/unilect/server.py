@@ -89,7 +89,7 @@ def _first_message(group: BaseExceptionGroup[UnilectError]) -> str:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return str(error)
+    return error.for_operator if isinstance(error, UnilectError) else str(error)
 
 
 class _Signals:

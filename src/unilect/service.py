@@ -90,6 +90,7 @@ class Run:
                                     meter.see(batch)
                                     if streamed:
                                         begun = begun or not isinstance(batch[0], Progress)
+                                        lease.begun = begun
                                         yield batch
                                     else:
                                         whole += batch

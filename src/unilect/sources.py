@@ -9,7 +9,8 @@ import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Protocol
@@ -19,10 +20,11 @@ from msgspec import Struct
 from unilect import source_hints as hints
 from unilect.backend import Backend
 from unilect.config import Config
-from unilect.errors import ConfigError
+from unilect.errors import ConfigError, ConfigErrors, Mistakes
 from unilect.model_config import NAME, ModelConfig
 from unilect.model_kinds import ENGINES, UPSTREAMS, check_options
 from unilect.pool import Member
+from unilect.redact import Secrets, secrets_of
 from unilect.registry import Model, Registry, check_defaults
 from unilect.requests import ChatRequest, CompletionRequest
 
@@ -95,26 +97,47 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
     Raises:
         ConfigError: A source or a setting is wrong.
     """
-    models = served(config)
-    sources = [(name, *split(source)) for name, one in models.items() for source in one.sources]
-    # models of transformers with one folder share an engine
-    engines = len({one[1:] if one[1] == "hf" else one for one in sources if _is_engine(one[1])})
-    threads = max(1, (_cores() - 1) // max(1, engines))
+    models, found, built = served(config), Mistakes(), []
+    threads, shared = _threads(models), dict[Any, Any]()
     for name, one in models.items():
-        if one.model == ALL:  # these say what is wrong with it
-            _lister(name, one)
-            model(name, one)
-        fallback = models.get(one.fallback or "")
-        if fallback is not None and fallback.model == ALL:
-            raise ConfigError(
-                f"models.{name}.fallback: `{one.fallback}` is no model, but all models of a server."
-            )
-    shared: dict[Any, Any] = {}
-    return Registry(
-        model(name, one, threads, progress, shared)
-        for name, one in models.items()
-        if one.model != ALL
-    )
+        with found:
+            check_server(name, one, models)
+        with found:
+            made = model(name, one, threads, progress, shared)
+            if one.model != ALL:
+                built.append(made)
+    found.raise_all()
+    return Registry(built)
+
+
+def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
+    """
+    A table that stands for all models of a server: it has one, and is no fallback.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    fallback = models.get(config.fallback or "")
+    if fallback is not None and fallback.model == ALL:
+        raise ConfigError(
+            f"models.{name}.fallback: `{config.fallback}` is no model, but all models of a server. Name a model.",
+            ("models", name, "fallback"),
+        )
+    if config.model == ALL:
+        with _told_of(name):
+            _lister(name, config)
+
+
+def _threads(models: Mapping[str, ModelConfig]) -> int:
+    """Processor threads for each engine; models of transformers with one folder share an engine."""
+    engines: set[tuple[str, ...]] = set()
+    for name, one in models.items():
+        for source in one.sources:
+            with Mistakes():  # told where the model is made
+                scheme, location = split(source)
+                if _is_engine(scheme):
+                    engines.add((scheme, location) if scheme == "hf" else (name, scheme, location))
+    return max(1, (_cores() - 1) // max(1, len(engines)))
 
 
 def served(config: Config) -> dict[str, ModelConfig]:
@@ -234,35 +257,29 @@ def model(
     Raises:
         ConfigError: A source or a setting is wrong.
     """
-    schemes = {split(source)[0] for source in config.sources}
-    children = {} if shared is None else shared
-    check_options(name, config, kinds(config))
-    check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
-    check_defaults(name, config.completion_defaults, CompletionRequest)
-    # so small a model is at its best when it takes the likeliest token
-    defaults = {"temperature": 0.0} | config.defaults if schemes == {DEMO} else config.defaults
-
-    for source in config.sources:
-        _tell(name, source)
+    found, members = Mistakes(), []
+    prepare = check_model(name, config, found)
+    shared = {} if shared is None else shared
 
     def report(what: str, part: float, size_bytes: int = 0, /) -> None:
         if progress is not None:
             progress(name, what, part, size_bytes)
 
-    def member(source: str) -> Member:
-        scheme, location = split(source)
-        place = Place(name, scheme, location, config, threads, report, children)
-        try:
-            return Member(_factory(scheme)(place), source)
-        except ConfigError as error:
-            raise ConfigError(f"models.{name}: {error}") from error
-
+    for source in config.sources:
+        with found:
+            place = place_of(name, source, config, threads, report, shared)
+            members.append(Member(backend(place), source, _secrets(source, config)))
+            _tell(name, source)
+    found.raise_all()
+    schemes = {split(source)[0] for source in config.sources}
+    # so small a model is at its best when it takes the likeliest token
+    defaults = {"temperature": 0.0} | config.defaults if schemes == {DEMO} else config.defaults
     return Model(
         name,
-        [member(source) for source in config.sources],
+        members,
         aliases=config.aliases,
         defaults=defaults,
-        prepare=_prepare(name, config),
+        prepare=prepare,
         unsupported=config.unsupported,
         fallback=config.fallback,
         idle_stop_s=config.idle_stop_s,
@@ -271,15 +288,90 @@ def model(
     )
 
 
-def _prepare(name: str, config: ModelConfig) -> Callable[[Any], Any]:
+def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[Any], Any]:
+    """
+    What can be told of a model's table without its backends.
+
+    Args:
+        found: Gets the mistakes.
+
+    Returns:
+        What is done to each request before a backend sees it.
+    """
+    kinds_of: dict[str, str] | None = None
+    with Mistakes():  # a source that cannot be served is told where its backend is made
+        kinds_of = kinds(config)
+    with found:
+        if kinds_of is not None:
+            check_options(name, config, kinds_of)
+    with found:
+        check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
+    with found:
+        plain, option = config.completion_defaults, "completion_defaults"
+        check_defaults(name, plain, CompletionRequest, option=option)
+    with found, _told_of(name):
+        return _preparation(config)
+    return lambda request: request
+
+
+def place_of(
+    name: str,
+    source: str,
+    config: ModelConfig,
+    threads: int = 1,
+    progress: Report | None = None,
+    shared: dict[Any, Any] | None = None,
+) -> Place:
+    """
+    Where a backend of a model is to be made.
+
+    Raises:
+        ConfigError: The source is nothing that can be served.
+    """
+    with _told_of(name):
+        scheme, location = split(source)
+    children = {} if shared is None else shared
+    return Place(name, scheme, location, config, threads, progress or _silent, children)
+
+
+def backend(place: Place) -> Backend:
+    """
+    A backend, not started.
+
+    Raises:
+        ConfigError: The source or a setting is wrong; what is missing here may be fetched first.
+    """
+    with _told_of(place.name):
+        return _factory(place.scheme)(place)
+
+
+@contextmanager
+def _told_of(name: str) -> Iterator[None]:
+    """The mistakes of a model with its name before them, and the option that each begins with; without one it is the source."""
+    try:
+        yield
+    except ConfigError as error:
+        told = Mistakes()
+        for one in error.each:
+            text = str(one)
+            option = text.partition(":")[0]
+            option = option if option in ModelConfig.__struct_fields__ else "source"
+            prefix = "" if text.startswith(f"models.{name}") else f"models.{name}: "
+            told.add(prefix + text, one.path or ("models", name, option))
+        raise ConfigErrors(told.errors) from error
+
+
+def _secrets(source: str, config: ModelConfig) -> Secrets:
+    """What no error of a backend may tell: its key, and the credentials in its URL."""
+    return Secrets([config.api_key, *secrets_of(source)])
+
+
+def _preparation(config: ModelConfig) -> Callable[[Any], Any]:
     if not (config.stop or config.completion_template or config.completion_defaults):
         return lambda request: request
     from unilect.preparation import preparation  # with Jinja, which takes 30 ms to import
 
-    try:
-        return preparation(config)
-    except ConfigError as error:
-        raise ConfigError(f"models.{name}: {error}") from error
+    return preparation(config)
 
 
 def _factory(scheme: str) -> Callable[[Place], Backend]:

@@ -466,6 +466,13 @@ def _resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def check_installed(location: str) -> None:
+    """Refuse a model, with a ConfigError, where what models of transformers need is not installed."""
+    if needed := ", ".join(name for name in _NEEDED if find_spec(name) is None):
+        how = f"Install them with `{install('transformers')}`."
+        raise ConfigError(f"{location}: models of transformers need {needed}. {how}")
+
+
 def backend(place: Place) -> HfEngine:
     """
     The engine for `path/to/folder` or `hf:...`: a local folder, or a repository of the hub as `org/name`.
@@ -478,12 +485,7 @@ def backend(place: Place) -> HfEngine:
         adapters = [_adapter(text)[0] for text in place.config.lora]
         given = [place.config.tokenizer] if place.config.tokenizer else []
         check_folder(local, [Path(folder) for folder in (*given, *adapters)])
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"{place.location}: models of transformers need {', '.join(missing)}. Install them with "
-            f"`{install('transformers')}`."
-        )
+    check_installed(place.location)
     folder = hub.local_folder(
         place.location, lambda part, size=0, /: place.progress("downloading", part, size)
     )

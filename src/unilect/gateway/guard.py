@@ -20,6 +20,7 @@ import msgspec
 from aiohttp import web
 
 from unilect.config import Config, is_loopback
+from unilect.context import CALLER, Caller
 from unilect.dialects._manners import OPENAI, Manners
 from unilect.errors import (
     AuthenticationError,
@@ -104,6 +105,7 @@ class Guard:
                 return web.Response(status=204, headers=self._cors_for(request))
             if not self._is_public(request):
                 caller = self._keys.caller(request.headers, as_password=self._is_page(request))
+            CALLER.set(Caller(request[REQUEST_ID], caller if self._keys else ""))
             response = await self._answer(request, handler)
             status = response.status
             if allowed and not response.prepared:  # a stream has sent its head already, with these
@@ -213,7 +215,7 @@ class Guard:
         origin = request.headers.get("Origin")
         if origin is not None and ("*" in self._origins or origin in self._origins):
             headers |= self._cors_for(request)
-        body = msgspec.json.encode(error.envelope())
+        body = msgspec.json.encode(error.for_client(request[REQUEST_ID]).envelope())
         return web.Response(status=status, body=body, headers=headers)
 
     def _cors_for(self, request: web.Request) -> dict[str, str]:

@@ -29,6 +29,11 @@ class Keys:
         """True when a key is needed."""
         return bool(self._names)
 
+    def knows(self, headers: Mapping[str, str]) -> bool:
+        """Whether a key was sent that is one of these; not where none is needed."""
+        secret = self._secret(headers)
+        return secret is not None and _digest(secret) in self._names
+
     def caller(self, headers: Mapping[str, str], as_password: bool = False) -> str:
         """
         The caller's name for logs, from `Authorization: Bearer`, `X-API-Key` or `api-key`.

@@ -108,14 +108,17 @@ class HttpServer:
         self._open: set[Connection] = set()
         self._head = head(self._host, headers, reuse_connections)
 
-    async def post(self, path: str, body: bytes) -> bytes:
+    async def post(self, path: str, body: bytes, max_bytes: int | None = None) -> bytes:
         """
         POST and read the whole answer.
+
+        Args:
+            max_bytes: The longest answer that is read; the server's where it is left out.
 
         Raises:
             UnilectError: As `raise_for_answer` says, or the server could not be reached.
         """
-        return await self._whole(self._request("POST", path, body))
+        return await self._whole(self._request("POST", path, body), max_bytes)
 
     async def get(self, path: str) -> bytes:
         """GET and read the whole answer; errors as in `post`."""
@@ -146,11 +149,11 @@ class HttpServer:
             connection.close()
         self._idle.clear()
 
-    async def _whole(self, request: bytes) -> bytes:
+    async def _whole(self, request: bytes, max_bytes: int | None = None) -> bytes:
         with translated_errors(self):
             connection, response = await self.exchange(request, 0.0)
             try:
-                answer = await _body(response, self.max_body_bytes)
+                answer = await _body(response, max_bytes or self.max_body_bytes)
                 self.check(request, response, answer)
                 return answer
             finally:
@@ -221,7 +224,9 @@ class HttpServer:
                 asked = f"{method.decode()} {self._root}{path.decode()}"
                 error.reason = of_answer(asked, status, response.headers, body)
                 if status in (401, 403) and not self._has_key:
-                    error.reason += " No key is configured for this server; set `api_key`."
+                    error.reason += (
+                        " No key is configured for it: set `api_key` (`unilect chat`: --api-key)."
+                    )
             raise
 
     def unreachable(self, reason: str) -> BackendUnreachable:
