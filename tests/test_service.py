@@ -238,6 +238,26 @@ class Limited(Spy):
         )
 
 
+class Unformatted(Spy):
+    """A backend that writes text, and does not know how turns are written."""
+
+    @property
+    def capabilities(self) -> Any:
+        """All but chats."""
+        return msgspec.structs.replace(self._backend.capabilities, chat=False)
+
+
+async def test_a_model_without_a_chat_template(demo: GgufEngine) -> None:
+    """A model that has no chat template refuses a chat with what to use and what to configure, and is not asked."""
+    spy = Unformatted(demo)
+    with pytest.raises(InvalidRequest) as raised:
+        await events_of(service_of(spy).run(chat(), "chat"))
+
+    assert "The model `m` has no chat template" in raised.value.message
+    assert "Use /v1/completions, or configure `chat_template`" in raised.value.message
+    assert "model" == raised.value.param
+
+
 @pytest.mark.parametrize("request_", [chat(), completion(), EmbeddingRequest(input="a")])
 async def test_a_model_of_another_kind(demo: GgufEngine, request_: Any) -> None:
     """A model that does not answer such requests is told by name, and not asked."""

@@ -193,6 +193,8 @@ _NEEDS = {
     "allowed_headers": "allowed_origins",
     "allow_credentials": "allowed_origins",
     "fastchat_dispatch": "fastchat_controller",
+    "fastchat_token": "fastchat_controller",
+    "fastchat_workers_from": "fastchat_controller",
     "fastchat_worker_address": "fastchat_register",
 }
 _HOST = re.compile(r"[\w.-]+", re.ASCII)
@@ -325,12 +327,14 @@ def _check_fastchat(config: Config) -> None:
             ip_network(network, strict=False)
         except ValueError as error:
             raise ConfigError(
-                f"fastchat_workers_from: {network[:50]!r} is no network; write one as 10.0.0.0/8 or 10.0.0.7."
+                f"fastchat_workers_from: {network[:50]!r} is no network; write one as 10.0.0.0/8 or 10.0.0.7.",
+                ("fastchat_workers_from",),
             ) from error
     token = config.fastchat_token
     if token is not None and not re.fullmatch(r"[!-9;-~]{8,}", token):  # no colon, no blank
         raise ConfigError(
-            "fastchat_token: a token has at least 8 characters of ASCII, and no blank or colon."
+            "fastchat_token: a token has at least 8 characters of ASCII, and no blank or colon.",
+            ("fastchat_token",),
         )
 
 

@@ -179,7 +179,10 @@ def _what_runs(active: int, grace_s: float) -> str:
 def _why_not(host: str, port: int, error: OSError) -> str:
     """Why an address cannot be listened on, and what to do."""
     if error.errno == errno.EADDRINUSE:
-        return f"port: {port} is in use on {host}. Stop the program that listens there, or choose another with --port (0: any free one)."
+        return (
+            f"port: cannot listen on {host}:{port}, which is in use. Stop the program that listens there, or choose another "
+            "port with --port (0: any free one)."
+        )
     if error.errno == errno.EACCES:
         return f"port: {port} may be listened on by the system's administrator only, as all below 1024. Choose another with --port."
     if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
