@@ -30,6 +30,8 @@ class Capabilities(Struct, frozen=True):
         max_in_flight: The most requests that the backend takes at a time; more wait.
         context: The most tokens of prompt and answer together, or None where the backend does not say.
         vision: Messages may hold images.
+        schema_keywords: The JSON Schema keywords that the backend enforces while it generates, as `constraints.schema.Use` names
+            them; finished answers are held against what they must satisfy then. None where it is not known.
         chat, completions, embeddings: Whether the backend answers these at all.
     """
 
@@ -40,6 +42,7 @@ class Capabilities(Struct, frozen=True):
     max_in_flight: int | None = None
     context: int | None = None
     vision: bool = False
+    schema_keywords: frozenset[str] | None = None
     chat: bool = True
     completions: bool = True
     embeddings: bool = True
