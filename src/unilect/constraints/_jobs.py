@@ -40,13 +40,15 @@ class Jobs:
 
     Args:
         model: A GGUF file for llama.cpp to follow grammars with.
+        mute: This process's stderr is read for what llama.cpp says, and nothing else comes of it.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, mute: bool = True) -> None:
         with tempfile.TemporaryDirectory(prefix="unilect-") as folder:  # nobody calls it there
             self._server = xllamacpp.Server(_parameters(model, folder))
         self._tokenizer = LLTokenizer("byte")
-        self._stderr = os.memfd_create("stderr") if hasattr(os, "memfd_create") else None
+        can = mute and hasattr(os, "memfd_create")
+        self._stderr = os.memfd_create("stderr") if can else None
         if self._stderr is not None:
             os.dup2(self._stderr, 2)
         self._jobs: dict[str, Callable[..., Any]] = {

@@ -248,6 +248,9 @@ def _check_refs(schema: Any) -> None:
             raise ConstraintError(
                 f"at {shortened(path)}: more than {MAX_REFS} `$ref` lead one to the next; use fewer"
             )
+        for name in ("$dynamicRef", "$recursiveRef"):
+            if name in node:
+                _target(schema, node[name], path)
         ref = node.get("$ref")
         if ref is not None:
             target = _target(schema, ref, path)
