@@ -150,6 +150,7 @@ async def test_answers_are_held_against_schemas(checker: Checker) -> None:
     assert None is await checker.validate(letters, '"año"')
     assert "does not match" in (await checker.validate(letters, '"a1"') or "")
     assert "it is no JSON" in (await checker.validate({}, '{"a": ') or "")
+    assert "it is no JSON" in (await checker.validate({}, "NaN") or "")
     assert "nested too deep" in (await checker.validate({}, "[" * 100_000) or "")
     assert await checker.validate({"$ref": "http://127.0.0.1/"}, "1")
     assert await checker.validate({"pattern": "^(?=(a+)+$)(a+)+b"}, f'"{"a" * 5000}"')

@@ -116,7 +116,7 @@ class Jobs:
     def validate(self, schema: str, text: str) -> str | None:
         """Why a JSON text does not satisfy a schema; None where it does."""
         try:
-            value = json.loads(text)
+            value = json.loads(text, parse_constant=_no_number)
         except ValueError as error:
             return f"it is no JSON: {error}"
         try:
@@ -268,6 +268,10 @@ def _validator(decoded: Any) -> Any:
 def _has_lists(decoded: Any) -> bool:
     """Whether `items` is a list somewhere, as before 2020."""
     return any(use.keyword.startswith("items:list") for use in schema.analyse(decoded))
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
 
 
 def _nothing(uri: str) -> NoReturn:
