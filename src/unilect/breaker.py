@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from unilect.errors import (
     BackendUnavailable,
     BackendUnreachable,
+    ConstraintViolated,
     EngineDied,
     RateLimited,
     UnilectError,
@@ -62,7 +63,7 @@ class Breaker:
         elif isinstance(error, RateLimited | BackendUnavailable):
             rest_s = REST_S if error.retry_after_s is None else error.retry_after_s
             self._rests_until = now_s + min(rest_s, MAX_REST_S)
-        elif isinstance(error, EngineDied):
+        elif isinstance(error, EngineDied | ConstraintViolated):
             pass  # of this request; the engine is started again, and says so where it cannot be
         elif error.status >= 502:
             alone = whose is None or error.connection_failed

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from unilect import constraint_fields, emulation
 from unilect.attempts import Attempts
 from unilect.backend import Backend, Batches, Capabilities
+from unilect.constrained import Constrained, bonds
 from unilect.errors import (
     BackendUnavailable,
     ContextLengthExceeded,
@@ -61,6 +62,7 @@ class Run:
         self.ignored: tuple[str, ...] = ()
         self._request = request
         self._names: dict[str, str] = {}
+        self._checker = registry.checker
         self._attempts = Attempts(registry, self.model, request)
         self._meter = metrics.start(self.model.name, endpoint)
         self._entry = current_entry()
@@ -123,7 +125,15 @@ class Run:
         request = model.with_defaults(model.prepare(request))
         request, self.ignored = judge(request, capabilities, model.unsupported)
         _check_kind(request, model, capabilities)
-        return emulation.generate(lease.backend, request)
+        backend = lease.backend
+        if capabilities.schema_keywords is not None and bonds(request):
+            backend = Constrained(backend, self._checker, model.unsupported, self._ignore)
+        return emulation.generate(backend, request)
+
+    def _ignore(self, name: str) -> None:
+        """Take note of something that is ignored, once."""
+        if name not in self.ignored:
+            self.ignored += (name,)
 
 
 class Service:

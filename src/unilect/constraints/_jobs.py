@@ -40,13 +40,15 @@ class Jobs:
 
     Args:
         model: A GGUF file for llama.cpp to follow grammars with.
+        mute: This process's stderr is read for what llama.cpp says, and nothing else comes of it.
     """
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, mute: bool = True) -> None:
         with tempfile.TemporaryDirectory(prefix="unilect-") as folder:  # nobody calls it there
             self._server = xllamacpp.Server(_parameters(model, folder))
         self._tokenizer = LLTokenizer("byte")
-        self._stderr = os.memfd_create("stderr") if hasattr(os, "memfd_create") else None
+        can = mute and hasattr(os, "memfd_create")
+        self._stderr = os.memfd_create("stderr") if can else None
         if self._stderr is not None:
             os.dup2(self._stderr, 2)
         self._jobs: dict[str, Callable[..., Any]] = {
@@ -114,7 +116,7 @@ class Jobs:
     def validate(self, schema: str, text: str) -> str | None:
         """Why a JSON text does not satisfy a schema; None where it does."""
         try:
-            value = json.loads(text)
+            value = json.loads(text, parse_constant=_no_number)
         except ValueError as error:
             return f"it is no JSON: {error}"
         try:
@@ -266,6 +268,10 @@ def _validator(decoded: Any) -> Any:
 def _has_lists(decoded: Any) -> bool:
     """Whether `items` is a list somewhere, as before 2020."""
     return any(use.keyword.startswith("items:list") for use in schema.analyse(decoded))
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
 
 
 def _nothing(uri: str) -> NoReturn:

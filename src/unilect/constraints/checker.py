@@ -24,7 +24,7 @@ MAX_REMEMBERED = 512
 _REMEMBERED_BYTES = 16 * 1024 * 1024
 MAX_WAITING = 64
 _MAX_PATIENT = 4
-_MODEL = Path(__file__).parent.parent / "demo" / "model.gguf"
+MODEL = Path(__file__).parent.parent / "demo" / "model.gguf"
 
 
 class Checker:
@@ -38,7 +38,7 @@ class Checker:
     """
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
-        command = command or _helper.command(_MODEL)
+        command = command or _helper.command(MODEL)
         self._quick = _helper.Lane(command, _helper.QUICK_S, MAX_WAITING)
         self._patient = _helper.Lane(command, _helper.PATIENT_S, _MAX_PATIENT)
         self._running: dict[bytes, asyncio.Task[Any]] = {}

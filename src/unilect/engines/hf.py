@@ -20,6 +20,7 @@ import msgspec
 from unilect import hub, templates
 from unilect.backend import Batches, Capabilities
 from unilect.constraints.checker import Checker
+from unilect.constraints.keywords import LLGUIDANCE
 from unilect.engines import _frames as frames
 from unilect.engines._hf_folder import (
     Folder,
@@ -262,6 +263,7 @@ class HfEngine:
             fans_out=True,
             fans_beams_out=True,
             context=settings["context"],
+            schema_keywords=LLGUIDANCE,
             chat=self._folder.generates and bool(self._template),
             completions=self._folder.generates,
         )
