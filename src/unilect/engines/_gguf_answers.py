@@ -123,12 +123,15 @@ class _Told:
     def __init__(self) -> None:
         self.calls = False
         self._told: dict[type, str] = {TextDelta: "", ReasoningDelta: ""}
+        self._probabilities = 0
 
     def add(self, batch: list[Event]) -> None:
         """Note what a batch tells."""
         for event in batch:
             if isinstance(event, TextDelta | ReasoningDelta):
                 self._told[type(event)] += event.text
+            if isinstance(event, TextDelta):
+                self._probabilities += len(event.logprobs or ())
             self.calls = self.calls or isinstance(event, ToolCallDelta)
 
     def rest(self, batch: list[Event], lost: StrayAnswer) -> list[Event]:
@@ -140,6 +143,10 @@ class _Told:
         """
         events: list[Event] = []
         for event in batch:
+            if isinstance(event, TextDelta) and event.logprobs and self._probabilities:
+                new = event.logprobs[self._probabilities :]
+                self._probabilities -= len(event.logprobs) - len(new)
+                event = msgspec.structs.replace(event, logprobs=new or None)
             if isinstance(event, TextDelta | ReasoningDelta) and self._told[type(event)]:
                 told = self._told[type(event)]
                 if not (told.startswith(event.text) or event.text.startswith(told)):

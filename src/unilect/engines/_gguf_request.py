@@ -8,7 +8,6 @@ while it is read; a developer is a system; `repetition_penalty` is `repeat_penal
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
-import re
 from typing import Any
 
 import msgspec
@@ -94,8 +93,6 @@ PARAMETERS: dict[str, Support] = {
 TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 MAX_IMAGES = 8
 MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's server no longer takes
-MAX_GRAMMAR_DEPTH = 64
-_NO_GROUP = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
 
 
 def chat_body(
@@ -147,7 +144,7 @@ def chat_body(
 def _json_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "json_schema",
-        "json_schema": {"name": name, "schema": compact(schema)},
+        "json_schema": {"name": name, "schema": schema},
     }
 
 
@@ -272,11 +269,6 @@ def _common(
         value = getattr(request, name)
         if value is not None:
             body[name] = value
-    if request.grammar is not None and _group_depth(request.grammar) > MAX_GRAMMAR_DEPTH:
-        raise InvalidRequest(
-            f"`grammar` has groups nested more than {MAX_GRAMMAR_DEPTH} levels deep; flatten it.",
-            param="grammar",
-        )
     if request.top_k is not None:
         body["top_k"] = max(request.top_k, 0)
     for name in ("repeat_last_n", "dry_penalty_last_n"):
@@ -300,15 +292,3 @@ def _seed(seed: int) -> int:
     """A seed in llama.cpp's 32 bits; the last one is none there, which is for -1 alone to say."""
     cut = seed % 2**32
     return cut if seed == -1 or cut < 2**32 - 1 else 0
-
-
-def _group_depth(grammar: str) -> int:
-    """Levels of parentheses outside of literals, classes and comments; llama.cpp recurses for each and overflows its stack."""
-    depth = most = 0
-    for sign in _NO_GROUP.sub("", grammar):
-        if sign == "(":
-            depth += 1
-            most = max(most, depth)
-        elif sign == ")":
-            depth -= 1
-    return most

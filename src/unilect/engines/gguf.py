@@ -18,9 +18,11 @@ from msgspec import Struct
 
 from unilect import hub
 from unilect.backend import Batches, Capabilities
+from unilect.constraints.checker import Checker
 from unilect.engines import _gguf_request as wire
 from unilect.engines._forced_call import call_style, forced_call, must_call
 from unilect.engines._gguf_answers import CONVERSATION, chatted, completed, rendered
+from unilect.engines._gguf_constraint import calls_grammar, constrained
 from unilect.engines._gguf_errors import blamed, raise_for_child, unknown_token
 from unilect.engines._gguf_file import GgufHead, read_head
 from unilect.engines._process import ChildProcess, python_command
@@ -96,6 +98,7 @@ class GgufEngine:
         config: Its settings.
         threads: Processor threads, where the settings do not say.
         on_progress: Called with a fraction from 0 to 1 while the model loads.
+        checker: The server's; None for one of the engine's own.
 
     Raises:
         ConfigError: The file, or a setting, is wrong. Nothing has been started.
@@ -108,6 +111,7 @@ class GgufEngine:
         config: ModelConfig,
         threads: int = 1,
         on_progress: Callable[[float], None] | None = None,
+        checker: Checker | None = None,
     ) -> None:
         self._head = _checked_head(path)
         self._ranks = self._head.ranks and config.pooling is None
@@ -127,6 +131,8 @@ class GgufEngine:
             self._ask, self._generator.kill_hung, patience_s=config.hang_timeout_s
         )
         self._slots = Slots(config.parallel)
+        self._checker = checker or Checker()
+        self._has_own_checker = checker is None
         self._vocabulary: int | None = None
         self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
         self._chat_template = self._template or ""
@@ -157,7 +163,7 @@ class GgufEngine:
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request, once it is its turn; see `Backend`."""
-        body = self._body(request)  # what is wrong with it is told without waiting
+        body = await self._body(request)  # what is wrong with it is told without waiting
         slot = await self._slots.take(wire.conversation(request))
         try:
             async with aclosing(self._answer(request, body | {"id_slot": slot})) as batches:
@@ -240,17 +246,24 @@ class GgufEngine:
         await asyncio.gather(*(server.aclose() for server in servers))
         await self._watchdog.aclose()
         await asyncio.gather(self._generator.aclose(), self._embedder.aclose())
+        if self._has_own_checker:
+            await self._checker.aclose()
 
     async def _ask(self) -> None:
         """Something that llama.cpp answers from its queue, between two steps."""
         if self._generator.alive:
             await (await self._server(self._generator)).get("/metrics")
 
-    def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
+    async def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
         lora = [{"id": id, "scale": scale} for id, (_, scale) in enumerate(self._lora)]
         if isinstance(request, CompletionRequest):
-            return wire.completion_body(request, lora, self._vocabulary)
+            body = wire.completion_body(request, lora, self._vocabulary)
+            return await constrained(request, body, self._checker, self._chat_template)
         body = wire.chat_body(request, lora, self._vocabulary)
+        if must_call(request):
+            body["grammar"] = await calls_grammar(request, self._style, self._checker)
+        else:
+            body = await constrained(request, body, self._checker, self._chat_template)
         if self._stop:
             body["stop"] = [*body.get("stop", []), *self._stop]
         return body
@@ -460,4 +473,5 @@ def engine(place: Place, path: Path) -> GgufEngine:
         place.config,
         place.threads,
         lambda part: place.progress("loading", part),
+        place.checker,
     )
