@@ -36,7 +36,8 @@ LLAMACPP_NATIVE = ("response_fields", "return_progress")
 Sampler = Literal[
     "penalties", "dry", "top_k", "typ_p", "top_p", "top_n_sigma", "min_p", "temperature", "xtc", "infill", "adaptive_p"
 ]  # fmt: skip
-SamplerLetters = Annotated[str, Meta(pattern=r"^[dkypsmtxiea]{0,32}$")]
+SamplerLetters = Annotated[str, Meta(max_length=32)]
+SAMPLER_LETTERS = "dkypsmtxiea"
 #: What llama.cpp's samplers, schemas and bookkeeping have beside what others have; a backend that lacks them refuses them.
 LLAMACPP_PARAMETERS = (
     "json_schema",

@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+import tiny_gguf
 from appserver import App, serving
 from asking import ask
 from engine import engine
 from llama_server import CONTEXT, llama_server
+from unilect.config import ModelConfig
+from unilect.engines.gguf import GgufEngine
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 PROMPT = "The capital of"
@@ -183,6 +187,33 @@ async def test_a_prompt_that_is_only_read(app: App) -> None:
     assert ("", 0, "limit") == (read["content"], read["tokens_predicted"], read["stop_type"])
     assert read["timings"]["prompt_n"] + read["timings"]["cache_n"] == read["tokens_evaluated"]
     assert read["tokens_evaluated"] - 1 == again["timings"]["cache_n"]
+
+
+async def test_mixed_prompts_of_a_model_with_a_beginning(tmp_path: Path) -> None:
+    """A mixed prompt that begins with a text begins as every prompt of the model does, and one of ids does not."""
+    path = tiny_gguf.make(tmp_path / "tiny.gguf")
+    model = GgufEngine("tiny", path, ModelConfig(context=CONTEXT, parallel=2))
+    await model.start()
+    try:
+        async with serving(model) as app:
+            with llama_server(path) as url:
+                for prompt in (["one day", 5], [5, "one day"], ["", 5, "sun"], "one day"):
+                    body = {"prompt": prompt, "n_predict": 6, "temperature": 0}
+                    theirs, ours = ask(f"{url}/completion", body).body, await post(app, **body)
+                    assert {n: theirs[n] for n in SAME} == {n: ours[n] for n in SAME}, prompt
+    finally:
+        await model.aclose()
+
+
+async def test_a_seed_at_random() -> None:
+    """`seed: -1` is a client's own choice of no seed, also where the model has one by default."""
+    fields = {"prompt": STORY, "n_predict": 12, "temperature": 2}
+    async with engine(context=CONTEXT) as running, serving(running, defaults={"seed": 42}) as app:
+        left_out = [(await post(app, **fields))["content"] for _ in range(2)]
+        at_random = [(await post(app, **fields, seed=seed))["content"] for seed in (-1, -1, 2**32 - 1)]  # fmt: skip
+
+    assert 1 == len({*left_out})
+    assert 1 < len({*at_random})
 
 
 @in_one_loop

@@ -15,6 +15,7 @@ from typing import Any
 
 from unilect.constraints.checker import Checker
 from unilect.engines._forced_call import CallStyle, allowed_calls, call_head
+from unilect.errors import InvalidRequest
 from unilect.parameters import refusal
 from unilect.requests import ChatRequest, CompletionRequest
 from unilect.upstreams._llamacpp_request import wanted_schema
@@ -78,7 +79,7 @@ async def calls_grammar(request: ChatRequest, style: CallStyle, checker: Checker
     """
     calls, rules = [], []
     for number, (name, schema) in enumerate(allowed_calls(request).items()):
-        grammar = await checker.schema_to_gbnf(schema, _where(request, name))
+        grammar = await _tool_grammar(request, name, schema, checker)
         head = json.dumps(call_head(name, style))
         calls.append(f'{head} tool{number}-root "}}"')
         rules.append(renamed(grammar, f"tool{number}-"))
@@ -94,9 +95,17 @@ async def _check_tools(request: ChatRequest, checker: Checker) -> None:
     """llama.cpp makes a grammar of every tool's schema, also where none must be called."""
     for tool in request.tools or ():
         parameters: Mapping[str, Any] = tool.function.parameters or {"type": "object"}
-        await checker.schema_to_gbnf(parameters, _where(request, tool.function.name))
+        await _tool_grammar(request, tool.function.name, parameters, checker)
 
 
-def _where(request: ChatRequest, name: str) -> str:
+async def _tool_grammar(
+    request: ChatRequest, name: str, schema: Mapping[str, Any], checker: Checker
+) -> str:
     names = [tool.function.name for tool in request.tools or ()]
-    return f"tools[{names.index(name)}].function.parameters"
+    try:
+        return await checker.schema_to_gbnf(
+            schema, f"tools[{names.index(name)}].function.parameters"
+        )
+    except InvalidRequest as error:  # the message says where, and the parameter is the whole
+        error.param = "tools"
+        raise

@@ -31,7 +31,7 @@ from unilect.requests import (
     RefusalPart,
     TextPart,
 )
-from unilect.upstreams._llamacpp_request import top_logprobs
+from unilect.upstreams._llamacpp_request import check_samplers, top_logprobs
 
 _SAMPLING = (
     "temperature",
@@ -265,6 +265,7 @@ def _common(
         "return_progress": True,
         "lora": lora,
     }
+    check_samplers(request)
     for name in (*_SAMPLING, *_OWN_NAMES):
         value = getattr(request, name)
         if value is not None:
