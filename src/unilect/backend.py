@@ -31,6 +31,8 @@ class Capabilities(Struct, frozen=True):
         slots: How many requests it answers side by side, where it says that; it takes more and lets them wait.
         context: The most tokens of prompt and answer together, or None where the backend does not say.
         vision: Messages may hold images.
+        schema_keywords: The JSON Schema keywords that the backend enforces while it generates, as `constraints.schema.Use` names
+            them; finished answers are held against what they must satisfy then. None where it is not known.
         chat, completions, embeddings: Whether the backend answers these at all.
         why_not: Why it does not, in a clause for the client, by the name of what it does not answer.
     """
@@ -43,6 +45,7 @@ class Capabilities(Struct, frozen=True):
     slots: int | None = None
     context: int | None = None
     vision: bool = False
+    schema_keywords: frozenset[str] | None = None
     chat: bool = True
     completions: bool = True
     embeddings: bool = True

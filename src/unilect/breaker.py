@@ -6,7 +6,13 @@ is no failure; one that cannot be reached is not asked again until it has been s
 times in a row. It knows no clock of its own and asks nobody: whoever holds it looks after the backend while it is open.
 """
 
-from unilect.errors import BackendUnavailable, BackendUnreachable, RateLimited, UnilectError
+from unilect.errors import (
+    BackendUnavailable,
+    BackendUnreachable,
+    ConstraintViolated,
+    RateLimited,
+    UnilectError,
+)
 
 FAILURES = 5
 REST_S = 1.0  # for a backend that is busy and does not say how long
@@ -40,7 +46,7 @@ class Breaker:
         elif isinstance(error, RateLimited | BackendUnavailable):
             rest_s = REST_S if error.retry_after_s is None else error.retry_after_s
             self._rests_until = now_s + min(rest_s, MAX_REST_S)
-        elif error.status >= 502:
+        elif error.status >= 502 and not isinstance(error, ConstraintViolated):
             self._failures += 1
             self.open = self.open or self._failures >= FAILURES
         else:

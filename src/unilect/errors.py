@@ -26,6 +26,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + BackendError                  502  the backend broke off or answered nonsense
     | + EngineDied                  502  our own engine process ended in mid-answer
     | + OutOfMemory                 502  the backend has no memory for this request
+    | + ConstraintViolated          502  the finished answer does not satisfy its schema or grammar
     + BackendUnavailable            503  no backend can take the request now
     | + BackendUnreachable          503  nobody listens where the backend should be
     + BackendTimeout                504  the backend was silent for too long
@@ -269,6 +270,12 @@ class OutOfMemory(BackendError):
 
     code = "out_of_memory"
     number = 50002
+
+
+class ConstraintViolated(BackendError):
+    """The answer has ended and does not satisfy its schema or grammar; the backend itself is well."""
+
+    code = "constraint_violated"
 
 
 class BackendUnavailable(UnilectError):

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from unilect import emulation
 from unilect.attempts import Attempts
 from unilect.backend import Backend, Batches, Capabilities
+from unilect.constrained import Constrained, bonds
 from unilect.errors import (
     BackendUnavailable,
     ContextLengthExceeded,
@@ -59,6 +60,7 @@ class Run:
         self.model = self.answering = model
         self.ignored: tuple[str, ...] = ()
         self._request = request
+        self._checker = registry.checker
         self._attempts = Attempts(registry, self.model, request)
         self._meter = metrics.start(self.model.name, endpoint)
 
@@ -116,7 +118,15 @@ class Run:
         request = model.with_defaults(model.prepare(self._request))
         request, self.ignored = judge(request, capabilities, model.unsupported)
         _check_kind(request, model, capabilities)
-        return emulation.generate(lease.backend, request)
+        backend = lease.backend
+        if capabilities.schema_keywords is not None and bonds(request):
+            backend = Constrained(backend, self._checker, model.unsupported, self._ignore)
+        return emulation.generate(backend, request)
+
+    def _ignore(self, name: str) -> None:
+        """Take note of something that is ignored, once."""
+        if name not in self.ignored:
+            self.ignored += (name,)
 
 
 class Service:

@@ -27,6 +27,11 @@ _NAME = re.compile(r"[a-zA-Z0-9-]+")
 _SPACE = '| " "'  # llama.cpp's own takes up to 20 blanks, and a weak model writes them
 _DRAFTS = (jsonschema_rs.Draft202012Validator, jsonschema_rs.Draft7Validator)
 _BACKTRACKS = 1_000_000
+#: A token of the model's vocabulary, which is not known here, outside of texts, patterns and comments.
+_LARK_TOKEN = re.compile(
+    r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/|(<[^<>\s]{1,200}>)'
+)
+_STAND_IN = "<[97]>"
 
 
 class Jobs:
@@ -184,6 +189,8 @@ class Jobs:
                 grammar = gbnf_to_lark(grammar)
             except Exception as error:  # noqa: BLE001 - it raises the bare class
                 _refuse(str(error))
+        else:
+            grammar = _LARK_TOKEN.sub(lambda found: _STAND_IN if found[1] else found[0], grammar)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         self._check(matcher)
         return matcher

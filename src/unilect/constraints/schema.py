@@ -112,16 +112,16 @@ def analyse(schema: Any) -> list[Use]:
             raise ConstraintError(f"it has more than {MAX_NODES} parts; make it smaller")
         if depth > MAX_DEPTH:
             raise ConstraintError(
-                f"at {_short(path)}: it is nested more than {MAX_DEPTH} levels deep; flatten it"
+                f"at {shortened(path)}: it is nested more than {MAX_DEPTH} levels deep; flatten it"
             )
         if unions > MAX_UNIONS:
             raise ConstraintError(
-                f"at {_short(path)}: more than {MAX_UNIONS} `anyOf` or `oneOf` are nested; flatten them"
+                f"at {shortened(path)}: more than {MAX_UNIONS} `anyOf` or `oneOf` are nested; flatten them"
             )
         if isinstance(node, bool):
             continue
         if not isinstance(node, Mapping):
-            raise ConstraintError(f"at {_short(path)}: an object was expected, or true or false")
+            raise ConstraintError(f"at {shortened(path)}: an object was expected, or true or false")
         uses += _uses(node, path)
         values += sum(_size(node[name]) for name in ("enum", "const") if name in node)
         patterns += _check_patterns(node, path)
@@ -148,7 +148,7 @@ def _uses(node: Mapping[str, Any], path: str) -> Iterator[Use]:
             continue
         if name in ("then", "else") and "if" not in node:
             continue
-        if name in _INTEGER and node.get("type") == "integer":
+        if name in _INTEGER and _is_integer(node.get("type")):
             name += ":integer"
         elif name == "format":
             name += f":{str(value)[:_SHOWN]}"
@@ -159,6 +159,12 @@ def _uses(node: Mapping[str, Any], path: str) -> Iterator[Use]:
         if beside and name not in ("$ref", "type", *_UNIONS):
             name += ":beside"
         yield Use(name, path)
+
+
+def _is_integer(kind: Any) -> bool:
+    return kind == "integer" or (
+        isinstance(kind, list) and "integer" in kind and "number" not in kind
+    )
 
 
 def _is_idle(name: str, value: Any) -> bool:
@@ -211,15 +217,15 @@ def _check_patterns(node: Mapping[str, Any], path: str) -> int:
         patterns += node["patternProperties"]
     for pattern in patterns:
         if not isinstance(pattern, str):
-            raise ConstraintError(f"at {_short(path)}: `pattern` is no text")
+            raise ConstraintError(f"at {shortened(path)}: `pattern` is no text")
         if len(pattern) > MAX_PATTERN:
             raise ConstraintError(
-                f"at {_short(path)}: a pattern has {len(pattern)} characters; at most {MAX_PATTERN} are followed"
+                f"at {shortened(path)}: a pattern has {len(pattern)} characters; at most {MAX_PATTERN} are followed"
             )
         for found in _COUNTED.finditer(pattern):
             if max(int(found[1]), int(found[2] or 0)) > MAX_REPEAT:
                 raise ConstraintError(
-                    f"at {_short(path)}: a pattern repeats more than {MAX_REPEAT} times; repeat less often"
+                    f"at {shortened(path)}: a pattern repeats more than {MAX_REPEAT} times; repeat less often"
                 )
     return sum(map(len, patterns))
 
@@ -240,7 +246,7 @@ def _check_refs(schema: Any) -> None:
         seen.add(id(node))
         if refs > MAX_REFS:
             raise ConstraintError(
-                f"at {_short(path)}: more than {MAX_REFS} `$ref` lead one to the next; use fewer"
+                f"at {shortened(path)}: more than {MAX_REFS} `$ref` lead one to the next; use fewer"
             )
         ref = node.get("$ref")
         if ref is not None:
@@ -266,7 +272,7 @@ def _check_loop(schema: Any, node: Any, path: str) -> None:
             return
         node = _target(schema, node["$ref"], path)
     raise ConstraintError(
-        f"at {_short(path)}: `$ref` leads in a circle, or through more than {MAX_REFS} others"
+        f"at {shortened(path)}: `$ref` leads in a circle, or through more than {MAX_REFS} others"
     )
 
 
@@ -279,7 +285,7 @@ def _target(schema: Any, ref: Any, path: str) -> Any:
     """
     if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
         raise ConstraintError(
-            f"at {_short(path)}: `$ref` is {str(ref)[:_SHOWN]!r}; only `#` and `#/...`, which lead into the schema itself, "
+            f"at {shortened(path)}: `$ref` is {str(ref)[:_SHOWN]!r}; only `#` and `#/...`, which lead into the schema itself, "
             "are followed, and nothing is fetched"
         )
     node = schema
@@ -291,11 +297,11 @@ def _target(schema: Any, ref: Any, path: str) -> Any:
             node = node[int(key[:9])]
         else:
             raise ConstraintError(
-                f"at {_short(path)}: `$ref` leads to {ref[:_SHOWN]!r}, which the schema does not hold"
+                f"at {shortened(path)}: `$ref` leads to {ref[:_SHOWN]!r}, which the schema does not hold"
             )
     return node
 
 
-def _short(path: str) -> str:
+def shortened(path: str) -> str:
     """A path that fits a message: its beginning and its end."""
     return path if len(path) <= 2 * _SHOWN else f"{path[:_SHOWN]}...{path[-_SHOWN:]}"

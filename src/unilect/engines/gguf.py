@@ -19,6 +19,7 @@ from msgspec import Struct
 from unilect import hub
 from unilect.backend import Batches, Capabilities
 from unilect.constraints.checker import Checker
+from unilect.constraints.keywords import LLAMACPP
 from unilect.engines import _gguf_request as wire
 from unilect.engines._forced_call import call_style, forced_call, must_call
 from unilect.engines._gguf_answers import CONVERSATION, chatted, completed, rendered
@@ -142,6 +143,7 @@ class GgufEngine:
             fans_out=True,
             context=self._context,
             vision=config.mmproj is not None,
+            schema_keywords=LLAMACPP,
             chat=not self._head.embedding_only,
             completions=not self._head.embedding_only,
             slots=config.parallel,

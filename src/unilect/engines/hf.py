@@ -19,9 +19,12 @@ import msgspec
 
 from unilect import hub, templates
 from unilect.backend import Batches, Capabilities
+from unilect.constraints.checker import Checker
+from unilect.constraints.keywords import LLGUIDANCE
 from unilect.engines import _frames as frames
 from unilect.engines._hf_folder import Folder, has_tokenizer, must_merge, own_template, read_folder
 from unilect.engines._hf_parameters import PARAMETERS, TOOL_PARAMETERS
+from unilect.engines._hf_request import bound_by
 from unilect.engines._hf_rope import stretched
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._watchdog import Watchdog
@@ -220,6 +223,7 @@ class HfEngine:
         threads: Processor threads, where the settings do not say.
         shared: The children of this configuration, by their settings.
         on_progress: Called with a fraction from 0 to 1 while the model loads.
+        checker: Compiles the grammars and schemas of clients first; without it the child alone does.
 
     Raises:
         ConfigError: The folder, or a setting, is wrong. Nothing has been started.
@@ -233,8 +237,10 @@ class HfEngine:
         threads: int = 1,
         shared: dict[Any, Any] | None = None,
         on_progress: Callable[[float], None] | None = None,
+        checker: Checker | None = None,
     ) -> None:
         self._folder = read_folder(folder)
+        self._checker = checker
         self._name = name
         self._chat_template = templates.find(config.chat_template) if config.chat_template else None
         adapters = [_adapter(text) for text in config.lora]
@@ -252,6 +258,7 @@ class HfEngine:
             fans_out=True,
             fans_beams_out=True,
             context=settings["context"],
+            schema_keywords=LLGUIDANCE,
             chat=self._folder.generates and bool(self._template),
             completions=self._folder.generates,
         )
@@ -276,6 +283,9 @@ class HfEngine:
 
     async def _answer(self, request: ChatRequest | CompletionRequest) -> Batches:
         operation = "chat" if isinstance(request, ChatRequest) else "completion"
+        grammar, param = bound_by(request, self._template)
+        if grammar is not None and self._checker is not None:
+            await self._checker.llguidance(grammar, param)
         async with aclosing(self._replies(operation, request)) as replies:
             async for reply in replies:
                 yield frames.events_of(reply)
@@ -480,4 +490,5 @@ def backend(place: Place) -> HfEngine:
         place.threads,
         place.shared,
         lambda part: place.progress("loading", part),
+        place.checker,
     )
