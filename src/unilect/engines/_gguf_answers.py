@@ -15,6 +15,8 @@ from msgspec import Struct
 
 from unilect.backend import Batches
 from unilect.engines import _gguf_request as wire
+from unilect.engines._call_forms import Tools
+from unilect.engines._channels import MARKS, events_of
 from unilect.engines._gguf_errors import StrayAnswer, fault
 from unilect.engines._tool_calls import Parser, family, thinks
 from unilect.errors import BackendError
@@ -183,9 +185,33 @@ async def _made_again(
     top = top_logprobs(request)
     if top is not None:
         plain["n_probs"] = max(top, 1)
-    async with aclosing(completed(server, request, plain)) as batches:
+    answer = completed(server, request, plain)
+    if MARKS[0] in template:
+        answer = _of_channels(answer, tools)
+    async with aclosing(answer) as batches:
         async for batch in batches:
             if events := _parsed(batch, parser):
+                yield events
+
+
+async def _of_channels(answer: Batches, tools: Tools | None) -> Batches:
+    """An answer in channels, told when it has ended; one with probabilities as it comes, for they belong to its tokens."""
+    texts: list[str] = []
+    async with aclosing(answer) as batches:
+        async for batch in batches:
+            events: list[Event] = []
+            for event in batch:
+                if isinstance(event, TextDelta) and event.logprobs is None:
+                    texts.append(event.text)
+                    continue
+                if isinstance(event, Finish):
+                    said = events_of("".join(texts), tools)
+                    called = any(isinstance(one, ToolCallDelta) for one in said)
+                    if called and event.reason == "stop":
+                        event = msgspec.structs.replace(event, reason="tool_calls")
+                    events += said
+                events.append(event)
+            if events:
                 yield events
 
 
@@ -212,7 +238,7 @@ def _parsed(batch: list[Event], parser: Parser) -> list[Event]:
 def _marks_of(template: str) -> list[str]:
     """The special tokens that the parser looks for; llama.cpp writes no other."""
     kind = family(template)
-    marks = (kind.begin, kind.end, *kind.marks, "<think>", "</think>")
+    marks = (kind.begin, kind.end, *kind.marks, "<think>", "</think>", *MARKS)
     return [mark for mark in marks if mark and mark in template]
 
 
