@@ -10,7 +10,14 @@ from properties import given
 from unilect.backend import Capabilities
 from unilect.engines._gguf_request import PARAMETERS
 from unilect.errors import InvalidRequest, UnsupportedParameter
-from unilect.parameters import ACCEPTED, ignored_header, is_neutral, judge, token_biases
+from unilect.parameters import (
+    ACCEPTED,
+    CONSTRAINTS,
+    ignored_header,
+    is_neutral,
+    judge,
+    token_biases,
+)
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Message, Request
 
 NOTHING = Capabilities()
@@ -112,13 +119,25 @@ def test_refused(name: str, value: Any) -> None:
     assert f"`{name}`" in raised.value.message
 
 
-@pytest.mark.parametrize(("name", "value"), MATTER)
+@pytest.mark.parametrize(("name", "value"), [pair for pair in MATTER if pair[0] not in CONSTRAINTS])
 def test_reported(name: str, value: Any) -> None:
     """Where a model reports instead, the parameter is taken out, on the wire too, and named."""
     request, ignored = judge(chat(**{name: value}), REFUSES, "report")
 
     assert (name,) == ignored
     assert (None, False) == (getattr(request, name), name in request.wire)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("grammar", "root ::= x"), ("response_format", {"type": "json_object"}), ("guided_json", {})],
+)
+def test_a_constraint_is_never_reported(name: str, value: Any) -> None:
+    """An answer that was to be bound to a form is refused where it cannot be, also by a model that reports the rest."""
+    with pytest.raises(UnsupportedParameter) as raised:
+        judge(chat(**{name: value}), REFUSES, "report")
+
+    assert name == raised.value.param
 
 
 @pytest.mark.parametrize(("name", "value"), MATTER)

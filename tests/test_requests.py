@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from unilect.bounds import nested
 from unilect.requests import (
     WIRE,
     ChatRequest,
@@ -13,7 +14,6 @@ from unilect.requests import (
     Message,
     Prompt,
     StreamOptions,
-    nested,
     one_by_one,
 )
 

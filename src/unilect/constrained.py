@@ -26,8 +26,6 @@ from unilect.requests import (
     CompletionRequest,
     EmbeddingRequest,
     Embeddings,
-    JsonObjectFormat,
-    JsonSchemaFormat,
     Prompt,
     ToolChoice,
 )
@@ -61,21 +59,15 @@ def bonds(request: Generation) -> list[Bond]:
 
     The schemas of tools are a hint but for those that are `strict` where a call must come. GBNF is enforced by the engines at each token.
     """
-    if isinstance(request, ChatRequest):
-        if request.tools and _must_call(request):
-            tools = [tool.function for tool in request.tools if _may_be_called(request, tool)]
-            return [
-                Bond("tools", schema=tool.parameters, tool=tool.name)
-                for tool in tools
-                if tool.strict and tool.parameters
-            ]
-        match request.response_format:
-            case JsonObjectFormat(schema):
-                return [Bond("response_format", schema=schema or {"type": "object"})]
-            case JsonSchemaFormat(json_schema):
-                return [Bond("response_format", schema=json_schema.schema or {})]
-    if request.json_schema is not None:
-        return [Bond("json_schema", schema=request.json_schema)]
+    if isinstance(request, ChatRequest) and request.tools and _must_call(request):
+        tools = [tool.function for tool in request.tools if _may_be_called(request, tool)]
+        return [
+            Bond("tools", schema=tool.parameters, tool=tool.name)
+            for tool in tools
+            if tool.strict and tool.parameters
+        ]
+    if request.answer_schema is not None:
+        return [Bond("response_format", schema=request.answer_schema)]
     if request.grammar is not None and request.grammar.lstrip().startswith(_LLGUIDANCE):
         return [Bond("grammar", grammar=request.grammar)]
     return []

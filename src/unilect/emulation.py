@@ -47,11 +47,13 @@ class _Part(Struct):
         index: Its own; of a search that of the first.
         request: What makes it; `n` stands in that of a search alone.
         echo: The prompt's text, to be told before each.
+        prompt: The number of the prompt that it answers.
     """
 
     index: int
     request: ChatRequest | CompletionRequest
     echo: str | None = None
+    prompt: int = 0
 
 
 def _searches(backend: Backend, request: ChatRequest | CompletionRequest) -> bool:
@@ -77,15 +79,17 @@ async def _completions(backend: Backend, request: CompletionRequest) -> Batches:
     made_there = request.token_limit != 0 or (echoes and request.echo)
     parts: list[_Part] = []
     texts: list[str | None] = []
-    for prompt in request.prompts:
+    for number, prompt in enumerate(request.prompts):
         text = await _text(backend, prompt) if request.echo and not echoes else None
         texts.append(text)
+        # written once for all its choices: it may be long
+        its_own = request if request.prompt is prompt else request.changed(prompt=prompt)
         if made_there and best_of <= n and _searches(backend, request):
-            one = _single(request, 0, prompt, echoes).changed(n=n)
-            parts.append(_Part(n * len(parts), one, text))
+            one = _single(its_own, 0, echoes).changed(n=n)
+            parts.append(_Part(n * len(parts), one, text, number))
             continue
         for i in range(max(n, best_of)):
-            parts.append(_Part(len(parts), _single(request, i, prompt, echoes), text))
+            parts.append(_Part(len(parts), _single(its_own, i, echoes), text, number))
     if len(parts) == 1 and made_there and parts[0].echo is None:
         batches = backend.generate(parts[0].request)
     elif best_of > n:
@@ -100,7 +104,6 @@ async def _completions(backend: Backend, request: CompletionRequest) -> Batches:
 def _single(
     request: ChatRequest | CompletionRequest,
     number: int,
-    prompt: Prompt | None = None,
     echoes: bool = False,
 ) -> ChatRequest | CompletionRequest:
     """The request for one choice. Choices with one seed would all be the same, so each counts on from it, in 64 bits."""
@@ -117,7 +120,6 @@ def _single(
         best_of=None,
         echo=request.echo if echoes else None,
         seed=seed,
-        prompt=prompt,
         logprobs=logprobs,
     )
 
@@ -234,10 +236,9 @@ async def _feed(backend: Backend, part: _Part, queue: _Queue) -> None:
 
 def _total(parts: list[_Part], usages: dict[int, Usage]) -> Usage:
     """Each prompt is counted once, however many choices it has; every choice's tokens are counted."""
-    first: dict[str, Usage] = {}
+    first: dict[int, Usage] = {}
     for part in parts:
-        prompt = getattr(part.request, "prompt", "")
-        first.setdefault(repr(prompt), usages[part.index])
+        first.setdefault(part.prompt, usages[part.index])
     cached = [usage.cached_tokens for usage in first.values() if usage.cached_tokens is not None]
     thought = [u.reasoning_tokens for u in usages.values() if u.reasoning_tokens is not None]
     return Usage(

@@ -4,12 +4,26 @@ The settings of one model: the table `[models.NAME]` of a configuration.
 A field's description is its documentation, as in `config`.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 #: What clients may call a model.
 NAME = r"^[A-Za-z0-9._:/@+-]{1,128}$"
+
+
+def wrong_name(name: str) -> str | None:
+    """What is wrong with the name of a model, wherever it is given; None for nothing."""
+    if re.fullmatch(NAME[1:-1], name):
+        return None
+    other = re.search(r"[^A-Za-z0-9._:/@+-]", name)
+    found = f"`{other[0]}`" if other and other[0].isprintable() else "a character of another kind"
+    if other and other[0].isspace():
+        found = "a blank"
+    if other is None:
+        found = f"{len(name)} characters"
+    return f"a model's name has 1 to 128 letters, digits and . _ : / @ + -; found {found}."
 
 
 def described(description: str, **limits: Any) -> Meta:
@@ -57,7 +71,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Literal["refuse", "report"],
         described(
             "What happens to a parameter that the backend does not honour: *refuse* the request with 400, or answer "
-            "without it and *report* it in the header `X-Unilect-Ignored`."
+            "without it and *report* it in the header `X-Unilect-Ignored`. What binds an answer to a form (a schema, a grammar) is always refused."
         ),
     ] = "refuse"
     defaults: Annotated[
@@ -119,6 +133,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         str,
         described(
             "Where a transformers model runs: `cpu`, `cuda:0`, `cuda:0,1` (they share its layers); `auto` takes as many GPUs as it needs.",
+            examples=["auto", "cpu", "cuda:0", "cuda:0,1"],
             pattern=r"^(auto|cpu|cuda(:\d{1,3}(,\d{1,3})*)?)$",
         ),
     ] = "auto"

@@ -1,19 +1,23 @@
 """
 Honest parameters: for each parameter of a request, whether the backend honours it, and what happens where it does not.
 
-No parameter is dropped silently. A parameter at its neutral value is no request. A field that nobody knows is passed on to a
-backend that passes unknown fields, and named in `ignored` for one that does not.
+No parameter is dropped silently. A parameter at its neutral value is no request. A parameter of another endpoint is refused, and
+so is a field of another server's that would change the answer. A field that nobody knows is passed on to a backend that passes
+unknown fields, and named in `ignored` for one that does not.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from unilect.backend import Capabilities
+from unilect import foreign
+from unilect.backend import Capabilities, Support
+from unilect.bounds import MAX_NAME
 from unilect.errors import InvalidRequest, UnsupportedParameter
-from unilect.requests import Request
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Request
 
 Unsupported: TypeAlias = Literal["refuse", "report"]
 RequestT = TypeVar("RequestT", bound=Request)
@@ -55,12 +59,12 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "max_tokens": (),
     "max_completion_tokens": (),
     "seed": (-1,),  # at random
-    "json_schema": (),
     "dynatemp_exponent": (1,),
     "top_n_sigma": (-1, 0),
     "adaptive_target": (-1,),
     "t_max_predict_ms": (-1, 0),
     "id_slot": (-1,),
+    "encoding_format": ("float",),
 }
 #: What has no effect while another parameter is neutral.
 _SWITCHED_BY = {
@@ -72,10 +76,22 @@ _SWITCHED_BY = {
     "dynatemp_exponent": "dynatemp_range",
     "adaptive_decay": "adaptive_target",
 }
+_EMPTY = foreign.EMPTY
+#: The endpoints, and what is asked there.
+ENDPOINTS: dict[str, type[Request]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+    "/v1/embeddings": EmbeddingRequest,
+}
+#: Without a word about them an answer of another endpoint than theirs is the same.
+_WITHOUT_EFFECT = frozenset({"stream_options", "cache_prompt"})
+#: An answer that was to be bound to a form is never free, whatever the model's settings say.
+CONSTRAINTS = foreign.CONSTRAINTS | {"response_format", "grammar"}
+_NEUTRAL_BYTES = 1024  # no neutral value is as long
 _HEADER_NAMES = 32  # a client gives up on headers of some kilobytes
 _HEADER_NAME = 64
 _NO_FIELD = object()
-_EMPTY: tuple[Any, ...] = (False, 0, "", [], {})
+_NOT_HONOURED = "this model's backend does not honour it"
 
 
 def judge(
@@ -93,24 +109,53 @@ def judge(
     Raises:
         UnsupportedParameter: A parameter would matter and is not honoured.
     """
-    ignored: list[str] = []
-    table = capabilities.parameters
+    ignored: dict[str, None] = {}
+    table, fields = capabilities.parameters, parameters_of(type(request))
     for name in _asked(request):
         if name in request.own or name in ACCEPTED:
             if name in _NOT_DONE and not is_neutral(request, name):
-                ignored.append(name)
+                ignored[name] = None
             continue
-        support = "native" if name not in table and capabilities.passes_unknown else table.get(name)
+        support: Support | None
+        if name in fields:
+            support = table.get(name, "native" if capabilities.passes_unknown else None)
+        else:
+            support = _elsewhere(request, name, capabilities)
         if support in ("native", "emulated") or is_neutral(request, name):
             continue
-        if support == "refused" and unsupported == "refuse":
-            raise refusal(name)
-        ignored.append(name)
+        if support == "refused" and (unsupported == "refuse" or name in CONSTRAINTS):
+            raise refusal(name, _why(name, fields))
+        ignored[name] = None
     if not ignored:
         return request, ()
-    known = {name: None for name in ignored if name in _fields(request)}
+    known = {name: None for name in ignored if name in fields}
     wire = {name: raw for name, raw in request.wire.items() if name not in ignored}
     return msgspec.structs.replace(request, wire=wire, **known), tuple(ignored)
+
+
+def _elsewhere(request: Request, name: str, capabilities: Capabilities) -> Support | None:
+    """
+    What becomes of a field that this kind of request has no place for; None where it is ignored.
+
+    Raises:
+        InvalidRequest: Its name is too long to be told.
+    """
+    if len(name) > MAX_NAME:
+        raise InvalidRequest(
+            f"The request's body has a field whose name has {len(name)} characters ({name[:32]!r}...); at most {MAX_NAME} are read."
+        )
+    if name in _every_parameter():
+        return None if name in _WITHOUT_EFFECT else "refused"
+    support = capabilities.parameters.get(name, "native" if capabilities.passes_unknown else None)
+    return "refused" if support is None and name in foreign.CHANGES_ANSWER else support
+
+
+def _why(name: str, fields: frozenset[str]) -> str:
+    """Why a parameter is refused."""
+    if name in fields or name not in _every_parameter():
+        return _NOT_HONOURED
+    places = [path for path, kind in ENDPOINTS.items() if name in parameters_of(kind)]
+    return f"it belongs to {' and '.join(places)}"
 
 
 def filled(request: RequestT, defaults: Mapping[str, Any]) -> RequestT:
@@ -129,9 +174,7 @@ def ignored_header(ignored: Sequence[str]) -> str:
     return ", ".join(names if len(ignored) <= _HEADER_NAMES else [*names, "..."])
 
 
-def refusal(
-    name: str, why: str = "this model's backend does not honour it"
-) -> UnsupportedParameter:
+def refusal(name: str, why: str = _NOT_HONOURED) -> UnsupportedParameter:
     """The error for a parameter that is not honoured."""
     return UnsupportedParameter(
         f"The parameter `{name}` is not supported here: {why}. Leave it out, or use another model; "
@@ -173,9 +216,8 @@ def token_biases(
 
 def is_neutral(request: Request, name: str) -> bool:
     """True when a parameter of a request asks for nothing."""
-    if name not in _fields(request):
-        raw = request.wire.get(name)
-        return raw is None or bytes(raw) == b"null"
+    if name not in parameters_of(type(request)):
+        return _is_neutral_raw(request, name)
     value = getattr(request, name)
     if value is None:
         return True
@@ -186,7 +228,28 @@ def is_neutral(request: Request, name: str) -> bool:
     return value in _NEUTRAL.get(name, _EMPTY)
 
 
-def _asked(request: Request) -> list[str]:
+def _is_neutral_raw(request: Request, name: str) -> bool:
+    """The same of a field that this kind of request has no place for."""
+    raw = request.wire.get(name)
+    if raw is None:
+        return True
+    if len(memoryview(raw)) > _NEUTRAL_BYTES:
+        return False
+    if bytes(raw) == b"null":
+        return True
+    elsewhere = name in _every_parameter()
+    if not elsewhere and name not in foreign.CHANGES_ANSWER:
+        return False
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    if elsewhere:
+        return value is None or value in _NEUTRAL.get(name, _EMPTY)
+    return foreign.is_neutral(name, value, isinstance(request, ChatRequest))
+
+
+def _asked(request: Request) -> Sequence[str]:
     """The fields that the client set; all that are not None where another dialect built the request."""
     if request.wire:
         return list(request.wire)
@@ -194,6 +257,13 @@ def _asked(request: Request) -> list[str]:
     return [name for name, value in fields.items() if value is not None and name != "wire"]
 
 
-def _fields(request: Request) -> frozenset[str]:
-    """The parameters that this kind of request has a place for; an attribute alone is none."""
-    return frozenset(request.__struct_fields__) - {"wire"}
+@cache
+def parameters_of(kind: type[Request]) -> frozenset[str]:
+    """The parameters that a kind of request has a place for; an attribute alone is none."""
+    return frozenset(kind.__struct_fields__) - {"wire"}
+
+
+@cache
+def _every_parameter() -> frozenset[str]:
+    """The parameters of all endpoints."""
+    return frozenset().union(*map(parameters_of, ENDPOINTS.values()))

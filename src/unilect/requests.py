@@ -18,6 +18,8 @@ TextPartType = Literal["text"]
 MAX_MESSAGES = 2048  # a template over more blocks for seconds (RELIABILITY: 100,000 messages held a peer for 10 s)
 MAX_TOKENS_FIELD = 2**31 - 1
 MAX_CHOICES = 16
+MAX_PARTS = 1024
+MAX_TOOLS = 128
 WIRE = "unilect:wire"  # not `wire`: a client may send a field of that name, which is unknown like any other
 
 Text = Annotated[str, Meta(max_length=16 * 1024 * 1024)]
@@ -40,7 +42,6 @@ SamplerLetters = Annotated[str, Meta(max_length=32)]
 SAMPLER_LETTERS = "dkypsmtxiea"
 #: What llama.cpp's samplers, schemas and bookkeeping have beside what others have; a backend that lacks them refuses them.
 LLAMACPP_PARAMETERS = (
-    "json_schema",
     "n_probs",
     "post_sampling_probs",
     "return_tokens",
@@ -133,9 +134,9 @@ class Message(Struct, frozen=True, omit_defaults=True):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Text | list[Part] | None = None
+    content: Text | Annotated[list[Part], Meta(max_length=MAX_PARTS)] | None = None
     name: str | None = None
-    tool_calls: list[MessageToolCall] | None = None
+    tool_calls: Annotated[list[MessageToolCall], Meta(max_length=MAX_TOOLS)] | None = None
     tool_call_id: str | None = None
     function_call: FunctionCall | None = None
     refusal: Text | None = None
@@ -199,7 +200,38 @@ class JsonSchemaFormat(Struct, frozen=True, tag_field="type", tag="json_schema")
     json_schema: JsonSchema
 
 
-ResponseFormat: TypeAlias = TextFormat | JsonObjectFormat | JsonSchemaFormat
+class JsonFormat(Struct, frozen=True, tag_field="type", tag="json"):
+    """JSON that satisfies a schema, as TGI has it."""
+
+    value: dict[str, Any]
+
+
+class RegexFormat(Struct, frozen=True, tag_field="type", tag="regex"):
+    """A text that a regular expression matches as a whole; TGI calls it `value`."""
+
+    pattern: str | None = None
+    value: str | None = None
+
+
+class GrammarFormat(Struct, frozen=True, tag_field="type", tag="grammar"):
+    """A text that a grammar makes, as Fireworks has it."""
+
+    grammar: str
+
+
+class StructuralTagFormat(Struct, frozen=True, tag_field="type", tag="structural_tag"):
+    """Schemas between tags, as vLLM and SGLang have it; passed on, never read here."""
+
+
+ResponseFormat: TypeAlias = (
+    TextFormat
+    | JsonObjectFormat
+    | JsonSchemaFormat
+    | JsonFormat
+    | RegexFormat
+    | GrammarFormat
+    | StructuralTagFormat
+)
 
 
 class StreamOptions(Struct, frozen=True, omit_defaults=True):
@@ -244,6 +276,7 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     n: Choices | None = None
     max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
     stop: StopWord | Annotated[list[StopWord], Meta(max_length=16)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -264,6 +297,7 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     mirostat: Literal[0, 1, 2] | None = None
     mirostat_tau: Annotated[float, Meta(ge=0, le=100)] | None = None
     mirostat_eta: Annotated[float, Meta(ge=0, le=100)] | None = None
+    response_format: ResponseFormat | None = None
     grammar: Annotated[str, Meta(max_length=64 * 1024)] | None = None
     ignore_eos: bool | None = None
     cache_prompt: bool | None = None
@@ -284,7 +318,6 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     # llama.cpp's own, in its names; `LLAMACPP_PARAMETERS` lists them
-    json_schema: dict[str, Any] | None = None
     n_cmpl: Choices | None = None  # an older name of `n`, see `dialects/_older.py`
     n_probs: Annotated[int, Meta(ge=0, le=MAX_PROBS)] | None = None
     post_sampling_probs: bool | None = None
@@ -320,7 +353,9 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
 
     @property
     def token_limit(self) -> int | None:
-        """The most tokens to generate for one choice; None for as many as fit."""
+        """The most tokens to generate for one choice, or its older name; None for as many as fit."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens
         return self.max_tokens
 
     @property
@@ -329,6 +364,16 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
         if self.stop is None:
             return []
         return [self.stop] if isinstance(self.stop, str) else self.stop
+
+    @property
+    def answer_schema(self) -> dict[str, Any] | None:
+        """The JSON Schema of `response_format` that an answer must satisfy."""
+        match self.response_format:
+            case JsonObjectFormat(schema):
+                return schema or {"type": "object"}
+            case JsonSchemaFormat(json_schema):
+                return json_schema.schema or {}
+        return None
 
     @property
     def wants_usage_chunk(self) -> bool:
@@ -341,14 +386,12 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
-    max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
-    response_format: ResponseFormat | None = None
-    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: Annotated[list[FunctionDefinition], Meta(max_length=128)] | None = None
+    functions: Annotated[list[FunctionDefinition], Meta(max_length=MAX_TOOLS)] | None = None
     function_call: Literal["none", "auto"] | NamedFunction | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -359,13 +402,6 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
     own: ClassVar[frozenset[str]] = GenerationRequest.own | {"messages"}
-
-    @property
-    def token_limit(self) -> int | None:
-        """`max_completion_tokens`, or its older name."""
-        if self.max_completion_tokens is not None:
-            return self.max_completion_tokens
-        return self.max_tokens
 
 
 Prompt: TypeAlias = str | list[int]
@@ -432,18 +468,3 @@ def one_by_one(items: list[str | int | list[int]]) -> list[Prompt]:
     if len(prompts) != len(items) or len({type(item) for item in items}) != 1:
         raise ValueError("texts and token ids are mixed")
     return prompts
-
-
-def nested(value: Any, levels: int) -> bool:
-    """True when a decoded JSON value has more levels than this, counted without recursion and no further than needed."""
-    level = [value]
-    for _ in range(levels):
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return False
-    return True

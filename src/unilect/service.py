@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Literal, NamedTuple
 
-from unilect import emulation
+from unilect import emulation, foreign_constraints
 from unilect.attempts import Attempts
 from unilect.backend import Backend, Batches, Capabilities
 from unilect.constrained import Constrained, bonds
@@ -21,8 +21,9 @@ from unilect.errors import (
     ModelNotFound,
     UnilectError,
 )
-from unilect.events import Event, Progress, Usage
-from unilect.gateway.metrics import Meter, Metrics
+from unilect.events import Event, Usage
+from unilect.gateway.access_log import current_entry
+from unilect.gateway.metrics import Meter, Metrics, tells
 from unilect.parameters import judge
 from unilect.registry import Lease, Model, Registry
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, ImagePart
@@ -61,8 +62,11 @@ class Run:
         self.ignored: tuple[str, ...] = ()
         self._request = request
         self._checker = registry.checker
+        self._names: dict[str, str] = {}
         self._attempts = Attempts(registry, self.model, request)
         self._meter = metrics.start(self.model.name, endpoint)
+        self._entry = current_entry()
+        self._entry.asked(self.model.name, self._meter)
 
     @property
     def usage(self) -> Usage:
@@ -91,12 +95,13 @@ class Run:
                                 async for batch in batches:
                                     meter.see(batch)
                                     if streamed:
-                                        begun = begun or not isinstance(batch[0], Progress)
+                                        begun = lease.begun = begun or tells(batch)
                                         yield batch
                                     else:
                                         whole += batch
                         break
                     except UnilectError as error:
+                        foreign_constraints.told_as(error, self._names)
                         if begun or not self._attempts.again(error):
                             raise
                 if whole:
@@ -114,8 +119,10 @@ class Run:
             UnilectError: The model cannot answer such a request.
         """
         self.answering = model = lease.model
+        self._entry.leased(model.name, lease.source)
         capabilities = lease.backend.capabilities
-        request = model.with_defaults(model.prepare(self._request))
+        request, self._names = foreign_constraints.in_our_words(self._request, capabilities)
+        request = model.with_defaults(model.prepare(request))
         request, self.ignored = judge(request, capabilities, model.unsupported)
         _check_kind(request, model, capabilities)
         backend = lease.backend
@@ -193,8 +200,11 @@ class Service:
         model = self.model(request.model)
         attempts = Attempts(self.registry, model, request, falls_back=False)  # its vectors differ
         with self.metrics.start(model.name, "embeddings") as meter:
+            entry = current_entry()
+            entry.asked(model.name, meter)
             while True:
                 lease = await attempts.next()
+                entry.leased(lease.model.name, lease.source)
                 try:
                     with lease:
                         embeddings, ignored = await _embed(lease, request)
@@ -214,8 +224,12 @@ class Service:
         """
         self._check_ready()
         model = self.model(name)
-        with self.metrics.start(model.name, endpoint) as meter, await model.acquire() as lease:
-            yield Call(model, lease.backend, meter)
+        with self.metrics.start(model.name, endpoint) as meter:
+            entry = current_entry()
+            entry.asked(model.name, meter)
+            with await model.acquire() as lease:
+                entry.leased(lease.model.name, lease.source)
+                yield Call(model, lease.backend, meter)
 
     def _check_ready(self) -> None:
         if not self.ready:
@@ -236,6 +250,9 @@ def _check_kind(
 ) -> None:
     if isinstance(request, ChatRequest):
         if not capabilities.chat:
+            # what writes text, and cannot chat, does not know how turns are written
+            if capabilities.completions:
+                raise _no_template(model)
             raise _not_for(model, "chat completions", capabilities)
         if not capabilities.vision:
             _check_no_image(request, model)
@@ -259,5 +276,13 @@ def _not_for(model: Model, what: str, capabilities: Capabilities) -> InvalidRequ
     why = f": {capabilities.why_not[what]}" if what in capabilities.why_not else ""
     return InvalidRequest(
         f"The model `{model.name}` does not answer {what}{why}. GET /v1/models lists the models.",
+        param="model",
+    )
+
+
+def _no_template(model: Model) -> InvalidRequest:
+    return InvalidRequest(
+        f"The model `{model.name}` has no chat template, so it answers no chat completions. Use /v1/completions, or "
+        "configure `chat_template` for it: the name of a format such as `chatml`, or a Jinja file.",
         param="model",
     )

@@ -103,13 +103,26 @@ async def test_wrong_bodies(body: Any, param: str) -> None:
 
 
 async def test_other_parameters() -> None:
-    """A parameter of a chat beside these is honoured or named, and what would change the form is not taken."""
+    """A parameter of a chat beside these is honoured or named."""
     backend = Recorder()
     async with serving(backend, unsupported="report") as app:  # type: ignore[arg-type]
-        status, body = await post(app, prompt="c", seed=1, stream=True, n=3, messages=[])
+        status, body = await post(app, prompt="c", seed=1, stream=False, n=1, messages=[])
 
     assert (200, ["seed"]) == (status, body["unilect"]["ignored"])
     assert (None, None) == (backend.requests[0].stream, backend.requests[0].n)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("stream", True), ("n", 3), ("messages", [{"role": "user", "content": "b"}])],
+)
+async def test_what_would_change_the_form(name: str, value: Any) -> None:
+    """A parameter of a chat that this form of answer has no place for is refused by name."""
+    async with serving(Recorder()) as app:  # type: ignore[arg-type]
+        status, answer = await post(app, prompt="c", **{name: value})
+
+    assert (400, name) == (status, answer["error"]["param"])
+    assert "unsupported_parameter" == answer["error"]["code"]
 
 
 async def test_it_needs_a_key() -> None:

@@ -145,10 +145,12 @@ async def test_what_is_not_understood_is_named(app: App) -> None:
     """A field that a call has no place for is named in a header."""
     async with app.post("/tokenize", content="a", parse_special=False) as response:
         told = response.headers["X-Unilect-Ignored"]
-    async with app.post("/completion", prompt="a", n_predict=1, tfs_z=0.5, n_keep=0) as response:
+    async with app.post(
+        "/completion", prompt="a", n_predict=1, penalize_nl=True, n_keep=0
+    ) as response:
         also = response.headers["X-Unilect-Ignored"]
 
-    assert ("parse_special", "tfs_z") == (told, also)
+    assert ("parse_special", "penalize_nl") == (told, also)
 
 
 @in_one_loop

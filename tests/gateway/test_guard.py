@@ -13,7 +13,7 @@ from aiohttp import ClientSession, ClientTimeout, web
 from unilect.config import Config
 from unilect.dialects._manners import manners_of
 from unilect.errors import InvalidRequest, RateLimited, UnilectError
-from unilect.gateway import guard as guard_module
+from unilect.gateway.bodies import Bodies
 from unilect.gateway.guard import Guard
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -49,10 +49,12 @@ class Served:
 
 
 @asynccontextmanager
-async def served(handler: Handler = hello, **config: Any) -> AsyncIterator[Served]:
+async def served(
+    handler: Handler = hello, bodies: Bodies | None = None, **config: Any
+) -> AsyncIterator[Served]:
     """A server with a guard on a free port; `/free` needs no key, `/x` does."""
     settings = Config(**{"api_keys": ["sk-test"]} | config)
-    guard = Guard(settings, {"/free"}, manners_of(settings))
+    guard = Guard(settings, {"/free"}, manners_of(settings), bodies)
     app = web.Application(middlewares=[guard.handle], client_max_size=settings.max_body_bytes)
     for path in ("/x", "/free", "/x/{name}"):
         app.router.add_route("GET", path, handler)
@@ -257,10 +259,9 @@ async def test_a_compressed_body(coding: str) -> None:
         assert expected == await server.code("POST", headers=headers, data=b"x")
 
 
-async def test_a_slow_body(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_body() -> None:
     """A body that does not come is given up."""
-    monkeypatch.setattr(guard_module, "BODY_TIMEOUT_S", 0.05)
-    async with served() as server:
+    async with served(bodies=Bodies(1024, timeout_s=0.05)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         head = (
             "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nX-API-Key: sk-test\r\n\r\n"

@@ -3,26 +3,36 @@ Bodies in, typed requests out, or an error that names the parameter.
 
 The body is decoded twice: once into the Struct, which validates, and once into its raw fields, which are passed on as they
 were written. Both are one pass of a C parser. JSON is read whatever the Content-Type says: old clients send none.
+Between the passes over a large body others are served.
 
 Source: https://jcristharif.com/msgspec/api.html (the form of its error messages)
 """
 
+import asyncio
 import codecs
 import re
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
+from aiohttp import web
+from msgspec import Raw
 
+from unilect.bounds import LARGE_BYTES, MAX_FIELDS, check_free_form
 from unilect.errors import InvalidRequest, WrongType
-from unilect.requests import Prompt, Request, nested
+from unilect.requests import Prompt, Request
 
+__all__ = ["BodyDecoder", "check_free_form", "decoded", "listed", "wrong_field"]
 RequestT = TypeVar("RequestT", bound=Request)
-_WIRE = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_AT = re.compile(r"^(.*?)(?: - at `(.*)`)?$", re.DOTALL)
+AskedT = TypeVar("AskedT")
+Wire: TypeAlias = dict[str, Raw]
+_WIRE = msgspec.json.Decoder(Wire)
+_LIST = msgspec.json.Decoder(list[Raw])
+_AT = " - at `"
 _MISSING = re.compile(r"Object missing required field `(.+?)`")
 _OF_TYPE = re.compile(r", got `\w+`$")  # the type is wrong; else the value
-MAX_DEPTH = 32  # of a JSON schema or any other free-form part; deeper ones are bombs
+_OF_LENGTH = re.compile(r"Expected `(?:array|object)` of length <= \d+")
+_STEPS = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 class BodyDecoder(Generic[RequestT]):
@@ -36,9 +46,12 @@ class BodyDecoder(Generic[RequestT]):
     def __init__(self, request_class: type[RequestT]) -> None:
         self._decoder = msgspec.json.Decoder(request_class)
 
-    def decode(self, body: bytes) -> RequestT:
+    def decode(self, body: bytes, wire: Wire | None = None) -> RequestT:
         """
         A body as a typed request.
+
+        Args:
+            wire: Its raw fields, where they are known.
 
         Raises:
             InvalidRequest: It is not JSON, or a field is missing or wrong; the message names it.
@@ -46,14 +59,58 @@ class BodyDecoder(Generic[RequestT]):
         body = body.removeprefix(codecs.BOM_UTF8)
         try:
             request = self._decoder.decode(body)
-            wire = _WIRE.decode(body)
         except msgspec.ValidationError as error:
-            raise wrong_field(str(error)) from error
+            raise wrong_field(str(error), body) from error
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise WrongType(
-                f"The request's body is not valid JSON ({str(error)[:100]}). Send one JSON object.",
-            ) from error
-        return msgspec.structs.replace(request, wire=wire)
+            raise _no_json(error) from error
+        return msgspec.structs.replace(request, wire=wire_of(body) if wire is None else wire)
+
+
+async def decoded(request: web.Request, decode: Callable[[bytes, Wire | None], AskedT]) -> AskedT:
+    """
+    What a request's body says.
+
+    Args:
+        decode: Given the body, and its raw fields where they are known.
+
+    Raises:
+        InvalidRequest: As `decode`.
+    """
+    body = await request.read()
+    if len(body) <= LARGE_BYTES:
+        return decode(body, None)
+    await asyncio.sleep(0)
+    wire = wire_of(body.removeprefix(codecs.BOM_UTF8))
+    await asyncio.sleep(0)
+    asked = decode(body, wire)
+    await asyncio.sleep(0)
+    return asked
+
+
+def wire_of(body: bytes) -> Wire:
+    """
+    The fields of a body as they were written.
+
+    Raises:
+        InvalidRequest: It is no JSON object, or one of too many fields.
+    """
+    try:
+        wire = _WIRE.decode(body)
+    except msgspec.ValidationError as error:
+        raise wrong_field(str(error)) from error
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise _no_json(error) from error
+    if len(wire) > MAX_FIELDS:
+        raise InvalidRequest(
+            f"The request's body has {len(wire)} fields; at most {MAX_FIELDS} are read."
+        )
+    return wire
+
+
+def _no_json(error: Exception) -> WrongType:
+    return WrongType(
+        f"The request's body is not valid JSON ({str(error)[:100]}). Send one JSON object."
+    )
 
 
 def listed(name: str, sort: Callable[[], list[Prompt]]) -> list[Prompt]:
@@ -73,39 +130,44 @@ def listed(name: str, sort: Callable[[], list[Prompt]]) -> list[Prompt]:
         ) from error
 
 
-def wrong_field(message: str) -> InvalidRequest:
+def wrong_field(message: str, body: bytes | None = None) -> InvalidRequest:
     """
     The error for a field that msgspec refused, from its message.
+
+    Args:
+        body: Where the field stands: how long a list is that is too long is seen there.
 
     >>> wrong_field("Expected `int`, got `str` - at `$.max_tokens`").message
     '`max_tokens`: expected `int`, got `str`.'
     """
-    match = _AT.match(message)
-    what, path = (match.group(1), match.group(2)) if match else (message, None)
-    param = path.removeprefix("$").removeprefix(".") if path else ""
+    what, at, path = message.rpartition(_AT)  # what stands before may be a client's text
+    what, path = (what, path.removesuffix("`")[:1000]) if at else (message, "")
+    what = what[:300] if len(what) <= 300 else f"{what[:200]} ... {what[-50:]}"
+    param = path.removeprefix("$").removeprefix(".")
     if missing := _MISSING.match(what):
         param = f"{param}.{missing.group(1)}" if param else missing.group(1)
         return WrongType(f"`{param[:100]}` is missing; it is required.", param=param[:100])
-    told = _lower(what[:300])
+    told = _lower(what)
     if not param:
         return WrongType(f"The request's body: {told}. Send one JSON object.")
+    if body is not None and _OF_LENGTH.fullmatch(what) and (has := _length(body, path)) is not None:
+        told += f"; it has {has}"
     kind = WrongType if _OF_TYPE.search(what) else InvalidRequest
     return kind(f"`{param[:100]}`: {told}.", param=param[:100])
 
 
-def check_free_form(name: str, value: Any, max_bytes: int = 64 * 1024) -> None:
-    """
-    Bound a part of a request that has no fixed form: a schema, a tool's parameters.
-
-    Raises:
-        InvalidRequest: It is nested too deep, or too large.
-    """
-    if nested(value, MAX_DEPTH):
-        raise InvalidRequest(
-            f"`{name}` is nested more than {MAX_DEPTH} levels deep; flatten it.", param=name
-        )
-    if len(msgspec.json.encode(value)) > max_bytes:
-        raise InvalidRequest(f"`{name}` is larger than {max_bytes} bytes.", param=name)
+def _length(body: bytes, path: str) -> int | None:
+    """How many items or members there are at a path of msgspec's; None where it cannot be followed."""
+    if "[...]" in path:
+        return None
+    raw: bytes | Raw = body
+    try:
+        for name, number in _STEPS.findall(path):
+            raw = _WIRE.decode(raw)[name] if name else _LIST.decode(raw)[int(number)]
+        is_list = memoryview(raw)[:64].tobytes().lstrip()[:1] == b"["
+        return len(_LIST.decode(raw)) if is_list else len(_WIRE.decode(raw))
+    except (msgspec.DecodeError, UnicodeError, RecursionError, LookupError):
+        return None
 
 
 def _lower(text: str) -> str:

@@ -1,6 +1,6 @@
 """
 What clients of older servers write, in OpenAI's words: other names for `max_tokens`, `do_sample`, messages with the key
-`message`, and `messages` as one text.
+`message`, and `messages` as one text. Plain completions know `max_tokens` only, and are asked for it by the name of chats too.
 
 Whoever writes OpenAI's own words pays one look at the names of the fields.
 """
@@ -11,18 +11,12 @@ import msgspec
 from msgspec import Raw
 
 from unilect.errors import InvalidRequest
-from unilect.requests import (
-    ChatRequest,
-    GenerationRequest,
-    JsonSchema,
-    JsonSchemaFormat,
-    Message,
-    TextFormat,
-)
+from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest, Message
 
 GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
 _LENGTHS = ("max_new_tokens", "n_predict", "max_length")
 _OLDER = frozenset({*_LENGTHS, "do_sample", "n_cmpl"})
+_OLDER_OR_OF_CHATS = _OLDER | {"max_completion_tokens"}
 
 
 def in_our_words(request: GenerationT) -> GenerationT:
@@ -30,9 +24,12 @@ def in_our_words(request: GenerationT) -> GenerationT:
     A request without older names: the first length becomes `max_tokens` where that is not given (-1 and -2 ask for no limit),
     and `do_sample: false` is greedy.
     """
-    if _OLDER.isdisjoint(request.wire):
+    older = _OLDER_OR_OF_CHATS if isinstance(request, CompletionRequest) else _OLDER
+    if older.isdisjoint(request.wire):
         return request
-    changes: dict[str, Any] = dict.fromkeys(_OLDER & request.wire.keys())
+    changes: dict[str, Any] = dict.fromkeys(older & request.wire.keys())
+    if "max_completion_tokens" in changes:
+        changes["max_tokens"] = request.token_limit
     lengths = [value for name in _LENGTHS if (value := getattr(request, name)) is not None]
     if lengths and lengths[0] >= 0 and request.token_limit is None:
         changes["max_tokens"] = lengths[0]
@@ -46,24 +43,6 @@ def in_our_words(request: GenerationT) -> GenerationT:
             )
         changes["n"] = request.n_cmpl
     return request.changed(**changes)
-
-
-def with_response_format(request: ChatRequest) -> ChatRequest:
-    """
-    A chat whose `json_schema`, llama.cpp's name, has become its `response_format`.
-
-    Raises:
-        InvalidRequest: It has both.
-    """
-    if request.json_schema is None:
-        return request
-    if not isinstance(request.response_format, TextFormat | None):
-        raise InvalidRequest(
-            "`json_schema` and `response_format` cannot stand together; send one of them.",
-            param="json_schema",
-        )
-    named = JsonSchemaFormat(JsonSchema("json_schema", request.json_schema))
-    return request.changed(json_schema=None, response_format=named)
 
 
 def speaks_alpaca(request: ChatRequest) -> bool:

@@ -15,16 +15,24 @@ from aiohttp import web
 from msgspec import Meta
 
 from unilect.dialects import openai_chat
-from unilect.dialects._decode import BodyDecoder
+from unilect.dialects._decode import BodyDecoder, decoded
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json, ignored_object
 from unilect.dialects._routes import Route
 from unilect.events import Answer
+from unilect.parameters import refusal
 from unilect.requests import MAX_MESSAGES, ChatRequest, CompletionRequest, Count, Request, Text
 from unilect.service import Service
 from unilect.streaming import respond_whole
 
 _OURS = frozenset({"prompt", "history", "max_length", "messages", "stream", "stream_options", "n"})
+#: Parameters of a chat that this form of question and answer has no place for, and why.
+_NOT_HERE = {
+    "messages": "`prompt` and `history` are the conversation",
+    "stream": "answers are whole here",
+    "n": "one answer is made here",
+}
+_NEUTRAL = frozenset({b"null", b"false", b"[]", b"1"})
 
 
 class LangChainRequest(Request, frozen=True, kw_only=True):
@@ -47,7 +55,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
 
     async def create_langchain_answer(request: web.Request) -> web.StreamResponse:
         """Answer a prompt and its history."""
-        asked = _decoder.decode(await request.read())
+        asked = await decoded(request, _decoder.decode)
         context = service.registry.get(asked.model).backend.capabilities.context
         run = service.run(as_chat(asked, context), "langchain")
         return await respond_whole(
@@ -73,8 +81,11 @@ def as_chat(asked: LangChainRequest, context: int | None) -> ChatRequest | Compl
         context: The model's, where it is known.
 
     Raises:
-        InvalidRequest: A field beside these is wrong.
+        InvalidRequest: A field beside these is wrong, or has no place here.
     """
+    for name, why in _NOT_HERE.items():
+        if name in asked.wire and bytes(asked.wire[name]) not in _NEUTRAL:
+            raise refusal(name, why)
     messages = [
         {"role": role, "content": text}
         for pair in asked.history or ()

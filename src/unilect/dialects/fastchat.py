@@ -13,7 +13,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from unilect.dialects import openai_chat, openai_embeddings
-from unilect.dialects._decode import wrong_field
+from unilect.dialects._decode import decoded, wrong_field
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json
 from unilect.dialects._routes import Route
@@ -50,7 +50,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
 
     async def create_raw_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation, or a prompt as the model reads it."""
-        asked = openai_chat.decode(await request.read(), raw)
+        asked = await decoded(request, lambda body, wire: openai_chat.decode(body, raw, wire))
         run = service.run(asked.request, "chat.completions")
         encoder = openai_chat.ChatEncoder(
             asked.request, run.model.name, asked.legacy, asked.echoed, raw
@@ -66,7 +66,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
 
     async def create_engine_embedding(request: web.Request) -> web.StreamResponse:
         """Embed texts with the model that the URL names."""
-        asked = openai_embeddings.decode(await request.read())
+        asked = await decoded(request, openai_embeddings.decode)
         if asked.model is None:
             asked = asked.changed(model=request.match_info["model"])
         model, embeddings, ignored = await service.embed(asked)

@@ -16,8 +16,9 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from unilect.bounds import MAX_PARTS, check_free_form
 from unilect.dialects import _older
-from unilect.dialects._decode import BodyDecoder, check_free_form
+from unilect.dialects._decode import BodyDecoder, Wire, decoded
 from unilect.dialects._manners import OPENAI, Manners
 from unilect.dialects._openai import (
     ChunkHead,
@@ -46,6 +47,8 @@ from unilect.requests import (
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
+    JsonFormat,
+    JsonObjectFormat,
     JsonSchemaFormat,
     Message,
     NamedFunction,
@@ -57,6 +60,7 @@ from unilect.streaming import respond
 
 _decoder = BodyDecoder(ChatRequest)
 _raw_decoder = BodyDecoder(CompletionRequest)
+_MARKS = ",:[{"
 _FIRST = b'"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}'
 _TEXT = b'{"index":0,"delta":{"content":'
 _AFTER = b'},"logprobs":null,"finish_reason":null}'
@@ -67,7 +71,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
 
     async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
-        asked = decode(await request.read(), manners)
+        asked = await decoded(request, lambda body, wire: decode(body, manners, wire))
         run = service.run(asked.request, "chat.completions")
         encoder = ChatEncoder(asked.request, run.model.name, asked.legacy, asked.echoed, manners)
         return await respond(request, run, encoder, bool(asked.request.stream))
@@ -96,15 +100,18 @@ class Question(Struct, frozen=True):
     echoed: Sequence[Message] = ()
 
 
-def decode(body: bytes, manners: Manners = OPENAI) -> Question:
+def decode(body: bytes, manners: Manners = OPENAI, wire: Wire | None = None) -> Question:
     """
     What a body asks; the older `functions` become `tools`, and a text a turn of the user, or a prompt.
+
+    Args:
+        wire: The body's raw fields, where they are known.
 
     Raises:
         InvalidRequest: A field is missing or wrong, alone or together with another; the message names it.
     """
     try:
-        request = _older.in_our_words(_decoder.decode(body))
+        request = _older.in_our_words(_decoder.decode(body, wire))
     except InvalidRequest as error:
         found = _older.one_text(body) if error.param == "messages" else None
         if found is None:
@@ -119,7 +126,7 @@ def decode(body: bytes, manners: Manners = OPENAI) -> Question:
     # the first question is quick, and its answer rarely yes
     if b'"message"' in body and _older.speaks_alpaca(request):
         request, echoes = _older.with_contents(request), True
-    request, legacy = _checked(_older.with_response_format(request))
+    request, legacy = _checked(request)
     return Question(request, legacy, request.messages if echoes else ())
 
 
@@ -135,8 +142,10 @@ def _checked(request: ChatRequest) -> tuple[ChatRequest, bool]:
             raise InvalidRequest(
                 f"`{where}` is missing; a message of role {message.role} needs it.", param=where
             )
-    if isinstance(request.response_format, JsonSchemaFormat):
-        check_free_form("response_format", request.response_format.json_schema.schema)
+    _check_calls(request.messages)
+    check_format(request)
+    if request.chat_template_kwargs is not None:
+        check_free_form("chat_template_kwargs", request.chat_template_kwargs)
     legacy = bool(request.functions)
     if legacy:
         request = _with_tools(request)
@@ -144,6 +153,37 @@ def _checked(request: ChatRequest) -> tuple[ChatRequest, bool]:
         check_free_form(f"tools[{number}].function.parameters", tool.function.parameters)
     _check_tool_choice(request)
     return request, legacy
+
+
+def check_format(request: GenerationRequest) -> None:
+    """
+    Bound the schema of a request, and what else has no fixed form beside it.
+
+    Raises:
+        InvalidRequest: It is too large or too deep.
+    """
+    if request.metadata is not None:
+        check_free_form("metadata", request.metadata)
+    match request.response_format:
+        case JsonSchemaFormat(json_schema):
+            check_free_form("response_format", json_schema.schema)
+        case JsonObjectFormat(schema) | JsonFormat(schema):
+            check_free_form("response_format", schema)
+
+
+def _check_calls(messages: Sequence[Message]) -> None:
+    """Bound the JSON that stands in texts: templates want the arguments of earlier calls as values."""
+    marks = 0
+    for number, message in enumerate(messages):
+        calls = [call.function for call in message.tool_calls or ()]
+        for call in calls if message.function_call is None else [*calls, message.function_call]:
+            marks += sum(map(call.arguments.count, _MARKS))
+        if marks > MAX_PARTS:
+            raise InvalidRequest(
+                f"`messages[{number}]`: the calls up to here have more than {MAX_PARTS} values in their arguments; "
+                "at most so many are read. Leave out older calls.",
+                param=f"messages[{number}]",
+            )
 
 
 def _with_tools(request: ChatRequest) -> ChatRequest:

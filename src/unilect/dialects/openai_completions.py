@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from unilect.dialects._decode import BodyDecoder, check_free_form, listed
+from unilect.dialects._decode import BodyDecoder, Wire, decoded, listed
 from unilect.dialects._manners import OPENAI, Manners
 from unilect.dialects._older import in_our_words
 from unilect.dialects._openai import (
@@ -19,6 +19,7 @@ from unilect.dialects._openai import (
     usage_object,
 )
 from unilect.dialects._routes import Route, both
+from unilect.dialects.openai_chat import check_format
 from unilect.errors import InvalidRequest, UnilectError
 from unilect.events import (
     Answer,
@@ -44,7 +45,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
 
     async def create_completion(request: web.Request) -> web.StreamResponse:
         """Continue a text."""
-        completion = decode(await request.read())
+        completion = await decoded(request, decode)
         run = service.run(completion, "completions")
         encoder = CompletionEncoder(completion, run.model.name, manners)
         return await respond(request, run, encoder, bool(completion.stream))
@@ -58,16 +59,18 @@ def routes(service: Service, manners: Manners) -> list[Route]:
     )
 
 
-def decode(body: bytes) -> CompletionRequest:
+def decode(body: bytes, wire: Wire | None = None) -> CompletionRequest:
     """
     A body as a typed request.
+
+    Args:
+        wire: Its raw fields, where they are known.
 
     Raises:
         InvalidRequest: A field is missing or wrong; the message names it.
     """
-    request = in_our_words(_decoder.decode(body))
-    if request.json_schema is not None:
-        check_free_form("json_schema", request.json_schema)
+    request = in_our_words(_decoder.decode(body, wire))
+    check_format(request)
     prompts = listed("prompt", lambda: request.prompts)
     if not prompts or any(prompt == [] for prompt in prompts):
         raise InvalidRequest("`prompt` holds an empty list of token ids.", param="prompt")

@@ -13,7 +13,7 @@ from array import array
 
 from aiohttp import web
 
-from unilect.dialects._decode import BodyDecoder, listed
+from unilect.dialects._decode import BodyDecoder, Wire, decoded, listed
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json, ignored_object
 from unilect.dialects._routes import Route, both
@@ -32,7 +32,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
 
     async def create_embedding(request: web.Request) -> web.StreamResponse:
         """Embed texts."""
-        embedding = decode(await request.read())
+        embedding = await decoded(request, decode)
         model, embeddings, ignored = await service.embed(embedding)
         body = encode(embedding, embeddings, model.name, ignored)
         headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
@@ -45,14 +45,17 @@ def routes(service: Service, manners: Manners) -> list[Route]:
     )
 
 
-def decode(body: bytes) -> EmbeddingRequest:
+def decode(body: bytes, wire: Wire | None = None) -> EmbeddingRequest:
     """
     A body as a typed request.
+
+    Args:
+        wire: Its raw fields, where they are known.
 
     Raises:
         InvalidRequest: A field is missing or wrong; the message names it.
     """
-    request = _decoder.decode(body)
+    request = _decoder.decode(body, wire)
     inputs = listed("input", lambda: request.inputs)
     if len(inputs) > MAX_INPUTS:
         raise InvalidRequest(

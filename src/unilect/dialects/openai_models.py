@@ -44,7 +44,8 @@ def routes(service: Service, manners: Manners) -> list[Route]:
 
     async def retrieve_model(request: web.Request) -> web.StreamResponse:
         """Tell about one model, and what it can do."""
-        model = service.registry.get(request.match_info["model"])
+        name = request.match_info["model"]
+        model = service.registry.get(name if name in service.registry else name.rstrip("/"))
         return _json(request, card(model) | {"unilect": abilities(model)})
 
     return both("GET", "/models", list_models, summary="List the models") + both(

@@ -254,6 +254,23 @@ def _without_verbose(event: Event) -> Event:
     return msgspec.structs.replace(event, extra=None if left == Extra() else left)
 
 
+async def without_alternatives(batches: Batches) -> Batches:
+    """An answer whose tokens are told without others beside them: llama.cpp tells one at least, or nothing at all."""
+    async with aclosing(batches):
+        async for batch in batches:
+            yield [_bare(event) if isinstance(event, TextDelta) else event for event in batch]
+
+
+def _bare(event: TextDelta) -> TextDelta:
+    told = [msgspec.structs.replace(token, top_logprobs=[]) for token in event.logprobs or ()]
+    return msgspec.structs.replace(event, logprobs=told) if told else event
+
+
+def is_begun(batch: list[Event]) -> bool:
+    """How far a prompt is read may be told twice."""
+    return any(not isinstance(event, Progress) for event in batch)
+
+
 def _has_images(request: ChatRequest) -> bool:
     return any(
         isinstance(part, ImagePart)

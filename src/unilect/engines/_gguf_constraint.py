@@ -18,7 +18,6 @@ from unilect.engines._forced_call import CallStyle, allowed_calls, call_head
 from unilect.errors import InvalidRequest
 from unilect.parameters import refusal
 from unilect.requests import ChatRequest, CompletionRequest
-from unilect.upstreams._llamacpp_request import wanted_schema
 
 _LLGUIDANCE = "%llguidance"
 #: What a template shows whose models think, or mark their answer, before they answer; a grammar must not forbid that.
@@ -59,11 +58,10 @@ async def constrained(
     tools = isinstance(request, ChatRequest) and "tools" in body
     if isinstance(request, ChatRequest) and tools:
         await _check_tools(request, checker)
-    wanted = wanted_schema(request)
-    if wanted is None:
+    schema = request.answer_schema
+    if schema is None:
         return body
-    name, schema = wanted
-    grammar = await checker.schema_to_gbnf(schema, name)
+    grammar = await checker.schema_to_gbnf(schema, "response_format")
     if tools or (isinstance(request, ChatRequest) and any(m in template for m in _FIRST_MARKS)):
         return body  # llama.cpp binds what comes behind the thoughts, or beside the calls
     bound = {field: value for field, value in body.items() if field != "response_format"}

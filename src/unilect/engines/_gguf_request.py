@@ -51,9 +51,7 @@ _SAMPLING = (
     "cache_prompt",
 )
 #: llama.cpp's own, told by the same name.
-_OWN_NAMES = tuple(
-    name for name in LLAMACPP_PARAMETERS if name not in ("json_schema", "n_probs", "id_slot")
-)
+_OWN_NAMES = tuple(name for name in LLAMACPP_PARAMETERS if name not in ("n_probs", "id_slot"))
 PARAMETERS: dict[str, Support] = {
     **dict.fromkeys(_SAMPLING, "native"),
     **dict.fromkeys(LLAMACPP_PARAMETERS, "native"),
@@ -133,12 +131,22 @@ def chat_body(
             body["response_format"] = _json_format("object", schema or {"type": "object"})
         case JsonSchemaFormat(json_schema):
             body["response_format"] = _json_format(json_schema.name, json_schema.schema or {})
-    if "response_format" in body and request.grammar:
+    check_one_constraint(request)
+    return body
+
+
+def check_one_constraint(request: ChatRequest | CompletionRequest) -> None:
+    """
+    See that an answer is bound once.
+
+    Raises:
+        InvalidRequest: Both a grammar and a schema bind it.
+    """
+    if request.grammar and request.answer_schema is not None:
         raise InvalidRequest(
             "`grammar` and `response_format` cannot stand together; send one of them.",
             param="grammar",
         )
-    return body
 
 
 def _json_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -178,6 +186,7 @@ def completion_body(
     top = top_logprobs(request)
     if top is not None:
         body["n_probs"] = max(top, 1)
+    check_one_constraint(request)
     return body
 
 

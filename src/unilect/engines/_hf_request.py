@@ -32,8 +32,6 @@ from unilect.requests import (
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
-    JsonObjectFormat,
-    JsonSchemaFormat,
 )
 
 MAX_BEAMS = 16
@@ -94,7 +92,7 @@ def _check_beams(request: GenerationRequest, beams: int) -> None:
             f"`num_beams` is {beams}; at most {MAX_BEAMS} are searched.", param="num_beams"
         )
     forced = isinstance(request, ChatRequest) and must_call(request)
-    if request.grammar is not None or _formatted(request) or forced:
+    if request.grammar is not None or request.answer_schema is not None or forced:
         raise refusal("num_beams", "beam search follows no grammar")
     if _logprobs(request) is not None:
         raise refusal("num_beams", "beam search tells no log probabilities")
@@ -176,8 +174,8 @@ def bound_by(request: ChatRequest | CompletionRequest, template: str) -> tuple[s
         if request.grammar is not None:
             raise refusal("grammar", "a tool call that must come has its own")
         return bound_call(request, call_style(template))[1], "tools"
-    if isinstance(request, ChatRequest) and (schema := _schema(request)) is not None:
-        return _schema_grammar(request, schema), "response_format"
+    if request.answer_schema is not None:
+        return _schema_grammar(request, request.answer_schema), "response_format"
     return request.grammar, "grammar"
 
 
@@ -413,23 +411,10 @@ def _blamed(request: GenerationRequest, forced: bool) -> str:
         return "tools"
     if request.grammar is not None:
         return "grammar"
-    return "response_format" if _formatted(request) else "logit_bias"
+    return "response_format" if request.answer_schema is not None else "logit_bias"
 
 
-def _formatted(request: GenerationRequest) -> bool:
-    return isinstance(request, ChatRequest) and _schema(request) is not None
-
-
-def _schema(request: ChatRequest) -> dict[str, Any] | None:
-    match request.response_format:
-        case JsonObjectFormat(schema):
-            return schema or {"type": "object"}
-        case JsonSchemaFormat(json_schema):
-            return json_schema.schema or {}
-    return None
-
-
-def _schema_grammar(request: ChatRequest, schema: dict[str, Any]) -> str:
+def _schema_grammar(request: GenerationRequest, schema: dict[str, Any]) -> str:
     if request.grammar is not None:
         raise InvalidRequest(
             "`grammar` and `response_format` cannot stand together; send one of them.",

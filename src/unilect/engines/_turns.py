@@ -4,8 +4,9 @@ from typing import Any
 
 import msgspec
 
+from unilect.bounds import nested
 from unilect.errors import InvalidRequest
-from unilect.requests import ChatRequest, Message, RefusalPart, TextPart, Tool, nested
+from unilect.requests import ChatRequest, Message, RefusalPart, TextPart, Tool
 
 _MAX_ARGUMENTS_DEPTH = 256  # a model wrote them once, so deeper than a schema may be
 _TEMPLATE_FLAGS = frozenset({"enable_thinking", "thinking", "reasoning_effort", "thinking_budget"})

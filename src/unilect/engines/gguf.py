@@ -8,10 +8,11 @@ read in one step, and a prompt that can be given up midway read in small ones. A
 import asyncio
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -22,21 +23,32 @@ from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLAMACPP
 from unilect.engines import _gguf_request as wire
 from unilect.engines._forced_call import call_style, forced_call, must_call
-from unilect.engines._gguf_answers import CONVERSATION, chatted, completed, rendered
+from unilect.engines._gguf_answers import (
+    CONVERSATION,
+    chatted,
+    completed,
+    is_begun,
+    rendered,
+    without_alternatives,
+)
 from unilect.engines._gguf_constraint import calls_grammar, constrained
 from unilect.engines._gguf_errors import blamed, raise_for_child, unknown_token
-from unilect.engines._gguf_file import GgufHead, read_head
+from unilect.engines._gguf_file import (
+    GgufHead,
+    check_adapter,
+    read_head,
+    read_model,
+    unknown_architecture,
+)
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._slots import Slots
-from unilect.engines._watchdog import Watchdog
+from unilect.engines._supervisor import Supervisor
 from unilect.errors import (
     BackendError,
-    BackendUnavailable,
     ConfigError,
     ContextLengthExceeded,
     InvalidRequest,
 )
-from unilect.events import TextDelta
 from unilect.model_config import ModelConfig
 from unilect.requests import (
     ChatRequest,
@@ -54,6 +66,8 @@ MAX_DEFAULT_CONTEXT = 8192
 _EMBEDDINGS_AT_ONCE = 8
 _CHILD = "unilect.engines._gguf_child"
 _RERANKER = "its file is a reranker, which scores texts and makes no vectors of them"
+_Value = TypeVar("_Value")
+_Checked = TypeVar("_Checked")
 
 
 class _Props(Struct):
@@ -114,7 +128,7 @@ class GgufEngine:
         on_progress: Callable[[float], None] | None = None,
         checker: Checker | None = None,
     ) -> None:
-        self._head = _checked_head(path)
+        self._head = _checked(read_model, path)
         self._ranks = self._head.ranks and config.pooling is None
         self._path = path
         self._config = config
@@ -123,14 +137,15 @@ class GgufEngine:
         self._lora = [_lora(text) for text in config.lora]
         self._template, self._stop = _template(config.chat_template)
         if config.mmproj:
-            _checked_head(Path(config.mmproj))
+            _checked(read_head, Path(config.mmproj))
         self._key = secrets.token_urlsafe(24)
         self._on_progress = on_progress
         self._generator = self._child(name, embedding=False)
         self._embedder = self._child(f"{name} (embeddings)", embedding=True)
-        self._watchdog = Watchdog(
-            self._ask, self._generator.kill_hung, patience_s=config.hang_timeout_s
-        )
+        self._supervisors = {
+            child: Supervisor(child, partial(self._ask, child), config.hang_timeout_s)
+            for child in (self._generator, self._embedder)
+        }
         self._slots = Slots(config.parallel)
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
@@ -144,7 +159,8 @@ class GgufEngine:
             context=self._context,
             vision=config.mmproj is not None,
             schema_keywords=LLAMACPP,
-            chat=not self._head.embedding_only,
+            chat=not self._head.embedding_only
+            and (self._template is not None or self._head.has_template),
             completions=not self._head.embedding_only,
             slots=config.parallel,
             embeddings=not self._ranks,
@@ -158,7 +174,8 @@ class GgufEngine:
             return
         if self._generator.alive and self._vocabulary is not None:
             return
-        server = await self._server(self._generator)
+        with unknown_architecture(self._path, self._head):
+            server = await self._server(self._generator)
         self._learn(msgspec.json.decode(await server.get("/props"), type=_Props))
         models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
         self._vocabulary = models.data[0].meta.n_vocab
@@ -167,8 +184,10 @@ class GgufEngine:
         """Answer a request, once it is its turn; see `Backend`."""
         body = await self._body(request)  # what is wrong with it is told without waiting
         slot = await self._slots.take(wire.conversation(request))
+        answer = partial(self._answer, request, body | {"id_slot": slot})
         try:
-            async with aclosing(self._answer(request, body | {"id_slot": slot})) as batches:
+            running = self._supervisors[self._generator].run(request, answer, is_begun)
+            async with aclosing(running) as batches:
                 async for batch in batches:
                     yield batch
         except InvalidRequest as error:
@@ -179,28 +198,17 @@ class GgufEngine:
     async def _answer(
         self, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
-        """The answer to a body. What had not begun when the child died is begun once more."""
-        for attempt in (1, 2):
-            begun, hangs = False, self._generator.hangs
-            try:
-                server = await self._server(self._generator)
-                self._watchdog.enter()
-                try:
-                    async with aclosing(await self._batches(server, request, body)) as batches:
-                        async for batch in batches:
-                            begun = True
-                            yield batch
-                finally:
-                    self._watchdog.leave()
-                return
-            except (BackendError, BackendUnavailable) as error:
-                await self._generator.judge(error, hangs, last=begun or attempt == 2)
+        """The answer to a body."""
+        server = await self._server(self._generator)
+        async with aclosing(await self._batches(server, request, body)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
-        server = await self._server(self._embedder)
 
         async def one(text: Prompt) -> Embeddings:
+            server = await self._server(self._embedder)
             await self._check_length(server, text)
             body = msgspec.json.encode({"input": text, "encoding_format": "float"})
             try:
@@ -208,34 +216,44 @@ class GgufEngine:
             except InvalidRequest as error:
                 raise blamed(error, request) from error
 
-        return await embed_each(request.inputs, one, _EMBEDDINGS_AT_ONCE)
+        async def watched(text: Prompt) -> Embeddings:
+            return await self._supervisors[self._embedder].call(text, lambda: one(text))
+
+        return await embed_each(request.inputs, watched, _EMBEDDINGS_AT_ONCE)
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
-        return await self._tokenize(await self._any_server(), text, special)
+        return await self._call(text, lambda server: self._tokenize(server, text, special))
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
-        server = await self._any_server()
-        try:
-            body = await server.post("/detokenize", msgspec.json.encode({"tokens": tokens}))
-        except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
-            if await self._generator.has_died():
-                raise
-            raise unknown_token("prompt") from error
-        return msgspec.json.decode(body, type=_Content).content
+
+        async def ask(server: HttpServer) -> str:
+            try:
+                body = await server.post("/detokenize", msgspec.json.encode({"tokens": tokens}))
+            except BackendError as error:
+                # 500 is what llama.cpp says to an id beyond its vocabulary
+                if await self._main.has_died():
+                    raise
+                raise unknown_token("prompt") from error
+            return msgspec.json.decode(body, type=_Content).content
+
+        return await self._call(tokens, ask)
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
-        server = await self._any_server()
-        if isinstance(request, ChatRequest):
-            body = msgspec.json.encode(wire.template_body(request))
-            answer = await server.post("/v1/chat/completions/input_tokens", body)
-            return msgspec.json.decode(answer, type=_Count).input_tokens
-        prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
-        if isinstance(prompt, list):
-            return len(prompt)
-        return len(await self._tokenize(server, prompt, special=True))
+
+        async def ask(server: HttpServer) -> int:
+            if isinstance(request, ChatRequest):
+                body = msgspec.json.encode(wire.template_body(request))
+                answer = await server.post("/v1/chat/completions/input_tokens", body)
+                return msgspec.json.decode(answer, type=_Count).input_tokens
+            prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
+            if isinstance(prompt, list):
+                return len(prompt)
+            return len(await self._tokenize(server, prompt, special=True))
+
+        return await self._call(request, ask)
 
     async def check(self) -> None:
         """A started child is watched, so there is nothing to ask; see `Backend`."""
@@ -246,15 +264,13 @@ class GgufEngine:
         servers = [server for _, server in self._servers.values()]
         self._servers.clear()
         await asyncio.gather(*(server.aclose() for server in servers))
-        await self._watchdog.aclose()
-        await asyncio.gather(self._generator.aclose(), self._embedder.aclose())
+        await asyncio.gather(*(one.aclose() for one in self._supervisors.values()))
         if self._has_own_checker:
             await self._checker.aclose()
 
-    async def _ask(self) -> None:
+    async def _ask(self, child: ChildProcess) -> None:
         """Something that llama.cpp answers from its queue, between two steps."""
-        if self._generator.alive:
-            await (await self._server(self._generator)).get("/metrics")
+        await (await self._server(child)).get("/metrics")
 
     async def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
         lora = [{"id": id, "scale": scale} for id, (_, scale) in enumerate(self._lora)]
@@ -275,7 +291,7 @@ class GgufEngine:
     ) -> Batches:
         batches = await self._generated(server, request, body)
         if wire.wants_no_alternatives(request):
-            batches = _without_alternatives(batches)
+            batches = without_alternatives(batches)
         if not request.tokenize:
             return batches
         return with_prompt_tokens(batches, await self._prompt_ids(server, request))
@@ -370,8 +386,19 @@ class GgufEngine:
                 self._slots.forget()
         return server
 
-    async def _any_server(self) -> HttpServer:
-        return await self._server(self._embedder if self._head.embedding_only else self._generator)
+    @property
+    def _main(self) -> ChildProcess:
+        return self._embedder if self._head.embedding_only else self._generator
+
+    async def _call(
+        self, request: Any, ask: Callable[[HttpServer], Coroutine[Any, Any, _Value]]
+    ) -> _Value:
+        """What the main child says to a call of one answer."""
+
+        async def function() -> _Value:
+            return await ask(await self._server(self._main))
+
+        return await self._supervisors[self._main].call(request, function)
 
     async def _tokenize(self, server: HttpServer, text: str, special: bool) -> list[int]:
         body = msgspec.json.encode({"content": text, "add_special": special})
@@ -395,21 +422,9 @@ class GgufEngine:
             )
 
 
-async def _without_alternatives(batches: Batches) -> Batches:
-    """An answer whose tokens are told without others beside them: llama.cpp tells one at least, or nothing at all."""
-    async with aclosing(batches):
-        async for batch in batches:
-            yield [_bare(event) if isinstance(event, TextDelta) else event for event in batch]
-
-
-def _bare(event: TextDelta) -> TextDelta:
-    told = [msgspec.structs.replace(token, top_logprobs=[]) for token in event.logprobs or ()]
-    return msgspec.structs.replace(event, logprobs=told) if told else event
-
-
-def _checked_head(path: Path) -> GgufHead:
+def _checked(read: Callable[[Path], _Checked], path: Path) -> _Checked:
     try:
-        return read_head(path)
+        return read(path)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -431,7 +446,7 @@ def _lora(text: str) -> tuple[str, float]:
         value = (path, float(scale)) if path else (text, 1.0)
     except ValueError:
         value = (text, 1.0)
-    _checked_head(Path(value[0]))
+    _checked(check_adapter, Path(value[0]))
     return value
 
 
@@ -463,7 +478,10 @@ def backend(place: Place) -> GgufEngine:
         ConfigError: There is no such file, or it is no sound GGUF file.
     """
     return engine(
-        place, hub.local_file(place.location, lambda part: place.progress("downloading", part))
+        place,
+        hub.local_file(
+            place.location, lambda part, size=0, /: place.progress("downloading", part, size)
+        ),
     )
 
 

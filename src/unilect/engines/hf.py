@@ -22,12 +22,19 @@ from unilect.backend import Batches, Capabilities
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLGUIDANCE
 from unilect.engines import _frames as frames
-from unilect.engines._hf_folder import Folder, has_tokenizer, must_merge, own_template, read_folder
+from unilect.engines._hf_folder import (
+    Folder,
+    check_folder,
+    has_tokenizer,
+    must_merge,
+    own_template,
+    read_folder,
+)
 from unilect.engines._hf_parameters import PARAMETERS, TOOL_PARAMETERS
 from unilect.engines._hf_request import bound_by
 from unilect.engines._hf_rope import stretched
 from unilect.engines._process import ChildProcess, python_command
-from unilect.engines._watchdog import Watchdog
+from unilect.engines._supervisor import Supervisor
 from unilect.errors import (
     BackendError,
     BackendTimeout,
@@ -35,6 +42,7 @@ from unilect.errors import (
     ConfigError,
     UnilectError,
 )
+from unilect.extras import install
 from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
@@ -66,7 +74,7 @@ class HfServer:
     Attributes:
         settings: As given.
         child: The process.
-        watchdog: Sees when it hangs.
+        supervisor: What runs in it goes through this.
     """
 
     def __init__(
@@ -88,7 +96,7 @@ class HfServer:
             on_progress=self._report if on_progress is not None else None,
             environment=_ENVIRONMENT,
         )
-        self.watchdog = Watchdog(self._ask, self.child.kill_hung, patience_s=config.hang_timeout_s)
+        self.supervisor = Supervisor(self.child, self._ask, config.hang_timeout_s)
         self._users: set[str] = set()
         self._warned: int | None = None
         self._blends: tuple[int | None, set[str]] = (None, set())
@@ -129,9 +137,7 @@ class HfServer:
         """A model stops; the last one stops the child."""
         self._users.discard(name)
         if not self._users:
-            await self.watchdog.aclose()
-        if not self._users:  # nobody has come meanwhile
-            await self.child.aclose()
+            await self.supervisor.aclose()
             return
         async with self._lock:
             if name not in self._users and self._has(name) and self.child.alive:
@@ -203,8 +209,7 @@ class HfServer:
 
     async def _ask(self) -> None:
         """Something that the child answers between two steps."""
-        if self.child.alive:
-            await self.value("ping", None, patient=True)  # how patient, the watchdog knows
+        await self.value("ping", None, patient=True)  # how patient, the watchdog knows
 
     def _report(self, pid: int) -> None:
         """Progress is the part of the weights that the child has in memory."""
@@ -293,25 +298,18 @@ class HfEngine:
     async def _replies(
         self, operation: str, request: ChatRequest | CompletionRequest | EmbeddingRequest
     ) -> AsyncGenerator[frames.Reply]:
-        """What the child replies, while it is watched. What had not begun when it died is begun once more."""
-        child, watchdog = self._server.child, self._server.watchdog
+        """What the child replies."""
         body = msgspec.structs.replace(request, wire={})
-        for attempt in (1, 2):
-            begun, hangs = False, child.hangs
-            try:
-                await self.start()
-                watchdog.enter()
-                try:
-                    replies = self._server.replies(operation, body, self._adapter)
-                    async with aclosing(replies):
-                        async for reply in replies:
-                            begun = True
-                            yield reply
-                finally:
-                    watchdog.leave()
-                return
-            except (BackendError, BackendUnavailable) as error:
-                await child.judge(error, hangs, last=begun or attempt == 2)
+
+        async def answer() -> AsyncGenerator[frames.Reply]:
+            await self.start()
+            async with aclosing(self._server.replies(operation, body, self._adapter)) as replies:
+                async for reply in replies:
+                    yield reply
+
+        async with aclosing(self._server.supervisor.run(request, answer)) as replies:
+            async for reply in replies:
+                yield reply
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
@@ -357,8 +355,11 @@ class HfEngine:
         return prompt if isinstance(prompt, list) else await self.tokenize(prompt)
 
     async def _value(self, operation: str, body: Any) -> bytes:
-        await self.start()
-        return await self._server.value(operation, body, self._adapter)
+        async def function() -> bytes:
+            await self.start()
+            return await self._server.value(operation, body, self._adapter)
+
+        return await self._server.supervisor.call((operation, body), function)
 
     def _template_of(self, config: ModelConfig) -> str:
         """The chat template, as far as it is known before the tokenizer is loaded."""
@@ -469,6 +470,13 @@ def _resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def check_installed(location: str) -> None:
+    """Refuse a model, with a ConfigError, where what models of transformers need is not installed."""
+    if needed := ", ".join(name for name in _NEEDED if find_spec(name) is None):
+        how = f"Install them with `{install('transformers')}`."
+        raise ConfigError(f"{location}: models of transformers need {needed}. {how}")
+
+
 def backend(place: Place) -> HfEngine:
     """
     The engine for `path/to/folder` or `hf:...`: a local folder, or a repository of the hub as `org/name`.
@@ -476,13 +484,15 @@ def backend(place: Place) -> HfEngine:
     Raises:
         ConfigError: There is no such folder, or it holds no model, or transformers is not installed.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"{place.location}: models of transformers need {', '.join(missing)}; install them with "
-            "`pip install 'unilect[transformers]'`."
-        )
-    folder = hub.local_folder(place.location, lambda part: place.progress("downloading", part))
+    local = Path(place.location).expanduser()
+    if local.is_dir():
+        adapters = [_adapter(text)[0] for text in place.config.lora]
+        given = [place.config.tokenizer] if place.config.tokenizer else []
+        check_folder(local, [Path(folder) for folder in (*given, *adapters)])
+    check_installed(place.location)
+    folder = hub.local_folder(
+        place.location, lambda part, size=0, /: place.progress("downloading", part, size)
+    )
     return HfEngine(
         place.name,
         folder,

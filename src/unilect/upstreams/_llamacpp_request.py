@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from unilect.backend import Support
 from unilect.errors import InvalidRequest
+from unilect.foreign import CONSTRAINTS
 from unilect.parameters import token_biases
 from unilect.requests import (
     LLAMACPP_NATIVE,
@@ -23,8 +24,6 @@ from unilect.requests import (
     CompletionRequest,
     GenerationRequest,
     ImagePart,
-    JsonObjectFormat,
-    JsonSchemaFormat,
     Message,
     RefusalPart,
     TextPart,
@@ -51,7 +50,7 @@ _SAME_NAME = (
 _OWN_NAMES = tuple(
     name
     for name in LLAMACPP_PARAMETERS
-    if name not in ("json_schema", "n_probs", "n_keep", "n_discard", "id_slot")
+    if name not in ("n_probs", "n_keep", "n_discard", "id_slot")
 )
 _FIELDS = (*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__)
 _KNOWN = frozenset(_FIELDS) - {"wire"}  # a client's field of that name is unknown like any other
@@ -96,6 +95,8 @@ _PARAMETERS: dict[str, Support] = {
     "web_search_options": "refused",
     "num_beams": "refused",
     "use_beam_search": "refused",
+    # what other servers know: it becomes `response_format` or `grammar`
+    **dict.fromkeys(CONSTRAINTS - {"json_schema"}, "refused"),
     # of the server's own: they change it for others, write where they should not, or hide what is needed of an answer
     "system_prompt": "refused",
     "n_discard": "refused",
@@ -222,30 +223,16 @@ def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
     return fields
 
 
-def wanted_schema(request: GenerationRequest) -> tuple[str, dict[str, Any]] | None:
-    """
-    The JSON Schema that an answer must satisfy, after the name of the parameter that says so; None where there is none.
-
-    Raises:
-        InvalidRequest: A `grammar` stands beside it.
-    """
-    found = None if request.json_schema is None else ("json_schema", request.json_schema)
-    if isinstance(request, ChatRequest):
-        match request.response_format:
-            case JsonObjectFormat(schema):
-                found = "response_format", schema or {"type": "object"}
-            case JsonSchemaFormat(json_schema):
-                found = "response_format", json_schema.schema or {}
-    if found is not None and request.grammar:
-        raise InvalidRequest(
-            f"`grammar` and `{found[0]}` cannot stand together; send one of them.", param="grammar"
-        )
-    return found
-
-
 def _schema(request: GenerationRequest) -> dict[str, Any]:
-    found = wanted_schema(request)
-    return {} if found is None else {"json_schema": found[1]}
+    """The schema of a `response_format`."""
+    if request.answer_schema is None:
+        return {}
+    if request.grammar:
+        raise InvalidRequest(
+            "`grammar` and `response_format` cannot stand together; send one of them.",
+            param="grammar",
+        )
+    return {"json_schema": request.answer_schema}
 
 
 class Turns(Struct):

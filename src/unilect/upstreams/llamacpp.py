@@ -41,8 +41,9 @@ from unilect.requests import (
 from unilect.sources import Place
 from unilect.templates import ChatTemplate, find, names
 from unilect.upstreams import _llamacpp_request as wire
+from unilect.upstreams._base_url import key_headers
 from unilect.upstreams._embeddings import decode_embeddings, embed_each
-from unilect.upstreams._http import HttpServer, key_headers
+from unilect.upstreams._http import HttpServer
 from unilect.upstreams._llamacpp_request import OF_2023, OF_2025, Generation
 from unilect.upstreams._llamacpp_stream import native_stream
 from unilect.upstreams._llamacpp_wire import Busy, FrameDecoder, raise_for, with_prompt_tokens

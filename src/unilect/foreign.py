@@ -1,0 +1,101 @@
+"""
+Fields of other servers' requests that would change an answer: none of them is left out with no more than a header.
+
+A field that stands here is refused by name where the backend does not take it, unless its value asks for nothing. A field that
+stands nowhere is ignored and named. What only fine-tunes another field (`dry_base`, `xtc_threshold`, `dynatemp_exponent`) stands
+nowhere: the other field is what is refused.
+
+Sources: the request schemas of vLLM, SGLang, llama.cpp's server, Ollama, TGI, text-generation-webui, TabbyAPI, Mistral and OpenAI;
+the values are their defaults, and those that SillyTavern, Open WebUI, LangChain and the AI SDK send unasked.
+"""
+
+from typing import Any, TypeAlias
+
+Values: TypeAlias = tuple[Any, ...]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: What binds an answer to a form. Each is put into our words (see `foreign_constraints`), or refused.
+CONSTRAINTS = _names(
+    "guided_json guided_regex guided_choice guided_grammar guided_json_object structured_outputs json_schema format regex "
+    "ebnf structural_tag grammar_string"
+)
+
+#: The values that ask for nothing where nothing else is said below; null always asks for nothing.
+EMPTY: Values = (False, 0, "", [], {})
+
+_EMPTY_IS_NEUTRAL = _names("""
+    min_tokens min_new_tokens min_length stop_token_ids stop_regex no_stop_trim stop_sequences include_stop_str_in_output bad_words
+    logits_processors custom_logit_processor custom_params documents chat_template mm_processor_kwargs vllm_xargs
+    continue_final_message early_stopping return_tokens_as_token_ids return_token_ids return_hidden_states logprob_token_ids
+    input_ids input_embeds prompt_embeds image_data video_data multimodal_data lora lora_path adapter_id adapters
+    guided_whitespace_pattern thinking_token_budget reasoning
+    dynatemp_range dynamic_temperature xtc_probability dry_multiplier n_indent min_keep post_sampling_probs grammar_lazy
+    thinking_forced_open generation_prompt
+    top_a epsilon_cutoff eta_cutoff smoothing_factor negative_prompt penalty_alpha no_repeat_ngram_size custom_token_bans
+    banned_tokens banned_strings ban_eos_token instruction_template instruction_template_str character preset continue_ token_healing
+    skew mirostat_mode
+    options template system raw context images
+    parameters inputs watermark return_full_text top_n_tokens truncate tool_prompt guideline decoder_input_details
+    instructions previous_response_id conversation generation_config safe_prompt enable_search
+    prompt_name input_type task pooling
+""")
+_NULL_IS_NEUTRAL = _names("""
+    allowed_token_ids prompt_logprobs truncate_prompt_tokens thinking enable_thinking thinking_budget think num_predict
+    max_output_tokens random_seed eos_token_id
+""")
+_LLAMACPP_SAMPLERS = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature"
+_SILLYTAVERN_SAMPLERS = (
+    "penalties;dry;top_n_sigma;top_k;typ_p;tfs_z;typical_p;xtc;top_p;min_p;adaptive_p;temperature"
+)
+
+#: The name of a field -> the values at which it asks for nothing.
+CHANGES_ANSWER: dict[str, Values] = {
+    **dict.fromkeys(_EMPTY_IS_NEUTRAL, EMPTY),
+    **dict.fromkeys(_NULL_IS_NEUTRAL, ()),
+    **dict.fromkeys(CONSTRAINTS, ()),
+    "guided_json_object": (False,),
+    **dict.fromkeys(("format", "grammar_string"), ("",)),
+    "length_penalty": (1,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (True,),
+    "add_bos_token": (True,),
+    "include_reasoning": (True,),
+    "separate_reasoning": (True,),
+    "stream_reasoning": (True,),
+    "parse_tool_calls": (True,),
+    "normalize": (True,),
+    "reasoning_format": ("", "auto", "deepseek"),
+    "reasoning_budget": (-1,),
+    "thinking_budget_tokens": (-1,),
+    "t_max_predict_ms": (-1, 0),
+    "n_cmpl": (1,),
+    "tfs": (1,),
+    "tfs_z": (1,),
+    "typical": (1,),
+    "rep_pen": (1,),
+    "guidance_scale": (1,),
+    "encoder_repetition_penalty": (1,),
+    "samplers": ([], *(order.split(";") for order in (_LLAMACPP_SAMPLERS, _SILLYTAVERN_SAMPLERS))),
+}
+#: A chat's prompt is written by its template, special tokens included.
+CHANGES_CHAT: dict[str, Values] = {"add_special_tokens": (False,)}
+#: Any value below zero, and zero, asks for nothing.
+OFF_BELOW_ZERO = frozenset({"top_n_sigma", "nsigma", "adaptive_target"})
+CHANGES_ANSWER |= dict.fromkeys(OFF_BELOW_ZERO, (0,))
+
+
+def is_neutral(name: str, value: Any, chat: bool) -> bool:
+    """True for a value at which a field of `CHANGES_ANSWER` asks for nothing."""
+    if value is None:
+        return True
+    if name in OFF_BELOW_ZERO and isinstance(value, int | float):
+        return value <= 0
+    if chat and name in CHANGES_CHAT:
+        return value in CHANGES_CHAT[name]
+    return value in CHANGES_ANSWER[name]
