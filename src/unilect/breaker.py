@@ -63,9 +63,9 @@ class Breaker:
         elif isinstance(error, RateLimited | BackendUnavailable):
             rest_s = REST_S if error.retry_after_s is None else error.retry_after_s
             self._rests_until = now_s + min(rest_s, MAX_REST_S)
-        elif isinstance(error, EngineDied | ConstraintViolated):
+        elif isinstance(error, EngineDied):
             pass  # of this request; the engine is started again, and says so where it cannot be
-        elif error.status >= 502:
+        elif error.status >= 502 and not isinstance(error, ConstraintViolated):
             alone = whose is None or error.connection_failed
             self._failed.add(object() if alone else whose)
             self.open = self.open or len(self._failed) >= FAILURES

@@ -22,6 +22,7 @@ from unilect.errors import ConstraintViolated, UnsupportedParameter
 from unilect.events import Choice, Event, Finish, Fold, Progress, Usage
 from unilect.parameters import Unsupported
 from unilect.requests import (
+    ANY_SEED,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
@@ -59,14 +60,13 @@ def bonds(request: Generation) -> list[Bond]:
 
     The schemas of tools are a hint but for those that are `strict` where a call must come. GBNF is enforced by the engines at each token.
     """
-    if isinstance(request, ChatRequest):
-        if request.tools and _must_call(request):
-            tools = [tool.function for tool in request.tools if _may_be_called(request, tool)]
-            return [
-                Bond("tools", schema=tool.parameters, tool=tool.name)
-                for tool in tools
-                if tool.strict and tool.parameters
-            ]
+    if isinstance(request, ChatRequest) and request.tools and _must_call(request):
+        tools = [tool.function for tool in request.tools if _may_be_called(request, tool)]
+        return [
+            Bond("tools", schema=tool.parameters, tool=tool.name)
+            for tool in tools
+            if tool.strict and tool.parameters
+        ]
     if request.answer_schema is not None:
         return [Bond("response_format", schema=request.answer_schema)]
     if request.grammar is not None and request.grammar.lstrip().startswith(_LLGUIDANCE):
@@ -262,7 +262,7 @@ def _may_be_cut(request: Generation, bond: Bond, text: str) -> bool:
 def _again(request: Generation, attempt: int) -> Generation:
     """The request with other dice."""
     changes: dict[str, Any] = {}
-    if request.seed is not None:
+    if request.seed not in (None, ANY_SEED):
         changes["seed"] = (request.seed + 1009 * attempt + 2**63) % 2**64 - 2**63
     if request.temperature is not None and request.temperature < _WARMER:
         changes["temperature"] = _WARMER

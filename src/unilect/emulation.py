@@ -137,6 +137,8 @@ async def _one(backend: Backend, part: _Part) -> Batches:
         return
     async with aclosing(backend.generate(part.request)) as batches:
         async for batch in batches:
+            if not part.request.n:
+                batch = _counted(batch)
             yield [
                 event
                 if isinstance(event, Usage | Progress) or event.index is None
@@ -145,6 +147,25 @@ async def _one(backend: Backend, part: _Part) -> Batches:
                 )
                 for event in batch
             ]
+
+
+def _counted(batch: list[Event]) -> list[Event]:
+    """A last batch whose choice tells its own counts, in llama.cpp's words; the usage will be that of all parts."""
+    used = next((event for event in reversed(batch) if isinstance(event, Usage)), None)
+    if used is None:
+        return batch
+    counts = {"tokens_evaluated": used.prompt_tokens, "tokens_predicted": used.completion_tokens}
+    return [
+        msgspec.structs.replace(event, extra=_with_native(event.extra, counts))
+        if isinstance(event, Finish)
+        else event
+        for event in batch
+    ]
+
+
+def _with_native(extra: Extra | None, fields: dict[str, Any]) -> Extra:
+    known = extra or Extra()
+    return msgspec.structs.replace(known, native=fields | known.native)
 
 
 async def _read_only(backend: Backend, part: _Part) -> list[Event]:

@@ -41,7 +41,7 @@ Sampler = Literal[
 ]  # fmt: skip
 # no pattern: msgspec.inspect crashes on a list beside a text with one
 SamplerLetters = Annotated[str, Meta(max_length=32)]
-SAMPLER_LETTERS = frozenset("dkypsmtxiea")
+SAMPLER_LETTERS = "dkypsmtxiea"
 #: What llama.cpp's samplers, schemas and bookkeeping have beside what others have; a backend that lacks them refuses them.
 LLAMACPP_PARAMETERS = (
     "n_probs",

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Literal, NamedTuple
 
-from unilect import constraint_fields, emulation
+from unilect import emulation, foreign_constraints
 from unilect.attempts import Attempts
 from unilect.backend import Backend, Batches, Capabilities
 from unilect.constrained import Constrained, bonds
@@ -61,8 +61,8 @@ class Run:
         self.model = self.answering = model
         self.ignored: tuple[str, ...] = ()
         self._request = request
-        self._names: dict[str, str] = {}
         self._checker = registry.checker
+        self._names: dict[str, str] = {}
         self._attempts = Attempts(registry, self.model, request)
         self._meter = metrics.start(self.model.name, endpoint)
         self._entry = current_entry()
@@ -101,7 +101,7 @@ class Run:
                                         whole += batch
                         break
                     except UnilectError as error:
-                        constraint_fields.told_as(error, self._names)
+                        foreign_constraints.told_as(error, self._names)
                         if begun or not self._attempts.again(error):
                             raise
                 if whole:
@@ -121,7 +121,7 @@ class Run:
         self.answering = model = lease.model
         self._entry.leased(model.name, lease.source)
         capabilities = lease.backend.capabilities
-        request, self._names = constraint_fields.in_our_words(self._request, capabilities)
+        request, self._names = foreign_constraints.in_our_words(self._request, capabilities)
         request = model.with_defaults(model.prepare(request))
         request, self.ignored = judge(request, capabilities, model.unsupported)
         _check_kind(request, model, capabilities)

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from unilect import constraint_fields
+from unilect import foreign_constraints
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json
 from unilect.dialects._routes import Route, both
@@ -78,7 +78,7 @@ def abilities(model: Model) -> dict[str, Any]:
     """What a model can do; complete once its backend has been started."""
     can = model.backend.capabilities
     known: dict[str, str] = {**can.parameters, **dict.fromkeys(ACCEPTED, "accepted")}
-    for name, support in constraint_fields.support(can).items():
+    for name, support in foreign_constraints.support(can).items():
         if name in known or not can.passes_unknown:
             known[name] = support
     return {

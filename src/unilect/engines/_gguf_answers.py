@@ -15,6 +15,8 @@ from msgspec import Struct
 
 from unilect.backend import Batches
 from unilect.engines import _gguf_request as wire
+from unilect.engines._call_forms import Tools
+from unilect.engines._channels import MARKS, events_of
 from unilect.engines._gguf_errors import StrayAnswer, fault
 from unilect.engines._tool_calls import Parser, family, thinks
 from unilect.errors import BackendError
@@ -123,12 +125,15 @@ class _Told:
     def __init__(self) -> None:
         self.calls = False
         self._told: dict[type, str] = {TextDelta: "", ReasoningDelta: ""}
+        self._probabilities = 0
 
     def add(self, batch: list[Event]) -> None:
         """Note what a batch tells."""
         for event in batch:
             if isinstance(event, TextDelta | ReasoningDelta):
                 self._told[type(event)] += event.text
+            if isinstance(event, TextDelta):
+                self._probabilities += len(event.logprobs or ())
             self.calls = self.calls or isinstance(event, ToolCallDelta)
 
     def rest(self, batch: list[Event], lost: StrayAnswer) -> list[Event]:
@@ -140,6 +145,10 @@ class _Told:
         """
         events: list[Event] = []
         for event in batch:
+            if isinstance(event, TextDelta) and event.logprobs and self._probabilities:
+                new = event.logprobs[self._probabilities :]
+                self._probabilities -= len(event.logprobs) - len(new)
+                event = msgspec.structs.replace(event, logprobs=new or None)
             if isinstance(event, TextDelta | ReasoningDelta) and self._told[type(event)]:
                 told = self._told[type(event)]
                 if not (told.startswith(event.text) or event.text.startswith(told)):
@@ -176,9 +185,33 @@ async def _made_again(
     top = top_logprobs(request)
     if top is not None:
         plain["n_probs"] = max(top, 1)
-    async with aclosing(completed(server, request, plain)) as batches:
+    answer = completed(server, request, plain)
+    if MARKS[0] in template:
+        answer = _of_channels(answer, tools)
+    async with aclosing(answer) as batches:
         async for batch in batches:
             if events := _parsed(batch, parser):
+                yield events
+
+
+async def _of_channels(answer: Batches, tools: Tools | None) -> Batches:
+    """An answer in channels, told when it has ended; one with probabilities as it comes, for they belong to its tokens."""
+    texts: list[str] = []
+    async with aclosing(answer) as batches:
+        async for batch in batches:
+            events: list[Event] = []
+            for event in batch:
+                if isinstance(event, TextDelta) and event.logprobs is None:
+                    texts.append(event.text)
+                    continue
+                if isinstance(event, Finish):
+                    said = events_of("".join(texts), tools)
+                    called = any(isinstance(one, ToolCallDelta) for one in said)
+                    if called and event.reason == "stop":
+                        event = msgspec.structs.replace(event, reason="tool_calls")
+                    events += said
+                events.append(event)
+            if events:
                 yield events
 
 
@@ -205,7 +238,7 @@ def _parsed(batch: list[Event], parser: Parser) -> list[Event]:
 def _marks_of(template: str) -> list[str]:
     """The special tokens that the parser looks for; llama.cpp writes no other."""
     kind = family(template)
-    marks = (kind.begin, kind.end, *kind.marks, "<think>", "</think>")
+    marks = (kind.begin, kind.end, *kind.marks, "<think>", "</think>", *MARKS)
     return [mark for mark in marks if mark and mark in template]
 
 
@@ -219,6 +252,23 @@ def _without_verbose(event: Event) -> Event:
         chunk["truncated"] = True
     left = msgspec.structs.replace(extra, chunk=chunk)
     return msgspec.structs.replace(event, extra=None if left == Extra() else left)
+
+
+async def without_alternatives(batches: Batches) -> Batches:
+    """An answer whose tokens are told without others beside them: llama.cpp tells one at least, or nothing at all."""
+    async with aclosing(batches):
+        async for batch in batches:
+            yield [_bare(event) if isinstance(event, TextDelta) else event for event in batch]
+
+
+def _bare(event: TextDelta) -> TextDelta:
+    told = [msgspec.structs.replace(token, top_logprobs=[]) for token in event.logprobs or ()]
+    return msgspec.structs.replace(event, logprobs=told) if told else event
+
+
+def is_begun(batch: list[Event]) -> bool:
+    """How far a prompt is read may be told twice."""
+    return any(not isinstance(event, Progress) for event in batch)
 
 
 def _has_images(request: ChatRequest) -> bool:

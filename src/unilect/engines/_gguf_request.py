@@ -8,7 +8,6 @@ while it is read; a developer is a system; `repetition_penalty` is `repeat_penal
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
-import re
 from typing import Any
 
 import msgspec
@@ -20,7 +19,6 @@ from unilect.parameters import refusal, token_biases
 from unilect.requests import (
     LLAMACPP_NATIVE,
     LLAMACPP_PARAMETERS,
-    SAMPLER_LETTERS,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -31,10 +29,9 @@ from unilect.requests import (
     MessageToolCall,
     Part,
     RefusalPart,
-    Sampler,
     TextPart,
 )
-from unilect.upstreams._llamacpp_request import top_logprobs
+from unilect.upstreams._llamacpp_request import check_samplers, top_logprobs
 
 _SAMPLING = (
     "temperature",
@@ -94,8 +91,6 @@ PARAMETERS: dict[str, Support] = {
 TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 MAX_IMAGES = 8
 MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's server no longer takes
-MAX_GRAMMAR_DEPTH = 64
-_NO_GROUP = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
 
 
 def chat_body(
@@ -136,18 +131,28 @@ def chat_body(
             body["response_format"] = _json_format("object", schema or {"type": "object"})
         case JsonSchemaFormat(json_schema):
             body["response_format"] = _json_format(json_schema.name, json_schema.schema or {})
-    if "response_format" in body and request.grammar:
+    check_one_constraint(request)
+    return body
+
+
+def check_one_constraint(request: ChatRequest | CompletionRequest) -> None:
+    """
+    See that an answer is bound once.
+
+    Raises:
+        InvalidRequest: Both a grammar and a schema bind it.
+    """
+    if request.grammar and request.answer_schema is not None:
         raise InvalidRequest(
             "`grammar` and `response_format` cannot stand together; send one of them.",
             param="grammar",
         )
-    return body
 
 
 def _json_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "json_schema",
-        "json_schema": {"name": name, "schema": compact(schema)},
+        "json_schema": {"name": name, "schema": schema},
     }
 
 
@@ -181,8 +186,7 @@ def completion_body(
     top = top_logprobs(request)
     if top is not None:
         body["n_probs"] = max(top, 1)
-    if request.answer_schema is not None:
-        body["json_schema"] = compact(request.answer_schema)
+    check_one_constraint(request)
     return body
 
 
@@ -273,17 +277,14 @@ def _common(
         "return_progress": True,
         "lora": lora,
     }
+    check_samplers(request)
     for name in (*_SAMPLING, *_OWN_NAMES):
         value = getattr(request, name)
         if value is not None:
             body[name] = value
-    if request.grammar is not None and _group_depth(request.grammar) > MAX_GRAMMAR_DEPTH:
-        raise InvalidRequest(
-            f"`grammar` has groups nested more than {MAX_GRAMMAR_DEPTH} levels deep; flatten it.",
-            param="grammar",
-        )
-    if request.samplers is not None:
-        body["samplers"] = _samplers(request.samplers)
+    if isinstance(request.samplers, list):
+        older = {"typical_p": "typ_p"}
+        body["samplers"] = [older.get(name, name) for name in request.samplers if name != "tfs_z"]
     if request.top_k is not None:
         body["top_k"] = max(request.top_k, 0)
     for name in ("repeat_last_n", "dry_penalty_last_n"):
@@ -303,37 +304,7 @@ def _common(
     return body
 
 
-def _samplers(given: list[Sampler] | str) -> list[str] | str:
-    """
-    The order of samplers in today's names; llama.cpp would leave a name or a letter out that it does not know.
-
-    Raises:
-        InvalidRequest: A letter is no sampler's.
-    """
-    if isinstance(given, str):
-        unknown = [letter for letter in given if letter not in SAMPLER_LETTERS]
-        if unknown:
-            raise InvalidRequest(
-                f"`samplers` has the letter {unknown[0]!r}; expected some of {''.join(sorted(SAMPLER_LETTERS))}, or a list of names.",
-                param="samplers",
-            )
-        return given
-    return ["typ_p" if name == "typical_p" else name for name in given if name != "tfs_z"]
-
-
 def _seed(seed: int) -> int:
     """A seed in llama.cpp's 32 bits; the last one is none there, which is for -1 alone to say."""
     cut = seed % 2**32
     return cut if seed == -1 or cut < 2**32 - 1 else 0
-
-
-def _group_depth(grammar: str) -> int:
-    """Levels of parentheses outside of literals, classes and comments; llama.cpp recurses for each and overflows its stack."""
-    depth = most = 0
-    for sign in _NO_GROUP.sub("", grammar):
-        if sign == "(":
-            depth += 1
-            most = max(most, depth)
-        elif sign == ")":
-            depth -= 1
-    return most

@@ -19,10 +19,19 @@ from msgspec import Struct
 
 from unilect import hub
 from unilect.backend import Batches, Capabilities
+from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLAMACPP
 from unilect.engines import _gguf_request as wire
 from unilect.engines._forced_call import call_style, forced_call, must_call
-from unilect.engines._gguf_answers import CONVERSATION, chatted, completed, rendered
+from unilect.engines._gguf_answers import (
+    CONVERSATION,
+    chatted,
+    completed,
+    is_begun,
+    rendered,
+    without_alternatives,
+)
+from unilect.engines._gguf_constraint import calls_grammar, constrained
 from unilect.engines._gguf_errors import blamed, raise_for_child, unknown_token
 from unilect.engines._gguf_file import (
     GgufHead,
@@ -40,7 +49,6 @@ from unilect.errors import (
     ContextLengthExceeded,
     InvalidRequest,
 )
-from unilect.events import Event, Progress, TextDelta
 from unilect.model_config import ModelConfig
 from unilect.requests import (
     ChatRequest,
@@ -105,6 +113,7 @@ class GgufEngine:
         config: Its settings.
         threads: Processor threads, where the settings do not say.
         on_progress: Called with a fraction from 0 to 1 while the model loads.
+        checker: The server's; None for one of the engine's own.
 
     Raises:
         ConfigError: The file, or a setting, is wrong. Nothing has been started.
@@ -117,6 +126,7 @@ class GgufEngine:
         config: ModelConfig,
         threads: int = 1,
         on_progress: Callable[[float], None] | None = None,
+        checker: Checker | None = None,
     ) -> None:
         self._head = _checked(read_model, path)
         self._ranks = self._head.ranks and config.pooling is None
@@ -137,6 +147,8 @@ class GgufEngine:
             for child in (self._generator, self._embedder)
         }
         self._slots = Slots(config.parallel)
+        self._checker = checker or Checker()
+        self._has_own_checker = checker is None
         self._vocabulary: int | None = None
         self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
         self._chat_template = self._template or ""
@@ -170,11 +182,11 @@ class GgufEngine:
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request, once it is its turn; see `Backend`."""
-        body = self._body(request)  # what is wrong with it is told without waiting
+        body = await self._body(request)  # what is wrong with it is told without waiting
         slot = await self._slots.take(wire.conversation(request))
         answer = partial(self._answer, request, body | {"id_slot": slot})
         try:
-            running = self._supervisors[self._generator].run(request, answer, _is_begun)
+            running = self._supervisors[self._generator].run(request, answer, is_begun)
             async with aclosing(running) as batches:
                 async for batch in batches:
                     yield batch
@@ -253,16 +265,23 @@ class GgufEngine:
         self._servers.clear()
         await asyncio.gather(*(server.aclose() for server in servers))
         await asyncio.gather(*(one.aclose() for one in self._supervisors.values()))
+        if self._has_own_checker:
+            await self._checker.aclose()
 
     async def _ask(self, child: ChildProcess) -> None:
         """Something that llama.cpp answers from its queue, between two steps."""
         await (await self._server(child)).get("/metrics")
 
-    def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
+    async def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
         lora = [{"id": id, "scale": scale} for id, (_, scale) in enumerate(self._lora)]
         if isinstance(request, CompletionRequest):
-            return wire.completion_body(request, lora, self._vocabulary)
+            body = wire.completion_body(request, lora, self._vocabulary)
+            return await constrained(request, body, self._checker, self._chat_template)
         body = wire.chat_body(request, lora, self._vocabulary)
+        if must_call(request):
+            body["grammar"] = await calls_grammar(request, self._style, self._checker)
+        else:
+            body = await constrained(request, body, self._checker, self._chat_template)
         if self._stop:
             body["stop"] = [*body.get("stop", []), *self._stop]
         return body
@@ -272,7 +291,7 @@ class GgufEngine:
     ) -> Batches:
         batches = await self._generated(server, request, body)
         if wire.wants_no_alternatives(request):
-            batches = _without_alternatives(batches)
+            batches = without_alternatives(batches)
         if not request.tokenize:
             return batches
         return with_prompt_tokens(batches, await self._prompt_ids(server, request))
@@ -403,23 +422,6 @@ class GgufEngine:
             )
 
 
-async def _without_alternatives(batches: Batches) -> Batches:
-    """An answer whose tokens are told without others beside them: llama.cpp tells one at least, or nothing at all."""
-    async with aclosing(batches):
-        async for batch in batches:
-            yield [_bare(event) if isinstance(event, TextDelta) else event for event in batch]
-
-
-def _bare(event: TextDelta) -> TextDelta:
-    told = [msgspec.structs.replace(token, top_logprobs=[]) for token in event.logprobs or ()]
-    return msgspec.structs.replace(event, logprobs=told) if told else event
-
-
-def _is_begun(batch: list[Event]) -> bool:
-    """How far a prompt is read may be told twice."""
-    return any(not isinstance(event, Progress) for event in batch)
-
-
 def _checked(read: Callable[[Path], _Checked], path: Path) -> _Checked:
     try:
         return read(path)
@@ -491,4 +493,5 @@ def engine(place: Place, path: Path) -> GgufEngine:
         place.config,
         place.threads,
         lambda part: place.progress("loading", part),
+        place.checker,
     )

@@ -19,6 +19,7 @@ from unilect.parameters import token_biases
 from unilect.requests import (
     LLAMACPP_NATIVE,
     LLAMACPP_PARAMETERS,
+    SAMPLER_LETTERS,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -156,6 +157,7 @@ def body(
     fields: dict[str, Any] = {
         name: raw for name, raw in request.wire.items() if name not in _KNOWN and name not in _OWN
     }
+    check_samplers(request)
     for name in (*_SAME_NAME, *_OWN_NAMES):
         value = getattr(request, name)
         if value is not None:
@@ -174,6 +176,21 @@ def body(
     fields["stream"] = True
     fields["return_progress"] = True  # only then does 2025 notice a client that leaves early
     return fields
+
+
+def check_samplers(request: GenerationRequest) -> None:
+    """
+    See that llama.cpp knows every sampler that a request names by its letter: others it would leave out.
+
+    Raises:
+        InvalidRequest: It does not know one.
+    """
+    named = request.samplers
+    if isinstance(named, str) and not set(named) <= set(SAMPLER_LETTERS):
+        raise InvalidRequest(
+            f"`samplers` has a letter that is no sampler's; llama.cpp knows {SAMPLER_LETTERS!r}. Write those, or a list of names.",
+            param="samplers",
+        )
 
 
 def top_logprobs(request: GenerationRequest) -> int | None:
