@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,6 +36,11 @@ async def tiny(**settings: Any) -> AsyncIterator[Tiny]:
 async def died(child: Tiny) -> None:
     """Wait until the child has died, and is back."""
     await until(lambda: child.process.starts == 2)
+
+
+def ended(child: Tiny, life: int) -> bool:
+    """Whether this life of a child is over."""
+    return child.process.state != "ready" or child.process.starts != life
 
 
 async def test_a_death_while_idle() -> None:
@@ -116,7 +122,7 @@ async def test_deaths_of_which_nobody_is_to_blame() -> None:
             await child.until("ready")
             life = child.process.starts
             child.kill()
-            await until(lambda: child.process.state != "ready" or child.process.starts != life)
+            await until(partial(ended, child, life))
         await child.until("failed")
         with pytest.raises(BackendUnavailable, match="not started again") as told:
             await child.ask("say hello")
@@ -223,9 +229,9 @@ async def test_few_calls_at_a_time() -> None:
 
 
 @pytest.fixture
-def clock() -> Iterator[list[float]]:
+def clock() -> list[float]:
     """The time, which a test may set."""
-    yield [0.0]
+    return [0.0]
 
 
 @pytest.fixture
@@ -282,9 +288,7 @@ def test_deaths_are_forgotten(suspects: Suspects, clock: list[float]) -> None:
     suspects.check("a")
 
 
-def test_memory_of_culprits_is_bounded(
-    suspects: Suspects, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_of_culprits_is_bounded(suspects: Suspects, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more culprits than are remembered the oldest are forgotten."""
     monkeypatch.setattr(_suspects, "MAX_CULPRITS", 2)
     for name in "abc":
@@ -301,7 +305,9 @@ def test_what_is_asked_counts() -> None:
     messages = [Message("user", "Hi")]
     plain = digest(ChatRequest(messages=messages))
 
-    assert plain == digest(ChatRequest(messages=messages, seed=7, stream=True, user="me", model="x"))
+    assert plain == digest(
+        ChatRequest(messages=messages, seed=7, stream=True, user="me", model="x")
+    )
     assert plain != digest(ChatRequest(messages=messages, temperature=0.5))
     assert plain != digest(ChatRequest(messages=[Message("user", "Ho")]))
     assert digest("a") != digest(["a"])

@@ -197,8 +197,6 @@ async def test_a_request_that_ran_at_two_deaths_is_refused(engine: str) -> None:
 
 async def streaming(running: Site, max_tokens: int) -> Any:
     """A stream that has begun."""
-    response = await running.post(
-        max_tokens=max_tokens, ignore_eos=True, stream=True
-    ).__aenter__()
+    response = await running.post(max_tokens=max_tokens, ignore_eos=True, stream=True).__aenter__()
     await response.content.readline()
     return response

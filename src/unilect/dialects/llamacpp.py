@@ -152,8 +152,9 @@ def _calls(service: Service) -> list[Route]:
         for name in ("add_special", "with_pieces"):
             if getattr(body, name):
                 raise refusal(name, "the ids of the text itself are told, and nothing else")
-        async with service.lease(body.model, "tokenize") as lease:
-            tokens = await lease.backend.tokenize(body.content) if body.content else []
+        with native_names({"prompt": "content"}):
+            async with service.lease(body.model, "tokenize") as lease:
+                tokens = await lease.backend.tokenize(body.content) if body.content else []
         return _json(request, {"tokens": tokens}, body)
 
     async def native_detokenize(request: web.Request) -> web.StreamResponse:

@@ -20,6 +20,7 @@ from msgspec import Struct
 from unilect import hub
 from unilect.backend import Batches, Capabilities
 from unilect.engines import _gguf_request as wire
+from unilect.engines import _text_bounds as bounds
 from unilect.engines._forced_call import call_style, forced_call, must_call
 from unilect.engines._gguf_file import GgufHead, read_head
 from unilect.engines._process import ChildProcess, python_command
@@ -157,6 +158,7 @@ class GgufEngine:
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request, once it is its turn; see `Backend`."""
+        bounds.check_request(request, self._longest)
         body = self._body(request)  # what is wrong with it is told without waiting
         slot = await self._slots.take(wire.conversation(request))
         answer = partial(self._answer, request, body | {"id_slot": slot})
@@ -181,6 +183,7 @@ class GgufEngine:
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
+        bounds.check_request(request, self._longest)
 
         async def one(text: Prompt) -> Embeddings:
             server = await self._server(self._embedder)
@@ -198,10 +201,12 @@ class GgufEngine:
 
     async def tokenize(self, text: str) -> list[int]:
         """The token ids of a text; see `Backend`."""
+        bounds.check_tokenize(text, self._longest)
         return await self._call(text, lambda server: self._tokenize(server, text, special=False))
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
+        bounds.check_tokenize(tokens, self._longest)
 
         async def ask(server: HttpServer) -> str:
             try:
@@ -218,6 +223,7 @@ class GgufEngine:
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
+        bounds.check_request(request, self._longest)
 
         async def ask(server: HttpServer) -> int:
             if isinstance(request, ChatRequest):
@@ -359,6 +365,11 @@ class GgufEngine:
             if child is self._generator:
                 self._slots.forget()
         return server
+
+    @property
+    def _longest(self) -> int:
+        """The context, as llama.cpp has rounded it up."""
+        return self.capabilities.context or self._context
 
     @property
     def _main(self) -> ChildProcess:

@@ -20,11 +20,12 @@ import msgspec
 from unilect import hub, templates
 from unilect.backend import Batches, Capabilities
 from unilect.engines import _frames as frames
+from unilect.engines import _text_bounds as bounds
 from unilect.engines._hf_folder import Folder, has_tokenizer, must_merge, own_template, read_folder
 from unilect.engines._hf_parameters import PARAMETERS, TOOL_PARAMETERS
 from unilect.engines._hf_rope import stretched
 from unilect.engines._process import ChildProcess, python_command
-from unilect.engines._supervisor import Supervisor
+from unilect.engines._supervisor import CALLS_AT_ONCE, Supervisor
 from unilect.errors import (
     BackendError,
     BackendTimeout,
@@ -64,6 +65,7 @@ class HfServer:
         settings: As given.
         child: The process.
         supervisor: What runs in it goes through this.
+        embeddings: How many more requests may embed at the same time.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class HfServer:
             environment=_ENVIRONMENT,
         )
         self.supervisor = Supervisor(self.child, self._ask, config.hang_timeout_s)
+        self.embeddings = asyncio.Semaphore(CALLS_AT_ONCE)
         self._users: set[str] = set()
         self._warned: int | None = None
         self._blends: tuple[int | None, set[str]] = (None, set())
@@ -244,11 +247,12 @@ class HfEngine:
         if key not in children:
             children[key] = HfServer(name, settings, config, on_progress)
         self._server: HfServer = children[key]
+        self._context: int = settings["context"]
         self.capabilities = Capabilities(
             parameters=_parameters("tools" in self._template),
             fans_out=True,
             fans_beams_out=True,
-            context=settings["context"],
+            context=self._context,
             chat=self._folder.generates and bool(self._template),
             completions=self._folder.generates,
         )
@@ -281,6 +285,7 @@ class HfEngine:
         self, operation: str, request: ChatRequest | CompletionRequest | EmbeddingRequest
     ) -> AsyncGenerator[frames.Reply]:
         """What the child replies."""
+        bounds.check_request(request, self._context)
         body = msgspec.structs.replace(request, wire={})
 
         async def answer() -> AsyncGenerator[frames.Reply]:
@@ -297,7 +302,7 @@ class HfEngine:
         """Embed the inputs of a request; see `Backend`."""
         found: dict[int, list[float]] = {}
         tokens = 0
-        async with aclosing(self._replies("embed", request)) as replies:
+        async with self._server.embeddings, aclosing(self._replies("embed", request)) as replies:
             async for reply in replies:
                 part = msgspec.msgpack.decode(reply.value, type=frames.Vectors)
                 found |= dict(zip(part.places, part.vectors, strict=True))
@@ -306,14 +311,17 @@ class HfEngine:
 
     async def tokenize(self, text: str) -> list[int]:
         """The token ids of a text; see `Backend`."""
+        bounds.check_tokenize(text, self._context)
         return msgspec.msgpack.decode(await self._value("tokenize", text), type=list[int])
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
+        bounds.check_tokenize(tokens, self._context)
         return msgspec.msgpack.decode(await self._value("detokenize", tokens), type=str)
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
+        bounds.check_request(request, self._context)
         if isinstance(request, ChatRequest):
             return len(await self._prompt_ids(request))
         prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
@@ -329,6 +337,7 @@ class HfEngine:
 
     async def _prompt_ids(self, request: ChatRequest | CompletionRequest) -> list[int]:
         """The ids of a prompt, without what the tokenizer puts before it."""
+        bounds.check_request(request, self._context)
         if isinstance(request, ChatRequest):
             body = msgspec.structs.replace(request, wire={})
             return msgspec.msgpack.decode(await self._value("chat_tokens", body), type=list[int])
