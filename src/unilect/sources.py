@@ -58,6 +58,7 @@ class Place(Struct, frozen=True):
         threads: Processor threads for an engine.
         progress: Told what is going on (`loading`, `downloading`) and how far it is, from 0 to 1.
         shared: What the backends of one configuration share, such as one base for several adapters.
+        engines: How many engines the server has.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Place(Struct, frozen=True):
     threads: int
     progress: Callable[[str, float], None]
     shared: dict[Any, Any] = {}
+    engines: int = 1
 
 
 def registry(config: Config, progress: Progress | None = None) -> Registry:
@@ -82,8 +84,10 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
     models = served(config)
     sources = [(name, *split(source)) for name, one in models.items() for source in one.sources]
     # models of transformers with one folder share an engine
-    engines = len({one[1:] if one[1] == "hf" else one for one in sources if _is_engine(one[1])})
-    threads = max(1, (_cores() - 1) // max(1, engines))
+    engines = max(
+        1, len({one[1:] if one[1] == "hf" else one for one in sources if _is_engine(one[1])})
+    )
+    threads = max(1, (_cores() - 1) // engines)
     for name, one in models.items():
         if one.model == ALL:  # these say what is wrong with it
             _lister(name, one)
@@ -95,7 +99,7 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
             )
     shared: dict[Any, Any] = {}
     return Registry(
-        model(name, one, threads, progress, shared)
+        model(name, one, threads, progress, shared, engines)
         for name, one in models.items()
         if one.model != ALL
     )
@@ -185,12 +189,14 @@ def model(
     threads: int = 1,
     progress: Progress | None = None,
     shared: dict[Any, Any] | None = None,
+    engines: int = 1,
 ) -> Model:
     """
     The model of a table, not started.
 
     Args:
         shared: What the backends of one configuration share.
+        engines: How many engines the server has.
 
     Raises:
         ConfigError: A source or a setting is wrong.
@@ -209,7 +215,7 @@ def model(
 
     def member(source: str) -> Member:
         scheme, location = split(source)
-        place = Place(name, scheme, location, config, threads, report, children)
+        place = Place(name, scheme, location, config, threads, report, children, engines)
         try:
             return Member(_factory(scheme)(place), source)
         except ConfigError as error:

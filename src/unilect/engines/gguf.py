@@ -6,6 +6,7 @@ read in one step, and a prompt that can be given up midway read in small ones. A
 """
 
 import asyncio
+import logging
 import os
 import secrets
 from collections.abc import Callable, Coroutine
@@ -23,6 +24,8 @@ from unilect.engines import _gguf_request as wire
 from unilect.engines import _text_bounds as bounds
 from unilect.engines._forced_call import call_style, forced_call, must_call
 from unilect.engines._gguf_file import GgufHead, read_head
+from unilect.engines._gguf_memory import Needs, needs
+from unilect.engines._gguf_memory import told as sizes_of
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._slots import Slots
 from unilect.engines._supervisor import Supervisor
@@ -48,6 +51,7 @@ from unilect.upstreams._llamacpp_wire import with_prompt_tokens
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams.openai import stream
 
+log = logging.getLogger("unilect")
 MAX_DEFAULT_CONTEXT = 8192
 _EMBEDDINGS_AT_ONCE = 8
 _CHILD = "unilect.engines._gguf_child"
@@ -101,6 +105,7 @@ class GgufEngine:
         config: Its settings.
         threads: Processor threads, where the settings do not say.
         on_progress: Called with a fraction from 0 to 1 while the model loads.
+        engines: How many engines the server has, among which the memory for prompts is shared out.
 
     Raises:
         ConfigError: The file, or a setting, is wrong. Nothing has been started.
@@ -113,7 +118,10 @@ class GgufEngine:
         config: ModelConfig,
         threads: int = 1,
         on_progress: Callable[[float], None] | None = None,
+        engines: int = 1,
     ) -> None:
+        self._engines = engines
+        self._name = name
         self._head = _checked_head(path)
         self._path = path
         self._config = config
@@ -133,6 +141,7 @@ class GgufEngine:
         }
         self._slots = Slots(config.parallel)
         self._vocabulary: int | None = None
+        self._told = False
         self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
         self._style = call_style(self._template or "")
         self.capabilities = Capabilities(
@@ -147,10 +156,11 @@ class GgufEngine:
     async def start(self) -> None:
         """Start the child that this model mainly needs; see `Backend`."""
         if self._head.embedding_only:
-            await self._embedder.start()
+            self._tell(await self._embedder.start())
             return
         if self._generator.alive and self._vocabulary is not None:
             return
+        self._tell(await self._generator.start())
         server = await self._server(self._generator)
         self._learn(msgspec.json.decode(await server.get("/props"), type=_Props))
         models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
@@ -329,6 +339,9 @@ class GgufEngine:
                 "mmproj": None if embedding else config.mmproj,
                 "chat_template": self._template,
                 "cache_ram_mib": 0 if embedding else config.cache_ram_mib,
+                "engines": self._engines,
+                "name": name,
+                "needs": msgspec.to_builtins(self._needs(embedding)),
                 "cache_type_k": config.cache_type_k,
                 "cache_type_v": config.cache_type_v,
                 "embedding": embedding,
@@ -342,6 +355,27 @@ class GgufEngine:
             start_timeout_s=self._config.start_timeout_s,
             on_progress=self._report if self._on_progress is not None else None,
         )
+
+    def _needs(self, embedding: bool) -> Needs:
+        return needs(self._head, self._path, self._config, self._context, embedding)
+
+    def _tell(self, said: dict[str, Any]) -> None:
+        """Say once where the model runs, and what it takes."""
+        if self._told:
+            return
+        self._told = True
+        if said["warning"]:
+            log.warning("%s", said["warning"])
+        where = f"the CPU, {self._threads} threads"
+        layers = self._config.gpu_layers
+        if said["devices"] and layers != 0:
+            every = self._head.fields.get(f"{self._head.architecture}.block_count", 0) + 1
+            part = every if layers in (None, -1) else min(every, layers or 0)
+            where = f"{', '.join(said['devices'])}, {part} of {every} layers"
+        elif said["devices"]:
+            where += f"; {', '.join(said['devices'])} not used (`gpu_layers` is 0)"
+        need = self._needs(self._head.embedding_only)
+        log.info("%s: on %s; %s", self._name, where, sizes_of(need))
 
     def _report(self, pid: int) -> None:
         """Progress is the part of the file that the child has in memory; llama.cpp itself tells none."""
@@ -492,4 +526,5 @@ def engine(place: Place, path: Path) -> GgufEngine:
         place.config,
         place.threads,
         lambda part: place.progress("loading", part),
+        place.engines,
     )

@@ -41,6 +41,7 @@ from unilect.upstreams._llamacpp_wire import with_prompt_tokens
 log = logging.getLogger("unilect")
 MAX_DEFAULT_CONTEXT = 8192
 _CHILD = "unilect.engines._hf_child"
+_READ = 0.9  # of the time until a model is ready, when all of its weights have been read
 _NEEDED = ("torch", "transformers", "llguidance", "safetensors")
 #: torch's threads spin for work that another process needs the core for; the model is a local one, and nothing else is fetched
 _ENVIRONMENT = {
@@ -204,9 +205,9 @@ class HfServer:
         await self.value("ping", None, patient=True)  # how patient, the watchdog knows
 
     def _report(self, pid: int) -> None:
-        """Progress is the part of the weights that the child has in memory."""
+        """Progress is the part of the weights that the child has in memory; they are put in order after that."""
         if self._on_progress is not None:
-            self._on_progress(min(1.0, _resident_bytes(pid) / max(1.0, self._size)))
+            self._on_progress(min(_READ, _resident_bytes(pid) / max(1.0, self._size)))
 
 
 class HfEngine:
@@ -220,6 +221,7 @@ class HfEngine:
         threads: Processor threads, where the settings do not say.
         shared: The children of this configuration, by their settings.
         on_progress: Called with a fraction from 0 to 1 while the model loads.
+        engines: How many engines the server has, among which the memory for prompts is shared out.
 
     Raises:
         ConfigError: The folder, or a setting, is wrong. Nothing has been started.
@@ -233,6 +235,7 @@ class HfEngine:
         threads: int = 1,
         shared: dict[Any, Any] | None = None,
         on_progress: Callable[[float], None] | None = None,
+        engines: int = 1,
     ) -> None:
         self._folder = read_folder(folder)
         self._name = name
@@ -241,7 +244,7 @@ class HfEngine:
         merge = [path for path, _ in adapters] if _merges(adapters) else []
         self._blend = [] if merge else adapters
         self._template = self._template_of(config)
-        settings = self._settings(config, config.threads or threads, merge)
+        settings = self._settings(config, config.threads or threads, merge, engines)
         key = msgspec.json.encode(settings)
         children = {} if shared is None else shared
         if key not in children:
@@ -358,7 +361,9 @@ class HfEngine:
         brought = own_template(Path(config.tokenizer)) if config.tokenizer else ""
         return brought or self._folder.template
 
-    def _settings(self, config: ModelConfig, threads: int, merge: list[str]) -> dict[str, Any]:
+    def _settings(
+        self, config: ModelConfig, threads: int, merge: list[str], engines: int
+    ) -> dict[str, Any]:
         """
         What the child is told.
 
@@ -377,6 +382,7 @@ class HfEngine:
             "tied": folder.tied,
             "cache_values": folder.cache_values if folder.generates else 0,
             "cache_ram_mib": config.cache_ram_mib,
+            "engines": engines,
             "context": config.context or min(longest, MAX_DEFAULT_CONTEXT),
             "parallel": config.parallel,
             "threads": threads,
@@ -481,4 +487,5 @@ def backend(place: Place) -> HfEngine:
         place.threads,
         place.shared,
         lambda part: place.progress("loading", part),
+        place.engines,
     )
