@@ -10,7 +10,7 @@ from engine import made
 from unilect.config import ModelConfig
 from unilect.demo import MODEL
 from unilect.engines._gguf_file import GgufHead, read_head
-from unilect.engines._gguf_memory import Needs, complaint, doubt, needs
+from unilect.engines._gguf_memory import Needs, complaint, doubt, needs, where
 from unilect.engines.gguf import GgufEngine
 from unilect.errors import BackendUnavailable
 
@@ -134,7 +134,7 @@ async def test_layers_without_a_gpu(layers: int) -> None:
 async def test_what_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
     """The start says once where a model runs and what it takes, also with many requests at a time."""
     caplog.set_level("INFO")
-    engine = made("gguf", parallel=100, gpu_layers=0)
+    engine = made("gguf", parallel=100, gpu_layers=0, threads=2)
     for _ in range(2):
         await engine.start()
         await engine.aclose()
@@ -144,6 +144,22 @@ async def test_what_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
 
     assert 1 == len(told)
     assert (
-        "demo: on the CPU, 1 threads; weights 4 MB, keys and values 524 MB (`context` 2048 x `parallel` 100)"
+        "demo: on the CPU, 2 threads; weights 4 MB, keys and values 524 MB (`context` 2048 x `parallel` 100)"
         == told[0]
     )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "layers", "expected"),
+    [
+        ([], None, "the CPU, 3 threads"),
+        (["H200"], None, "H200, 13 of 13 layers"),
+        (["H200", "H200"], -1, "H200, H200, 13 of 13 layers"),
+        (["H200"], 5, "H200, 5 of 13 layers"),
+        (["H200"], 99, "H200, 13 of 13 layers"),
+        (["H200"], 0, "the CPU, 3 threads (H200 not used: `gpu_layers` is 0)"),
+    ],
+)
+def test_where_it_runs(gpus: list[str], layers: int | None, expected: str) -> None:
+    """The devices and the layers on them are told; a GPU that is not used is named."""
+    assert expected == where(head(**PLAIN), gpus, layers, 3)

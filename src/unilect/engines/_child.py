@@ -36,7 +36,9 @@ def run(serve: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
     _memory.go_first()
     free = _memory.free_bytes()
     if free is not None:
-        _memory.limit_growth(free)
+        _memory.limit_growth(
+            2 * free
+        )  # safetensors maps weights so that they count, beside their copies
     try:
         ready = serve(settings)
     except (ValueError, OSError, ImportError) as error:

@@ -104,6 +104,22 @@ def told(need: Needs) -> str:
     )
 
 
+def where(head: GgufHead, gpus: list[str], layers: int | None, threads: int) -> str:
+    """
+    Where a model runs, in words.
+
+    Args:
+        gpus: What llama.cpp has.
+        layers: The option `gpu_layers`.
+    """
+    if not gpus or layers == 0:
+        unused = f" ({', '.join(gpus)} not used: `gpu_layers` is 0)" if gpus else ""
+        return f"the CPU, {threads} thread{'s' if threads > 1 else ''}{unused}"
+    every = _number(head, "block_count") + 1  # the output counts as one
+    part = every if layers in (None, -1) else min(every, layers or 0)
+    return f"{', '.join(gpus)}, {part} of {every} layers"
+
+
 def _gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 

@@ -7,7 +7,6 @@ read in one step, and a prompt that can be given up midway read in small ones. A
 
 import asyncio
 import logging
-import os
 import secrets
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
@@ -23,15 +22,21 @@ from unilect.backend import Batches, Capabilities
 from unilect.engines import _gguf_request as wire
 from unilect.engines import _text_bounds as bounds
 from unilect.engines._forced_call import call_style, forced_call, must_call
-from unilect.engines._gguf_file import GgufHead, read_head
-from unilect.engines._gguf_memory import Needs, needs
+from unilect.engines._gguf_memory import needs, where
 from unilect.engines._gguf_memory import told as sizes_of
+from unilect.engines._gguf_settings import (
+    checked_head,
+    child_settings,
+    context_of,
+    lora_of,
+    template_of,
+)
+from unilect.engines._memory import resident_bytes
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._slots import Slots
 from unilect.engines._supervisor import Supervisor
 from unilect.errors import (
     BackendError,
-    ConfigError,
     ContextLengthExceeded,
     InvalidRequest,
 )
@@ -52,7 +57,6 @@ from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams.openai import stream
 
 log = logging.getLogger("unilect")
-MAX_DEFAULT_CONTEXT = 8192
 _EMBEDDINGS_AT_ONCE = 8
 _CHILD = "unilect.engines._gguf_child"
 _Value = TypeVar("_Value")
@@ -122,22 +126,24 @@ class GgufEngine:
     ) -> None:
         self._engines = engines
         self._name = name
-        self._head = _checked_head(path)
+        self._head = checked_head(path)
         self._path = path
         self._config = config
         self._threads = config.threads or threads
-        self._context = _context(self._head, config)
-        self._lora = [_lora(text) for text in config.lora]
-        self._template, self._stop = _template(config.chat_template)
+        self._context = context_of(self._head, config)
+        self._lora = [lora_of(text) for text in config.lora]
+        self._template, self._stop = template_of(config.chat_template)
         if config.mmproj:
-            _checked_head(Path(config.mmproj))
+            checked_head(Path(config.mmproj))
         self._key = secrets.token_urlsafe(24)
         self._on_progress = on_progress
         self._generator = self._child(name, embedding=False)
         self._embedder = self._child(f"{name} (embeddings)", embedding=True)
         self._supervisors = {
-            child: Supervisor(child, partial(self._ask, child), config.hang_timeout_s)
-            for child in (self._generator, self._embedder)
+            self._generator: Supervisor(self._generator, self._ask, config.hang_timeout_s),
+            self._embedder: Supervisor(
+                self._embedder
+            ),  # a long text is one step, which may take minutes
         }
         self._slots = Slots(config.parallel)
         self._vocabulary: int | None = None
@@ -258,9 +264,9 @@ class GgufEngine:
         await asyncio.gather(*(server.aclose() for server in servers))
         await asyncio.gather(*(one.aclose() for one in self._supervisors.values()))
 
-    async def _ask(self, child: ChildProcess) -> None:
+    async def _ask(self) -> None:
         """Something that llama.cpp answers from its queue, between two steps."""
-        await (await self._server(child)).get("/metrics")
+        await (await self._server(self._generator)).get("/metrics")
 
     def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
         lora = [{"id": id, "scale": scale} for id, (_, scale) in enumerate(self._lora)]
@@ -324,40 +330,32 @@ class GgufEngine:
         )
 
     def _child(self, name: str, embedding: bool) -> ChildProcess:
+        fixed = child_settings(
+            name,
+            self._path,
+            self._head,
+            self._config,
+            context=self._context,
+            threads=self._threads,
+            lora=self._lora,
+            template=self._template,
+            engines=self._engines,
+            embedding=embedding,
+        )
+
         def settings(socket_path: str) -> dict[str, Any]:
-            config = self._config
-            return {
-                "socket_path": socket_path,
-                "api_key": self._key,
-                "path": str(self._path),
-                "context": self._context,
-                "parallel": 1 if embedding else config.parallel,
-                "threads": self._threads,
-                "batch": config.batch,
-                "gpu_layers": config.gpu_layers,
-                "lora": self._lora,
-                "mmproj": None if embedding else config.mmproj,
-                "chat_template": self._template,
-                "cache_ram_mib": 0 if embedding else config.cache_ram_mib,
-                "engines": self._engines,
-                "name": name,
-                "needs": msgspec.to_builtins(self._needs(embedding)),
-                "cache_type_k": config.cache_type_k,
-                "cache_type_v": config.cache_type_v,
-                "embedding": embedding,
-                "pooling": config.pooling or (None if self._head.pooling else "mean"),
-            }
+            return fixed | {"socket_path": socket_path, "api_key": self._key}
 
         return ChildProcess(
             name,
             python_command(_CHILD),
             settings,
             start_timeout_s=self._config.start_timeout_s,
+            environment={
+                "GGML_NO_BACKTRACE": "1"
+            },  # else it calls gdb when it ends, which takes seconds
             on_progress=self._report if self._on_progress is not None else None,
         )
-
-    def _needs(self, embedding: bool) -> Needs:
-        return needs(self._head, self._path, self._config, self._context, embedding)
 
     def _tell(self, said: dict[str, Any]) -> None:
         """Say once where the model runs, and what it takes."""
@@ -366,21 +364,14 @@ class GgufEngine:
         self._told = True
         if said["warning"]:
             log.warning("%s", said["warning"])
-        where = f"the CPU, {self._threads} threads"
-        layers = self._config.gpu_layers
-        if said["devices"] and layers != 0:
-            every = self._head.fields.get(f"{self._head.architecture}.block_count", 0) + 1
-            part = every if layers in (None, -1) else min(every, layers or 0)
-            where = f"{', '.join(said['devices'])}, {part} of {every} layers"
-        elif said["devices"]:
-            where += f"; {', '.join(said['devices'])} not used (`gpu_layers` is 0)"
-        need = self._needs(self._head.embedding_only)
-        log.info("%s: on %s; %s", self._name, where, sizes_of(need))
+        need = needs(self._head, self._path, self._config, self._context, self._head.embedding_only)
+        on = where(self._head, said["devices"], self._config.gpu_layers, self._threads)
+        log.info("%s: on %s; %s", self._name, on, sizes_of(need))
 
     def _report(self, pid: int) -> None:
         """Progress is the part of the file that the child has in memory; llama.cpp itself tells none."""
         if self._on_progress is not None:
-            self._on_progress(min(1.0, _resident_bytes(pid) / max(1, self._head.size_bytes)))
+            self._on_progress(min(1.0, resident_bytes(pid) / max(1, self._head.size_bytes)))
 
     async def _server(self, child: ChildProcess) -> HttpServer:
         """The connection to a child, which is started where it is not running; a new one after every start."""
@@ -456,54 +447,6 @@ def _bare(event: TextDelta) -> TextDelta:
 def _is_begun(batch: list[Event]) -> bool:
     """How far a prompt is read may be told twice."""
     return any(not isinstance(event, Progress) for event in batch)
-
-
-def _checked_head(path: Path) -> GgufHead:
-    try:
-        return read_head(path)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _context(head: GgufHead, config: ModelConfig) -> int:
-    if config.context is None:
-        return min(head.context, MAX_DEFAULT_CONTEXT)
-    if config.context > head.context:
-        raise ConfigError(
-            f"context: {config.context} is more than the {head.context} tokens that the model was made for."
-        )
-    return config.context
-
-
-def _lora(text: str) -> tuple[str, float]:
-    """`path` or `path=0.5`."""
-    path, _, scale = text.rpartition("=")
-    try:
-        value = (path, float(scale)) if path else (text, 1.0)
-    except ValueError:
-        value = (text, 1.0)
-    _checked_head(Path(value[0]))
-    return value
-
-
-def _template(given: str | None) -> tuple[str | None, list[str]]:
-    """The Jinja of the option `chat_template`, and the stop words that belong to it."""
-    if given is None:
-        return None, []
-    from unilect import (
-        templates,
-    )  # Jinja takes 30 ms to import, which only those who need it shall pay
-
-    form = templates.read(given)
-    return templates.jinja(form), form.stop
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def backend(place: Place) -> GgufEngine:

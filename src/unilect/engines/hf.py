@@ -8,7 +8,6 @@ DoRA, a larger vocabulary) get a child of their own.
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from importlib.util import find_spec
@@ -24,6 +23,7 @@ from unilect.engines import _text_bounds as bounds
 from unilect.engines._hf_folder import Folder, has_tokenizer, must_merge, own_template, read_folder
 from unilect.engines._hf_parameters import PARAMETERS, TOOL_PARAMETERS
 from unilect.engines._hf_rope import stretched
+from unilect.engines._memory import resident_bytes
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._supervisor import CALLS_AT_ONCE, Supervisor
 from unilect.errors import (
@@ -207,7 +207,7 @@ class HfServer:
     def _report(self, pid: int) -> None:
         """Progress is the part of the weights that the child has in memory; they are put in order after that."""
         if self._on_progress is not None:
-            self._on_progress(min(_READ, _resident_bytes(pid) / max(1.0, self._size)))
+            self._on_progress(min(_READ, resident_bytes(pid) / max(1.0, self._size)))
 
 
 class HfEngine:
@@ -456,14 +456,6 @@ def _adapter(text: str) -> tuple[str, float]:
 
 def _parameters(tools: bool) -> dict[str, Any]:
     return PARAMETERS | ({} if tools else dict.fromkeys(TOOL_PARAMETERS, "refused"))
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def backend(place: Place) -> HfEngine:
