@@ -1,5 +1,6 @@
 """Tests of unilect.engines._memory, on files as the kernel writes them and on real children."""
 
+import os
 import resource
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from engine import ENGINES_IN_CI, answer, chat, engine, process
 from tiny_child import Tiny
 from unilect import sources
 from unilect.config import Config, ModelConfig
-from unilect.demo import MODEL
+from unilect.demo import FOLDER, MODEL
 from unilect.engines._gguf_child import cache_ram_mib
 from unilect.engines._memory import MIB, free_bytes, total_bytes
+from unilect.engines.hf import HfEngine
 
 
 def written(root: Path, files: dict[str, str]) -> Path:
@@ -139,3 +141,13 @@ def test_the_bundled_model_remembers_little() -> None:
 
     assert [64, 5, None] == told
     assert [3] * 3 == [engine._generator._settings("")["engines"] for engine in engines]
+
+
+def test_progress_of_a_model_that_still_loads() -> None:
+    """Weights that have all been read are not the whole of loading: progress does not stand at its end."""
+    told: list[float] = []
+    model = HfEngine("x", FOLDER / "hf", ModelConfig(), on_progress=told.append)
+    model._server._report(os.getpid())
+    model._server._report(0)
+
+    assert [0.9, 0.0] == told
