@@ -21,6 +21,7 @@ SETTINGS: dict[str, Any] = {
     "tied": True,
     "cache_values": 1280,
     "cache_ram_mib": None,
+    "engines": 1,
     "context": 2048,
     "parallel": 4,
     "threads": 1,

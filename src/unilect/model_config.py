@@ -107,7 +107,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     gpu_layers: Annotated[
         Annotated[int, Meta(ge=-1, le=10_000)] | None,
         described(
-            "Layers on the GPU; -1 for all. Default: all where llama.cpp has a GPU.",
+            "Layers on the GPU; -1 for all. Default: all where llama.cpp has a GPU. Refused where it has none; docs/backends/gguf.md says how to get a build for yours.",
         ),
     ] = None
     batch: Annotated[
@@ -190,7 +190,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Annotated[int, Meta(ge=0, le=2**24)] | None,
         described(
             "Memory (MiB) of an engine for what it remembers of prompts that nobody is asking just now; 0 remembers none. Default: an "
-            "eighth of what is free when it starts, at most 8192 for a GGUF model, and two whole contexts for one of transformers."
+            "eighth of what is free when it starts, shared out among the engines of this server, at most 8192 for GGUF models and 64 for the "
+            "bundled one, and two whole contexts for one of transformers."
         ),
     ] = None
     cache_type_k: Annotated[

@@ -78,6 +78,7 @@ class Place(Struct, frozen=True):
         progress: Told what is going on (`loading`, `downloading`), how far it is, and of how many bytes.
         shared: What the backends of one configuration share, such as one base for several adapters.
         checker: Compiles the grammars and schemas of clients; the server's only one.
+        engines: How many engines the server has.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Place(Struct, frozen=True):
     progress: Report
     shared: dict[Any, Any] = {}
     checker: Checker = field(default_factory=Checker)
+    engines: int = 1
 
 
 def registry(config: Config, progress: Progress | None = None) -> Registry:
@@ -101,12 +103,13 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
         ConfigError: A source or a setting is wrong.
     """
     models, found, built = served(config), Mistakes(), []
-    threads, shared, checker = _threads(models), dict[Any, Any](), Checker()
+    engines = _count_engines(models)
+    threads, shared, checker = max(1, (_cores() - 1) // engines), dict[Any, Any](), Checker()
     for name, one in models.items():
         with found:
             check_server(name, one, models)
         with found:
-            made = model(name, one, threads, progress, shared, checker)
+            made = model(name, one, threads, progress, shared, checker, engines)
             if one.model != ALL:
                 built.append(made)
     found.raise_all()
@@ -131,8 +134,8 @@ def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfi
             _lister(name, config)
 
 
-def _threads(models: Mapping[str, ModelConfig]) -> int:
-    """Processor threads for each engine; models of transformers with one folder share an engine."""
+def _count_engines(models: Mapping[str, ModelConfig]) -> int:
+    """How many engines a server has, at least one; models of transformers with one folder share an engine."""
     engines: set[tuple[str, ...]] = set()
     for name, one in models.items():
         for source in one.sources:
@@ -140,7 +143,7 @@ def _threads(models: Mapping[str, ModelConfig]) -> int:
                 scheme, location = split(source)
                 if _is_engine(scheme):
                     engines.add((scheme, location) if scheme == "hf" else (name, scheme, location))
-    return max(1, (_cores() - 1) // max(1, len(engines)))
+    return max(1, len(engines))
 
 
 def served(config: Config) -> dict[str, ModelConfig]:
@@ -251,6 +254,7 @@ def model(
     progress: Progress | None = None,
     shared: dict[Any, Any] | None = None,
     checker: Checker | None = None,
+    engines: int = 1,
 ) -> Model:
     """
     The model of a table, not started.
@@ -258,6 +262,7 @@ def model(
     Args:
         shared: What the backends of one configuration share.
         checker: The server's, where the model's engine needs one.
+        engines: How many engines the server has.
 
     Raises:
         ConfigError: A source or a setting is wrong.
@@ -272,7 +277,7 @@ def model(
 
     for source in config.sources:
         with found:
-            place = place_of(name, source, config, threads, report, shared, checker)
+            place = place_of(name, source, config, threads, report, shared, checker, engines)
             members.append(Member(backend(place), source, _secrets(source, config)))
             _tell(name, source)
     found.raise_all()
@@ -332,6 +337,7 @@ def place_of(
     progress: Report | None = None,
     shared: dict[Any, Any] | None = None,
     checker: Checker | None = None,
+    engines: int = 1,
 ) -> Place:
     """
     Where a backend of a model is to be made.
@@ -343,7 +349,9 @@ def place_of(
         scheme, location = split(source)
     children = {} if shared is None else shared
     report = progress or _silent
-    return Place(name, scheme, location, config, threads, report, children, checker or Checker())
+    return Place(
+        name, scheme, location, config, threads, report, children, checker or Checker(), engines
+    )
 
 
 def backend(place: Place) -> Backend:

@@ -174,9 +174,10 @@ def _calls(service: Service) -> list[Route]:
         if body.with_pieces:
             raise refusal("with_pieces", "ids are told, and no pieces")
         special = bool(body.add_special)
-        async with service.lease(body.model, "tokenize") as lease:
-            told = body.content or special
-            tokens = await lease.backend.tokenize(body.content, special) if told else []
+        with native_names({"prompt": "content"}):
+            async with service.lease(body.model, "tokenize") as lease:
+                told = body.content or special
+                tokens = await lease.backend.tokenize(body.content, special) if told else []
         return _json(request, {"tokens": tokens}, body)
 
     async def native_detokenize(request: web.Request) -> web.StreamResponse:

@@ -137,11 +137,11 @@ class ChildProcess:
         """
         if self.alive:
             return self._ready
-        while self._stopping is not None:
+        while self._stopping is not None and not self._stopping.done():
             await asyncio.shield(self._stopping)
-        if self._starting is None:
+        if self._starting is None or self._starting.done():
             self._starting = _task(self._bring_up())
-            self._starting.add_done_callback(self._started)
+            self._starting.add_done_callback(_heard)
         starting = self._starting
         try:
             return await asyncio.shield(starting)
@@ -172,14 +172,15 @@ class ChildProcess:
 
     async def aclose(self) -> None:
         """Stop the child: SIGTERM, and SIGKILL after STOP_TIMEOUT_S. One that still loads is not waited for."""
-        if self._stopping is None:
+        if self._stopping is None or self._stopping.done():
             self._stopping = _task(self._shut_down())
-            self._stopping.add_done_callback(self._shut)
         await asyncio.shield(self._stopping)
 
     async def _bring_up(self) -> dict[str, Any]:
         """Start a child in place of what there is: none, one that died, or one whose socket is lost."""
-        lost, self.state = self.pid is not None, "loading"
+        lost = self.pid is not None
+        if self.state != "died":  # that is what it is until the pause is over
+            self.state = "loading"
         try:
             if lost:
                 log.error("%s: the engine's socket was removed; it is started again", self.name)
@@ -189,6 +190,7 @@ class ChildProcess:
                 # The watcher of a dead child cleans up; it must not meet the next one's folder.
                 await asyncio.shield(self._watcher)
             await self._pause()
+            self.state = "loading"
             self._ready = await self._launch()
         except BackendUnavailable as error:
             if self.state == "loading":  # else it was given up, and nothing was tried
@@ -335,7 +337,7 @@ class ChildProcess:
 
     async def _shut_down(self) -> None:
         serves, self.state = self.state == "ready", "stopping"
-        if self._starting is not None:
+        if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.wait({self._starting})
         process = self._process
@@ -369,13 +371,11 @@ class ChildProcess:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def _started(self, task: asyncio.Task[Any]) -> None:
-        self._starting = None
-        if not task.cancelled():
-            task.exception()  # who waits is told; where nobody waits any more nobody needs it
 
-    def _shut(self, task: asyncio.Task[Any]) -> None:
-        self._stopping = None
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Who waits for a start is told how it ended; where nobody waits any more nobody needs it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _task(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

@@ -6,7 +6,7 @@ Who ran in the engine when it died is a suspect, and so is who had left without 
 1. One that was there alone is the culprit. Of several, the only one that was there at an earlier death, too.
 2. Suspects take turns, so that the next death tells them apart: until an answer has begun, or all through it for one that has been at
    two deaths. Who is answered is cleared.
-3. Requests are told apart by a digest of what they ask; it is not made before an engine has died.
+3. Requests are told apart by a digest of what they ask; of those that are answered none is made before an engine has died.
 """
 
 import asyncio
@@ -33,12 +33,19 @@ _ASIDE = (
 
 
 class Ticket:
-    """A request in an engine."""
+    """
+    A request in an engine.
 
-    __slots__ = ("_digest", "left_at", "life", "request", "since")
+    Attributes:
+        life: The life of the child that it is in.
+        since: When it came.
+        left_at: When it left without an answer.
+    """
+
+    __slots__ = ("_digest", "_request", "left_at", "life", "since")
 
     def __init__(self, request: Any, life: int, since: float) -> None:
-        self.request = request
+        self._request = request
         self.life = life
         self.since = since
         self.left_at = 0.0
@@ -48,7 +55,8 @@ class Ticket:
     def digest(self) -> bytes:
         """Of what it asks."""
         if self._digest is None:
-            self._digest = digest(self.request)
+            self._digest = digest(self._request)
+            self._request = None  # it may be large
         return self._digest
 
 
@@ -120,6 +128,7 @@ class Suspects:
         self._running.discard(ticket)
         if not answered:
             ticket.left_at = self._clock()
+            ticket.digest  # noqa: B018 - made now, so that nothing else is kept of it
             self._lingering = [*self._lingering[-MAX_CULPRITS:], ticket]
         elif self._deaths:
             self._clear(ticket.digest)

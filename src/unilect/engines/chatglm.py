@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from unilect.backend import Batches, Capabilities
 from unilect.engines import _chatglm_request as wire
+from unilect.engines import _text_bounds as bounds
 from unilect.engines._chatglm_file import ChatglmHead, read_head
 from unilect.engines._chatglm_tools import AnswerReader
 from unilect.engines._process import ChildProcess, python_command
@@ -114,6 +115,7 @@ class ChatglmEngine:
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
+        bounds.check_request(request, self._context)
         body = wire.generate_body(request, self._head.family, self._head.vocabulary)
         answer = partial(self._batches, request, msgspec.json.encode(body))
         async with aclosing(self._supervisor.run(request, answer)) as batches:
@@ -126,10 +128,12 @@ class ChatglmEngine:
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
+        bounds.check_tokenize(text, self._context)
         return await self._tokens("/tokenize" if special else "/tokenize_plain", text)
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
+        bounds.check_tokenize(tokens, self._context)
         if any(token >= self._head.vocabulary for token in tokens):
             raise InvalidRequest(
                 "`prompt` holds a token id that the model does not have.", param="prompt"
@@ -139,6 +143,7 @@ class ChatglmEngine:
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
+        bounds.check_request(request, self._context)
         prompt = wire.prompt_of(request, self._head.family, self._head.vocabulary)
         return len(await self._tokens("/tokenize", prompt))
 

@@ -6,7 +6,7 @@ read in one step, and a prompt that can be given up midway read in small ones. A
 """
 
 import asyncio
-import os
+import logging
 import secrets
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
@@ -22,6 +22,7 @@ from unilect.backend import Batches, Capabilities
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLAMACPP
 from unilect.engines import _gguf_request as wire
+from unilect.engines import _text_bounds as bounds
 from unilect.engines._forced_call import call_style, forced_call, must_call
 from unilect.engines._gguf_answers import (
     CONVERSATION,
@@ -34,18 +35,25 @@ from unilect.engines._gguf_answers import (
 from unilect.engines._gguf_constraint import calls_grammar, constrained
 from unilect.engines._gguf_errors import blamed, raise_for_child, unknown_token
 from unilect.engines._gguf_file import (
-    GgufHead,
-    check_adapter,
     read_head,
     read_model,
     unknown_architecture,
 )
+from unilect.engines._gguf_memory import needs, where
+from unilect.engines._gguf_memory import told as sizes_of
+from unilect.engines._gguf_settings import (
+    checked,
+    child_settings,
+    context_of,
+    lora_of,
+    template_of,
+)
+from unilect.engines._memory import resident_bytes
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._slots import Slots
 from unilect.engines._supervisor import Supervisor
 from unilect.errors import (
     BackendError,
-    ConfigError,
     ContextLengthExceeded,
     InvalidRequest,
 )
@@ -62,12 +70,11 @@ from unilect.upstreams._embeddings import decode_embeddings, embed_each
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._llamacpp_wire import with_prompt_tokens
 
-MAX_DEFAULT_CONTEXT = 8192
+log = logging.getLogger("unilect")
 _EMBEDDINGS_AT_ONCE = 8
 _CHILD = "unilect.engines._gguf_child"
 _RERANKER = "its file is a reranker, which scores texts and makes no vectors of them"
 _Value = TypeVar("_Value")
-_Checked = TypeVar("_Checked")
 
 
 class _Props(Struct):
@@ -114,6 +121,7 @@ class GgufEngine:
         threads: Processor threads, where the settings do not say.
         on_progress: Called with a fraction from 0 to 1 while the model loads.
         checker: The server's; None for one of the engine's own.
+        engines: How many engines the server has, among which the memory for prompts is shared out.
 
     Raises:
         ConfigError: The file, or a setting, is wrong. Nothing has been started.
@@ -127,29 +135,35 @@ class GgufEngine:
         threads: int = 1,
         on_progress: Callable[[float], None] | None = None,
         checker: Checker | None = None,
+        engines: int = 1,
     ) -> None:
-        self._head = _checked(read_model, path)
+        self._engines = engines
+        self._name = name
+        self._head = checked(read_model, path)
         self._ranks = self._head.ranks and config.pooling is None
         self._path = path
         self._config = config
         self._threads = config.threads or threads
-        self._context = _context(self._head, config)
-        self._lora = [_lora(text) for text in config.lora]
-        self._template, self._stop = _template(config.chat_template)
+        self._context = context_of(self._head, config)
+        self._lora = [lora_of(text) for text in config.lora]
+        self._template, self._stop = template_of(config.chat_template)
         if config.mmproj:
-            _checked(read_head, Path(config.mmproj))
+            checked(read_head, Path(config.mmproj))
         self._key = secrets.token_urlsafe(24)
         self._on_progress = on_progress
         self._generator = self._child(name, embedding=False)
         self._embedder = self._child(f"{name} (embeddings)", embedding=True)
         self._supervisors = {
-            child: Supervisor(child, partial(self._ask, child), config.hang_timeout_s)
-            for child in (self._generator, self._embedder)
+            self._generator: Supervisor(self._generator, self._ask, config.hang_timeout_s),
+            self._embedder: Supervisor(
+                self._embedder
+            ),  # a long text is one step, which may take minutes
         }
         self._slots = Slots(config.parallel)
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
         self._vocabulary: int | None = None
+        self._told = False
         self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
         self._chat_template = self._template or ""
         self._style = call_style(self._chat_template)
@@ -170,18 +184,20 @@ class GgufEngine:
     async def start(self) -> None:
         """Start the child that this model mainly needs; see `Backend`."""
         if self._head.embedding_only:
-            await self._embedder.start()
+            self._tell(await self._embedder.start())
             return
         if self._generator.alive and self._vocabulary is not None:
             return
         with unknown_architecture(self._path, self._head):
-            server = await self._server(self._generator)
+            self._tell(await self._generator.start())
+        server = await self._server(self._generator)
         self._learn(msgspec.json.decode(await server.get("/props"), type=_Props))
         models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
         self._vocabulary = models.data[0].meta.n_vocab
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request, once it is its turn; see `Backend`."""
+        bounds.check_request(request, self._longest)
         body = await self._body(request)  # what is wrong with it is told without waiting
         slot = await self._slots.take(wire.conversation(request))
         answer = partial(self._answer, request, body | {"id_slot": slot})
@@ -206,6 +222,7 @@ class GgufEngine:
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
+        bounds.check_request(request, self._longest)
 
         async def one(text: Prompt) -> Embeddings:
             server = await self._server(self._embedder)
@@ -223,10 +240,12 @@ class GgufEngine:
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
+        bounds.check_tokenize(text, self._longest)
         return await self._call(text, lambda server: self._tokenize(server, text, special))
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
+        bounds.check_tokenize(tokens, self._longest)
 
         async def ask(server: HttpServer) -> str:
             try:
@@ -242,6 +261,7 @@ class GgufEngine:
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
+        bounds.check_request(request, self._longest)
 
         async def ask(server: HttpServer) -> int:
             if isinstance(request, ChatRequest):
@@ -268,9 +288,9 @@ class GgufEngine:
         if self._has_own_checker:
             await self._checker.aclose()
 
-    async def _ask(self, child: ChildProcess) -> None:
+    async def _ask(self) -> None:
         """Something that llama.cpp answers from its queue, between two steps."""
-        await (await self._server(child)).get("/metrics")
+        await (await self._server(self._generator)).get("/metrics")
 
     async def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
         lora = [{"id": id, "scale": scale} for id, (_, scale) in enumerate(self._lora)]
@@ -333,39 +353,48 @@ class GgufEngine:
         )
 
     def _child(self, name: str, embedding: bool) -> ChildProcess:
+        fixed = child_settings(
+            name,
+            self._path,
+            self._head,
+            self._config,
+            context=self._context,
+            threads=self._threads,
+            lora=self._lora,
+            template=self._template,
+            engines=self._engines,
+            embedding=embedding,
+        )
+
         def settings(socket_path: str) -> dict[str, Any]:
-            config = self._config
-            return {
-                "socket_path": socket_path,
-                "api_key": self._key,
-                "path": str(self._path),
-                "context": self._context,
-                "parallel": 1 if embedding else config.parallel,
-                "threads": self._threads,
-                "batch": config.batch,
-                "gpu_layers": config.gpu_layers,
-                "lora": self._lora,
-                "mmproj": None if embedding else config.mmproj,
-                "chat_template": self._template,
-                "cache_ram_mib": 0 if embedding else config.cache_ram_mib,
-                "cache_type_k": config.cache_type_k,
-                "cache_type_v": config.cache_type_v,
-                "embedding": embedding,
-                "pooling": config.pooling or (None if self._head.pooling else "mean"),
-            }
+            return fixed | {"socket_path": socket_path, "api_key": self._key}
 
         return ChildProcess(
             name,
             python_command(_CHILD),
             settings,
             start_timeout_s=self._config.start_timeout_s,
+            environment={
+                "GGML_NO_BACKTRACE": "1"
+            },  # else it calls gdb when it ends, which takes seconds
             on_progress=self._report if self._on_progress is not None else None,
         )
+
+    def _tell(self, said: dict[str, Any]) -> None:
+        """Say once where the model runs, and what it takes."""
+        if self._told:
+            return
+        self._told = True
+        if said["warning"]:
+            log.warning("%s", said["warning"])
+        need = needs(self._head, self._path, self._config, self._context, self._head.embedding_only)
+        on = where(self._head, said["devices"], self._config.gpu_layers, self._threads)
+        log.info("%s: on %s; %s", self._name, on, sizes_of(need))
 
     def _report(self, pid: int) -> None:
         """Progress is the part of the file that the child has in memory; llama.cpp itself tells none."""
         if self._on_progress is not None:
-            self._on_progress(min(1.0, _resident_bytes(pid) / max(1, self._head.size_bytes)))
+            self._on_progress(min(1.0, resident_bytes(pid) / max(1, self._head.size_bytes)))
 
     async def _server(self, child: ChildProcess) -> HttpServer:
         """The connection to a child, which is started where it is not running; a new one after every start."""
@@ -385,6 +414,11 @@ class GgufEngine:
             if child is self._generator:
                 self._slots.forget()
         return server
+
+    @property
+    def _longest(self) -> int:
+        """The context, as llama.cpp has rounded it up."""
+        return self.capabilities.context or self._context
 
     @property
     def _main(self) -> ChildProcess:
@@ -422,54 +456,6 @@ class GgufEngine:
             )
 
 
-def _checked(read: Callable[[Path], _Checked], path: Path) -> _Checked:
-    try:
-        return read(path)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _context(head: GgufHead, config: ModelConfig) -> int:
-    if config.context is None:
-        return min(head.context, MAX_DEFAULT_CONTEXT)
-    if config.context > head.context:
-        raise ConfigError(
-            f"context: {config.context} is more than the {head.context} tokens that the model was made for."
-        )
-    return config.context
-
-
-def _lora(text: str) -> tuple[str, float]:
-    """`path` or `path=0.5`."""
-    path, _, scale = text.rpartition("=")
-    try:
-        value = (path, float(scale)) if path else (text, 1.0)
-    except ValueError:
-        value = (text, 1.0)
-    _checked(check_adapter, Path(value[0]))
-    return value
-
-
-def _template(given: str | None) -> tuple[str | None, list[str]]:
-    """The Jinja of the option `chat_template`, and the stop words that belong to it."""
-    if given is None:
-        return None, []
-    from unilect import (
-        templates,
-    )  # Jinja takes 30 ms to import, which only those who need it shall pay
-
-    form = templates.read(given)
-    return templates.jinja(form), form.stop
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def backend(place: Place) -> GgufEngine:
     """
     The engine for `path/to/x.gguf` or `gguf:...`: a local file, or one of the hub as `org/repo/file.gguf`.
@@ -494,4 +480,5 @@ def engine(place: Place, path: Path) -> GgufEngine:
         place.threads,
         lambda part: place.progress("loading", part),
         place.checker,
+        place.engines,
     )

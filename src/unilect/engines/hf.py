@@ -8,7 +8,6 @@ DoRA, a larger vocabulary) get a child of their own.
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from unilect.backend import Batches, Capabilities
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLGUIDANCE
 from unilect.engines import _frames as frames
+from unilect.engines import _text_bounds as bounds
 from unilect.engines._hf_folder import (
     Folder,
     check_folder,
@@ -33,8 +33,9 @@ from unilect.engines._hf_folder import (
 from unilect.engines._hf_parameters import PARAMETERS, TOOL_PARAMETERS
 from unilect.engines._hf_request import bound_by
 from unilect.engines._hf_rope import stretched
+from unilect.engines._memory import resident_bytes
 from unilect.engines._process import ChildProcess, python_command
-from unilect.engines._supervisor import Supervisor
+from unilect.engines._supervisor import CALLS_AT_ONCE, Supervisor
 from unilect.errors import (
     BackendError,
     BackendTimeout,
@@ -51,6 +52,7 @@ from unilect.upstreams._llamacpp_wire import with_prompt_tokens
 log = logging.getLogger("unilect")
 MAX_DEFAULT_CONTEXT = 8192
 _CHILD = "unilect.engines._hf_child"
+_READ = 0.9  # of the time until a model is ready, when all of its weights have been read
 _NEEDED = ("torch", "transformers", "llguidance", "safetensors")
 #: torch's threads spin for work that another process needs the core for; the model is a local one, and nothing else is fetched
 _ENVIRONMENT = {
@@ -75,6 +77,7 @@ class HfServer:
         settings: As given.
         child: The process.
         supervisor: What runs in it goes through this.
+        embeddings: How many more requests may embed at the same time.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class HfServer:
             environment=_ENVIRONMENT,
         )
         self.supervisor = Supervisor(self.child, self._ask, config.hang_timeout_s)
+        self.embeddings = asyncio.Semaphore(CALLS_AT_ONCE)
         self._users: set[str] = set()
         self._warned: int | None = None
         self._blends: tuple[int | None, set[str]] = (None, set())
@@ -212,9 +216,9 @@ class HfServer:
         await self.value("ping", None, patient=True)  # how patient, the watchdog knows
 
     def _report(self, pid: int) -> None:
-        """Progress is the part of the weights that the child has in memory."""
+        """Progress is the part of the weights that the child has in memory; they are put in order after that."""
         if self._on_progress is not None:
-            self._on_progress(min(1.0, _resident_bytes(pid) / max(1.0, self._size)))
+            self._on_progress(min(_READ, resident_bytes(pid) / max(1.0, self._size)))
 
 
 class HfEngine:
@@ -229,6 +233,7 @@ class HfEngine:
         shared: The children of this configuration, by their settings.
         on_progress: Called with a fraction from 0 to 1 while the model loads.
         checker: Compiles the grammars and schemas of clients first; without it the child alone does.
+        engines: How many engines the server has, among which the memory for prompts is shared out.
 
     Raises:
         ConfigError: The folder, or a setting, is wrong. Nothing has been started.
@@ -243,6 +248,7 @@ class HfEngine:
         shared: dict[Any, Any] | None = None,
         on_progress: Callable[[float], None] | None = None,
         checker: Checker | None = None,
+        engines: int = 1,
     ) -> None:
         self._folder = read_folder(folder)
         self._checker = checker
@@ -252,18 +258,19 @@ class HfEngine:
         merge = [path for path, _ in adapters] if _merges(adapters) else []
         self._blend = [] if merge else adapters
         self._template = self._template_of(config)
-        settings = self._settings(config, config.threads or threads, merge)
+        settings = self._settings(config, config.threads or threads, merge, engines)
         key = msgspec.json.encode(settings)
         children = {} if shared is None else shared
         if key not in children:
             children[key] = HfServer(name, settings, config, on_progress)
         self._server: HfServer = children[key]
+        self._context: int = settings["context"]
         self.capabilities = Capabilities(
             parameters=_parameters("tools" in self._template),
             fans_out=True,
             fans_beams_out=True,
-            context=settings["context"],
             schema_keywords=LLGUIDANCE,
+            context=self._context,
             chat=self._folder.generates and bool(self._template),
             completions=self._folder.generates,
         )
@@ -299,6 +306,7 @@ class HfEngine:
         self, operation: str, request: ChatRequest | CompletionRequest | EmbeddingRequest
     ) -> AsyncGenerator[frames.Reply]:
         """What the child replies."""
+        bounds.check_request(request, self._context)
         body = msgspec.structs.replace(request, wire={})
 
         async def answer() -> AsyncGenerator[frames.Reply]:
@@ -315,7 +323,7 @@ class HfEngine:
         """Embed the inputs of a request; see `Backend`."""
         found: dict[int, list[float]] = {}
         tokens = 0
-        async with aclosing(self._replies("embed", request)) as replies:
+        async with self._server.embeddings, aclosing(self._replies("embed", request)) as replies:
             async for reply in replies:
                 part = msgspec.msgpack.decode(reply.value, type=frames.Vectors)
                 found |= dict(zip(part.places, part.vectors, strict=True))
@@ -324,15 +332,18 @@ class HfEngine:
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
+        bounds.check_tokenize(text, self._context)
         kind = "tokenize_special" if special else "tokenize"
         return msgspec.msgpack.decode(await self._value(kind, text), type=list[int])
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
+        bounds.check_tokenize(tokens, self._context)
         return msgspec.msgpack.decode(await self._value("detokenize", tokens), type=str)
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
+        bounds.check_request(request, self._context)
         if isinstance(request, ChatRequest):
             return len(await self._prompt_ids(request))
         prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
@@ -348,6 +359,7 @@ class HfEngine:
 
     async def _prompt_ids(self, request: ChatRequest | CompletionRequest) -> list[int]:
         """The ids of a prompt, without what the tokenizer puts before it."""
+        bounds.check_request(request, self._context)
         if isinstance(request, ChatRequest):
             body = msgspec.structs.replace(request, wire={})
             return msgspec.msgpack.decode(await self._value("chat_tokens", body), type=list[int])
@@ -368,7 +380,9 @@ class HfEngine:
         brought = own_template(Path(config.tokenizer)) if config.tokenizer else ""
         return brought or self._folder.template
 
-    def _settings(self, config: ModelConfig, threads: int, merge: list[str]) -> dict[str, Any]:
+    def _settings(
+        self, config: ModelConfig, threads: int, merge: list[str], engines: int
+    ) -> dict[str, Any]:
         """
         What the child is told.
 
@@ -387,6 +401,7 @@ class HfEngine:
             "tied": folder.tied,
             "cache_values": folder.cache_values if folder.generates else 0,
             "cache_ram_mib": config.cache_ram_mib,
+            "engines": engines,
             "context": config.context or min(longest, MAX_DEFAULT_CONTEXT),
             "parallel": config.parallel,
             "threads": threads,
@@ -462,14 +477,6 @@ def _parameters(tools: bool) -> dict[str, Any]:
     return PARAMETERS | ({} if tools else dict.fromkeys(TOOL_PARAMETERS, "refused"))
 
 
-def _resident_bytes(pid: int) -> int:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def check_installed(location: str) -> None:
     """Refuse a model, with a ConfigError, where what models of transformers need is not installed."""
     if needed := ", ".join(name for name in _NEEDED if find_spec(name) is None):
@@ -501,4 +508,5 @@ def backend(place: Place) -> HfEngine:
         place.shared,
         lambda part: place.progress("loading", part),
         place.checker,
+        place.engines,
     )
