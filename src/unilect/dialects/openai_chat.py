@@ -9,6 +9,7 @@ everywhere, a call's id and name in its first delta only, one finish reason per 
 Source: https://platform.openai.com/docs/api-reference/chat
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from msgspec import Struct
 
 from unilect.bounds import LARGE_BYTES, MAX_PARTS, check_free_form
 from unilect.dialects import _older
-from unilect.dialects._decode import BodyDecoder, Wire, decoded
+from unilect.dialects._decode import BodyDecoder, Wire, decoded, wire_of
 from unilect.dialects._manners import OPENAI, Manners
 from unilect.dialects._openai import (
     ChunkHead,
@@ -113,12 +114,17 @@ def decode(body: bytes, manners: Manners = OPENAI, wire: Wire | None = None) -> 
     try:
         request = _older.in_our_words(_decoder.decode(body, wire))
     except InvalidRequest as error:
-        found = _older.one_text(body) if error.param == "messages" else None
-        if found is None:
+        if error.param != "messages":
+            raise
+        found = wire_of(body.removeprefix(BOM_UTF8)) if wire is None else wire
+        if not _older.is_one_text(found):
             raise
         if manners.string_messages == "raw":
-            return Question(_older.in_our_words(_raw_decoder.decode(_older.as_prompt(*found))))
-        asked = decode(_older.as_messages(*found), manners)
+            found = _older.as_prompt(found)
+            prompted = _raw_decoder.decode(encode_json(found), found)
+            return Question(_older.in_our_words(prompted))
+        found = _older.as_messages(found)
+        asked = decode(encode_json(found), manners, found)
         if manners.conversation_choices and isinstance(asked.request, ChatRequest):
             return msgspec.structs.replace(asked, echoed=asked.request.messages)
         return asked
