@@ -142,13 +142,16 @@ def _checked(request: ChatRequest) -> tuple[ChatRequest, bool]:
         raise InvalidRequest(
             "`top_logprobs` needs `logprobs: true` beside it.", param="top_logprobs"
         )
+    calls = False
     for number, message in enumerate(request.messages):
+        calls = calls or message.tool_calls is not None or message.function_call is not None
         if message.content is None and message.role != "assistant":
             where = f"messages[{number}].content"
             raise InvalidRequest(
                 f"`{where}` is missing; a message of role {message.role} needs it.", param=where
             )
-    _check_calls(request.messages)
+    if calls:
+        _check_calls(request.messages)
     check_format(request)
     if request.chat_template_kwargs is not None:
         check_free_form("chat_template_kwargs", request.chat_template_kwargs)
@@ -170,6 +173,8 @@ def check_format(request: GenerationRequest) -> None:
     """
     if request.metadata is not None:
         check_free_form("metadata", request.metadata)
+    if request.response_format is None:
+        return
     match request.response_format:
         case JsonSchemaFormat(json_schema):
             check_free_form("response_format", json_schema.schema)
