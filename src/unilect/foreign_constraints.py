@@ -63,6 +63,7 @@ BECOMES = {
 #: What else may stand there: how the server of vLLM does it.
 _MEANS = frozenset({"disable_fallback", "disable_any_whitespace", "backend"})
 _JSON = {"type": "object"}
+_USUAL = frozenset({TextFormat, JsonObjectFormat, JsonSchemaFormat})
 
 
 class _Schema(Struct, frozen=True):
@@ -87,7 +88,7 @@ def in_our_words(
         UnsupportedParameter: One cannot be put into our words.
     """
     form = request.response_format
-    usual = form is None or isinstance(form, TextFormat | JsonObjectFormat | JsonSchemaFormat)
+    usual = form is None or type(form) in _USUAL
     # nearly every request has no other, and pays no more than this
     if usual and CONSTRAINTS.isdisjoint(request.wire) and (form is None or not request.grammar):
         return request, {}

@@ -102,3 +102,17 @@ def test_the_conversation_is_repeated_where_the_manners_say_so() -> None:
     assert ["Hi"] == [m.content for m in decode(body(messages="Hi"), MANNERS["alpaca"]).echoed]
     assert () == decode(body(), MANNERS["alpaca"]).echoed
     assert () == decode(body()).echoed
+
+
+def test_a_text_beside_too_many_fields() -> None:
+    """A body whose `messages` is one text is bounded as any other, and the text stays as it was written."""
+    with pytest.raises(InvalidRequest, match="has 301 fields; at most 256"):
+        decode(body(messages="a", **{f"k{i}": 1 for i in range(300)}))
+
+    request = decode('{"messages":"\\u00e9 é","x":1.50}'.encode()).request
+    assert isinstance(request, ChatRequest)
+    assert ("é é", b'[{"role":"user","content":"\\u00e9 \xc3\xa9"}]') == (
+        request.messages[0].content,
+        bytes(request.wire["messages"]),
+    )
+    assert b"1.50" == bytes(request.wire["x"])

@@ -5,14 +5,15 @@ What clients of older servers write, in OpenAI's words: other names for `max_tok
 Whoever writes OpenAI's own words pays one look at the names of the fields.
 """
 
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from unilect.errors import InvalidRequest
-from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest, Message
+from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest
 
+Wire: TypeAlias = dict[str, Raw]
 GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
 _LENGTHS = ("max_new_tokens", "n_predict", "max_length")
 _OLDER = frozenset({*_LENGTHS, "do_sample", "n_cmpl"})
@@ -63,21 +64,19 @@ def with_contents(request: ChatRequest) -> ChatRequest:
     return request.changed(messages=messages)
 
 
-def one_text(body: bytes) -> tuple[dict[str, Raw], str] | None:
-    """The other fields and the text of a body whose `messages` is one text; None for any other body."""
-    try:
-        fields = msgspec.json.decode(body, type=dict[str, Raw])
-        text = msgspec.json.decode(fields.pop("messages"), type=str)
-    except (msgspec.DecodeError, UnicodeError, RecursionError, KeyError):
-        return None
-    return fields, text
+def is_one_text(fields: Wire) -> bool:
+    """True for the fields of a body whose `messages` is one text."""
+    return bytes(memoryview(fields.get("messages", Raw(b"")))[:1]) == b'"'
 
 
-def as_messages(fields: dict[str, Raw], text: str) -> bytes:
-    """The body of a chat in which the user says the text."""
-    return msgspec.json.encode(fields | {"messages": [Message("user", text)]})
+def as_messages(fields: Wire) -> Wire:
+    """The fields of a chat in which the user says the text, which stays as it was written: it may be long."""
+    said = b'[{"role":"user","content":' + bytes(fields["messages"]) + b"}]"
+    return fields | {"messages": Raw(said)}
 
 
-def as_prompt(fields: dict[str, Raw], text: str) -> bytes:
-    """The body of a plain completion of the text."""
-    return msgspec.json.encode(fields | {"prompt": text})
+def as_prompt(fields: Wire) -> Wire:
+    """The fields of a plain completion of the text."""
+    return {name: raw for name, raw in fields.items() if name != "messages"} | {
+        "prompt": fields["messages"]
+    }

@@ -9,6 +9,7 @@ everywhere, a call's id and name in its first delta only, one finish reason per 
 Source: https://platform.openai.com/docs/api-reference/chat
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from msgspec import Struct
 
 from unilect.bounds import LARGE_BYTES, MAX_PARTS, check_free_form
 from unilect.dialects import _older
-from unilect.dialects._decode import BodyDecoder, Wire, decoded
+from unilect.dialects._decode import BodyDecoder, Wire, decoded, wire_of
 from unilect.dialects._manners import OPENAI, Manners
 from unilect.dialects._openai import (
     ChunkHead,
@@ -113,12 +114,17 @@ def decode(body: bytes, manners: Manners = OPENAI, wire: Wire | None = None) -> 
     try:
         request = _older.in_our_words(_decoder.decode(body, wire))
     except InvalidRequest as error:
-        found = _older.one_text(body) if error.param == "messages" else None
-        if found is None:
+        if error.param != "messages":
+            raise
+        found = wire_of(body.removeprefix(BOM_UTF8)) if wire is None else wire
+        if not _older.is_one_text(found):
             raise
         if manners.string_messages == "raw":
-            return Question(_older.in_our_words(_raw_decoder.decode(_older.as_prompt(*found))))
-        asked = decode(_older.as_messages(*found), manners)
+            found = _older.as_prompt(found)
+            prompted = _raw_decoder.decode(encode_json(found), found)
+            return Question(_older.in_our_words(prompted))
+        found = _older.as_messages(found)
+        asked = decode(encode_json(found), manners, found)
         if manners.conversation_choices and isinstance(asked.request, ChatRequest):
             return msgspec.structs.replace(asked, echoed=asked.request.messages)
         return asked
@@ -136,13 +142,16 @@ def _checked(request: ChatRequest) -> tuple[ChatRequest, bool]:
         raise InvalidRequest(
             "`top_logprobs` needs `logprobs: true` beside it.", param="top_logprobs"
         )
+    calls = False
     for number, message in enumerate(request.messages):
+        calls = calls or message.tool_calls is not None or message.function_call is not None
         if message.content is None and message.role != "assistant":
             where = f"messages[{number}].content"
             raise InvalidRequest(
                 f"`{where}` is missing; a message of role {message.role} needs it.", param=where
             )
-    _check_calls(request.messages)
+    if calls:
+        _check_calls(request.messages)
     check_format(request)
     if request.chat_template_kwargs is not None:
         check_free_form("chat_template_kwargs", request.chat_template_kwargs)
@@ -164,6 +173,8 @@ def check_format(request: GenerationRequest) -> None:
     """
     if request.metadata is not None:
         check_free_form("metadata", request.metadata)
+    if request.response_format is None:
+        return
     match request.response_format:
         case JsonSchemaFormat(json_schema):
             check_free_form("response_format", json_schema.schema)

@@ -31,7 +31,8 @@ from unilect.requests import (
 
 MAX_IMAGES = 8
 _FIRST_IMAGE = 10  # llama.cpp's own client counts from here
-_DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,([A-Za-z0-9+/=\s]+)")
+_DATA_URL = re.compile(r"data:image/[\w.+-]{1,64};base64,")
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/= \t\r\n\v\f"
 _SAME_NAME = (
     "temperature",
     "top_p",
@@ -285,13 +286,15 @@ def _part(part: Any, where: str, images: list[str], marker: str | None) -> str:
         case TextPart(text) | RefusalPart(text):
             return text
         case ImagePart(image):
-            found = _DATA_URL.fullmatch(image.url)
-            if found is None:
+            found = _DATA_URL.match(image.url)
+            data = image.url[found.end() :] if found is not None else ""
+            # an image may be long, and a regular expression is slow
+            if not data or data.encode().translate(None, _BASE64):
                 raise InvalidRequest(
                     f"`{where}`: images are taken as `data:image/...;base64,` URLs only; nothing is fetched.",
                     param=where,
                 )
-            images.append(found.group(1))
+            images.append(data)
             return marker or f"[img-{_FIRST_IMAGE + len(images) - 1}]"
     raise InvalidRequest(f"`{where}`: this model reads text and images only.", param=where)
 
