@@ -272,9 +272,9 @@ def test_a_wrong_key_is_told(url: str, args: list[str], said: str) -> None:
 
 
 def test_models_of_a_running_server(url: str) -> None:
-    """`unilect models --url` lists what a running server has."""
+    """`unilect models --url` lists what a running server has, by the whole URL of an endpoint too."""
     done = subprocess.run(
-        [*UNILECT, "models", "--url", url, "--api-key", KEY],
+        [*UNILECT, "models", "--url", f"{url}/chat/completions", "--api-key", KEY],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -423,10 +423,11 @@ def test_ctrl_c_stops_the_answer(url: str, model: Model) -> None:
         chat.until(PROMPT)
         chat.type("half a line")
         chat.until("half a line")
-        chat.interrupt()
+        hint = chat.interrupt()
         chat.type("/quit\r")
 
         assert "stopped" in shown
+        assert "Ctrl-D or /quit leaves the chat" in hint
         assert left
         assert chat.ends() == 0
 

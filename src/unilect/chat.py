@@ -32,8 +32,7 @@ from unilect.errors import (
 from unilect.events import Answer, Fold
 from unilect.redact import redacted
 from unilect.screen import Screen
-from unilect.source_hints import listed
-from unilect.upstreams._base_url import check_base
+from unilect.source_hints import base_url, listed
 from unilect.upstreams._http import HttpServer, raise_for_answer
 from unilect.upstreams.openai import OpenAIUpstream
 
@@ -385,8 +384,7 @@ def _with_path(url: str) -> str:
         )
     if parsed.path in ("", "/"):
         return urlsplit(url)._replace(path="/v1").geturl()
-    check_base(url)
-    return url
+    return base_url(url)
 
 
 def _summary(answer: Answer, seconds: float) -> str:

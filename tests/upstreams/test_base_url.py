@@ -24,8 +24,13 @@ def test_the_url_of_a_call(url: str, base: str) -> None:
 
     assert str(raised.value).endswith(f"write {base}.")
     assert "pw" not in str(raised.value)
-    with pytest.raises(ConfigError, match=r"models\.m: .*the base URL is needed"):
-        sources.registry(Config(models={"m": ModelConfig(source=url)}))
+
+
+def test_the_url_of_a_call_as_a_source() -> None:
+    """A source that is the URL of one call is taken as its base URL."""
+    model = sources.registry(Config(models={"m": ModelConfig(source="http://h/v1/embeddings")}))
+
+    assert "http://h/v1" == model.get("m").backend._server.shown  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("url", ["http://h/v1", "http://h", "http://h/completions-of-us/v1"])
