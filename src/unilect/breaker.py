@@ -9,6 +9,7 @@ times in a row. It knows no clock of its own and asks nobody: whoever holds it l
 from unilect.errors import (
     BackendUnavailable,
     BackendUnreachable,
+    CheckerUnavailable,
     ConstraintViolated,
     RateLimited,
     UnilectError,
@@ -41,12 +42,14 @@ class Breaker:
 
     def saw(self, error: UnilectError, now_s: float) -> None:
         """Take note of how a request ended, or an attempt to start the backend."""
+        if isinstance(error, CheckerUnavailable | ConstraintViolated):
+            return  # which say nothing of the backend
         if isinstance(error, BackendUnreachable):
             self.open = True
         elif isinstance(error, RateLimited | BackendUnavailable):
             rest_s = REST_S if error.retry_after_s is None else error.retry_after_s
             self._rests_until = now_s + min(rest_s, MAX_REST_S)
-        elif error.status >= 502 and not isinstance(error, ConstraintViolated):
+        elif error.status >= 502:
             self._failures += 1
             self.open = self.open or self._failures >= FAILURES
         else:

@@ -29,6 +29,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     | + ConstraintViolated          502  the finished answer does not satisfy its schema or grammar
     + BackendUnavailable            503  no backend can take the request now
     | + BackendUnreachable          503  nobody listens where the backend should be
+    | + CheckerUnavailable          503  grammars and schemas cannot be compiled now
     + BackendTimeout                504  the backend was silent for too long
     ConfigError                          not an answer: a mistake in configuration, told at start
 
@@ -291,6 +292,12 @@ class BackendUnreachable(BackendUnavailable):
     """No connection to the backend: its address, its network, or it is down."""
 
     code = "backend_unreachable"
+
+
+class CheckerUnavailable(BackendUnavailable):
+    """Grammars and schemas cannot be compiled now; the backend itself is well."""
+
+    code = "checker_unavailable"
 
 
 class BackendTimeout(UnilectError):
