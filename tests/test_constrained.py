@@ -14,7 +14,12 @@ from unilect.backend import Backend
 from unilect.breaker import Breaker
 from unilect.constrained import ATTEMPTS, Constrained, bonds
 from unilect.constraints.checker import Checker
-from unilect.errors import ConstraintViolated, InvalidRequest, UnsupportedParameter
+from unilect.errors import (
+    CheckerUnavailable,
+    ConstraintViolated,
+    InvalidRequest,
+    UnsupportedParameter,
+)
 from unilect.events import Finish, TextDelta
 from unilect.gateway.metrics import Metrics
 from unilect.registry import Model, Registry
@@ -85,8 +90,8 @@ async def test_what_no_answer_satisfies(demo: Backend, checker: Checker) -> None
 
     assert (502, "constraint_violated", 3) == (why.value.status, why.value.code, len(spy.asked))
     breaker = Breaker()
-    for _ in range(20):
-        breaker.saw(why.value, 0.0)
+    for error in 20 * [why.value, CheckerUnavailable("busy", retry_after_s=2)]:
+        breaker.saw(error, 0.0)
     assert breaker.allows(0.0)
 
 

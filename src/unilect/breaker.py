@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from unilect.errors import (
     BackendUnavailable,
     BackendUnreachable,
+    CheckerUnavailable,
     ConstraintViolated,
     EngineDied,
     RateLimited,
@@ -58,6 +59,8 @@ class Breaker:
         Args:
             whose: The request, or its caller: all failures of the same one count once. None counts by itself.
         """
+        if isinstance(error, CheckerUnavailable | ConstraintViolated):
+            return  # which say nothing of the backend
         if isinstance(error, BackendUnreachable):
             self.open = self.unreachable = True
         elif isinstance(error, RateLimited | BackendUnavailable):
@@ -65,7 +68,7 @@ class Breaker:
             self._rests_until = now_s + min(rest_s, MAX_REST_S)
         elif isinstance(error, EngineDied):
             pass  # of this request; the engine is started again, and says so where it cannot be
-        elif error.status >= 502 and not isinstance(error, ConstraintViolated):
+        elif error.status >= 502:
             alone = whose is None or error.connection_failed
             self._failed.add(object() if alone else whose)
             self.open = self.open or len(self._failed) >= FAILURES

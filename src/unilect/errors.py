@@ -30,6 +30,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     | + ConstraintViolated          502  the finished answer does not satisfy its schema or grammar
     + BackendUnavailable            503  no backend can take the request now
     | + BackendUnreachable          503  nobody listens where the backend should be
+    | + CheckerUnavailable          503  grammars and schemas cannot be compiled now
     + BackendTimeout                504  the backend was silent for too long
     ConfigError, ConfigErrors            no answers: mistakes in the configuration, told at start
 
@@ -330,6 +331,12 @@ class BackendUnreachable(BackendUnavailable):
 
     code = "backend_unreachable"
     connection_failed = True
+
+
+class CheckerUnavailable(BackendUnavailable):
+    """Grammars and schemas cannot be compiled now; the backend itself is well."""
+
+    code = "checker_unavailable"
 
 
 class BackendTimeout(UnilectError):

@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from unilect.constraints import _helper
 from unilect.constraints.checker import MAX_WAITING, MODEL, Checker
-from unilect.errors import BackendUnavailable, EngineOverloaded, InvalidRequest
+from unilect.errors import CheckerUnavailable, InvalidRequest
 
 HARD = {"type": "string", "pattern": "^(a?){2000}a{2000}$"}
 DEFINITIONS: dict[str, Any] = {
@@ -247,7 +247,7 @@ async def test_a_helper_that_is_killed() -> None:
         first = kill(made)
         await until(lambda: made._quick.pid not in (first, None))
         kill(made)
-        with pytest.raises(BackendUnavailable, match=r"twice|cannot be started"):
+        with pytest.raises(CheckerUnavailable, match=r"twice|cannot be started"):
             await twice
 
 
@@ -264,7 +264,7 @@ async def test_closing_while_jobs_wait() -> None:
     await made.aclose()
 
     said = await asyncio.gather(*jobs, return_exceptions=True)
-    assert [BackendUnavailable] * 4 == [type(error) for error in said]
+    assert [CheckerUnavailable] * 4 == [type(error) for error in said]
     assert not process.is_running()
 
 
@@ -277,7 +277,7 @@ async def test_too_many_jobs() -> None:
         valid = asyncio.create_task(made.validate({}, "1"))
         said = await asyncio.gather(*jobs, return_exceptions=True)
 
-        assert {type(None), EngineOverloaded} == {type(one) for one in said}
+        assert {type(None), CheckerUnavailable} == {type(one) for one in said}
         assert None is await valid
 
 
@@ -312,9 +312,9 @@ async def test_a_helper_that_cannot_start() -> None:
     """A helper that does not start is an error of ours, whichever way it fails."""
     for command in (["/nowhere"], [sys.executable, "-c", ""]):
         async with checking(command) as made:
-            with pytest.raises(BackendUnavailable, match="cannot be started"):
+            with pytest.raises(CheckerUnavailable, match="cannot be started"):
                 await made.gbnf("root ::= .", "grammar")
     wrong = [sys.executable, "-m", "unilect.constraints._child", str(os.getpid()), "/nowhere"]
     async with checking(wrong) as made:
-        with pytest.raises(BackendUnavailable, match="cannot be started"):
+        with pytest.raises(CheckerUnavailable, match="cannot be started"):
             await made.gbnf("root ::= .", "grammar")

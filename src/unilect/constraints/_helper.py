@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from unilect.constraints import ConstraintError
-from unilect.errors import BackendUnavailable, EngineOverloaded
+from unilect.errors import CheckerUnavailable
 
 log = logging.getLogger("unilect")
 QUICK_S = 0.5
@@ -84,11 +84,10 @@ class Lane:
 
         Raises:
             ConstraintError: It is refused; TooLong where it was not done in time.
-            EngineOverloaded: Too many jobs wait.
-            BackendUnavailable: The helper cannot be started, or is being stopped.
+            CheckerUnavailable: Too many jobs wait, or the helper cannot be started, or is being stopped.
         """
         if self._jobs.qsize() >= self._most and not urgent:
-            raise EngineOverloaded(
+            raise CheckerUnavailable(
                 "Too many grammars and schemas wait to be compiled. Try again in a moment.",
                 retry_after_s=2,
             )
@@ -113,7 +112,7 @@ class Lane:
             job = (await self._jobs.get())[2]
             try:
                 value = await self._done(job)
-            except (ConstraintError, BackendUnavailable) as error:
+            except (ConstraintError, CheckerUnavailable) as error:
                 _fail(job.answer, error)
             except BaseException:
                 _fail(job.answer, _stopped())
@@ -139,7 +138,7 @@ class Lane:
             log.warning("the helper that compiles constraints ended: %s", _status(status))
             if status not in (-signal.SIGKILL, -signal.SIGTERM):
                 raise ConstraintError(_TOO_DEEP)
-        raise BackendUnavailable(
+        raise CheckerUnavailable(
             "The process that compiles grammars and schemas was killed twice. Try again.",
             retry_after_s=2,
         )
@@ -174,7 +173,7 @@ class Lane:
         The helper, started where none runs.
 
         Raises:
-            BackendUnavailable: It cannot be started.
+            CheckerUnavailable: It cannot be started.
         """
         process = self._process
         if process is not None and process.returncode is None:
@@ -259,13 +258,13 @@ def _fail(answer: "asyncio.Future[Any]", error: Exception) -> None:
         answer.set_exception(error)
 
 
-def _stopped() -> BackendUnavailable:
-    return BackendUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
+def _stopped() -> CheckerUnavailable:
+    return CheckerUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
 
 
-def _not_started(why: str) -> BackendUnavailable:
+def _not_started(why: str) -> CheckerUnavailable:
     log.error("the helper that compiles constraints cannot be started: %s", why)
-    return BackendUnavailable(
+    return CheckerUnavailable(
         "The process that compiles grammars and schemas cannot be started; the server's log says why.",
         retry_after_s=5,
     )
