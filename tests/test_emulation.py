@@ -79,6 +79,29 @@ async def test_seeds_of_n(demo: Backend) -> None:
     assert len({choice.text for choice in first.choices}) > 1
 
 
+async def test_a_prompt_is_written_once(demo: Backend) -> None:
+    """However many choices a plain completion has, its prompt is encoded once, and so is each of several."""
+    spy = Spy(demo)
+    wire = {"prompt": msgspec.Raw(b'"A"'), "n": msgspec.Raw(b"4")}
+    one = completion("A", max_tokens=1, n=4, seed=1)
+    several = completion(["A", "B"], max_tokens=1, n=3, seed=1)
+    await answer(generate(spy, msgspec.structs.replace(one, wire=wire)))
+    await answer(generate(spy, msgspec.structs.replace(several, wire=wire)))
+
+    written = [asked.wire["prompt"] for asked in spy.asked]
+    assert (10, {id(wire["prompt"])}) == (len(written), {id(raw) for raw in written[:4]})
+    assert 2 == len({id(raw) for raw in written[4:]})
+    assert {b'"A"', b'"B"'} == {bytes(raw) for raw in written[4:]}
+
+
+async def test_equal_prompts(demo: Backend) -> None:
+    """Two prompts are counted as two, also where they are the same text."""
+    one = await answer(generate(demo, completion("The capital", max_tokens=1)))
+    two = await answer(generate(demo, completion(["The capital"] * 2, max_tokens=1)))
+
+    assert 2 * one.usage.prompt_tokens == two.usage.prompt_tokens
+
+
 async def test_several_prompts(demo: Backend) -> None:
     """Each prompt has `n` answers in a row, and each prompt's tokens are counted once."""
     prompts = ["The capital of France", "Once upon a time"]

@@ -10,12 +10,14 @@ from properties import given
 from unilect.backend import Capabilities
 from unilect.engines._gguf_request import PARAMETERS
 from unilect.errors import InvalidRequest, UnsupportedParameter
+from unilect.foreign import CHANGES_ANSWER, CHANGES_CHAT
 from unilect.parameters import (
     ACCEPTED,
     CONSTRAINTS,
     ignored_header,
     is_neutral,
     judge,
+    parameters_of,
     token_biases,
 )
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Message, Request
@@ -180,6 +182,79 @@ def test_unknown_fields() -> None:
     judged, ignored = judge(request, NOTHING)
     assert ("x_new",) == ignored
     assert ["messages", "x_old"] == list(judged.wire)
+
+
+KINDS = (ChatRequest, CompletionRequest, EmbeddingRequest)
+BODIES: dict[type[Request], dict[str, Any]] = {
+    ChatRequest: {"messages": [{"role": "user", "content": "Hi"}]},
+    CompletionRequest: {"prompt": "Hi"},
+    EmbeddingRequest: {"input": "Hi"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", sorted({name for kind in KINDS for name in parameters_of(kind)}))
+def test_a_parameter_of_another_endpoint(kind: type[Request], name: str) -> None:
+    """A parameter of another endpoint is refused by name, whatever the backend, or has no effect and is named."""
+    if name in parameters_of(kind) or name in ACCEPTED:
+        return
+    request = request_of(kind, BODIES[kind] | {name: "something"})
+    nothing = request_of(kind, BODIES[kind] | {name: None})
+    if name in ("stream_options", "cache_prompt"):
+        assert (name,) == judge(request, PASSES)[1]
+    else:
+        with pytest.raises(UnsupportedParameter, match="belongs to /v1/") as raised:
+            judge(request, PASSES)
+        assert name == raised.value.param
+    assert (nothing, ()) == judge(nothing, NOTHING)
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES_ANSWER))
+def test_fields_of_other_servers(name: str) -> None:
+    """A field of another server's that would change the answer is refused by name, and its neutral values are not."""
+    asking = 0.5
+    with pytest.raises(UnsupportedParameter) as raised:
+        judge(chat(**{name: asking}), NOTHING)
+
+    assert name == raised.value.param
+    assert judge(chat(**{name: None}), NOTHING)[1] == ()
+    for value in CHANGES_CHAT.get(name, CHANGES_ANSWER[name]):
+        assert judge(chat(**{name: value}), NOTHING)[1] == ()
+    assert judge(chat(**{name: asking}), PASSES)[1] == ()
+
+
+def test_long_names() -> None:
+    """A field of a name that is too long to be told is refused with its length."""
+    with pytest.raises(InvalidRequest, match="300 characters") as raised:
+        judge(chat(**{"x" * 300: 1}), NOTHING)
+
+    assert len(raised.value.message) < 200
+
+
+def test_large_values_are_not_read() -> None:
+    """Whether a large value asks for nothing is seen by its size."""
+    with pytest.raises(UnsupportedParameter):
+        judge(chat(min_tokens=[0] * 5_000), NOTHING)
+
+
+names = st.text(max_size=12) | st.sampled_from(sorted(CHANGES_ANSWER))
+
+
+@given(st.dictionaries(names, st.none() | st.integers(-1, 2) | st.text(max_size=3), max_size=12))
+def test_judge_of_any_fields(fields: dict[str, Any]) -> None:
+    """Whatever fields stand in a body, each is the backend's, ours, neutral, named as ignored, or refused by name."""
+    try:
+        request = chat(**fields)
+        judged, ignored = judge(request, NOTHING)
+    except msgspec.ValidationError:
+        return
+    except InvalidRequest as error:
+        assert error.param in fields
+        return
+    gone = request.wire.keys() - judged.wire.keys()
+    assert gone == set(ignored)
+    for name in judged.wire.keys() - {"messages"}:
+        assert name in request.own or name in ACCEPTED or is_neutral(request, name)
 
 
 @pytest.mark.parametrize("name", ["wire", "token_limit", "changed", "own", "__class__", "prompts"])

@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from unilect.bounds import nested
 from unilect.requests import (
     WIRE,
     ChatRequest,
@@ -191,25 +190,3 @@ def test_values_that_are_refused(fields: dict[str, Any]) -> None:
 def test_values_that_are_taken(fields: dict[str, Any]) -> None:
     """The bounds themselves, and every form that OpenAI documents, are taken."""
     assert isinstance(chat(**fields), ChatRequest)
-
-
-def _deep(levels: int, kind: type) -> Any:
-    value: Any = 0
-    for _ in range(levels):
-        value = [value] if kind is list else {"a": value}
-    return value
-
-
-@pytest.mark.parametrize("kind", [list, dict])
-@pytest.mark.parametrize(
-    ("deep", "levels", "expected"),
-    [(0, 1, False), (31, 32, False), (32, 32, True), (900, 32, True)],
-)
-def test_nested(kind: type, deep: int, levels: int, expected: bool) -> None:
-    """A value is nested when it has at least so many levels of lists or objects."""
-    assert expected is nested(_deep(deep, kind), levels)
-
-
-def test_nested_is_found_beside_flat_ones() -> None:
-    """A deep part beside many flat ones is found."""
-    assert nested({"a": [1, 2, {"b": []}], "c": _deep(40, list)}, 32)

@@ -29,7 +29,7 @@ async def check_body(body: bytes) -> None:
     Raises:
         InvalidRequest: There are too many.
     """
-    values = parts = begin = 0
+    values = marks = quotes = begin = 0
     within = False  # a text
     while begin < len(body):
         end = begin + _SLICE_BYTES
@@ -41,10 +41,11 @@ async def check_body(body: bytes) -> None:
             piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
         texts = piece.split(b'"')
         outside = b"".join(texts[within::2])
-        parts += len(texts) // 2 + outside.count(b":") + outside.count(b"[") + outside.count(b"{")
+        quotes += len(texts) - 1
+        marks += outside.count(b":") + outside.count(b"[") + outside.count(b"{")
         values += outside.count(b",")
-        within ^= len(texts) % 2 == 0
-        if parts > MAX_PARTS:
+        within = quotes % 2 == 1
+        if marks + quotes // 2 > MAX_PARTS:
             raise InvalidRequest(
                 f"The request's body holds more than {MAX_PARTS} texts, names, lists and objects; at most so many are "
                 "read. Send less at a time."

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from unilect.backend import Capabilities
+from unilect.backend import Capabilities, Support
 from unilect.bounds import check_free_form
 from unilect.errors import InvalidRequest, UnilectError, WrongType
 from unilect.foreign import CHANGES_ANSWER, CONSTRAINTS
@@ -43,6 +43,22 @@ _STRUCTURED = {
     "grammar": "guided_grammar",
     "json_object": "guided_json_object",
     "structural_tag": "structural_tag",
+}
+_AS_SCHEMA = ("response_format",)
+_AS_GRAMMAR = ("grammar",)
+#: What each constraint becomes for a backend that does not know it.
+BECOMES = {
+    "guided_json": _AS_SCHEMA,
+    "guided_json_object": _AS_SCHEMA,
+    "json_schema": _AS_SCHEMA,
+    "format": _AS_SCHEMA,
+    "structured_outputs": _AS_SCHEMA + _AS_GRAMMAR,
+    "guided_regex": _AS_GRAMMAR,
+    "guided_choice": _AS_GRAMMAR,
+    "guided_grammar": _AS_GRAMMAR,
+    "regex": _AS_GRAMMAR,
+    "ebnf": _AS_GRAMMAR,
+    "grammar_string": _AS_GRAMMAR,
 }
 #: What else may stand there: how the server of vLLM does it.
 _MEANS = frozenset({"disable_fallback", "disable_any_whitespace", "backend"})
@@ -101,6 +117,19 @@ def in_our_words(
     return request.changed(response_format=told), {"response_format": name}
 
 
+def support(capabilities: Capabilities) -> dict[str, Support]:
+    """What becomes of each constraint of another server's."""
+    found = dict[str, Support]()
+    for name in CONSTRAINTS:
+        ours = BECOMES.get(name, ())
+        if _is_taken(capabilities, name):
+            found[name] = "native"
+        else:
+            made_of = any(_is_taken(capabilities, one) for one in ours)
+            found[name] = "emulated" if made_of else "refused"
+    return found
+
+
 def told_as(error: UnilectError, names: Mapping[str, str]) -> UnilectError:
     """An error that names a constraint as the client does."""
     ours = error.param or ""
@@ -132,14 +161,18 @@ def _is_nothing(name: str, raw: Raw) -> bool:
 
 def _takes(capabilities: Capabilities, name: str, request: GenerationRequest) -> bool:
     """Whether a backend is handed a constraint as it is."""
-    table = capabilities.parameters
     if name == "grammar":
         return True
     if name == "response_format":
         if isinstance(request.response_format, JsonObjectFormat | JsonSchemaFormat):
             return True
-        return capabilities.passes_unknown and table.get("structured_outputs") != "refused"
-    return table.get(name, "native" if capabilities.passes_unknown else "refused") != "refused"
+        return capabilities.passes_unknown and _is_taken(capabilities, "structured_outputs")
+    return _is_taken(capabilities, name)
+
+
+def _is_taken(capabilities: Capabilities, name: str) -> bool:
+    otherwise: Support = "native" if capabilities.passes_unknown else "refused"
+    return capabilities.parameters.get(name, otherwise) != "refused"
 
 
 def _of_format(request: GenerationRequest) -> _Schema | _Grammar:

@@ -34,9 +34,11 @@ ANY_SEED = -1  # as llama.cpp has it
 MAX_PROBS = 1000  # likeliest tokens of a place; more would swell a stream
 #: Of the native dialect, which answers for them itself; every other backend and dialect refuses them.
 LLAMACPP_NATIVE = ("response_fields", "return_progress")
-#: llama.cpp's names of its samplers, and a text of their letters; a name that it does not know it would leave out.
+#: llama.cpp's names of its samplers, and a text of their letters; a name that it does not know it would leave out. The last two
+#: are such, of its former days, which clients still send in their order of all.
 Sampler = Literal[
-    "penalties", "dry", "top_k", "typ_p", "top_p", "top_n_sigma", "min_p", "temperature", "xtc", "infill", "adaptive_p"
+    "penalties", "dry", "top_k", "typ_p", "top_p", "top_n_sigma", "min_p", "temperature", "xtc", "infill", "adaptive_p",
+    "tfs_z", "typical_p",
 ]  # fmt: skip
 SamplerLetters = Annotated[str, Meta(max_length=32)]
 SAMPLER_LETTERS = "dkypsmtxiea"

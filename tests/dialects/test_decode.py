@@ -1,5 +1,6 @@
 """Tests of unilect.dialects._decode."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.dialects._decode import BodyDecoder, check_free_form, wrong_field
+from unilect.bounds import LARGE_BYTES, check_free_form
+from unilect.dialects._decode import BodyDecoder, decoded, wire_of, wrong_field
 from unilect.errors import InvalidRequest
 from unilect.requests import ChatRequest
 
@@ -91,6 +93,82 @@ def test_wrong_fields(fields: dict[str, Any], param: str) -> None:
 
     assert param == raised.value.param
     assert f"`{param}`" in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "told"),
+    [
+        ({"tools": [{"function": {"name": "f"}}] * 129}, "tools", "<= 128; it has 129."),
+        ({"messages": [{"role": "user", "content": "x"}] * 2049}, "messages", "<= 2048; it has 2049."),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 1025}]}, "messages[0].content", "<= 1024; it has 1025."),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": ""}}] * 129}]}, "messages[0].tool_calls", "<= 128; it has 129."),
+        ({"stop": ["x"] * 17}, "stop", "<= 16; it has 17."),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "<= 1024; it has 1025."),
+        ({"stop": "x" * 257}, "stop", "<= 256."),
+    ],
+)  # fmt: skip
+def test_too_many(fields: dict[str, Any], param: str, told: str) -> None:
+    """What is too long is told with its name, what is read, and how much there is."""
+    with pytest.raises(InvalidRequest) as raised:
+        DECODER.decode(msgspec.json.encode(json.loads(BODY) | fields))
+
+    assert (param, True) == (raised.value.param, raised.value.message.endswith(told))
+
+
+def test_too_many_fields() -> None:
+    """A body of 50,000 fields is refused with their number, and no field of it is looked at."""
+    body = {"messages": []} | {f"k{i}": 1 for i in range(50_000)}
+    with pytest.raises(InvalidRequest, match="has 50001 fields; at most 256 are read"):
+        wire_of(msgspec.json.encode(body))
+
+    with pytest.raises(InvalidRequest, match="has 257 fields"):
+        DECODER.decode(msgspec.json.encode(json.loads(BODY) | {f"k{i}": 1 for i in range(254)}))
+    assert 256 == len(
+        DECODER.decode(
+            msgspec.json.encode(json.loads(BODY) | {f"k{i}": 1 for i in range(253)})
+        ).wire
+    )
+
+
+def test_a_text_in_a_message_of_the_parser() -> None:
+    """A client's text that looks like the parser's words is cut short, and the field is still named."""
+    body = {"messages": [{"role": " - at `$.x`" * 100_000, "content": ""}]}
+    with pytest.raises(InvalidRequest) as raised:
+        DECODER.decode(msgspec.json.encode(body))
+
+    assert "messages[0].role" == raised.value.param
+    assert len(raised.value.message) < 500
+
+
+class Asked:
+    """What a handler is given, as far as `decoded` looks at it."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def read(self) -> bytes:
+        """The body."""
+        return self._body
+
+
+@pytest.mark.parametrize(("size", "turns"), [(10, 0), (LARGE_BYTES, 3)])
+async def test_others_are_served_between_the_passes(size: int, turns: int) -> None:
+    """Others are let in around each pass over a large body, and a small one is read at once."""
+    seen = 0
+
+    async def others() -> None:
+        nonlocal seen
+        while True:
+            seen += 1
+            await asyncio.sleep(0)
+
+    body = b'{"x":"' + b"y" * size + b'","messages":[{"role":"user","content":"Hi"}]}'
+    task = asyncio.create_task(others())
+    request: Any = Asked(body)
+    asked = await decoded(request, DECODER.decode)
+    task.cancel()
+
+    assert (turns, DECODER.decode(body)) == (seen, asked)
 
 
 def test_a_missing_field() -> None:

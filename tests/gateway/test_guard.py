@@ -409,3 +409,16 @@ async def test_request_ids_are_unique() -> None:
         ids = {(await server.ask())[1]["X-Request-Id"] for _ in range(10)}
 
     assert len(ids) == 10
+
+
+# Bodies
+
+
+async def test_a_body_of_too_many_values() -> None:
+    """A body of too many values is refused before a route decodes it, and a long text of commas is not."""
+    async with served() as server:
+        many = await server.ask("POST", "/x", headers=BEARER, data=b"[" + b"{}," * 300_000 + b"1]")
+        text = await server.ask("POST", "/x", headers=BEARER, data=b'"' + b"{}," * 300_000 + b'"')
+
+    assert (400, True) == (many[0], "more than 150000 texts" in many[2]["error"]["message"])
+    assert (200, {"length": 900_002}) == (text[0], text[2])

@@ -157,13 +157,15 @@ def wrong_field(message: str, body: bytes | None = None) -> InvalidRequest:
 
 
 def _length(body: bytes, path: str) -> int | None:
-    """How many items or members there are at a path of msgspec's; None where it cannot be followed."""
+    """How many items or members there are at a path of msgspec's; None where it cannot be followed, or there is much."""
     if "[...]" in path:
         return None
     raw: bytes | Raw = body
     try:
         for name, number in _STEPS.findall(path):
             raw = _WIRE.decode(raw)[name] if name else _LIST.decode(raw)[int(number)]
+        if len(memoryview(raw)) > LARGE_BYTES:
+            return None
         is_list = memoryview(raw)[:64].tobytes().lstrip()[:1] == b"["
         return len(_LIST.decode(raw)) if is_list else len(_WIRE.decode(raw))
     except (msgspec.DecodeError, UnicodeError, RecursionError, LookupError):

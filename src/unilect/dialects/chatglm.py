@@ -7,6 +7,7 @@ LangChain sends 20000 to every model. Any other parameter of a chat may stand be
 Source: https://github.com/THUDM/ChatGLM-6B/blob/main/api.py
 """
 
+import asyncio
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
+from unilect.bounds import LARGE_BYTES
 from unilect.dialects import openai_chat
 from unilect.dialects._decode import BodyDecoder, decoded
 from unilect.dialects._manners import Manners
@@ -57,7 +59,10 @@ def routes(service: Service, manners: Manners) -> list[Route]:
         """Answer a prompt and its history."""
         asked = await decoded(request, _decoder.decode)
         context = service.registry.get(asked.model).backend.capabilities.context
-        run = service.run(as_chat(asked, context), "langchain")
+        chat = as_body(asked, context)
+        if len(chat) > LARGE_BYTES:
+            await asyncio.sleep(0)  # each pass over it takes its time
+        run = service.run(openai_chat.decode(chat).request, "langchain")
         return await respond_whole(
             request, run, lambda answer, ignored: body(asked, answer, ignored)
         )
@@ -75,13 +80,23 @@ def routes(service: Service, manners: Manners) -> list[Route]:
 
 def as_chat(asked: LangChainRequest, context: int | None) -> ChatRequest | CompletionRequest:
     """
-    The same as a chat.
+    The same as a chat; see `as_body`.
+
+    Raises:
+        InvalidRequest: A field beside these is wrong, or has no place here.
+    """
+    return openai_chat.decode(as_body(asked, context)).request
+
+
+def as_body(asked: LangChainRequest, context: int | None) -> bytes:
+    """
+    The body of a chat that asks the same.
 
     Args:
         context: The model's, where it is known.
 
     Raises:
-        InvalidRequest: A field beside these is wrong, or has no place here.
+        InvalidRequest: A field beside these has no place here.
     """
     for name, why in _NOT_HERE.items():
         if name in asked.wire and bytes(asked.wire[name]) not in _NEUTRAL:
@@ -95,7 +110,7 @@ def as_chat(asked: LangChainRequest, context: int | None) -> ChatRequest | Compl
     fields: dict[str, Any] = {k: raw for k, raw in asked.wire.items() if k not in _OURS}
     if asked.max_length is not None and (context is None or asked.max_length < context):
         fields.setdefault("max_tokens", asked.max_length)
-    return openai_chat.decode(msgspec.json.encode(fields | {"messages": messages})).request
+    return msgspec.json.encode(fields | {"messages": messages})
 
 
 def body(asked: LangChainRequest, answer: Answer, ignored: tuple[str, ...]) -> bytes:

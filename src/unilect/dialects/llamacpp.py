@@ -7,6 +7,7 @@ that knows it, and is named as ignored elsewhere. `/completions` and `/chat/comp
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -16,8 +17,9 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw
 
+from unilect.bounds import LARGE_BYTES
 from unilect.dialects import openai_completions, openai_embeddings
-from unilect.dialects._decode import BodyDecoder
+from unilect.dialects._decode import BodyDecoder, decoded
 from unilect.dialects._llamacpp_answer import NativeEncoder
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json
@@ -120,17 +122,22 @@ def _answers(service: Service) -> list[Route]:
 
     async def native_completion(request: web.Request) -> web.StreamResponse:
         """Continue a text, in llama.cpp's words."""
-        return await generate(request, _completion.decode(await request.read()))
+        return await generate(request, await decoded(request, _completion.decode))
 
     async def native_infill(request: web.Request) -> web.StreamResponse:
         """Fill a gap in a text."""
-        return await generate(request, _infill.decode(await request.read()))
+        return await generate(request, await decoded(request, _infill.decode))
 
     async def generate(request: web.Request, native: NativeCompletionRequest) -> web.StreamResponse:
         with native_names(_INFILL_NAMES if isinstance(native, InfillRequest) else _NAMES):
             if isinstance(native.prompt, list) and is_mixed(native.prompt):
                 native = await joined(service, native)
-            completion = translated(native)
+            written = as_body(native)
+            if len(written) > LARGE_BYTES:
+                await asyncio.sleep(0)  # each pass over it takes its time
+            completion = openai_completions.decode(written)
+            if len(written) > LARGE_BYTES:
+                await asyncio.sleep(0)
             run = service.run(completion, "completion")
             encoder = NativeEncoder(
                 completion,
@@ -233,6 +240,16 @@ def translated(native: NativeCompletionRequest) -> CompletionRequest:
     Raises:
         InvalidRequest: A field is wrong; the message names it.
     """
+    return openai_completions.decode(as_body(native))
+
+
+def as_body(native: NativeCompletionRequest) -> bytes:
+    """
+    The body of a plain completion that asks the same as a native request.
+
+    Raises:
+        InvalidRequest: Two fields cannot stand together.
+    """
     wire = {
         name: raw
         for name, raw in native.wire.items()
@@ -259,7 +276,7 @@ def translated(native: NativeCompletionRequest) -> CompletionRequest:
         fields |= {"prompt": native.input_prefix, "suffix": native.input_suffix}
     given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
     wire.pop("api_key", None)  # of the older web page, which sends null
-    return openai_completions.decode(encode_json(wire | given))
+    return encode_json(wire | given)
 
 
 def is_mixed(prompt: list[Any]) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from unilect.bounds import MAX_PARTS, check_free_form
+from unilect.bounds import LARGE_BYTES, MAX_PARTS, check_free_form
 from unilect.dialects import _older
 from unilect.dialects._decode import BodyDecoder, Wire, decoded
 from unilect.dialects._manners import OPENAI, Manners
@@ -60,7 +60,7 @@ from unilect.streaming import respond
 
 _decoder = BodyDecoder(ChatRequest)
 _raw_decoder = BodyDecoder(CompletionRequest)
-_MARKS = ",:[{"
+_MARKS = ",[{"  # there are no more values in a text than these
 _FIRST = b'"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}'
 _TEXT = b'{"index":0,"delta":{"content":'
 _AFTER = b'},"logprobs":null,"finish_reason":null}'
@@ -123,8 +123,8 @@ def decode(body: bytes, manners: Manners = OPENAI, wire: Wire | None = None) -> 
             return msgspec.structs.replace(asked, echoed=asked.request.messages)
         return asked
     echoes = False
-    # the first question is quick, and its answer rarely yes
-    if b'"message"' in body and _older.speaks_alpaca(request):
+    # the first question is quick for a small body, and its answer rarely yes
+    if (len(body) > LARGE_BYTES or b'"message"' in body) and _older.speaks_alpaca(request):
         request, echoes = _older.with_contents(request), True
     request, legacy = _checked(request)
     return Question(request, legacy, request.messages if echoes else ())

@@ -12,10 +12,11 @@ from typing import Any
 
 from aiohttp import web
 
+from unilect import foreign_constraints
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json
 from unilect.dialects._routes import Route, both
-from unilect.parameters import ACCEPTED
+from unilect.parameters import ACCEPTED, ENDPOINTS, parameters_of
 from unilect.registry import Model
 from unilect.service import Service
 from unilect.streaming import REQUEST_ID
@@ -76,6 +77,10 @@ def card(model: Model) -> dict[str, Any]:
 def abilities(model: Model) -> dict[str, Any]:
     """What a model can do; complete once its backend has been started."""
     can = model.backend.capabilities
+    known: dict[str, str] = {**can.parameters, **dict.fromkeys(ACCEPTED, "accepted")}
+    for name, support in foreign_constraints.support(can).items():
+        if name in known or not can.passes_unknown:
+            known[name] = support
     return {
         "aliases": list(model.aliases),
         "context": can.context,
@@ -86,9 +91,8 @@ def abilities(model: Model) -> dict[str, Any]:
         "unknown_parameters": "passed on" if can.passes_unknown else "ignored and reported",
         "unsupported_parameters": model.unsupported,
         "defaults": model.defaults,
-        "parameters": dict(
-            sorted({**can.parameters, **dict.fromkeys(ACCEPTED, "accepted")}.items())
-        ),
+        "parameters": dict(sorted(known.items())),
+        "endpoints": {path: sorted(parameters_of(kind)) for path, kind in ENDPOINTS.items()},
     }
 
 

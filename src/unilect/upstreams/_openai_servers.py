@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from unilect.backend import Capabilities, Support
 from unilect.errors import InvalidRequest
+from unilect.foreign import CHANGES_ANSWER, CONSTRAINTS
 from unilect.parameters import is_neutral, refusal
 from unilect.requests import LLAMACPP_PARAMETERS, ChatRequest, CompletionRequest
 
@@ -29,6 +30,7 @@ class ServerKind(Struct, frozen=True):
         paths: Paths of its /openapi.json that no other has.
         refused: Parameters that it drops without a word.
         refused_in_chat: Those that it drops in a chat only.
+        refused_in_completions: Those that it drops in plain completions only.
         renamed: Parameters that it knows by another name.
         takes: All fields that it takes; others are an error there, or dropped. None where it takes any.
         one_choice: It takes one prompt and makes one choice; the others are asked for beside it.
@@ -45,6 +47,7 @@ class ServerKind(Struct, frozen=True):
     paths: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()
     refused_in_chat: frozenset[str] = frozenset()
+    refused_in_completions: frozenset[str] = frozenset()
     renamed: Mapping[str, str] = {}
     takes: frozenset[str] | None = None
     one_choice: bool = False
@@ -67,6 +70,12 @@ _SAMPLING = _names(
     "top_k min_p typical_p repeat_penalty repetition_penalty repeat_last_n ignore_eos grammar"
 )
 _TOOLS = _names("tools tool_choice parallel_tool_calls")
+_FORMAT = _names("response_format")
+_NAMED_BY_OTHERS = _names("json_schema format grammar_string")
+_OF_VLLM = _names(
+    "guided_json guided_regex guided_choice guided_grammar guided_json_object structured_outputs"
+)
+_OF_SGLANG = _names("regex ebnf")
 _OLD_LIMIT = {"max_completion_tokens": "max_tokens"}
 _ALL = _names(
     "n best_of echo suffix seed stop logit_bias logprobs top_logprobs presence_penalty frequency_penalty response_format "
@@ -93,7 +102,9 @@ OLLAMA = ServerKind(
     | _MIROSTAT
     | _SAMPLING
     | _LLAMACPP
-    | _names("best_of logit_bias tool_choice parallel_tool_calls chat_template_kwargs"),
+    | _names("best_of logit_bias tool_choice parallel_tool_calls chat_template_kwargs")
+    | (CHANGES_ANSWER.keys() - {"reasoning"}),
+    refused_in_completions=_FORMAT,
     renamed=_OLD_LIMIT,
     one_choice=True,
 )
@@ -106,25 +117,34 @@ KINDS = (
         refused=_NOT_LOCAL
         | _MIROSTAT
         | _LLAMACPP
+        | _NAMED_BY_OTHERS
+        | _OF_SGLANG
         | _names("best_of typical_p repeat_penalty repeat_last_n grammar"),
         stops_whole=True,
     ),
     ServerKind(
         "SGLang",
         owner="sglang",
-        refused=_NOT_LOCAL | _MIROSTAT | _LLAMACPP | _names("best_of suffix grammar"),
+        refused=_NOT_LOCAL
+        | _MIROSTAT
+        | _LLAMACPP
+        | _NAMED_BY_OTHERS
+        | _OF_VLLM
+        | _names("best_of suffix grammar"),
     ),
     ServerKind(
         "llama-server",
         owner="llamacpp",
-        refused=_NOT_LOCAL | _names("best_of suffix"),
+        refused=_NOT_LOCAL | (CONSTRAINTS - {"json_schema"}) | _names("best_of suffix"),
+        refused_in_completions=_FORMAT,
         renamed={"repetition_penalty": "repeat_penalty"},
         one_choice=True,
     ),
     ServerKind(
         "llama-cpp-python",
         owner="me",
-        refused=_NOT_LOCAL | _LLAMACPP | _names("n best_of"),
+        refused=_NOT_LOCAL | _LLAMACPP | CONSTRAINTS | _names("n best_of"),
+        refused_in_completions=_FORMAT,
         renamed=_OLD_LIMIT,
         one_prompt=True,
     ),
@@ -238,16 +258,24 @@ def check(kind: ServerKind, request: ChatRequest | CompletionRequest) -> None:
             raise InvalidRequest(
                 f"`messages` has no message of the user, which {kind.name} needs.", param="messages"
             )
-    elif kind.one_prompt and len(request.prompts) > 1:
-        raise InvalidRequest(
-            f"`prompt` holds {len(request.prompts)} prompts; {kind.name} takes one. Send them one by one.",
-            param="prompt",
-        )
+    else:
+        for name in kind.refused_in_completions:
+            if not is_neutral(request, name):
+                raise refusal(name, f"{kind.name} drops it in plain completions")
+        _check_prompts(kind, request)
     limit = request.token_limit
     if limit is not None and limit < kind.least_tokens:
         raise InvalidRequest(
             f"`max_tokens` is {limit}; {kind.name} needs at least {kind.least_tokens}.",
             param="max_tokens",
+        )
+
+
+def _check_prompts(kind: ServerKind, request: CompletionRequest) -> None:
+    if kind.one_prompt and len(request.prompts) > 1:
+        raise InvalidRequest(
+            f"`prompt` holds {len(request.prompts)} prompts; {kind.name} takes one. Send them one by one.",
+            param="prompt",
         )
 
 
