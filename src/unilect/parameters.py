@@ -64,6 +64,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "adaptive_target": (-1,),
     "t_max_predict_ms": (-1, 0),
     "id_slot": (-1,),
+    "samplers": ("", [], *(order.split(";") for order in foreign.SAMPLER_ORDERS)),
     "encoding_format": ("float",),
 }
 #: What has no effect while another parameter is neutral.

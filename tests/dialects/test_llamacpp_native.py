@@ -238,7 +238,7 @@ async def test_a_schema(app: App, path: str) -> None:
         ("/v1/chat/completions", {"post_sampling_probs": True}, "post_sampling_probs"),
         ("/v1/chat/completions", {"response_fields": ["a"]}, "response_fields"),
         ("/v1/chat/completions", {"return_progress": True}, "return_progress"),
-        ("/completion", {"samplers": ["top_k", "tfs_z"]}, "samplers[1]"),
+        ("/completion", {"samplers": ["top_k", "mirostat"]}, "samplers[1]"),
         ("/completion", {"samplers": "kz"}, "samplers"),
         ("/completion", {"xtc_probability": 2}, "xtc_probability"),
         ("/completion", {"dry_sequence_breakers": []}, "dry_sequence_breakers"),
