@@ -1,4 +1,4 @@
-"""Tests of unilect.constrained, on the bundled model's engines."""
+"""Tests of unilect.enforcement, on the bundled model's engines."""
 
 import json
 from collections.abc import AsyncIterator
@@ -12,8 +12,8 @@ from engine import ENGINES_IN_CI, Spy, answer, chat, completion, engine, events_
 from unilect import emulation
 from unilect.backend import Backend
 from unilect.breaker import Breaker
-from unilect.constrained import ATTEMPTS, Constrained, bonds
 from unilect.constraints.checker import Checker
+from unilect.enforcement import ATTEMPTS, Enforced, bonds
 from unilect.errors import (
     CheckerUnavailable,
     ConstraintViolated,
@@ -52,10 +52,10 @@ def digit(**keywords: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
 
 
-def held(backend: Any, checker: Checker, ignored: list[str] | None = None) -> Constrained:
+def held(backend: Any, checker: Checker, ignored: list[str] | None = None) -> Enforced:
     """A backend whose answers are held against what they must satisfy; what is ignored is noted, or refused."""
     told = [] if ignored is None else ignored
-    return Constrained(backend, checker, "refuse" if ignored is None else "report", told.append)
+    return Enforced(backend, checker, "refuse" if ignored is None else "report", told.append)
 
 
 async def test_asked_again(demo: Backend, checker: Checker) -> None:
