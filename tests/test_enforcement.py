@@ -20,7 +20,7 @@ from unilect.errors import (
     InvalidRequest,
     UnsupportedParameter,
 )
-from unilect.events import Finish, TextDelta
+from unilect.events import Finish
 from unilect.gateway.metrics import Metrics
 from unilect.registry import Model, Registry
 from unilect.service import Service
@@ -147,17 +147,12 @@ async def test_what_is_none(
     assert (param, []) == (why.value.param, spy.asked)
 
 
-class Sloppy(Spy):
-    """An engine whose matcher has given up without a word: its first text is another."""
+class Deaf(Spy):
+    """An engine that follows nothing, as one whose matcher has given up without a word."""
 
-    async def generate(self, request: Any) -> Any:
-        """The engine's answer, its beginning changed."""
-        async with aclosing(super().generate(request)) as batches:
-            async for batch in batches:
-                yield [
-                    TextDelta("no" + event.text) if isinstance(event, TextDelta) else event
-                    for event in batch
-                ]
+    def generate(self, request: Any) -> Any:
+        """An answer without what binds it."""
+        return super().generate(request.changed(grammar=None, response_format=None))
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -171,14 +166,22 @@ async def test_what_an_engine_lets_through(
 ) -> None:
     """An answer that breaks what the engine should have enforced is never told to be finished."""
     ends: list[Any] = []
-    batches = held(Sloppy(demo), checker).generate(chat("?", stream=stream, **fields))
+    batches = held(Deaf(demo), checker).generate(chat("?", stream=stream, **fields))
     with pytest.raises(ConstraintViolated):
         async with aclosing(batches):
             async for batch in batches:
                 ends += [event for event in batch if isinstance(event, Finish)]
     assert [] == ends
-    found = await answer(held(demo, checker).generate(chat("?", stream=stream, **fields)))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_holds(demo: Backend, checker: Checker, stream: bool) -> None:
+    """An answer that satisfies its schema is told as it is."""
+    request = chat("?", stream=stream, response_format=digit())
+    found = await answer(held(demo, checker).generate(request))
+
     assert "stop" == found.choices[0].finish_reason
+    assert "a" in json.loads(found.choices[0].text or "")
 
 
 async def test_what_the_client_cuts(demo: Backend, checker: Checker) -> None:
