@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from unilect import emulation, foreign_constraints
 from unilect.attempts import Attempts
 from unilect.backend import Backend, Batches, Capabilities
-from unilect.constrained import Constrained, bonds
+from unilect.enforcement import Enforced, bonds
 from unilect.errors import (
     BackendUnavailable,
     ContextLengthExceeded,
@@ -127,7 +127,7 @@ class Run:
         _check_kind(request, model, capabilities)
         backend = lease.backend
         if capabilities.schema_keywords is not None and bonds(request):
-            backend = Constrained(backend, self._checker, model.unsupported, self._ignore)
+            backend = Enforced(backend, self._checker, model.unsupported, self._ignore)
         return emulation.generate(backend, request)
 
     def _ignore(self, name: str) -> None:

@@ -74,7 +74,7 @@ def bonds(request: Generation) -> list[Bond]:
     return []
 
 
-class Constrained:
+class Enforced:
     """
     A backend whose answers are held against what they must satisfy; see `Backend`.
 
