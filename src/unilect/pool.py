@@ -215,19 +215,19 @@ class Pool:
         error.reword(member.secrets.removed_from)
         if self._is_to_blame(member, error, asked):
             member.breaker.saw(error, self._now_s(), self._whose(asked))
-        self._told(member, error, was_out)
+        self._told(member, error, was_out, asked is None or _is_failure(error))
 
-    def _told(self, member: Member, error: UnilectError, was_out: bool) -> None:
+    def _told(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
         """Tell the log once that a backend is out, or fails; and look after one that is out."""
         about = CALLER.get().request_id
         told = f"{error.for_operator} ({about})" if about else error.for_operator
         if member.breaker.open and not was_out:
             log.warning("%s: %s is out: %s", self._name, member.source, told)
-        elif not was_out and _is_failure(error) and self._now_s() > member.told_at_s + TELL_EVERY_S:
+        elif fails and not was_out and self._now_s() > member.told_at_s + TELL_EVERY_S:
             log.warning("%s: %s fails: %s", self._name, member.source, told)
         else:
             log.debug("%s: %s: %s", self._name, member.source, told)
-        if _is_failure(error):
+        if fails:
             member.told_at_s = max(member.told_at_s, self._now_s())
         if member.breaker.open and self._spares and member not in self._looks:
             loop = asyncio.get_running_loop()
