@@ -2,8 +2,6 @@
 
 import pytest
 
-from unilect import sources
-from unilect.config import Config, ModelConfig
 from unilect.errors import ConfigError
 from unilect.upstreams._base_url import check_base, root_of
 
@@ -24,8 +22,6 @@ def test_the_url_of_a_call(url: str, base: str) -> None:
 
     assert str(raised.value).endswith(f"write {base}.")
     assert "pw" not in str(raised.value)
-    with pytest.raises(ConfigError, match=r"models\.m: .*the base URL is needed"):
-        sources.registry(Config(models={"m": ModelConfig(source=url)}))
 
 
 @pytest.mark.parametrize("url", ["http://h/v1", "http://h", "http://h/completions-of-us/v1"])
