@@ -1,6 +1,7 @@
 """Tests of unilect.commands: what needs no server; tests/sdk and tests/reliability run real ones."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,22 @@ def test_check_config_finds_mistakes(
 
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("unilect: ")
+
+
+def test_no_credentials_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a configuration holds, and what is wrong with it, is told without the credentials of its URLs."""
+    file = tmp_path / "unilect.toml"
+    for url in ("http://me:secret@h/v1?api_key=secret", "http://me:secret@h:x?token=secret"):
+        file.write_text(f'[models.a]\nsource = "{url}"\n')
+        list_models(file)
+        with suppress(SystemExit):
+            check_config(file)
+    printed = capsys.readouterr()
+    every = start_screen("http://h", Config(models={"a": ModelConfig(source=url, model="*")}))
+
+    assert "***" in printed.out
+    assert "***" in printed.err
+    assert "secret" not in printed.out + printed.err + every
 
 
 def test_fail(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,15 @@ from unilect.errors import (
 FAILURES = 5
 REST_S = 1.0  # for a backend that is busy and does not say how long
 MAX_REST_S = 30.0
+#: What a request did to an engine of ours, which says nothing of how others fare.
+OF_THE_REQUEST = (EngineDied,)
+
+
+def is_failure(error: UnilectError) -> bool:
+    """Whether an error may be the backend's own: not that it is busy, nor what is the request's alone."""
+    if error.connection_failed:
+        return True
+    return error.status >= 502 and not isinstance(error, (BackendUnavailable, *OF_THE_REQUEST))
 
 
 class Breaker:
@@ -66,9 +75,9 @@ class Breaker:
         elif isinstance(error, RateLimited | BackendUnavailable):
             rest_s = REST_S if error.retry_after_s is None else error.retry_after_s
             self._rests_until = now_s + min(rest_s, MAX_REST_S)
-        elif isinstance(error, EngineDied):
-            pass  # of this request; the engine is started again, and says so where it cannot be
-        elif error.status >= 502:
+        elif isinstance(error, OF_THE_REQUEST):
+            pass  # the engine is started again, and says so where it cannot be
+        elif is_failure(error):
             alone = whose is None or error.connection_failed
             self._failed.add(object() if alone else whose)
             self.open = self.open or len(self._failed) >= FAILURES

@@ -24,9 +24,9 @@ import msgspec
 
 from unilect.affinity import Affinity, digests
 from unilect.backend import Backend
-from unilect.breaker import Breaker
+from unilect.breaker import Breaker, is_failure
 from unilect.context import CALLER
-from unilect.errors import BackendTimeout, BackendUnavailable, EngineDied, UnilectError
+from unilect.errors import BackendTimeout, BackendUnavailable, UnilectError
 from unilect.redact import Secrets, redacted
 from unilect.requests import Request
 from unilect.turnstile import Turnstile
@@ -215,19 +215,19 @@ class Pool:
         error.reword(member.secrets.removed_from)
         if self._is_to_blame(member, error, asked):
             member.breaker.saw(error, self._now_s(), self._whose(asked))
-        self._told(member, error, was_out)
+        self._told(member, error, was_out, asked is None or is_failure(error))
 
-    def _told(self, member: Member, error: UnilectError, was_out: bool) -> None:
+    def _told(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
         """Tell the log once that a backend is out, or fails; and look after one that is out."""
         about = CALLER.get().request_id
         told = f"{error.for_operator} ({about})" if about else error.for_operator
         if member.breaker.open and not was_out:
             log.warning("%s: %s is out: %s", self._name, member.source, told)
-        elif not was_out and _is_failure(error) and self._now_s() > member.told_at_s + TELL_EVERY_S:
+        elif fails and not was_out and self._now_s() > member.told_at_s + TELL_EVERY_S:
             log.warning("%s: %s fails: %s", self._name, member.source, told)
         else:
             log.debug("%s: %s: %s", self._name, member.source, told)
-        if _is_failure(error):
+        if fails:
             member.told_at_s = max(member.told_at_s, self._now_s())
         if member.breaker.open and self._spares and member not in self._looks:
             loop = asyncio.get_running_loop()
@@ -238,7 +238,7 @@ class Pool:
         Whether a failure is the backend's as far as is known: not where another one has failed on the same request too, and not yet
         where another one may still answer it.
         """
-        if asked is None or not _is_failure(error) or error.connection_failed:
+        if asked is None or not is_failure(error) or error.connection_failed:
             return True
         if asked.request is None:
             return False  # a text that cannot be counted
@@ -302,13 +302,6 @@ class Pool:
                 continue  # the last look would leave it out for good
             self.saw(member, None)
         self._looks.pop(member, None)
-
-
-def _is_failure(error: UnilectError) -> bool:
-    """Whether an error may be the backend's own: not that it is busy, nor what a request did to an engine of ours."""
-    return error.status >= 502 and (
-        error.connection_failed or not isinstance(error, BackendUnavailable | EngineDied)
-    )
 
 
 def _digest(request: Request) -> bytes:

@@ -15,6 +15,7 @@ from scripted import Scripted, answer, says, scripted
 from unilect.config import Config, check
 from unilect.dialects._fastchat_admission import Pace, worker_url
 from unilect.errors import ConfigError, InvalidRequest, RateLimited
+from unilect.fastchat_registration import FastChatRegistration
 from unilect.upstreams._http import HttpServer
 
 NETWORK = {"fastchat_workers_from": ["127.0.0.2"]}
@@ -102,6 +103,23 @@ async def test_a_token_opens(headers: dict[str, str]) -> None:
         assert (200, None) == await register(app, "http://127.0.0.1:1", "w", **headers)
         status, _ = await register(app, "http://127.0.0.3:1", "x", **headers)
         assert 400 == status
+
+
+async def test_our_own_worker_brings_the_token() -> None:
+    """A worker of ours registers with the token that stands in its controller's URL."""
+    async with controller(fastchat_token=TOKEN, **NETWORK) as app:
+        worker = FastChatRegistration(
+            f"http://worker:{TOKEN}@127.0.0.1:{app.port}",
+            "http://127.0.0.1:1",
+            lambda: {"model_names": ["w"], "speed": 1, "queue_length": 0},
+        )
+        worker.start()
+        async with asyncio.timeout(20):
+            while (await call(app, "/get_worker_address", {"model": "w"}))[1] == {"address": ""}:
+                await asyncio.sleep(0)
+        await worker.aclose()
+
+        assert {"address": ""} == (await call(app, "/get_worker_address", {"model": "w"}))[1]
 
 
 @pytest.mark.parametrize("value", ["Bearer wrong", "Basic !", "Basic AAAA", "Bearer ", "é", "x"])

@@ -2,8 +2,6 @@
 
 import pytest
 
-from unilect import sources
-from unilect.config import Config, ModelConfig
 from unilect.errors import ConfigError
 from unilect.upstreams._base_url import check_base, root_of
 
@@ -24,6 +22,7 @@ def test_the_url_of_a_call(url: str, base: str) -> None:
 
     assert str(raised.value).endswith(f"write {base}.")
     assert "pw" not in str(raised.value)
+<<<<<<< HEAD
 
 
 def test_the_url_of_a_call_as_a_source() -> None:
@@ -31,6 +30,8 @@ def test_the_url_of_a_call_as_a_source() -> None:
     model = sources.registry(Config(models={"m": ModelConfig(source="http://h/v1/embeddings")}))
 
     assert "http://h/v1" == model.get("m").backend._server.shown  # type: ignore[attr-defined]
+=======
+>>>>>>> upstream
 
 
 @pytest.mark.parametrize("url", ["http://h/v1", "http://h", "http://h/completions-of-us/v1"])

@@ -357,6 +357,19 @@ async def test_connections_that_cannot_be_kept(name: str, stream: bytes) -> None
     assert upstream.connections == 2
 
 
+async def test_a_retired_server_keeps_no_connection() -> None:
+    """A server that is asked no more gives its kept connections up."""
+    async with scripted(says(answer(b"{}"), "keep")) as upstream:
+        server = HttpServer(upstream.url, reuse_connections=True)
+        await server.post("/x", b"1")
+        server.retire()
+        await upstream.until_gone()
+        await server.post("/x", b"2")
+        await upstream.until_gone()
+
+    assert 2 == upstream.connections
+
+
 async def test_a_kept_connection_that_was_closed_is_no_failure() -> None:
     """A server that closes a kept connection between requests is asked on a new one."""
     async with scripted(says(answer(b"{}"))) as upstream:

@@ -10,6 +10,7 @@ import pytest
 
 from appserver import serving_models
 from certificates import certificate, needs_openssl
+from fastchat import fake_fastchat
 from loopback import free_port
 from scripted import HELLO, Exchange, Script, answer, says, scripted, stream_of
 from unilect import sources
@@ -241,6 +242,21 @@ async def test_a_server_that_is_down_at_the_start(caplog: pytest.LogCaptureFixtu
     assert [f"a: {told}", f"b: {told}"] == [
         one.getMessage() for one in caplog.records if one.levelname == "WARNING"
     ]
+
+
+async def test_a_model_that_cannot_be_started_yet(caplog: pytest.LogCaptureFixture) -> None:
+    """A model that its server does not have yet is told at the start with the reason, and once."""
+    async with fake_fastchat() as fake:
+        fake.answers["/list_models"] = {"models": []}
+        registry = sources.registry(
+            Config(models={"m": ModelConfig(source=f"fastchat+{fake.url}")})
+        )
+        for _ in range(3):
+            await registry.start(["m"])
+        await registry.aclose()
+
+    (line,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert "The FastChat controller has no worker that answers." in line
 
 
 async def test_a_wrong_base_url_is_told_at_the_start(caplog: pytest.LogCaptureFixture) -> None:

@@ -143,6 +143,12 @@ class HttpServer:
         """
         return EventStream(self, self._request("POST", path, body), gather_s, content_type)
 
+    def retire(self) -> None:
+        """Keep no connection any more; what runs goes on."""
+        self.reuses_connections = False
+        while self._idle:
+            self.release(self._idle.pop(), reusable=False)
+
     async def aclose(self) -> None:
         """Close all connections; running requests break off."""
         for connection in list(self._open):

@@ -133,7 +133,7 @@ def _error_object(raw: Any) -> dict[str, Any] | None:
         loc = told[0].get("loc")
         parts = loc if isinstance(loc, list) else [loc] if isinstance(loc, str) else []
         where = ".".join(str(part) for part in parts[:_MAX_DEPTH] if part != "body")
-        told = f"{where}: {told[0].get('msg')}"
+        told = f"{where}: {told[0].get('msg')}" if where else told[0].get("msg")
     code = next((error[name] for name in ("code", "error_code", "status") if error.get(name)), None)
     return {**error, "message": told, "code": code}
 

@@ -349,6 +349,7 @@ class FastChatUpstream:
         now = asyncio.get_running_loop().time()
         known, connect_to = self._workers.get(address), self._directory.connect_to(address)
         if known is not None and known.connect_to != connect_to:
+            known.server.retire()
             known = None  # it has registered anew, from another machine
         if known is None or known.until < now:
             server = known.server if known is not None else self._server(address, connect_to)
@@ -364,7 +365,7 @@ class FastChatUpstream:
                 address, connect_to, server, conv, details.context_length, now + KNOWN_FOR_S
             )
             while len(self._workers) >= MAX_WORKERS:
-                del self._workers[next(iter(self._workers))]
+                self._workers.pop(next(iter(self._workers))).server.retire()
             self._workers[address] = known
         return known
 
@@ -384,6 +385,7 @@ class FastChatUpstream:
     async def _forget(self, worker: _Worker | None) -> None:
         if worker is not None:
             self._workers.pop(worker.address, None)
+            worker.server.retire()
             await self._directory.lost(worker.address)
 
     async def _post(self, path: str, body: bytes) -> bytes:
