@@ -131,6 +131,34 @@ def test_mistakes(tmp_path: Path, text: str, said: str) -> None:
     assert "\n" not in str(raised.value).strip()
 
 
+@pytest.mark.parametrize(
+    ("env", "keys"),
+    [
+        ({"UNILECT_API_KEY": "a"}, ["a"]),
+        ({"UNILECT_API_KEY": "a, b"}, ["a", "b"]),
+        ({"UNILECT_API_KEYS": "a,b"}, ["a", "b"]),
+        ({"UNILECT_API_KEY": "a", "UNILECT_API_KEYS": "b"}, ["a", "b"]),
+    ],
+)
+def test_the_key_has_one_name(env: dict[str, str], keys: list[str]) -> None:
+    """`UNILECT_API_KEY`, as clients know it, is the server's key too, and its older name still is."""
+    assert keys == load(environment=env).api_keys
+
+
+def test_paths_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path in a file is relative to the file, and one in the environment or of a flag to the working directory."""
+    (tmp_path / "etc").mkdir()
+    path = tmp_path / "etc" / "u.toml"
+    path.write_text('tls_cert = "c.pem"\n[models.a]\nsource = "a/m.gguf"\nlora = "x=0.5"\n')
+    monkeypatch.chdir(tmp_path)
+    config = load(Path("etc/u.toml"), {"tls_key": "k"}, {})
+    other = load(path, environment={"UNILECT_TLS_CERT": "e.pem"})
+
+    assert ("etc/c.pem", "k") == (config.tls_cert, config.tls_key)
+    assert ("etc/a/m.gguf", ["etc/x=0.5"]) == (config.models["a"].source, config.models["a"].lora)
+    assert "e.pem" == other.tls_cert
+
+
 @pytest.mark.parametrize(("name", "value"), [("PORT", "x"), ("INSECURE_NO_AUTH", "perhaps")])
 def test_mistakes_in_the_environment(name: str, value: str) -> None:
     """A mistake in the environment names the variable."""

@@ -73,9 +73,12 @@ def local_file(location: str, on_progress: OnProgress) -> Path:
     return _fetch_all(repo, files, on_progress, _sizes(repo) if count > 1 else {})[0]
 
 
-def local_copy(location: str) -> Path | None:
+def local_copy(location: str, folder: bool = False) -> Path | None:
     """
     The local path of a file or a folder without fetching anything: itself, or what the hub's cache has of it.
+
+    Args:
+        folder: It is a folder; else a file.
 
     Returns:
         None where it has to be fetched from the hub first, and a path that does not exist where it is none of the hub's either.
@@ -87,19 +90,18 @@ def local_copy(location: str) -> Path | None:
     match, repo = _HUB_FILE.match(location), location.partition(":")[0]
     if path.exists() or not (match or _is_repo(repo)):
         return path
-    from huggingface_hub import snapshot_download
+    # its downloads ask the hub for other things even where they may read the cache only
+    from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.constants import HF_HUB_OFFLINE
-    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    with _translated_errors(location):
-        if match is not None:
-            found = _cached(*match.groups())
-        else:
-            try:
-                folder = Path(snapshot_download(repo, local_files_only=True))
-                found = folder if _is_whole(folder) else None
-            except LocalEntryNotFoundError:
-                found = None
+    found = None
+    repo, file = match.groups() if match is not None else (repo, "config.json")
+    if folder or match is not None:  # which file of a repository is meant, only the hub knows
+        with _translated_errors(location):
+            cached = try_to_load_from_cache(repo, file)
+        found = Path(cached) if isinstance(cached, str) else None
+    if folder and found is not None:
+        found = found.parent if any(found.parent.glob("*.safetensors")) else None
     if found is None and HF_HUB_OFFLINE:
         raise ConfigError(
             f"{location}: is not on this machine, and HF_HUB_OFFLINE is set. Unset it, or name a local path."
@@ -110,11 +112,6 @@ def local_copy(location: str) -> Path | None:
 def _is_repo(location: str) -> bool:
     """Whether a location may be a repository of the hub; `folder/x.gguf` is a path."""
     return REPO.match(location) is not None and not location.lower().endswith(".gguf")
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether a snapshot in the cache is a model of transformers, as far as its weights were fetched last."""
-    return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
 
 
 def _chosen(repo: str, quantization: str) -> str:

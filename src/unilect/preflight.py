@@ -78,7 +78,7 @@ def _here(place: sources.Place) -> sources.Place | None:
     if _kind(place) not in ("gguf", "hf") or place.scheme == sources.DEMO:
         return place
     with _of(place.name, "source"):
-        path = hub.local_copy(place.location)
+        path = hub.local_copy(place.location, folder=_kind(place) == "hf")
     return None if path is None else structs.replace(place, location=str(path))
 
 
