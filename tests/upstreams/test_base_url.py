@@ -22,7 +22,6 @@ def test_the_url_of_a_call(url: str, base: str) -> None:
 
     assert str(raised.value).endswith(f"write {base}.")
     assert "pw" not in str(raised.value)
-<<<<<<< HEAD
 
 
 def test_the_url_of_a_call_as_a_source() -> None:
@@ -30,8 +29,6 @@ def test_the_url_of_a_call_as_a_source() -> None:
     model = sources.registry(Config(models={"m": ModelConfig(source="http://h/v1/embeddings")}))
 
     assert "http://h/v1" == model.get("m").backend._server.shown  # type: ignore[attr-defined]
-=======
->>>>>>> upstream
 
 
 @pytest.mark.parametrize("url", ["http://h/v1", "http://h", "http://h/completions-of-us/v1"])
