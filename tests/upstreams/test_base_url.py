@@ -2,7 +2,10 @@
 
 import pytest
 
+from unilect import sources
+from unilect.config import Config
 from unilect.errors import ConfigError
+from unilect.model_config import ModelConfig
 from unilect.upstreams._base_url import check_base, root_of
 
 
