@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -117,6 +118,9 @@ def _serve(settings: dict[str, Any]) -> dict[str, Any]:
     if gate := settings.get("gate"):  # loads until the file is there
         while not Path(gate).exists():
             time.sleep(0.005)
+    if holder := settings.get("holder"):  # keeps stderr open until the file is there
+        loop = f"while [ ! -e '{holder}' ]; do sleep 0.01; done"
+        subprocess.Popen(["/bin/sh", "-c", loop], stdin=subprocess.DEVNULL)
     if words := settings.get("words"):
         print(words, file=sys.stderr, flush=True)
     match settings.get("load"):

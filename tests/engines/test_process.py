@@ -182,6 +182,42 @@ async def test_stopping_in_each_state(
     await child.aclose()
 
 
+async def test_a_death_that_a_request_sees_first(tmp_path: Path) -> None:
+    """A death counts, also where a request wants the child before all that it wrote has been read."""
+    holder = tmp_path / "holder"
+    child = Tiny(holder=str(holder))
+    await child.process.start()
+    process = child.process._process
+    assert process is not None
+    child.kill()
+    await until(lambda: process.returncode is not None)
+    asked = asyncio.create_task(child.ask("say hello"))
+    await until(lambda: child.process._starting is not None and not child.process._starting.done())
+    await asyncio.sleep(0)
+    holder.touch()
+    answer = await asked
+    deaths = len(child.process._deaths)
+    await child.aclose()
+
+    assert ["hello"] == answer
+    assert 1 == deaths
+
+
+async def test_a_start_while_it_stops() -> None:
+    """Whoever wants a child from the moment on in which it is told to stop gets the next one."""
+    child = Tiny()
+    await child.process.start()
+    stopping = asyncio.create_task(child.aclose())
+    await asyncio.sleep(0)
+    answer = await child.ask("say hello")
+    await stopping
+    lives = child.process.starts
+    await child.aclose()
+
+    assert ["hello"] == answer
+    assert 2 == lives
+
+
 async def test_cleaners_spare_the_folder() -> None:
     """The folder of the socket is locked, which cleaners of temporary files heed, and is there for nobody else."""
     child = Tiny()

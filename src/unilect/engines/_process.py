@@ -173,22 +173,22 @@ class ChildProcess:
     async def aclose(self) -> None:
         """Stop the child: SIGTERM, and SIGKILL after STOP_TIMEOUT_S. One that still loads is not waited for."""
         if self._stopping is None or self._stopping.done():
-            self._stopping = _task(self._shut_down())
+            serves, self.state = self.state == "ready", "stopping"  # at once: who comes now waits
+            self._stopping = _task(self._shut_down(serves))
         await asyncio.shield(self._stopping)
 
     async def _bring_up(self) -> dict[str, Any]:
         """Start a child in place of what there is: none, one that died, or one whose socket is lost."""
-        lost = self.pid is not None
-        if self.state != "died":  # that is what it is until the pause is over
-            self.state = "loading"
         try:
-            if lost:
+            if self.pid is not None:
                 log.error("%s: the engine's socket was removed; it is started again", self.name)
-                self.replaced = self.starts
+                self.replaced, self.state = self.starts, "loading"
                 await self._end()
             elif self._watcher is not None:
-                # The watcher of a dead child cleans up; it must not meet the next one's folder.
+                # The watcher of a dead child counts the death and cleans up; it must not meet the next one's folder.
                 await asyncio.shield(self._watcher)
+            if self.state != "died":  # that is what it is until the pause is over
+                self.state = "loading"
             await self._pause()
             self.state = "loading"
             self._ready = await self._launch()
@@ -335,8 +335,7 @@ class ChildProcess:
             if not self.closed:
                 log.error("%s: %s", self.name, error.message)
 
-    async def _shut_down(self) -> None:
-        serves, self.state = self.state == "ready", "stopping"
+    async def _shut_down(self, serves: bool) -> None:
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.wait({self._starting})
