@@ -13,7 +13,8 @@ The gateway has core 0; the mock and the load have core 1. All contestants run i
 median of the rounds counts: on a machine that does other work, only ratios within one run mean something. Every contestant must
 first give a right answer: status 200, all 64 words, and `[DONE]` at the end of the stream.
 
-usage: bench/gateway.py [--rounds 3] [--seconds 4] [--streams 1000] [--only NAME ...]
+usage: bench/gateway.py [--rounds 3] [--seconds 4] [--streams 1000] [--only NAME ...] [--against CHECKOUT]
+With `--against` the unilect of another checkout of this repository takes part, to see what a change costs.
 Needs `wrk` (Debian: apt-get install wrk) and `taskset`; LiteLLM gets an environment of its own, made with uv.
 """
 
@@ -31,7 +32,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
@@ -128,6 +129,16 @@ def contestants(litellm: Path) -> list[Contestant]:
             {"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
             factor=4,
         ),
+    ]
+
+
+def before(checkout: Path) -> list[Contestant]:
+    """The unilect of another checkout, in the same Python."""
+    source = {"PYTHONPATH": str(checkout.resolve() / "src")}
+    return [
+        replace(one, name=f"{one.name} (before)", environment=source)
+        for one in contestants(Path())
+        if one.name.startswith("unilect")
     ]
 
 
@@ -343,6 +354,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4, help="of load for each figure")
     parser.add_argument("--streams", type=int, default=1000, help="that stay open; 0 for none")
     parser.add_argument("--only", nargs="*", default=[], help="contestants, by part of their names")
+    parser.add_argument("--against", type=Path, help="another checkout, to compare with")
     given = parser.parse_args()
     if not shutil.which("wrk") or not shutil.which("taskset"):
         sys.exit("bench/gateway.py needs wrk and taskset: apt-get install wrk util-linux")
@@ -353,7 +365,8 @@ def main() -> None:
     litellm = Path()
     if any(name in "litellm" for name in wanted):
         litellm = processes.environment("litellm", "litellm[proxy]")
-    all = [one for one in contestants(litellm) if any(name in one.name.lower() for name in wanted)]
+    all = contestants(litellm) + (before(given.against) if given.against else [])
+    all = [one for one in all if any(name in one.name.lower() for name in wanted)]
     rows = {one.name: Row(one.name) for one in all}
     measure_load(all, rows, given.rounds, given.seconds)
     if given.streams:
@@ -363,7 +376,12 @@ def main() -> None:
     if litellm != Path():
         found |= report.versions("litellm", python=litellm)
     results = [{"name": row.name, **row.values} for row in rows.values()]
-    report.write("gateway", found, settings=vars(given), rows=results)
+    report.write(
+        "gateway",
+        found,
+        settings={name: str(value) for name, value in vars(given).items()},
+        rows=results,
+    )
 
 
 if __name__ == "__main__":

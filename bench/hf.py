@@ -11,7 +11,7 @@ The folder has random weights (bench/random_model.py; 64 million parameters) and
 bench/engine.py. Beside tokens per second stands the CPU time of a token, which other work on the machine hardly changes.
 
 usage: bench/hf.py [--rounds 3] [--only NAME ...] [--type float32 bfloat16 int8 ...]
-Needs the extra `unilect[transformers]` here; the peers get environments of their own (torch and transformers again).
+Needs the extra `transformers` here; the peers get environments of their own (torch and transformers again).
 """
 
 import argparse

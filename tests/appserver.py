@@ -7,10 +7,13 @@ from typing import Any
 import msgspec
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, web
 
+from unilect.acceptor import Acceptor
 from unilect.app import GUARD, SERVICE, create_app
 from unilect.backend import Backend
 from unilect.config import Config
+from unilect.connections import Connections, Limits
 from unilect.gateway.guard import Guard
+from unilect.pool import Member
 from unilect.registry import Model, Registry
 from unilect.service import Service
 from unilect.upstreams._http import HttpServer
@@ -58,18 +61,39 @@ class App:
 
 @asynccontextmanager
 async def serving(
-    backend: Backend, config: Config | None = None, **model: Any
+    backend: Backend | list[Member],
+    config: Config | None = None,
+    limits: Limits | None = None,
+    fallback: list[Member] | None = None,
+    **model: Any,
 ) -> AsyncIterator[App]:
-    """An application that serves one model, `m`, until the block ends."""
-    app = create_app(config or Config(), Registry([Model("m", backend, **model)]))
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, auto_decompress=False)
+    """An application that serves one model, `m`, until the block ends, and its fallback `other` where there is one."""
+    models = [Model("m", backend, fallback=None if fallback is None else "other", **model)]
+    if fallback is not None:
+        models.append(Model("other", fallback))
+    async with serving_models(config or Config(), Registry(models), limits) as app:
+        yield app
+
+
+@asynccontextmanager
+async def serving_models(
+    config: Config, registry: Registry, limits: Limits | None = None
+) -> AsyncIterator[App]:
+    """An application that serves models until the block ends."""
+    app = create_app(config, registry)
+    runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
+    assert runner.server is not None
+    connections = Connections(limits or Limits())
+    acceptor = Acceptor(runner.server, connections, access_log=None, auto_decompress=False)
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port = await acceptor.listen("127.0.0.1", 0)
         async with ClientSession(timeout=ClientTimeout(20)) as session:
-            yield App(app, runner.addresses[0][1], session)
+            yield App(app, port, session)
     finally:
+        acceptor.close()
         await runner.cleanup()
+        await connections.aclose(0)
 
 
 def upstream(url: str, **settings: Any) -> OpenAIUpstream:

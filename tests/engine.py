@@ -28,7 +28,7 @@ IN_CI = os.environ.get("CI") == "true"  # nothing may be skipped there
 needs_transformers = pytest.mark.skipif(
     not IN_CI
     and not all(find_spec(name) for name in ("torch", "transformers", "llguidance", "safetensors")),
-    reason="needs unilect[transformers]; UNILECT_EXTRAS=transformers",
+    reason="needs the extra transformers; UNILECT_EXTRAS=transformers",
 )
 THOROUGH = IN_CI or "UNILECT_PEERS" in os.environ
 takes_long = pytest.mark.skipif(

@@ -35,15 +35,15 @@ class Terminal:
         """Type; a line ends with `\\r`."""
         os.write(self._master, text.encode())
 
-    def interrupt(self) -> None:
-        """Ctrl-C at a prompt, up to the next one; once more where it came before `input` waited, which then does not see it."""
+    def interrupt(self) -> str:
+        """What is shown after Ctrl-C at a prompt, up to the next one; once more where it came before `input` waited, which then does not see it."""
         self.type("\x03")
         again = time.monotonic() + 2.0
         while PROMPT not in self.seen and time.monotonic() < again:
             self._read(0.1)
         if PROMPT not in self.seen:
             self.type("\x03")
-        self.until(PROMPT)
+        return self.until(PROMPT)
 
     def until(self, text: str) -> str:
         """All that was shown since the last call, up to a text."""

@@ -8,6 +8,7 @@ from unilect.errors import (
     BackendTimeout,
     BackendUnavailable,
     BackendUnreachable,
+    EngineDied,
     InvalidRequest,
     RateLimited,
     UnilectError,
@@ -66,3 +67,24 @@ def test_overload_is_a_rest(error: UnilectError, rest_s: float) -> None:
 
     assert (False, rest_s, False) == (breaker.allows(100), breaker.rest_s(100), breaker.open)
     assert breaker.allows(100 + rest_s)
+
+
+def test_one_requests_failures_count_once() -> None:
+    """Failures of the same request, or caller, are one failure; those of as many as `FAILURES` open it."""
+    breaker = Breaker()
+    for _ in range(100):
+        breaker.saw(BackendError("x"), 0, "a")
+    assert breaker.allows(0)
+    for whose in range(FAILURES - 1):
+        breaker.saw(BackendTimeout("x"), 0, whose)
+
+    assert not breaker.allows(0)
+
+
+def test_a_request_that_kills_an_engine_is_no_failure() -> None:
+    """An engine that ended on a request is started again, and is worth asking."""
+    breaker = Breaker()
+    for whose in range(100):
+        breaker.saw(EngineDied("x"), 0, whose)
+
+    assert breaker.allows(0)

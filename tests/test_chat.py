@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,6 +19,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from certificates import certificate, needs_openssl
 from loopback import served
 from terminals import PROMPT, Terminal
 
@@ -206,6 +209,12 @@ def test_set(url: str, model: Model) -> None:
         ("/save", "Name a file."),
         ("/load /does/not/exist", "cannot be read (No such file or directory)."),
         ("/load /dev/null", "/dev/null is no conversation"),
+        ("/model nosuch", "There is no model nosuch here. There are scripted, demo."),
+        (
+            "/set temprature 1",
+            "There is no parameter `temprature`. Is `temperature` meant? There are ",
+        ),
+        ("/set foo 3", "There is no parameter `foo`. There are audio, best_of,"),
     ],
 )
 def test_wrong_command_is_one_line(url: str, line: str, said: str) -> None:
@@ -227,6 +236,52 @@ def test_unknown_model_is_one_line(url: str) -> None:
     assert done.stderr.splitlines()[1:] == ["The model is scripted."]
     assert done.stdout == "user: two\n"
     assert done.returncode == 1
+
+
+def test_a_full_context_names_the_way_out(url: str) -> None:
+    """A conversation that no longer fits is told with both numbers and with /clear."""
+    done = piped(url, "/model demo", "word " * 4000)
+
+    assert "maximum context length is 2048 tokens" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("/clear forgets what was said")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--api-key", "sk-wrong"], "does not take this key. Give another one"),
+        ([], "wants a key. Give it"),
+    ],
+)
+def test_a_wrong_key_is_told(url: str, args: list[str], said: str) -> None:
+    """A key that is missing or wrong is told with the server, and with the two ways to give one."""
+    environment = {k: v for k, v in ENVIRONMENT.items() if k != "UNILECT_API_KEY"}
+    done = subprocess.run(
+        [*UNILECT, "chat", "--url", url, *args],
+        input="one\n",
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=environment,
+    )
+
+    assert (
+        f"unilect: {url}: The server {said} with --api-key, or in UNILECT_API_KEY.\n" == done.stderr
+    )
+    assert 1 == done.returncode
+
+
+def test_models_of_a_running_server(url: str) -> None:
+    """`unilect models --url` lists what a running server has, by the whole URL of an endpoint too."""
+    done = subprocess.run(
+        [*UNILECT, "models", "--url", f"{url}/chat/completions", "--api-key", KEY],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=ENVIRONMENT,
+    )
+
+    assert (0, "scripted\ndemo\n", "") == (done.returncode, done.stdout, done.stderr)
 
 
 def test_models(url: str) -> None:
@@ -283,12 +338,34 @@ def test_tool_call(url: str, model: Model) -> None:
     }
 
 
+@needs_openssl
+def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
+    """A server with a certificate of its own making is told as such, with how to trust it."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def shake() -> None:
+            with suppress(OSError):
+                context.wrap_socket(listening.accept()[0], server_side=True)
+
+        hands = threading.Thread(target=shake)
+        hands.start()
+        told = piped(f"https://127.0.0.1:{listening.getsockname()[1]}", "one").stderr
+        hands.join(TIMEOUT_S)
+
+    assert told.startswith("unilect: https://127.0.0.1:")
+    assert "self-signed" in told
+    assert "SSL_CERT_FILE" in told
+
+
 def test_no_server_is_one_line() -> None:
     """A server that cannot be reached, or a URL that is none, ends the chat with one line."""
     unreachable = piped("http://127.0.0.1:9", "one")
     wrong = piped("localhost:8000", "one")
 
     assert unreachable.stderr.startswith("unilect: http://127.0.0.1:9/v1: ")
+    assert "connection refused by 127.0.0.1:9." in unreachable.stderr
     assert unreachable.stderr.count("\n") == 1
     assert wrong.stderr.startswith("unilect: --url localhost:8000: expected a URL")
     assert (unreachable.returncode, wrong.returncode) == (1, 1)
@@ -346,10 +423,11 @@ def test_ctrl_c_stops_the_answer(url: str, model: Model) -> None:
         chat.until(PROMPT)
         chat.type("half a line")
         chat.until("half a line")
-        chat.interrupt()
+        hint = chat.interrupt()
         chat.type("/quit\r")
 
         assert "stopped" in shown
+        assert "Ctrl-D or /quit leaves the chat" in hint
         assert left
         assert chat.ends() == 0
 
@@ -438,7 +516,7 @@ def test_url_and_source_exclude_each_other() -> None:
 def test_worker_is_a_source() -> None:
     """A worker says in JSON where it serves, and another server's model comes from there."""
     worker = subprocess.Popen(
-        [*UNILECT, "worker", "far=demo:", "--port", "0", "--api-key", KEY],
+        [*UNILECT, "worker", "far=demo:", "--port", "0", "--api-key", KEY, "--context", "512"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -447,10 +525,12 @@ def test_worker_is_a_source() -> None:
     assert worker.stdout is not None
     ready = json.loads(worker.stdout.readline())["ready"]
     done = piped(ready["url"], "/set max_tokens 4", "Hello!")
+    long = piped(ready["url"], "word " * 1000)
     worker.send_signal(signal.SIGTERM)
     rest, _ = worker.communicate(timeout=TIMEOUT_S)
 
     assert ready["model"] == "far"
+    assert "maximum context length is 512 tokens" in long.stderr
     assert done.stdout.strip() != ""
     assert done.returncode == 0
     assert rest == ""

@@ -79,7 +79,7 @@ def test_one_name_for_several_sources() -> None:
         ([], {"port": 70_000}, {}, "port"),
         ([], {"host": "0.0.0.0"}, {}, "--api-key"),
         ([], {}, {"context": 1}, "context"),
-        (["x=demo:"], {}, {"parallel": 0}, "x: parallel"),
+        (["x=demo:"], {}, {"parallel": 0}, "--parallel: expected an integer"),
         (["x=http://a/v1"], {}, {"gpu_layers": 0}, "--gpu-layers: is for GGUF models"),
     ],
 )
@@ -133,7 +133,7 @@ def test_check_config(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A right configuration is said to be right."""
     check_config(path)
 
-    assert capsys.readouterr().out.splitlines()[-1] == "The configuration is right."
+    assert capsys.readouterr().out.splitlines()[-1] == "OK"
 
 
 @pytest.mark.parametrize("text", ["port = 'x'", "[models.m]\nsource = 'nothing'"])

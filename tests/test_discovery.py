@@ -1,12 +1,14 @@
 """Tests of unilect.discovery, in front of a scripted server."""
 
+import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from appserver import upstream
+from appserver import serving_models, upstream
 from engine import answer as whole
 from engine import chat
 from fastchat import fake_fastchat
@@ -158,6 +160,31 @@ def test_a_table_for_all_is_no_fallback(model: str | None) -> None:
     mine = ModelConfig(source="http://127.0.0.1:9/v1", model=model, fallback="far")
     with pytest.raises(ConfigError, match=r"models\.mine\.fallback: `far` is no model"):
         sources.registry(config("http://127.0.0.1:9/v1", mine=mine))
+
+
+@pytest.mark.parametrize("controller", [True, False], ids=["FastChat", "OpenAI"])
+async def test_a_model_that_has_just_come(controller: bool) -> None:
+    """A name that nobody knows has the servers asked before it is 404, once for all who ask for it at the same time."""
+    listing = Listing("a")
+    async with fake_fastchat() as fake, scripted(listing) as server, AsyncExitStack() as stack:
+        fake.answers["/list_models"] = {"models": ["a"]}
+        given = config(f"fastchat+{fake.url}" if controller else server.url)
+        registry = sources.registry(given)
+        finder = Discovery(given, registry)
+        stack.push_async_callback(finder.aclose)
+        app = await stack.enter_async_context(serving_models(given, registry))
+        await finder.start()
+        before = len(fake.asked["/list_models"] if controller else server.requests)
+        listing.names.append("new")
+        fake.answers["/list_models"] = {"models": ["a", "new"]}
+        found = await asyncio.gather(*(app.get(f"/v1/models/{name}") for name in ["new"] * 9))
+        missing = await app.get("/v1/models/none")
+        asked = len(fake.asked["/list_models"] if controller else server.requests) - before
+
+    assert ([200] * 9, 404) == ([status for status, _ in found], missing[0])
+    assert 1 == asked
+    if controller:
+        assert "/refresh_all_workers" not in fake.asked
 
 
 async def test_an_empty_registry_says_so() -> None:

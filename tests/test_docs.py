@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import typer
 
-from unilect import cli, config, errors
+from unilect import cli, config_load, errors
 from unilect.app import all_routes
 from unilect.config import Config, ModelConfig
 from unilect.events import fold
@@ -106,7 +106,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_example_file_loads() -> None:
     """unilect.example.toml is the default configuration, with the bundled model under two names."""
-    loaded = config.load(ROOT / "unilect.example.toml", environment={})
+    loaded = config_load.load(ROOT / "unilect.example.toml", environment={})
 
     assert loaded == Config(models={"demo": ModelConfig(), "spare": ModelConfig()})
 
@@ -118,7 +118,7 @@ def test_example_file_has_every_option(tmp_path: Path) -> None:
     file = tmp_path / "all.toml"
     file.write_text(re.sub(r"^# (?=[a-z_]+ = )", "", text, flags=re.M))
 
-    config.load(file, environment={"UPSTREAM_KEY": "a", "UNILECT_KEY": "b"})
+    config_load.load(file, environment={"UPSTREAM_KEY": "a", "UNILECT_API_KEY": "b"})
 
     assert sorted(names) == sorted(set(OPTIONS) - {"models"})
 
@@ -137,7 +137,7 @@ def test_configurations_load(page: str, block: str, tmp_path: Path) -> None:
     file = tmp_path / "unilect.toml"
     file.write_text(block)
 
-    loaded = config.load(file, environment={"UNILECT_KEY": "a", "GPU_KEY": "b"})
+    loaded = config_load.load(file, environment={"UNILECT_API_KEY": "a", "GPU_KEY": "b"})
 
     assert loaded.models
 

@@ -136,13 +136,33 @@ async def test_echo(demo: Backend, tokens: int) -> None:
 
 
 async def test_no_tokens(demo: Backend) -> None:
-    """`max_tokens: 0` counts the prompt and makes nothing, in a chat and a completion."""
+    """`max_tokens: 0` reads and counts the prompt and tells nothing, in a chat and a completion."""
     for request, none in (
         (chat(max_tokens=1), chat(max_tokens=0)),
         (completion(max_tokens=1), completion(max_tokens=0)),
     ):
         counted = (await answer(generate(demo, request))).usage.prompt_tokens
-        assert [Finish("length"), Usage(counted, 0)] == await events_of(generate(demo, none))
+        finish, usage = await events_of(generate(demo, none))
+        assert isinstance(finish, Finish)
+        assert isinstance(usage, Usage)
+        assert ("length", counted, 0) == (
+            finish.reason,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+        )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_object", "schema": {"type": "hiccup"}}},
+        {"grammar": "root ::= ("},
+    ],
+)
+async def test_no_tokens_of_what_cannot_be(demo: Backend, fields: dict[str, Any]) -> None:
+    """`max_tokens: 0` checks what any other request is checked for."""
+    with pytest.raises(InvalidRequest):
+        await answer(generate(demo, chat(max_tokens=0, **fields)))
 
 
 async def test_no_tokens_of_several(demo: Backend) -> None:

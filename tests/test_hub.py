@@ -26,12 +26,15 @@ import json, sys
 from unilect import hub
 from unilect.errors import ConfigError
 hub.PAUSE_S = 0.01
-parts = []
+parts, sizes = [], set()
+def told(part, size_bytes=0):
+    parts.append(part)
+    sizes.add(size_bytes)
 try:
-    path = getattr(hub, sys.argv[2])(sys.argv[1], parts.append)
-    print(json.dumps({"path": str(path), "parts": parts}))
+    path = getattr(hub, sys.argv[2])(sys.argv[1], told)
+    print(json.dumps({"path": str(path), "parts": parts, "sizes": sorted(sizes)}))
 except ConfigError as error:
-    print(json.dumps({"error": str(error), "parts": parts}))
+    print(json.dumps({"error": str(error), "parts": parts, "sizes": sorted(sizes)}))
 """
 
 
@@ -84,10 +87,15 @@ class Hub:
     async def info(self, request: web.Request) -> web.Response:
         """GET /api/models/{org}/{repo}."""
         repo = "{org}/{repo}".format(**request.match_info)
-        names = [name.removeprefix(f"{repo}/") for name in self.files if name.startswith(repo)]
+        names = [
+            name.removeprefix(f"{repo}/") for name in self.files if name.startswith(f"{repo}/")
+        ]
         if not names:
             return web.Response(status=401, headers={"X-Error-Code": "RepoNotFound"})
-        return web.json_response({"id": repo, "siblings": [{"rfilename": name} for name in names]})
+        siblings = [
+            {"rfilename": name, "size": len(self.files[f"{repo}/{name}"])} for name in names
+        ]
+        return web.json_response({"id": repo, "siblings": siblings})
 
     async def storage(self, request: web.Request) -> web.StreamResponse:
         """GET /storage/{file}."""
@@ -145,11 +153,12 @@ def environment(endpoint: str | Hub, home: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a fetch: a path or an error, and the progress that was told."""
+    """What came of a fetch: a path or an error, and the progress that was told, with the bytes that it is a part of."""
 
     path: Path
     error: str
     parts: list[float]
+    sizes: list[int]
 
 
 def fetch(
@@ -166,7 +175,7 @@ def fetch(
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     told = json.loads(done.stdout)
-    return Outcome(Path(told.get("path", "")), told.get("error", ""), told["parts"])
+    return Outcome(Path(told.get("path", "")), told.get("error", ""), told["parts"], told["sizes"])
 
 
 def partial_files(home: Path) -> list[Path]:
@@ -184,7 +193,8 @@ def test_fetched_once(hub: Hub, tmp_path: Path) -> None:
     assert first.parts == sorted(first.parts)
     assert len(first.parts) > 3
     assert first.parts[-1] == 1
-    assert second == Outcome(first.path, "", [])
+    assert first.sizes == [3_000_000]
+    assert second == Outcome(first.path, "", [], [])
     assert hub.ranges == [None]
     assert partial_files(tmp_path) == []
 
@@ -309,7 +319,67 @@ def test_model_in_parts(hub: Hub, tmp_path: Path) -> None:
     assert done.path.name == "m-00001-of-00002.gguf"
     assert done.path.with_name("m-00002-of-00002.gguf").read_bytes() == b"\x02" * 200_000
     assert done.parts == sorted(done.parts)
-    assert done.parts[-1] == 1
+    assert (done.parts[-1], done.sizes) == (1, [400_000])
+
+
+GGUFS = ["q8/m-00001-of-00002.gguf", "q8/m-00002-of-00002.gguf", "m-Q4_K_M.gguf", "m-Q4_K_S.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("location", "file"),
+    [
+        ("org/one", "only.gguf"),
+        ("org/many:Q4_K_M", "m-Q4_K_M.gguf"),
+        ("org/many:q4_k_s", "m-Q4_K_S.gguf"),
+        ("org/many:q8", "m-00001-of-00002.gguf"),
+    ],
+)
+def test_a_file_of_a_repository(hub: Hub, tmp_path: Path, location: str, file: str) -> None:
+    """A repository's only GGUF file, or the one of a quantization, need not be named."""
+    hub.files = {f"org/many/{name}": name.encode() * 99 for name in [*GGUFS, "mmproj-q8.gguf"]}
+    hub.files |= {f"org/one/{name}": b"x" * 99 for name in ("only.gguf", "mmproj-F16.gguf", "a.md")}
+
+    first = fetch(hub, tmp_path, location)
+    away = fetch("http://127.0.0.1:9", tmp_path, location)
+
+    assert (file, file) == (first.path.name, away.path.name)
+
+
+@pytest.mark.parametrize(
+    ("location", "where", "what", "to_do"),
+    [
+        ("org/many", "org/many: ", "more than one GGUF file: m-Q4_K_M.gguf, m-Q4_K_S.gguf, q8/m-00001", "Name one, as gguf:org/many/file.gguf."),
+        ("org/many:Q4", "org/many: ", "more than one GGUF file: m-Q4_K_M.gguf, m-Q4_K_S.gguf.", "Name one"),
+        ("org/many:Q5", "org/many: ", "no GGUF file named Q5: m-Q4_K_M.gguf", "Name one, as gguf:org/many/file.gguf."),
+        ("org/none", "org/none: ", "neither a local file nor one on the hub", "Check its spelling"),
+        ("org/folder:Q4", "org/folder: ", "the repository holds no GGUF file", "hf:org/folder"),
+        ("org/many/m-Q5.gguf", "org/many/m-Q5.gguf: ", "neither a local file nor one on the hub", "org/many holds m-Q4_K_M.gguf, m-Q4_K_S.gguf, q8/m-00001-of-00002.gguf: name one of them."),
+        ("org/big/x.gguf", "org/big/x.gguf: ", "m00.gguf, m01.gguf", "and 10 more: name one of them."),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_not_one(
+    hub: Hub, tmp_path: Path, location: str, where: str, what: str, to_do: str
+) -> None:
+    """Where a repository has no such file, or several, the error lists those that it has, at most twenty."""
+    hub.files = {f"org/many/{name}": name.encode() * 99 for name in [*GGUFS, "mmproj-q8.gguf"]}
+    hub.files |= {"org/folder/config.json": b"{}"}
+    hub.files |= {f"org/big/m{number:02}.gguf": b"x" for number in range(30)}
+
+    error = fetch(hub, tmp_path, location).error
+
+    assert error.startswith(where)
+    assert what in error
+    assert to_do in error
+
+
+def test_a_hub_that_is_out_of_reach(tmp_path: Path) -> None:
+    """Without the hub a repository is told with the reason, what to check, and how a file is named."""
+    error = fetch("http://127.0.0.1:9", tmp_path, "org/repo:Q4_K_M").error
+
+    assert error.startswith("org/repo: ")
+    assert "the hub cannot be reached (" in error
+    assert "Check the network, or set HF_ENDPOINT" in error
+    assert "gguf:org/repo/file.gguf" in error
 
 
 def test_token_stays_with_the_hub(hub: Hub, tmp_path: Path) -> None:
@@ -381,10 +451,10 @@ def test_a_folder_in_parts(hub: Hub, tmp_path: Path) -> None:
     ("location", "said"),
     [
         ("org/nothing", "neither a local file nor one on the hub"),
-        ("org/repo", "holds no model of transformers"),
+        ("org/repo", "holds no model of transformers; it holds GGUF files: m.gguf. Name one as gguf:org/repo/m.gguf."),
         ("./nothing", "there is no such folder"),
     ],
-)
+)  # fmt: skip
 def test_folders_that_are_none(hub: Hub, tmp_path: Path, location: str, said: str) -> None:
     """A repository that does not exist, one without a model, and a path are told as such."""
     assert said in fetch(hub, tmp_path, location, "local_folder").error

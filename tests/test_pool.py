@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from appserver import upstream
@@ -23,6 +24,7 @@ from scripted import (
     stream_of,
 )
 from unilect import pool
+from unilect.context import CALLER, Caller
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
@@ -34,6 +36,7 @@ from unilect.errors import (
 from unilect.events import fold
 from unilect.gateway.metrics import Metrics
 from unilect.pool import Member
+from unilect.redact import Secrets
 from unilect.registry import Model, Registry
 from unilect.requests import EmbeddingRequest
 from unilect.service import Run, Service
@@ -154,6 +157,117 @@ async def test_what_has_not_begun_is_begun_elsewhere(bad: Script) -> None:
             assert "Hello" == await site.says(f"{number}")
 
 
+async def poisoned(exchange: Exchange) -> None:
+    """A worker that fails on one kind of content, and is well otherwise."""
+    if exchange.head.startswith(b"GET"):
+        await exchange.send(answer(b'{"data":[]}'))
+    elif b"poison" in exchange.body:
+        await exchange.send(answer(b'{"error":{"message":"CUDA error"}}', "500 Oops"))
+    else:
+        await exchange.send(stream_of(HELLO))
+    exchange.close()
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["one request", "many requests"])
+@pytest.mark.parametrize("count", [2, 3])
+async def test_one_callers_requests_close_no_backend_for_others(count: int, same: bool) -> None:
+    """Requests that make every backend fail are refused, and all others beside them are answered."""
+    async with farm(*[poisoned] * count) as site:
+        for burst in range(20):
+            bad = [site.says(f"poison {0 if same else (burst, n)}") for n in range(12)]
+            good = [site.says(f"good {burst} {n}") for n in range(6)]
+            found = await asyncio.gather(*bad, *good, return_exceptions=True)
+
+            assert ["Hello"] * 6 == found[12:]
+            assert {BackendUnavailable} == {type(error) for error in found[:12]}
+        assert not any(member.breaker.open for member in site.members)
+
+
+async def test_one_callers_failures_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing tells whose fault it is, one caller's failures close a backend for nobody, and those of five callers do."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    async with farm(poisoned, fallback=GOOD) as site:
+        (member,) = site.members
+        for number in range(50):
+            CALLER.set(Caller("req", "key-a" if number else "key-b"))
+            assert "Hello" == await site.says(f"poison {number}")
+        assert not member.breaker.open
+        for number in range(5):
+            CALLER.set(Caller("req", f"key-{number}"))
+            await site.says(f"poison {number}")
+        assert member.breaker.open
+
+
+async def test_a_backend_that_fails_where_another_answers_is_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A backend on which requests fail that another one answers gets no more of them, though they are all one caller's."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    CALLER.set(Caller("req", "key-a"))
+    async with farm(says(answer(b"no", "500 Oops")), GOOD) as site:
+        for number in range(30):
+            assert "Hello" == await site.says(f"{number}")
+
+        assert (5, True) == (site.asked[0], site.members[0].breaker.open)
+
+
+async def test_backends_that_all_fail_are_asked_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When every backend has failed too often, they are asked nevertheless, as nobody else answers."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    well = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(stream_of(HELLO if well.is_set() else HALF_FRAMES))
+        exchange.close()
+
+    async with farm(script, script) as site:
+        for number in range(20):
+            with pytest.raises(UnilectError):
+                await site.says(f"{number}", stream=True)
+        assert all(member.breaker.open for member in site.members)
+        well.set()
+        assert "Hello" == await site.says("now")
+
+
+async def test_connections_that_fail_count_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that closes connections before it answers is out, whosever requests they were."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    async with farm(says(b"", "reset"), says(b"", "reset")) as site:
+        for _ in range(5):
+            with pytest.raises(BackendUnavailable):
+                await site.says("the same")
+
+        assert all(member.breaker.open for member in site.members)
+
+
+async def test_why_a_backend_is_out_is_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log says once why a backend cannot be reached or fails, with the request's id and without credentials."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    CALLER.set(Caller("req_7", ""))
+    key = "sk-very-secret-key"
+    told = msgspec.json.encode({"error": {"message": f"out of memory for {key}\n\x1b[31m"}})
+    async with farm(says(answer(told, "500 Oops")), GOOD) as site:
+        first, second = site.members
+        first.secrets = Secrets([key])
+        await site.servers[1].stop()
+        for number in range(4):
+            with pytest.raises(BackendUnavailable) as raised:
+                await site.says(f"{number}")
+
+    lines = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    url, gone = first.source, second.source.removesuffix("/v1").removeprefix("http://")
+    assert sorted(
+        [
+            f"m: {url} fails: POST {url}/chat/completions was answered with status 500: out of memory for *** [31m (req_7)",
+            f"m: {second.source} is out: The model's server cannot be reached: connection refused by {gone}. (req_7)",
+        ]
+    ) == sorted(lines)
+    assert key not in raised.value.message + str(raised.value.reason)
+
+
+HALF_FRAMES = frames(delta(content="Hel"))
 HALF = says(stream_of(frames(delta(content="Hel"))))
 
 

@@ -53,8 +53,9 @@ async def test_a_lease_starts_the_backend(spy: Spy) -> None:
     assert pid == spy._generator.pid
 
 
-async def test_an_idle_backend_is_stopped(spy: Spy) -> None:
-    """A backend that nobody uses for `idle_stop_s` is stopped, and started by the next lease."""
+async def test_an_idle_backend_is_stopped(spy: Spy, caplog: pytest.LogCaptureFixture) -> None:
+    """A backend that nobody uses for `idle_stop_s` is stopped, and started by the next lease, which is logged."""
+    caplog.set_level("INFO", "unilect")
     model = Model("m", spy, idle_stop_s=IDLE_S)
     for _ in range(2):
         lease = await model.acquire()
@@ -64,6 +65,8 @@ async def test_an_idle_backend_is_stopped(spy: Spy) -> None:
         assert not alive(spy)
 
     assert spy.stops == 2
+    assert 2 == caplog.text.count("m: starting, for a request")
+    assert 2 == caplog.text.count("m: started in ")
 
 
 async def test_a_lease_keeps_the_backend(spy: Spy) -> None:

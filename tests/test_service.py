@@ -20,8 +20,9 @@ from unilect.errors import (
     ModelNotFound,
     UnsupportedParameter,
 )
-from unilect.events import Event, TextDelta
+from unilect.events import Event, Progress, TextDelta
 from unilect.gateway.metrics import Metrics
+from unilect.pool import Member
 from unilect.registry import Model, Registry
 from unilect.requests import EmbeddingRequest
 from unilect.service import Run, Service
@@ -70,6 +71,17 @@ async def test_a_run(demo: GgufEngine) -> None:
     assert events[-1] == run.usage
     assert (8, "m", ()) == (run.usage.completion_tokens, run.model.name, run.ignored)
     assert counted(service, 200)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_short_answer_is_measured(demo: GgufEngine, stream: bool) -> None:
+    """The time to the first token of a short answer is counted, streamed or whole, though all of it comes at once."""
+    service = service_of(demo)
+    await events_of(service.run(chat(max_tokens=1, stream=stream), "chat"))
+
+    labels = {"model": "m", "endpoint": "chat"}
+    value = service.metrics.registry.get_sample_value
+    assert 1 == value("unilect_time_to_first_token_seconds_count", labels)
 
 
 async def test_a_run_that_is_not_read(demo: GgufEngine) -> None:
@@ -226,6 +238,26 @@ class Limited(Spy):
         )
 
 
+class Unformatted(Spy):
+    """A backend that writes text, and does not know how turns are written."""
+
+    @property
+    def capabilities(self) -> Any:
+        """All but chats."""
+        return msgspec.structs.replace(self._backend.capabilities, chat=False)
+
+
+async def test_a_model_without_a_chat_template(demo: GgufEngine) -> None:
+    """A model that has no chat template refuses a chat with what to use and what to configure, and is not asked."""
+    spy = Unformatted(demo)
+    with pytest.raises(InvalidRequest) as raised:
+        await events_of(service_of(spy).run(chat(), "chat"))
+
+    assert "The model `m` has no chat template" in raised.value.message
+    assert "Use /v1/completions, or configure `chat_template`" in raised.value.message
+    assert "model" == raised.value.param
+
+
 @pytest.mark.parametrize("request_", [chat(), completion(), EmbeddingRequest(input="a")])
 async def test_a_model_of_another_kind(demo: GgufEngine, request_: Any) -> None:
     """A model that does not answer such requests is told by name, and not asked."""
@@ -275,3 +307,27 @@ async def test_a_flaw_is_counted_as_ours(demo: GgufEngine) -> None:
     with pytest.raises(RuntimeError):
         await service.embed(EmbeddingRequest(input="a"))
     assert counted(service, 500, "embeddings")
+
+
+class Broken(Spy):
+    """A backend that breaks off after a batch of progress and text."""
+
+    async def generate(self, request: Any) -> Any:
+        """Begin, and break off."""
+        self.asked.append(request)
+        yield [Progress(1, 1), TextDelta("once")]
+        raise BackendError("broken")
+
+
+async def test_a_begun_answer_is_not_begun_again(demo: GgufEngine) -> None:
+    """A stream that breaks after its first text is not begun elsewhere, though that text came together with progress."""
+    one, other = Broken(demo), Broken(demo)
+    service = Service(Registry([Model("m", [Member(one), Member(other)])]), Metrics())
+    told = []
+    with pytest.raises(BackendError):
+        async with aclosing(service.run(chat(stream=True), "chat").batches()) as batches:
+            async for batch in batches:
+                told += [event for event in batch if isinstance(event, TextDelta)]
+
+    assert 1 == len(told) == len(one.asked + other.asked)
+    await service.registry.aclose()

@@ -30,6 +30,21 @@ from unilect.upstreams.openai import OpenAIUpstream
         ("https://h/v1", ("https", "//h/v1")),
         ("openai+http://h/any/base", ("openai+http", "//h/any/base")),
         ("openai+https://h", ("openai+https", "//h")),
+        ("http://h/v1/chat/completions", ("http", "//h/v1")),
+        ("https://h/v1/embeddings/", ("https", "//h/v1")),
+        ("http://h/v1/models?a=b", ("http", "//h/v1?a=b")),
+        ("http://h/models", ("http", "//h/models")),
+        ("llamacpp+http://h:8080/completion", ("llamacpp+http", "//h:8080")),
+        ("x.GGUF", ("gguf", "x.GGUF")),
+        (
+            "https://huggingface.co/o/r/resolve/main/a/b%20c.gguf?download=true",
+            ("gguf", "o/r/a/b c.gguf"),
+        ),
+        ("https://huggingface.co/o/r/blob/main/a.gguf", ("gguf", "o/r/a.gguf")),
+        ("https://huggingface.co/o/r-GGUF/tree/main", ("gguf", "o/r-GGUF")),
+        ("https://huggingface.co/o/r#usage", ("hf", "o/r")),
+        ("https://huggingface.co/o/r/blob/main/config.json", ("hf", "o/r")),
+        ("hf.co/o/r:Q4_K_M", ("gguf", "o/r:Q4_K_M")),
     ],
 )
 def test_split(source: str, expected: tuple[str, str]) -> None:
@@ -72,11 +87,34 @@ def test_split_refuses(source: str, said: str) -> None:
         ("x.gguf", ["x", "x-2"], ("x-2-2", "x.gguf")),
         ("模型.gguf", [], ("--", "模型.gguf")),
         ("http://h", ["default"], ("default-2", "http://h")),
+        ("a/b:x.GGUF", [], ("b:x", "a/b:x.GGUF")),
+        ("org/m=http://h", [], ("org/m", "http://h")),
+        ("org/m=demo:", [], ("org/m", "demo:")),
+        ("hf:org/m=demo:", [], ("m-demo:", "hf:org/m=demo:")),
     ],
 )
 def test_named(argument: str, taken: list[str], expected: tuple[str, str]) -> None:
     """A model that is not named is named after its file, and no name is given twice."""
     assert expected == named(argument, taken)
+
+
+def test_a_file_without_an_ending(tmp_path: Path) -> None:
+    """A GGUF file is known by its first bytes, as the blobs of Ollama's folder have no other mark."""
+    blob = tmp_path / "sha256-00"
+    blob.write_bytes(MODEL.read_bytes()[:64])
+
+    assert ("gguf", str(blob)) == split(str(blob))
+
+
+def test_what_is_left_out_of_a_url_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """The endpoint at the end of an upstream's URL is left out with a warning, which shows no secret of the URL."""
+    source = "http://user:pass@127.0.0.1:1/v1/chat/completions?key=secret"
+
+    registry(Config(models={"m": ModelConfig(source=source)}))
+
+    assert "models.m: the source ends in /chat/completions; it is left out" in caplog.text
+    assert "pass" not in caplog.text
+    assert "secret" not in caplog.text
 
 
 def test_backends() -> None:
@@ -166,7 +204,7 @@ def test_models_of_transformers_without_the_extra(monkeypatch: pytest.MonkeyPatc
     """Where transformers is not installed, a folder says what to install."""
     monkeypatch.setattr("unilect.engines.hf.find_spec", lambda name: None)
 
-    with pytest.raises(ConfigError, match=r"pip install 'unilect\[transformers\]'"):
+    with pytest.raises(ConfigError, match=r"Install them with `pip install '\S+\[transformers\]'`"):
         registry(Config(models={"m": ModelConfig(source=str(FOLDER / "hf"))}))
 
 

@@ -20,6 +20,7 @@ from scripted import (
     stream_of,
 )
 from unilect import streaming
+from unilect.connections import Limits
 
 BEGUN = stream_of(frames(delta(role="assistant", content=""), delta(content="Hel")))
 
@@ -226,7 +227,6 @@ async def test_a_client_that_leaves(stream: bool, begun: bytes) -> None:
 async def test_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that does not read makes the upstream wait, and is let go in the end."""
     monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.02)
-    monkeypatch.setattr(streaming, "SLOW_CLIENT_S", 0.1)
     sent = 0
 
     async def script(exchange: Exchange) -> None:
@@ -237,7 +237,8 @@ async def test_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> N
             await exchange.send(piece)
             sent += len(piece)
 
-    async with scripted(script) as server, serving(upstream(server.url)) as app:
+    limits = Limits(slow_client_s=0.1, sweep_s=0.02)
+    async with scripted(script) as server, serving(upstream(server.url), limits=limits) as app:
         reader, writer = await asyncio.open_connection("127.0.0.1", app.port, limit=1024)
         body = b'{"stream":true,"messages":[{"role":"user","content":"Hi"}]}'
         head = (

@@ -21,6 +21,7 @@ SETTINGS: dict[str, Any] = {
     "tied": True,
     "cache_values": 1280,
     "cache_ram_mib": None,
+    "engines": 1,
     "context": 2048,
     "parallel": 4,
     "threads": 1,
@@ -47,7 +48,7 @@ def need(*modules: str) -> None:
         if os.environ.get("CI") == "true":
             __import__(module)
         pytest.importorskip(
-            module, reason="needs unilect[transformers]; UNILECT_EXTRAS=transformers"
+            module, reason="needs the extra transformers; UNILECT_EXTRAS=transformers"
         )
         if module == "torch":  # small work; two threads of it wait for each other on a busy machine
             sys.modules["torch"].set_num_threads(1)

@@ -5,28 +5,44 @@ A route that is not declared public needs a key; there is no other way to add on
 """
 
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 
 from aiohttp import web
 
-from unilect import openapi
+from unilect import openapi, pages
 from unilect.config import Config
 from unilect.dialects import DIALECTS, fastchat_controller, fastchat_worker
+from unilect.dialects._fastchat_admission import Admission
 from unilect.dialects._fastchat_workers import Workers
 from unilect.dialects._manners import OPENAI, Manners, manners_of
-from unilect.dialects._routes import Route
+from unilect.dialects._routes import Handler, Route
+from unilect.errors import ModelNotFound
+from unilect.gateway.bodies import Bodies
 from unilect.gateway.guard import Guard
+from unilect.gateway.keys import Keys
 from unilect.gateway.metrics import Metrics
+from unilect.model_facts import kind, limits
 from unilect.registry import Registry
 from unilect.service import Service
 
+_VARY = {"Vary": "Accept", "Cache-Control": "no-store"}
+_LINKS = {
+    "name": "unilect",
+    "models": "/v1/models",
+    "chat_completions": "/v1/chat/completions",
+    "docs": "/docs",
+    "openapi": "/openapi.json",
+}
 SERVICE = web.AppKey("service", Service)
 GUARD = web.AppKey("guard", Guard)
 WORK = web.AppKey("work", fastchat_worker.Work)
 
 
 def create_app(
-    config: Config, registry: Registry, metrics: Metrics | None = None
+    config: Config,
+    registry: Registry,
+    metrics: Metrics | None = None,
+    bodies: Bodies | None = None,
 ) -> web.Application:
     """
     The application for a configuration and its models.
@@ -34,50 +50,96 @@ def create_app(
     Args:
         registry: The models; the application stops their backends when it is cleaned up.
         metrics: Where to count; new ones by default.
+        bodies: What reads request bodies; one of its own by default.
     """
     manners = manners_of(config)
     service = Service(registry, metrics or Metrics(), manners.unknown_model)
-    routes = all_routes(service, manners)
+    routes = all_routes(service, manners, bool(config.api_keys))
     work = fastchat_worker.Work(service, config.fastchat_worker_concurrency)
     workers = Workers(registry, config.fastchat_dispatch)
     routes += fastchat_routes(config, service, work, workers)
-    guard = Guard(config, {route.path for route in routes if route.public}, manners)
+    public = {path for route in routes if route.public for path in _spellings(route)}
+    guard = Guard(config, public, manners, bodies)
+    guard.pages = frozenset(path for route in routes if route.page for path in _spellings(route))
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SERVICE], app[GUARD], app[WORK] = service, guard, work
     for route in routes:
-        app.router.add_route(route.method, route.path, route.handler)
+        handler = _sought(route.handler, registry)
+        for path in _spellings(route):
+            app.router.add_route(route.method, path, handler)
+            if route.method == "GET":
+                app.router.add_route("HEAD", path, handler)
 
     async def clean_up(app: web.Application) -> None:
         workers.aclose()
         await registry.aclose()
-        guard.log.flush()
 
     app.on_cleanup.append(clean_up)
     return app
 
 
-def all_routes(service: Service, manners: Manners = OPENAI) -> list[Route]:
+def _sought(handler: Handler, registry: Registry) -> Handler:
+    """A route that is tried again where its model is not known and has come meanwhile, or just now."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except ModelNotFound:  # before anything was begun
+            if registry.seek is None:
+                raise
+            await registry.seek()
+        return await handler(request)
+
+    return handle
+
+
+def _spellings(route: Route) -> tuple[str, ...]:
+    """The path of a route, and the same with a slash at its end, as some clients write it; a page's links want one of them."""
+    alone = route.page or route.path.endswith(("/", ":.+}"))
+    return (route.path,) if alone else (route.path, f"{route.path}/")
+
+
+def all_routes(service: Service, manners: Manners = OPENAI, has_keys: bool = True) -> list[Route]:
     """The routes of every dialect, of every `unilect.dialects` entry point, and our own."""
     modules = [import_module(name) for name in DIALECTS.values()]
     modules += [entry.load() for entry in entry_points(group="unilect.dialects")]
     routes = [route for module in modules for route in module.routes(service, manners)]
-    own = own_routes(service)
-    return own + routes + openapi.routes(own + routes)
+    own = own_routes(service, has_keys)
+    return own + routes + openapi.routes(own + routes, has_keys)
 
 
 def fastchat_routes(
     config: Config, service: Service, work: fastchat_worker.Work, workers: Workers
 ) -> list[Route]:
     """The routes of FastChat's worker and controller, as far as the configuration asks for them."""
-    own = fastchat_worker.routes(service, work) if config.fastchat_register is not None else []
+    if not config.fastchat_controller and config.fastchat_register is None:
+        return []
+    own = fastchat_worker.routes(service, work)
     if not config.fastchat_controller:
         return own
+    keys = Keys(config.api_keys)
+    admission = Admission(config, keys.knows)
+    is_worker = config.fastchat_register is not None
+
+    def is_open(request: web.Request) -> bool:
+        """Our own models need a key, where there are keys, unless this is a worker; those who may register need none."""
+        return is_worker or not keys or admission.is_trusted(request)
+
     calls = {route.path: route.handler for route in own}
-    return fastchat_controller.routes(workers, calls, lambda: work.names if own else [])
+    here = fastchat_controller.Own(calls, work.names_of, is_open)
+    return fastchat_controller.routes(workers, admission, here)
 
 
-def own_routes(service: Service) -> list[Route]:
+def own_routes(service: Service, has_keys: bool = True) -> list[Route]:
     """The routes that belong to no dialect."""
+
+    async def home(request: web.Request) -> web.StreamResponse:
+        """Say what this server is: a page for a browser, links for a program."""
+        if not pages.wants_html(request.headers.get("Accept", "")):
+            return web.json_response(_LINKS | {"version": version("unilect")}, headers=_VARY)
+        models = [(m.name, kind(m), limits(m)) for m in service.registry.models.values()]
+        text = pages.home(request.host, request.secure, models, has_keys)
+        return web.Response(body=text.encode(), headers=pages.HEADERS)
 
     async def healthz(request: web.Request) -> web.StreamResponse:
         """Say that the process lives."""
@@ -97,6 +159,7 @@ def own_routes(service: Service) -> list[Route]:
         )
 
     return [
+        Route("GET", "/", home, page=True, summary="What this server is, for people"),
         Route("GET", "/healthz", healthz, public=True, summary="Say that the process lives"),
         Route("GET", "/readyz", readyz, public=True, summary="Say that requests are taken"),
         Route("GET", "/metrics", metrics, summary="Metrics for Prometheus"),

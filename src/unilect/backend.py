@@ -28,9 +28,13 @@ class Capabilities(Struct, frozen=True):
         fans_out: The backend takes one prompt and makes one choice at a time; unilect runs the others beside it.
         fans_beams_out: With `num_beams` it makes all `n` choices of a prompt itself: the best of one search.
         max_in_flight: The most requests that the backend takes at a time; more wait.
+        slots: How many requests it answers side by side, where it says that; it takes more and lets them wait.
         context: The most tokens of prompt and answer together, or None where the backend does not say.
         vision: Messages may hold images.
+        schema_keywords: The JSON Schema keywords that the backend enforces while it generates, as `constraints.schema.Use` names
+            them; finished answers are held against what they must satisfy then. None where it is not known.
         chat, completions, embeddings: Whether the backend answers these at all.
+        why_not: Why it does not, in a clause for the client, by the name of what it does not answer.
     """
 
     parameters: Mapping[str, Support] = {}
@@ -38,11 +42,14 @@ class Capabilities(Struct, frozen=True):
     fans_out: bool = False
     fans_beams_out: bool = False
     max_in_flight: int | None = None
+    slots: int | None = None
     context: int | None = None
     vision: bool = False
+    schema_keywords: frozenset[str] | None = None
     chat: bool = True
     completions: bool = True
     embeddings: bool = True
+    why_not: Mapping[str, str] = {}
 
 
 class Backend(Protocol):
@@ -78,8 +85,8 @@ class Backend(Protocol):
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request."""
 
-    async def tokenize(self, text: str) -> list[int]:
-        """The token ids of a text, without special tokens added."""
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of a text; with those that the model reads before a prompt, where `special` is true."""
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids."""

@@ -3,10 +3,21 @@ A circuit breaker: whether a backend is worth asking where another can answer.
 
 What is wrong with a request says nothing about the backend. A backend that is over its limit rests for as long as it says, which
 is no failure; one that cannot be reached is not asked again until it has been seen to be well, nor is one that failed `FAILURES`
-times in a row. It knows no clock of its own and asks nobody: whoever holds it looks after the backend while it is open.
+times in a row, each time for somebody else. It knows no clock of its own and asks nobody: whoever holds it looks after the backend
+while it is open, and says whose failure it was.
 """
 
-from unilect.errors import BackendUnavailable, BackendUnreachable, RateLimited, UnilectError
+from collections.abc import Hashable
+
+from unilect.errors import (
+    BackendUnavailable,
+    BackendUnreachable,
+    CheckerUnavailable,
+    ConstraintViolated,
+    EngineDied,
+    RateLimited,
+    UnilectError,
+)
 
 FAILURES = 5
 REST_S = 1.0  # for a backend that is busy and does not say how long
@@ -14,12 +25,19 @@ MAX_REST_S = 30.0
 
 
 class Breaker:
-    """The breaker of one backend. Times are seconds of one clock, given by the caller."""
+    """
+    The breaker of one backend. Times are seconds of one clock, given by the caller.
+
+    Attributes:
+        open: The backend is not worth asking.
+        unreachable: Nor could it be: nobody listens there.
+    """
 
     def __init__(self) -> None:
-        self._failures = 0
+        self._failed: set[Hashable] = set()
         self._rests_until = 0.0
         self.open = False
+        self.unreachable = False
 
     def allows(self, now_s: float) -> bool:
         """True when requests may go to the backend."""
@@ -31,17 +49,28 @@ class Breaker:
 
     def close(self) -> None:
         """The backend is well: a request has been answered, or it has been looked at."""
-        self._failures, self.open = 0, False
+        self._failed.clear()
+        self.open = self.unreachable = False
 
-    def saw(self, error: UnilectError, now_s: float) -> None:
-        """Take note of how a request ended, or an attempt to start the backend."""
+    def saw(self, error: UnilectError, now_s: float, whose: Hashable = None) -> None:
+        """
+        Take note of how a request ended, or an attempt to start the backend.
+
+        Args:
+            whose: The request, or its caller: all failures of the same one count once. None counts by itself.
+        """
+        if isinstance(error, CheckerUnavailable | ConstraintViolated):
+            return  # which say nothing of the backend
         if isinstance(error, BackendUnreachable):
-            self.open = True
+            self.open = self.unreachable = True
         elif isinstance(error, RateLimited | BackendUnavailable):
             rest_s = REST_S if error.retry_after_s is None else error.retry_after_s
             self._rests_until = now_s + min(rest_s, MAX_REST_S)
+        elif isinstance(error, EngineDied):
+            pass  # of this request; the engine is started again, and says so where it cannot be
         elif error.status >= 502:
-            self._failures += 1
-            self.open = self.open or self._failures >= FAILURES
+            alone = whose is None or error.connection_failed
+            self._failed.add(object() if alone else whose)
+            self.open = self.open or len(self._failed) >= FAILURES
         else:
-            self._failures = 0
+            self._failed.clear()

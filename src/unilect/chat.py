@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -21,10 +22,18 @@ from yarl import URL
 
 from unilect.conversation import Conversation
 from unilect.engines._child import die_with
-from unilect.errors import BackendError, ConfigError, InvalidRequest, UnilectError
+from unilect.errors import (
+    BackendError,
+    ConfigError,
+    ContextLengthExceeded,
+    InvalidRequest,
+    UnilectError,
+)
 from unilect.events import Answer, Fold
+from unilect.redact import redacted
 from unilect.screen import Screen
-from unilect.upstreams._http import HttpServer
+from unilect.source_hints import base_url, listed
+from unilect.upstreams._http import HttpServer, raise_for_answer
 from unilect.upstreams.openai import OpenAIUpstream
 
 STOP_TIMEOUT_S = 15.0
@@ -108,6 +117,7 @@ class Chat:
     def _turn(self) -> bool:
         """One line of input and what comes of it; false where it ends the chat."""
         call = self._conversation.open_call
+        line = None
         try:
             line = self._screen.ask(f"result of {call.function.name}> " if call else "> ")
             if line.strip() in ("/quit", "/exit"):
@@ -116,10 +126,16 @@ class Chat:
         except UnilectError as error:
             self._screen.error(error)
             self.failed = True
+            if isinstance(error, ContextLengthExceeded):
+                self._screen.note(
+                    "/clear forgets what was said, and makes room for the next question."
+                )
         except KeyboardInterrupt:
             if not self._screen.interactive:
                 raise
             self._screen.end()
+            if line is None:  # nothing was running that it could have stopped
+                self._screen.note("Ctrl-D or /quit leaves the chat; Ctrl-C stops an answer.")
         return True
 
     def _obey(self, line: str) -> None:
@@ -162,18 +178,31 @@ class Chat:
                 self._screen.show(batch)
 
     def _names(self) -> list[str]:
-        answer = self._runner.run(self._server.get("/models"))
-        try:
-            return [model.id for model in msgspec.json.decode(answer, type=_Models).data]
-        except msgspec.DecodeError as error:
-            raise BackendError("The server does not list its models as OpenAI does.") from error
+        return self._runner.run(_listed(self._server))
 
     def _system(self, rest: str) -> None:
         self._conversation.system = rest or None
 
     def _model(self, rest: str) -> None:
+        if rest and not self._has(rest):
+            names = listed(self._names())
+            raise InvalidRequest(f"There is no model {rest[:100]} here. There are {names}.")
         self._conversation.model = rest or self._conversation.model
         self._screen.note(f"The model is {self._conversation.model}.")
+
+    def _has(self, name: str) -> bool:
+        """Whether the server knows a model, by its name or another one; where it does not say, a question will tell."""
+        try:
+            names = self._names()
+        except UnilectError:
+            return True
+        if name in names or not names:
+            return True
+        try:
+            self._runner.run(self._server.get(f"/models/{quote(name, safe='/')}"))
+        except UnilectError:
+            return False
+        return True
 
     def _models(self, rest: str) -> None:
         for name in self._names():
@@ -208,8 +237,51 @@ class Chat:
             self._screen.note(f"{message.role}: {message.content or '(tool call)'}")
 
 
+def model_names(url: str, api_key: str | None) -> list[str]:
+    """
+    The models that the server at a URL has.
+
+    Raises:
+        ConfigError: It does not say.
+    """
+    with asyncio.Runner() as runner:
+        server = _server_at(_with_path(url), api_key)
+        try:
+            return runner.run(_listed(server))
+        except UnilectError as error:
+            raise ConfigError(f"{url}: {error.for_operator}") from error
+        finally:
+            runner.run(server.aclose())
+
+
+async def _listed(server: HttpServer) -> list[str]:
+    answer = await server.get("/models")
+    try:
+        return [model.id for model in msgspec.json.decode(answer, type=_Models).data]
+    except msgspec.DecodeError as error:
+        raise BackendError("The server does not list its models as OpenAI does.") from error
+
+
+def _server_at(url: str, api_key: str | None) -> HttpServer:
+    """The server at a URL, which says what to do where it does not take the key."""
+
+    def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
+        if status in (401, 403):
+            told = "does not take this key. Give another one" if api_key else "wants a key. Give it"
+            text = f"The server {told} with --api-key, or in UNILECT_API_KEY."
+            raise BackendError(text, reason=text)
+        raise_for_answer(status, headers, body)
+
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    return HttpServer(url, headers=headers, raise_for=raise_for)
+
+
 def run(
-    url: str | None, model: str | None, api_key: str | None, system: str | None, source: str
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    system: str | None,
+    arguments: Sequence[str],
 ) -> int:
     """
     Chat until the input ends.
@@ -218,7 +290,7 @@ def run(
         url: The server, `http://host/v1`; None for one of our own.
         model: The model's name; None for the server's first one.
         api_key: The server's key.
-        source: What our own server serves.
+        arguments: What our own server is started with.
 
     Returns:
         The exit code: 1 where a question from a pipe was not answered.
@@ -231,34 +303,33 @@ def run(
     sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     if url is None:
-        with own_server(source) as (url, api_key):
+        with own_server(arguments) as (url, api_key):
             return _chat(url, model, api_key, system)
     return _chat(_with_path(url), model, api_key, system)
 
 
 def _chat(url: str, model: str | None, api_key: str | None, system: str | None) -> int:
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     screen, conversation = Screen(), Conversation(model or "", system)
-    server = HttpServer(url, headers=headers)
+    server = _server_at(url, api_key)
     with asyncio.Runner() as runner:
         chat = Chat(runner, server, conversation, screen)
         try:
             chat.start()
             if screen.interactive:
                 hint = "/help lists the commands; Ctrl-D leaves."
-                screen.note(f"{conversation.model} at {url}. {hint}")
+                screen.note(f"{conversation.model} at {redacted(url)}. {hint}")
             chat.run()
         except UnilectError as error:
-            raise ConfigError(f"{url}: {error.message}") from error
+            raise ConfigError(f"{redacted(url)}: {error.for_operator}") from error
         finally:
             runner.run(server.aclose())
     return 1 if chat.failed and not screen.interactive else 0
 
 
 @contextmanager
-def own_server(source: str) -> Iterator[tuple[str, str]]:
+def own_server(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """
-    A server for a source, in a child process that goes when we go.
+    A server, in a child process that goes when we go.
 
     Yields:
         Its URL and its key.
@@ -267,13 +338,13 @@ def own_server(source: str) -> Iterator[tuple[str, str]]:
         SystemExit: It did not start; it has said why on stderr.
     """
     key, parent = secrets.token_urlsafe(24), os.getpid()
-    command = [sys.executable, "-m", "unilect", "serve", source, "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", "unilect", "serve", *arguments, "--host", "127.0.0.1"]
     process = subprocess.Popen(
         [*command, "--port", "0", "--log-level", "error"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"UNILECT_API_KEYS": key},
+        env=os.environ | {"UNILECT_API_KEY": key},
         start_new_session=True,  # Ctrl-C stops an answer, not the server
         preexec_fn=lambda: die_with(parent),
     )
@@ -308,8 +379,12 @@ def _with_path(url: str) -> str:
     except ValueError:
         parsed = URL()
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigError(f"--url {url}: expected a URL such as http://127.0.0.1:8000/v1.")
-    return url if parsed.path not in ("", "/") else url.rstrip("/") + "/v1"
+        raise ConfigError(
+            f"--url {redacted(url)}: expected a URL such as http://127.0.0.1:8000/v1."
+        )
+    if parsed.path in ("", "/"):
+        return urlsplit(url)._replace(path="/v1").geturl()
+    return base_url(url)
 
 
 def _summary(answer: Answer, seconds: float) -> str:

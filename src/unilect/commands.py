@@ -8,14 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
+from msgspec import structs
 
 from unilect import config as configuration
-from unilect import sources
+from unilect import config_load, config_paths, sources
 from unilect.config import Config
-from unilect.errors import ConfigError
-from unilect.model_config import ModelConfig
+from unilect.config_file import Origin
+from unilect.config_values import convert
+from unilect.errors import ConfigError, Mistakes
+from unilect.logs import log_to_stderr
+from unilect.model_config import ModelConfig, wrong_name
 from unilect.model_kinds import OPTIONS, has, in_words
+from unilect.redact import redacted
+from unilect.registry import Registry
+
+MAX_FACTS = 20
 
 
 def serve(
@@ -32,7 +39,8 @@ def serve(
         server: Flags about the server; None where not given.
         engine: Flags about every engine; None where not given.
     """
-    _serve(_or_exit(lambda: merged(models, config, server, engine)))
+    origin = _origin(models, config, server, engine)
+    _serve(_or_exit(lambda: _checked(*_read(models, config, server, engine), origin)), origin)
 
 
 def compat(name: str, arguments: Sequence[str]) -> None:
@@ -48,31 +56,56 @@ def compat(name: str, arguments: Sequence[str]) -> None:
     environment = configuration.process_environment()
     done = _or_exit(lambda: older.setup(name, arguments, environment))
     for notice in done.notices:
-        print(f"unilect: {notice}", file=sys.stderr)
+        print(f"unilect: {redacted(notice)}", file=sys.stderr)
     configuration.set_variables(done.variables)
-    _serve(done.config)
+    _serve(done.config, Origin())
 
 
-def _serve(settings: Config) -> None:
+def _serve(settings: Config, origin: Origin) -> None:
     _log_to_stderr(settings.log_level)
     from unilect import server as http
+    from unilect.model_facts import line
     from unilect.terminal import Progress
 
     progress = Progress()
 
     def run() -> None:
-        registry = sources.registry(settings, progress.show)
+        registry = _registry(settings, progress.show)
 
         def started(urls: list[str]) -> None:
             progress.stop()
-            print(start_screen(urls[0], settings, urls[1:], list(registry.models)), flush=True)
+            facts = [
+                f"{name}: {line(model, settings.models.get(name))}"
+                for name, model in registry.models.items()
+            ]
+            names = list(registry.models)
+            print(start_screen(urls[0], settings, urls[1:], names, facts), flush=True)
 
         try:
             http.run(settings, registry, started)
         finally:
             progress.stop()
 
-    _or_exit(run)
+    _or_exit(run, origin=origin)
+
+
+def _registry(settings: Config, progress: sources.Progress | None = None) -> Registry:
+    """
+    The models; and the certificate can be used, which is not to be found out once they are loaded.
+
+    Raises:
+        ConfigError: Something is wrong; all is told.
+    """
+    from unilect.tls import server_context
+
+    found = Mistakes()
+    with found:
+        server_context(settings)
+    registry = Registry([])
+    with found:
+        registry = sources.registry(settings, progress)
+    found.raise_all()
+    return registry
 
 
 def merged(
@@ -87,31 +120,101 @@ def merged(
     Raises:
         ConfigError: Something is wrong with one of them.
     """
-    loaded = configuration.load(config, server)
+    settings, found = _read(models, config, server, engine)
+    found.raise_all()
+    return settings
+
+
+def _read(
+    models: Sequence[str],
+    config: Path | None,
+    server: Mapping[str, Any],
+    engine: Mapping[str, Any],
+) -> tuple[Config, Mistakes]:
+    """As `merged`, without what is wrong, and what is wrong."""
+    loaded, found = config_load.read(config, server)
     tables = dict(loaded.models)
     if models:
         tables = {}
         for argument in models:
-            name, source = sources.named(argument, tables)
-            others = tables[name].sources if name in tables else []
-            tables[name] = ModelConfig(source=[*others, source] if others else source)
+            with found:
+                _add(argument, tables)
         if sources.ALL in tables:
-            tables["all"] = msgspec.structs.replace(tables.pop(sources.ALL), model=sources.ALL)
+            tables["all"] = structs.replace(tables.pop(sources.ALL), model=sources.ALL)
     flags = {name: value for name, value in engine.items() if value is not None}
-    if flags:
-        tables = tables or {sources.DEMO: ModelConfig()}
-        tables = _with_flags(tables, flags)
-    merged = msgspec.structs.replace(loaded, models=tables)
-    configuration.check(merged)
-    return merged
+    if flags and (tables or not models):
+        with found:
+            tables = _with_flags(tables or {sources.DEMO: ModelConfig()}, flags)
+    settings = structs.replace(loaded, models=tables)
+    if models:
+        with found:
+            configuration.check_names(settings)
+    return settings, found
+
+
+def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
+    """
+    Take a model of the command line in; a name that is given twice is a model with several backends.
+
+    Raises:
+        ConfigError: It is none that can be served, or has no name that a model can have.
+    """
+    name, source = sources.named(argument, tables)
+    if name != sources.ALL and (wrong := wrong_name(name)) is not None:
+        raise ConfigError(f"{argument}: {wrong}")
+    others = tables[name].sources if name in tables else []
+    source = config_paths.placed({"source": source}, None)["source"]
+    tables[name] = ModelConfig(source=[*others, source] if others else source)
+
+
+def _checked(settings: Config, found: Mistakes, origin: Origin) -> Config:
+    """
+    The configuration, unless something is wrong with it: then what else would be found later is told too.
+
+    Raises:
+        ConfigError: Something is wrong.
+    """
+    if found.errors:
+        from unilect import preflight
+
+        later = Mistakes()
+        list(preflight.look(settings, later))
+        found.errors += origin.told(later.errors)
+    found.raise_all()
+    return settings
+
+
+def _origin(
+    models: Sequence[str],
+    config: Path | None,
+    server: Mapping[str, Any],
+    engine: Mapping[str, Any],
+) -> Origin:
+    """Where the options of a command come from; flags about engines name themselves where they are wrong."""
+    origin = config_load.origin_of(config, server)
+    given = {name: "" for name, value in engine.items() if value is not None}
+    given |= {"models": ""} if models else {}
+    return Origin(origin.file, origin.given | given)
 
 
 def start_screen(
-    url: str, config: Config, further: Sequence[str] = (), models: Sequence[str] = ()
+    url: str,
+    config: Config,
+    further: Sequence[str] = (),
+    models: Sequence[str] = (),
+    facts: Sequence[str] = (),
 ) -> str:
-    """One screen: where it listens, what it serves, and how to call it."""
+    """
+    One screen: where it listens, what it serves, and how to call it.
+
+    Args:
+        url: The server's own address.
+        further: The other ones.
+        models: The names of its models.
+        facts: What there is to say of each, one line each.
+    """
     names = list(models) or ["MODEL"]
-    every = [one.sources[0] for one in config.models.values() if one.model == sources.ALL]
+    every = [redacted(one.sources[0]) for one in config.models.values() if one.model == sources.ALL]
     every += ["workers that register"] if config.fastchat_controller else []
     base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
     key = "$UNILECT_API_KEY" if config.api_keys else "none"
@@ -131,46 +234,68 @@ def start_screen(
             f"         and at {other}/v1 ({each.dialect})"
             for other, each in zip(further, configuration.each_listener(config)[1:], strict=False)
         ),
-        f"models: {', '.join([*models, *(f'all of {source}' for source in every)])}",
+        f"models: {', '.join([*models, *(f'all of {redacted(source)}' for source in every)])}",
+        *(f"  {fact}" for fact in facts[:MAX_FACTS]),
+        *([f"  and {len(facts) - MAX_FACTS} more"] if len(facts) > MAX_FACTS else []),
         "",
         f"  curl {base}/v1/chat/completions{header} -d {shlex.quote(body)}",
         "",
         f'  python -c "{python}"',
         "",
-        f"endpoints: {base}/docs   metrics: {base}/metrics   stop: Ctrl-C",
+        f"in a browser: {base}/   endpoints: {base}/docs   metrics: {base}/metrics   stop: Ctrl-C",
     ]
     return "\n".join(lines)
 
 
 def check_config(config: Path | None) -> None:
-    """Say that a configuration is right, or what is wrong with it (exit code 2)."""
-    settings = _or_exit(lambda: configuration.load(config), code=2)
-    for name, model in sources.served(settings).items():
-        print(f"{name}: {', '.join(model.sources)}")
-    _or_exit(lambda: sources.registry(settings), code=2)
-    print("The configuration is right.")
+    """Say what a configuration is, and that it is right, or all that is wrong with it (exit code 2). Nothing is started."""
+    from unilect import preflight
+
+    settings, found = _or_exit(lambda: config_load.read(config), code=2)
+    later = Mistakes()
+    for line in preflight.look(settings, later):
+        print(line)
+    found.errors += config_load.origin_of(config).told(later.errors)
+    _or_exit(found.raise_all, code=2)
+    print("OK")
 
 
-def list_models(config: Path | None) -> None:
-    """Print the models of a configuration and what they are."""
-    settings = _or_exit(lambda: configuration.load(config))
+def list_models(config: Path | None, url: str | None = None, api_key: str | None = None) -> None:
+    """Print the models of a configuration and what they are, or the names of those that a running server has."""
+    if url is not None:
+        from unilect import chat as terminal
+
+        print("\n".join(_or_exit(lambda: terminal.model_names(url, api_key))))
+        return
+    settings = _or_exit(lambda: config_load.load(config))
     models = sources.served(settings)
     width = max((len(name) for name in models), default=0)
     for name, model in models.items():
         aliases = f"  (also {', '.join(model.aliases)})" if model.aliases else ""
-        print(f"{name:{width}}  {', '.join(model.sources)}{aliases}")
+        print(f"{name:{width}}  {', '.join(map(redacted, model.sources))}{aliases}")
 
 
-def worker(source: str, server: Mapping[str, Any], names: Sequence[str] = ()) -> None:
+def worker(
+    source: str | None,
+    config: Path | None,
+    server: Mapping[str, Any],
+    engine: Mapping[str, Any],
+    names: Sequence[str] = (),
+) -> None:
     """
     Serve one model for the gateway of another machine, until SIGTERM; say on stdout where, as one line of JSON.
 
     Args:
-        source: `[NAME=]SOURCE`.
+        source: `[NAME=]SOURCE`; the only model of the file where it is None.
         server: Flags about the server; None where not given.
+        engine: Flags about the engine that are given.
         names: What the model is called, instead of its source's name; the first is its name and the others are aliases.
     """
-    settings = _or_exit(lambda: _named(merged([source], None, server, {}), names))
+    models = [] if source is None else [source]
+    origin = _origin(models, config, server, engine)
+    settings = _or_exit(
+        lambda: _named(_single(_checked(*_read(models, config, server, engine), origin)), names)
+    )
     _log_to_stderr(settings.log_level)
     from unilect import server as http
     from unilect.listener import reachable
@@ -179,7 +304,7 @@ def worker(source: str, server: Mapping[str, Any], names: Sequence[str] = ()) ->
         ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}
         print(json.dumps({"ready": ready}), flush=True)
 
-    _or_exit(lambda: http.run(settings, sources.registry(settings), started))
+    _or_exit(lambda: http.run(settings, _registry(settings), started), origin=origin)
 
 
 def chat(
@@ -188,27 +313,58 @@ def chat(
     api_key: str | None,
     system: str | None,
     source: str | None,
+    config: Path | None = None,
+    engine: Mapping[str, Any] | None = None,
 ) -> NoReturn:
     """Chat in the terminal, with the server at a URL or with one of our own; see `unilect.chat.run`."""
-    if url is not None and source is not None:
-        fail("--url names a server, and SOURCE a model for a server of our own: give one of them.")
+    own = {"SOURCE": source, "--config": config} | {_flag(name): 1 for name in engine or ()}
+    given = [name for name, value in own.items() if value is not None]
+    if url is not None and given:
+        fail(
+            f"--url names a server that runs already, and {given[0]} is for a server of our own: leave one of them out."
+        )
     from unilect import chat as terminal
 
+    arguments = [source] if source else [] if config else [f"{sources.DEMO}:"]
+    arguments += ["--config", str(config)] if config else []
+    for name, value in (engine or {}).items():
+        for one in value if isinstance(value, list) else [value]:
+            arguments += [_flag(name), str(one)]
     try:
-        code = _or_exit(lambda: terminal.run(url, model, api_key, system, source or "demo:"))
+        code = _or_exit(lambda: terminal.run(url, model, api_key, system, arguments))
     except KeyboardInterrupt:
         code = 130
     raise SystemExit(code)
 
 
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _single(settings: Config) -> Config:
+    """
+    Raises:
+        ConfigError: It has not one model, which is what a worker serves.
+    """
+    if len(settings.models) != 1:
+        names = ", ".join(settings.models) or "none"
+        raise ConfigError(
+            f"worker: serves one model, and the configuration has {names}. Name one: `unilect worker NAME=SOURCE`."
+        )
+    return settings
+
+
 def _named(settings: Config, names: Sequence[str]) -> Config:
     if not names:
         return settings
+    for name in names:
+        if (wrong := wrong_name(name)) is not None:
+            raise ConfigError(f"--model-names: {wrong}")
     (table,) = settings.models.values()
     aliases = list(dict.fromkeys([*table.aliases, *names[1:]]))
-    models = {names[0]: msgspec.structs.replace(table, aliases=aliases)}
-    named = msgspec.structs.replace(settings, models=models)
-    configuration.check(named)
+    models = {names[0]: structs.replace(table, aliases=aliases)}
+    named = structs.replace(settings, models=models)
+    configuration.check_names(named)
     return named
 
 
@@ -221,44 +377,45 @@ def _with_flags(
     Raises:
         ConfigError: A value is wrong, or no model has such a flag.
     """
-    changed, kinds = {}, {name: sources.kinds(table) for name, table in tables.items()}
-    for name, table in tables.items():
-        taken = {flag: value for flag, value in flags.items() if has(flag, kinds[name].values())}
-        changed[name] = _changed(name, table, taken)
-    for flag in flags:
-        if not any(has(flag, of_model.values()) for of_model in kinds.values()):
-            raise ConfigError(
-                f"--{flag.replace('_', '-')}: is for {in_words(OPTIONS[flag])}; no model here is one. Leave it out."
-            )
-    return changed
-
-
-def _changed(name: str, table: ModelConfig, flags: Mapping[str, Any]) -> ModelConfig:
-    values = msgspec.structs.asdict(table) | dict(flags)
+    found, fields = Mistakes(), {field.name: field for field in structs.fields(ModelConfig)}
     try:
-        return msgspec.convert(values, ModelConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{name}: {configuration.sentence(str(error))}") from error
+        kinds = {name: sources.kinds(table) for name, table in tables.items()}
+    except ConfigError:  # told with its model, where that is made
+        return dict(tables)
+    for option, value in flags.items():
+        flag, of_flag = _flag(option), Mistakes()
+        convert(fields[option].type, value, (option,), of_flag)
+        for error in of_flag.errors:
+            found.add(str(error).replace(option, flag, 1))
+        if not any(has(option, of_model.values()) for of_model in kinds.values()):
+            found.add(f"{flag}: is for {in_words(OPTIONS[option])}; no model here is one. Leave it out.")  # fmt: skip
+    found.raise_all()
+    placed = config_paths.placed(flags, None)
+    return {
+        name: structs.replace(
+            table, **{o: v for o, v in placed.items() if has(o, kinds[name].values())}
+        )
+        for name, table in tables.items()
+    }
 
 
 def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    log_to_stderr(level)
     for noisy in ("asyncio", "aiohttp", "huggingface_hub", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def _or_exit(step: Callable[[], Any], code: int = 1) -> Any:
+def _or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = None) -> Any:
     try:
         return step()
     except ConfigError as error:
-        fail(str(error), code)
+        errors = error.each if origin is None else origin.told(error.each)
+        if len(errors) == 1:
+            fail(str(errors[0]), code)
+        fail(f"{len(errors)} mistakes:\n  " + "\n  ".join(map(str, errors)), code)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
-    """End with one sentence on stderr."""
-    print(f"unilect: {message}", file=sys.stderr)
+    """End with one sentence on stderr, or a line for each of several; without the credentials of a URL in it."""
+    print(f"unilect: {redacted(message)}", file=sys.stderr)
     raise SystemExit(code)

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect import config as configuration
-from unilect import sources, templates
+from unilect import config_load, sources, templates
 from unilect.config import Config
 from unilect.engines._hf_folder import has_tokenizer, own_template
 from unilect.errors import ConfigError
@@ -145,7 +145,7 @@ def setup(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -
         "port": port if given["port"] is None else given["port"],
         "host": given["host"] or _host(name, host, values, environment, done.notices),
     }
-    done.config = configuration.load(None, values, environment)
+    done.config = config_load.load(None, values, environment)
     return done
 
 
@@ -154,7 +154,10 @@ def _parser(name: str) -> argparse.ArgumentParser:
     if name == "chatglm":
         parser.add_argument("app", nargs="?", help="the application, as uvicorn was given it")
     own = {flag.name for flag in FLAGS[name]}
-    shown = dict(zip(("--host", "--port"), ADDRESSES[name], strict=True))
+    host, port = ADDRESSES[name]
+    if not configuration.is_loopback(host):
+        host = f"127.0.0.1; with --api-key or --insecure-no-auth {host}, as the older server"
+    shown = {"--host": host, "--port": port}
     for flag in [*FLAGS[name], *(flag for flag in _OURS if flag.name not in own)]:
         default = shown.get(flag.name, flag.default)
         text = f"{flag.help} [{default}]" if default else flag.help
@@ -171,7 +174,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
 
 def _host(name: str, host: str, values: Values, env: Mapping[str, str], notices: list[str]) -> str:
     """The server's own address, unless it would be open to everybody."""
-    keys = values.get("api_keys") or env.get("UNILECT_API_KEYS")
+    keys = values.get("api_keys") or env.get("UNILECT_API_KEY") or env.get("UNILECT_API_KEYS")
     if configuration.is_loopback(host) or keys or values.get("insecure_no_auth"):
         return host
     notices.append(
@@ -364,6 +367,8 @@ def _cors(
         notices.append("pages of every origin may call this server, as before; set --api-key to keep strangers' pages out.")  # fmt: skip
         if credentials:
             notices.append("--allow-credentials: not with every origin; name them in --allowed-origins.")  # fmt: skip
+    if not origins:
+        return {"allowed_origins": []}
     return {
         "allowed_origins": origins,
         "allowed_methods": [] if "*" in methods else methods,

@@ -1,22 +1,21 @@
 """
-Configuration: a TOML file, `UNILECT_*` in the environment, and flags; later ones are stronger.
+The settings of the server, and what they must not contradict.
 
-The only reader of the environment. Everything is a frozen Struct; a mistake is one sentence that names the file, the field and
-the reason. A field's description is its documentation: docs/configuration.md, `--help` and unilect.example.toml are made from
-it or compared with it.
+Everything is a frozen Struct. A field's description is its documentation: docs/configuration.md, `--help` and
+unilect.example.toml are made from it or compared with it. The only reader of the environment; `config_load` makes settings of it.
 """
 
 import os
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Container, Mapping
+from ipaddress import IPv6Address, ip_network
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
-from unilect.config_file import read_file, with_secrets
-from unilect.errors import ConfigError
+from unilect.config_values import OptionPath, dotted, nearest, shown
+from unilect.errors import ConfigError, Mistakes
 from unilect.model_config import NAME, ModelConfig, described
 
 TABLES = ("models", "listeners")  # options that only a file can set
@@ -45,7 +44,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         list[str],
         described(
             "Keys that clients must send, as `Authorization: Bearer KEY`. Needed on every address that is not loopback. "
-            "`$NAME` takes a key from the environment."
+            "`$NAME` takes a key from the environment. `UNILECT_API_KEY` is the name that clients read theirs by, too."
         ),
     ] = []
     insecure_no_auth: Annotated[
@@ -86,6 +85,20 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_body_bytes: Annotated[
         int, described("The longest request body that is read.", ge=1024, le=2**31)
     ] = 16 * 1024 * 1024
+    max_connections: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        described(
+            "The most connections at a time. When all are in use, the one that has been silent for longest is closed for a new "
+            "one, and one that is being answered never. Default: as many as the open files of the process allow (`ulimit -Hn`)."
+        ),
+    ] = None
+    max_connections_per_address: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        described(
+            "The most connections from one address other than loopback. Default: no limit of its own, since many clients may "
+            "come through one proxy."
+        ),
+    ] = None
     shutdown_grace_s: Annotated[
         float, described("How long running answers may go on after SIGTERM.", ge=0)
     ] = 30.0
@@ -103,10 +116,24 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fastchat_controller: Annotated[
         bool,
         described(
-            "Be a FastChat controller: workers register here, and their models are served too. Old workers send no key, so "
-            "these routes are open to everybody who can reach them: for trusted networks only."
+            "Be a FastChat controller: workers register here, and their models are served too. Old servers send no key, so "
+            "everybody who can reach these routes can ask the workers: for trusted networks only."
         ),
     ] = False
+    fastchat_workers_from: Annotated[
+        list[str],
+        described(
+            "Networks from which workers may register, and in which they may be, such as `10.0.0.0/8`. Default: this machine "
+            "(loopback, and the address that is listened on)."
+        ),
+    ] = []
+    fastchat_token: Annotated[
+        str | None,
+        described(
+            "What a worker from any other network must bring: `http://worker:TOKEN@host:port` as its controller's address. `$NAME` takes it "
+            "from the environment."
+        ),
+    ] = None
     fastchat_dispatch: Annotated[
         Literal["shortest_queue", "lottery"],
         described("How the controller chooses among the workers of a model."),
@@ -147,11 +174,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tls_cert: Annotated[
         str | None,
         described(
-            "A certificate and its chain (PEM): every address speaks HTTPS, and nothing else."
+            "The path of a certificate and its chain (PEM): every address speaks HTTPS, and nothing else."
         ),
     ] = None
     tls_key: Annotated[
-        str | None, described("The certificate's key (PEM). Default: it is in `tls_cert` too.")
+        str | None,
+        described("The path of the certificate's key (PEM). Default: it is in `tls_cert` too."),
     ] = None
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
@@ -159,36 +187,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = {}
 
 
-def load(
-    path: Path | None = None,
-    flags: Mapping[str, Any] | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Config:
-    """
-    The configuration.
-
-    Args:
-        path: The TOML file; `UNILECT_CONFIG` names it where this is None.
-        flags: What the command line sets; None values are not set.
-        environment: Instead of the process's environment.
-
-    Raises:
-        ConfigError: Anything is wrong; the message names the place, the field and the reason.
-    """
-    env = os.environ if environment is None else environment
-    if path is None and env.get("UNILECT_CONFIG"):
-        path = Path(env["UNILECT_CONFIG"])
-    values = read_file(path) if path is not None else {}
-    values |= _from_environment(env)
-    values |= {name: value for name, value in (flags or {}).items() if value is not None}
-    values = with_secrets(values, env)
-    where = str(path) if path is not None else "configuration"
-    try:
-        config = msgspec.convert(values, Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{where}: {sentence(str(error))}") from error
-    check(config)
-    return config
+#: Options that do something only where another is set.
+_NEEDS = {
+    "allowed_methods": "allowed_origins",
+    "allowed_headers": "allowed_origins",
+    "allow_credentials": "allowed_origins",
+    "fastchat_dispatch": "fastchat_controller",
+    "fastchat_token": "fastchat_controller",
+    "fastchat_workers_from": "fastchat_controller",
+    "fastchat_worker_address": "fastchat_register",
+}
+_HOST = re.compile(r"[\w.-]+", re.ASCII)
 
 
 def process_environment() -> Mapping[str, str]:
@@ -201,55 +210,132 @@ def set_variables(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-def _from_environment(env: Mapping[str, str]) -> dict[str, Any]:
-    """`UNILECT_PORT=9000` and so on, for every field but those that are tables; lists are separated by commas."""
-    values: dict[str, Any] = {}
-    for field in msgspec.structs.fields(Config):
-        text = env.get(f"UNILECT_{field.name.upper()}")
-        if text is None or field.name in TABLES:
-            continue
-        raw: Any = text
-        if isinstance(field.default_factory, type) and issubclass(field.default_factory, list):
-            raw = [part.strip() for part in text.split(",") if part.strip()]
-        try:
-            values[field.name] = msgspec.convert(raw, field.type, strict=False)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"UNILECT_{field.name.upper()}: {error}.") from error
-    return values
-
-
-def check(config: Config) -> None:
+def check(config: Config, broken: Container[object] = ()) -> None:
     """
     What no single field can know.
+
+    Args:
+        broken: Options that are not as they were meant to be, since something was wrong with them: they contradict nothing.
 
     Raises:
         ConfigError: Fields contradict each other.
     """
+    found = Mistakes()
     if any(not key.strip() or not key.isascii() or " " in key for key in config.api_keys):
-        raise ConfigError("api_keys: a key is empty, or has blanks or characters beyond ASCII.")
-    for listener in each_listener(config):
-        host = listener.host
-        if not config.api_keys and not config.insecure_no_auth and not is_loopback(host):
-            raise ConfigError(
-                f"host: {host} can be reached from other machines, and no key is set. "
-                "Set one with --api-key, or allow everybody with --insecure-no-auth."
-            )
-    if config.tls_key is not None and config.tls_cert is None:
-        raise ConfigError("tls_key: a key needs a certificate; set tls_cert too.")
-    if config.allow_credentials and "*" in config.allowed_origins:
-        raise ConfigError(
-            "allow_credentials: browsers take no credentials with `*`; name the origins in allowed_origins."
+        found.add(
+            "api_keys: a key is empty, or has blanks or characters beyond ASCII.", ("api_keys",)
         )
+    addresses: dict[tuple[str, int], str] = {}
+    for number, listener in enumerate(each_listener(config)):
+        path = ("listeners", number - 1) if number else ()
+        with found:
+            _check_address(listener, path, broken)
+        where = dotted(path) or "the server's own address"
+        address = (listener.host, listener.port)
+        if listener.port and addresses.setdefault(address, where) != where:
+            found.add(
+                f"{dotted((*path, 'port'))}: {listener.host}:{listener.port} is {addresses[address]} already. "
+                "Give each address a port of its own.",
+                (*path, "port"),
+            )
+    if config.tls_key is not None and config.tls_cert is None and "tls_cert" not in broken:
+        found.add("tls_key: a key needs a certificate; set tls_cert too.", ("tls_key",))
+    if config.allow_credentials and "*" in config.allowed_origins:
+        found.add(
+            "allow_credentials: browsers take no credentials with `*`; name the origins in allowed_origins.",
+            ("allow_credentials",),
+        )
+    for option, needed in _NEEDS.items():
+        if _is_set(config, option) and not _is_set(config, needed) and needed not in broken:
+            found.add(
+                f"{option}: has no effect without {needed}; set that too, or leave this out.",
+                (option,),
+            )
+    with found:
+        _check_fastchat(config)
+    with found:
+        check_names(config)
+    found.raise_all()
+
+
+def _is_set(config: Config, option: str) -> bool:
+    return bool(getattr(config, option) != getattr(Config(), option))
+
+
+def _check_address(config: Config, path: OptionPath, broken: Container[object]) -> None:
+    """
+    One address can be listened on, as far as its text tells, and is open to none but those who have a key.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    host, where = config.host, (*path, "host")
+    if host and not _HOST.fullmatch(host) and not _is_ipv6(host):
+        raise ConfigError(
+            f"{dotted(where)}: {shown(host)} is no address. Give an address or a name of this machine, such as "
+            "127.0.0.1, without a scheme; the port stands in `port`.",
+            where,
+        )
+    without = not config.api_keys and "api_keys" not in broken
+    if without and not config.insecure_no_auth and not is_loopback(host):
+        raise ConfigError(
+            f"{dotted(where)}: {host} can be reached from other machines, and no key is set. "
+            "Set one with --api-key, or allow everybody with --insecure-no-auth.",
+            where,
+        )
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return bool(IPv6Address(host))
+    except ValueError:
+        return False
+
+
+def check_names(config: Config) -> None:
+    """
+    No name is two models', and every fallback is a model.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    found = Mistakes()
     owners: dict[str, str] = {}
     for name, model in config.models.items():
         for alias in (name, *model.aliases):
             if alias in owners:
-                raise ConfigError(
-                    f"models.{name}: the name `{alias}` belongs to models.{owners[alias]} already."
+                found.add(
+                    f"models.{name}: the name `{alias}` belongs to models.{owners[alias]} already. Give each name once.",
+                    ("models", name, "aliases"),
                 )
-            owners[alias] = name
+            owners.setdefault(alias, name)
     for name, model in config.models.items():
-        _check_fallback(config, name, model)
+        with found:
+            _check_fallback(config, name, model)
+    found.raise_all()
+
+
+def _check_fastchat(config: Config) -> None:
+    """
+    Who may register with the FastChat controller.
+
+    Raises:
+        ConfigError: It is no network, or no token.
+    """
+    for network in config.fastchat_workers_from:
+        try:
+            ip_network(network, strict=False)
+        except ValueError as error:
+            raise ConfigError(
+                f"fastchat_workers_from: {network[:50]!r} is no network; write one as 10.0.0.0/8 or 10.0.0.7.",
+                ("fastchat_workers_from",),
+            ) from error
+    token = config.fastchat_token
+    if token is not None and not re.fullmatch(r"[!-9;-~]{8,}", token):  # no colon, no blank
+        raise ConfigError(
+            "fastchat_token: a token has at least 8 characters of ASCII, and no blank or colon.",
+            ("fastchat_token",),
+        )
 
 
 def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:
@@ -259,13 +345,22 @@ def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:
     Raises:
         ConfigError: It is not so.
     """
-    seen = [name]
+    seen, path = [name], ("models", name, "fallback")
     while model.fallback is not None:
         if model.fallback not in config.models:
-            raise ConfigError(f"models.{seen[-1]}.fallback: there is no model `{model.fallback}`.")
-        if model.fallback in seen:
+            if len(seen) > 1:
+                return  # told of the model whose fallback it is
+            near = nearest(model.fallback, config.models)
+            hint = f"; did you mean `{near}`?" if near else "."
             raise ConfigError(
-                f"models.{name}.fallback: {' -> '.join([*seen, model.fallback])} goes in a circle."
+                f"models.{name}.fallback: there is no model `{model.fallback[:100]}`{hint}", path
+            )
+        if model.fallback in seen:
+            if seen[0] != min(seen[seen.index(model.fallback) :]):
+                return  # told of another model of the circle
+            raise ConfigError(
+                f"models.{name}.fallback: {' -> '.join([*seen, model.fallback])} goes in a circle.",
+                path,
             )
         seen.append(model.fallback)
         model = config.models[model.fallback]
@@ -285,10 +380,3 @@ def each_listener(config: Config) -> list[Config]:
 def is_loopback(host: str) -> bool:
     """True for an address that only this machine can reach."""
     return host in ("localhost", "::1") or bool(re.fullmatch(r"127(\.\d{1,3}){3}", host))
-
-
-def sentence(message: str) -> str:
-    """msgspec's message with the field first: `port: Expected ...`."""
-    what, _, path = message.partition(" - at `$")
-    path = path.rstrip("`").lstrip(".")
-    return f"{path}: {what}." if path else f"{what}."

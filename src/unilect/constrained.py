@@ -1,286 +1,307 @@
 """
-Constraints as the clients of other servers write them, in our words: `response_format` with a JSON Schema, or `grammar`.
+Answers of our engines that must satisfy a schema or a grammar: what an engine does not enforce while it writes is refused by name,
+or enforced by holding the finished answer against the schema and asking again.
 
-A backend that knows such a field is handed it as it was written. For any other it becomes what that backend takes, or it is
-refused by name: an answer that was to be bound to a form is never free.
-
-Sources: https://docs.vllm.ai/en/latest/features/structured_outputs.html, https://docs.sglang.ai/advanced_features/structured_outputs.html,
-https://github.com/ollama/ollama/blob/main/docs/api.md, https://huggingface.co/docs/text-generation-inference/basic_tutorials/using_guidance
+No answer that has ended is told to be finished before it has been held against what it must satisfy. A stream cannot be asked
+again, so it is refused where the engine does not enforce all keywords, and else ends in an error where they do not hold.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
+from msgspec.structs import replace
 
-from unilect.backend import Capabilities, Support
-from unilect.bounds import check_free_form
-from unilect.errors import InvalidRequest, UnilectError, WrongType
-from unilect.foreign import CHANGES_ANSWER, CONSTRAINTS
-from unilect.parameters import parameters_of, refusal
-from unilect.regex_grammar import grammar_of, literal
+from unilect.backend import Backend, Batches, Capabilities
+from unilect.constraints import keywords
+from unilect.constraints.checker import Checker
+from unilect.constraints.schema import Use, shortened, unenforced
+from unilect.errors import ConstraintViolated, UnsupportedParameter
+from unilect.events import Choice, Event, Finish, Fold, Progress, Usage
+from unilect.parameters import Unsupported
 from unilect.requests import (
-    GenerationRequest,
-    GrammarFormat,
-    JsonFormat,
-    JsonObjectFormat,
-    JsonSchema,
-    JsonSchemaFormat,
-    RegexFormat,
-    StructuralTagFormat,
-    TextFormat,
+    ANY_SEED,
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Embeddings,
+    Prompt,
+    ToolChoice,
 )
 
-GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
-MAX_CHOICES = 1024
-MAX_BYTES = 64 * 1024
-#: What of `structured_outputs` binds the answer, and the field that says the same alone.
-_STRUCTURED = {
-    "json": "guided_json",
-    "regex": "guided_regex",
-    "choice": "guided_choice",
-    "grammar": "guided_grammar",
-    "json_object": "guided_json_object",
-    "structural_tag": "structural_tag",
-}
-_AS_SCHEMA = ("response_format",)
-_AS_GRAMMAR = ("grammar",)
-#: What each constraint becomes for a backend that does not know it.
-BECOMES = {
-    "guided_json": _AS_SCHEMA,
-    "guided_json_object": _AS_SCHEMA,
-    "json_schema": _AS_SCHEMA,
-    "format": _AS_SCHEMA,
-    "structured_outputs": _AS_SCHEMA + _AS_GRAMMAR,
-    "guided_regex": _AS_GRAMMAR,
-    "guided_choice": _AS_GRAMMAR,
-    "guided_grammar": _AS_GRAMMAR,
-    "regex": _AS_GRAMMAR,
-    "ebnf": _AS_GRAMMAR,
-    "grammar_string": _AS_GRAMMAR,
-}
-#: What else may stand there: how the server of vLLM does it.
-_MEANS = frozenset({"disable_fallback", "disable_any_whitespace", "backend"})
-_JSON = {"type": "object"}
-_USUAL = frozenset({TextFormat, JsonObjectFormat, JsonSchemaFormat})
+ATTEMPTS = 3
+_WARMER = 0.7  # when asked again: the likeliest answer would come again
+_LLGUIDANCE = "%llguidance"
+Generation: TypeAlias = ChatRequest | CompletionRequest
 
 
-class _Schema(Struct, frozen=True):
-    schema: dict[str, Any]
-
-
-class _Grammar(Struct, frozen=True):
-    text: str
-
-
-def in_our_words(
-    request: GenerationT, capabilities: Capabilities
-) -> tuple[GenerationT, dict[str, str]]:
+class Bond(Struct, frozen=True):
     """
-    A request whose constraint the backend can be told of.
+    What an answer must satisfy.
 
-    Returns:
-        The request, and our name for the constraint -> the client's, for errors.
-
-    Raises:
-        InvalidRequest: There are two constraints, or one that cannot be read.
-        UnsupportedParameter: One cannot be put into our words.
+    Attributes:
+        param: The parameter that wants it.
+        schema: A JSON Schema, for the text or for a tool's arguments.
+        grammar: A grammar for the text.
+        tool: The tool whose arguments the schema is for.
     """
-    form = request.response_format
-    usual = form is None or type(form) in _USUAL
-    # nearly every request has no other, and pays no more than this
-    if usual and CONSTRAINTS.isdisjoint(request.wire) and (form is None or not request.grammar):
-        return request, {}
-    names = _stated(request)
-    if len(names) > 1:
-        first, second = sorted(names[:2], key=lambda name: name == "response_format")
-        raise InvalidRequest(
-            f"`{first}` and `{second}` cannot stand together; send one of them.", param=first
+
+    param: str
+    schema: dict[str, Any] | None = None
+    grammar: str | None = None
+    tool: str | None = None
+
+
+def bonds(request: Generation) -> list[Bond]:
+    """
+    What the answer to a request must satisfy, as far as it can be told at its end.
+
+    The schemas of tools are a hint but for those that are `strict` where a call must come. GBNF is enforced by the engines at each token.
+    """
+    if isinstance(request, ChatRequest) and request.tools and _must_call(request):
+        tools = [tool.function for tool in request.tools if _may_be_called(request, tool)]
+        return [
+            Bond("tools", schema=tool.parameters, tool=tool.name)
+            for tool in tools
+            if tool.strict and tool.parameters
+        ]
+    if request.answer_schema is not None:
+        return [Bond("response_format", schema=request.answer_schema)]
+    if request.grammar is not None and request.grammar.lstrip().startswith(_LLGUIDANCE):
+        return [Bond("grammar", grammar=request.grammar)]
+    return []
+
+
+class Constrained:
+    """
+    A backend whose answers are held against what they must satisfy; see `Backend`.
+
+    Args:
+        backend: One of our engines.
+        checker: Compiles, and holds answers against it.
+        unsupported: What becomes of a keyword that nothing can enforce.
+        report: Told what is ignored.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        checker: Checker,
+        unsupported: Unsupported,
+        report: Callable[[str], None],
+    ) -> None:
+        self._backend = backend
+        self._checker = checker
+        self._unsupported = unsupported
+        self._report = report
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The backend's."""
+        return self._backend.capabilities
+
+    async def start(self) -> None:
+        """Make the backend ready."""
+        await self._backend.start()
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Embed the inputs of a request."""
+        return await self._backend.embed(request)
+
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of a text."""
+        return await self._backend.tokenize(text, special)
+
+    async def check(self) -> None:
+        """See whether the backend is well."""
+        await self._backend.check()
+
+    async def aclose(self) -> None:
+        """Stop the backend."""
+        await self._backend.aclose()
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids; see `Backend`."""
+        return await self._backend.detokenize(tokens)
+
+    async def count_tokens(self, request: Generation | Prompt) -> int:
+        """The tokens of a request, of which also an answer without tokens must be possible."""
+        if isinstance(request, ChatRequest | CompletionRequest):
+            await self._check(request, bonds(request))
+        return await self._backend.count_tokens(request)
+
+    async def generate(self, request: Generation) -> Batches:
+        """
+        Answer a request; see `Backend`.
+
+        Raises:
+            UnsupportedParameter: A keyword that nothing can enforce.
+            ConstraintViolated: The answer has ended and does not satisfy its schema or grammar.
+        """
+        wanted = bonds(request)
+        lenient = await self._check(request, wanted)
+        batches = (
+            self._streamed(request, wanted, lenient)
+            if request.stream
+            else self._whole(request, wanted, lenient)
         )
-    if not names or _takes(capabilities, names[0], request):
-        return request, {}
-    name = names[0]
-    if name == "response_format":
-        found = _of_format(request)
-    else:
-        raw = request.wire[name]
-        if len(memoryview(raw)) > 2 * MAX_BYTES:
-            raise _wrong(name, f"at most {MAX_BYTES} bytes are read")
-        found = _read(name, _decoded(name, raw))
-    wire = {field: raw for field, raw in request.wire.items() if field != name}
-    known = dict.fromkeys({"response_format", name} & parameters_of(type(request)))
-    request = msgspec.structs.replace(request, wire=wire, **known)
-    if isinstance(found, _Grammar):
-        return request.changed(grammar=found.text), {"grammar": name}
-    check_free_form(name, found.schema)
-    told = JsonSchemaFormat(JsonSchema("answer", schema=found.schema))
-    return request.changed(response_format=told), {"response_format": name}
+        async with aclosing(batches):
+            async for batch in batches:
+                yield batch
+
+    async def _check(self, request: Generation, wanted: list[Bond]) -> bool:
+        """
+        Whether something is not enforced, which has been reported.
+
+        Raises:
+            InvalidRequest: A schema is none.
+            UnsupportedParameter: It has a keyword that nothing can enforce.
+        """
+        lenient = False
+        for bond in wanted:
+            if bond.schema is None:
+                await self._checker.llguidance(bond.grammar or "", bond.param)
+                continue
+            uses = await self._checker.schema(bond.schema, bond.param)
+            missing = unenforced(uses, self.capabilities.schema_keywords or ())
+            if not request.stream:
+                missing = [use for use in missing if not keywords.can_be_validated(use)]
+            if missing and self._unsupported == "refuse":
+                raise _refusal(bond.param, missing[0], bool(request.stream))
+            for use in missing:
+                self._report(f"{bond.param}.{use.keyword}")
+            lenient = lenient or bool(missing)
+        return lenient
+
+    async def _streamed(self, request: Generation, wanted: list[Bond], lenient: bool) -> Batches:
+        """The answer as it comes; its end not before it holds."""
+        folding = Fold()
+        async with aclosing(self._backend.generate(request)) as batches:
+            async for batch in batches:
+                folding.add(batch)
+                if not lenient and any(_ends(event) for event in batch):
+                    why = await self._broken(request, wanted, folding.answer().choices)
+                    if why is not None:
+                        raise _violated(why, 1)
+                yield batch
+
+    async def _whole(self, request: Generation, wanted: list[Bond], lenient: bool) -> Batches:
+        """The first whole answer that holds."""
+        used: list[Usage] = []
+        why: str | None = None
+        for attempt in range(ATTEMPTS):
+            folding, events = Fold(), list[Event]()
+            again = request if attempt == 0 else _again(request, attempt)
+            async with aclosing(self._backend.generate(again)) as batches:
+                async for batch in batches:
+                    folding.add(batch)
+                    events += batch
+            answer = folding.answer()
+            used.append(answer.usage)
+            why = await self._broken(request, wanted, answer.choices)
+            if why is None or lenient:
+                yield [
+                    _sum(used) if isinstance(event, Usage) else event
+                    for event in events
+                    if not isinstance(event, Progress)
+                ]
+                return
+        raise _violated(why or "", ATTEMPTS)
+
+    async def _broken(
+        self, request: Generation, wanted: list[Bond], choices: list[Choice]
+    ) -> str | None:
+        """What of an answer that has ended does not hold."""
+        for choice in choices:
+            for bond in wanted:
+                for text in _texts(choice, bond):
+                    if bond.schema is not None:
+                        why = await self._checker.validate(bond.schema, text)
+                    else:
+                        why = await self._checker.matches(bond.grammar or "", text)
+                    if why is not None and not _may_be_cut(request, bond, text):
+                        return f"`{bond.param}`: {why}"
+        return None
 
 
-def support(capabilities: Capabilities) -> dict[str, Support]:
-    """What becomes of each constraint of another server's."""
-    found = dict[str, Support]()
-    for name in CONSTRAINTS:
-        ours = BECOMES.get(name, ())
-        if _is_taken(capabilities, name):
-            found[name] = "native"
-        else:
-            made_of = any(_is_taken(capabilities, one) for one in ours)
-            found[name] = "emulated" if made_of else "refused"
-    return found
+def _must_call(request: ChatRequest) -> bool:
+    return request.tool_choice == "required" or isinstance(request.tool_choice, ToolChoice)
 
 
-def told_as(error: UnilectError, names: Mapping[str, str]) -> UnilectError:
-    """An error that names a constraint as the client does."""
-    ours = error.param or ""
-    if (theirs := names.get(ours)) is not None:
-        error.message = error.message.replace(f"`{ours}`", f"`{theirs}`")
-        error.param = theirs
-    return error
+def _may_be_called(request: ChatRequest, tool: Any) -> bool:
+    choice = request.tool_choice
+    return not isinstance(choice, ToolChoice) or choice.function.name == tool.function.name
 
 
-def _stated(request: GenerationRequest) -> list[str]:
-    """The names of the constraints that a client has set."""
-    names = []
-    if request.response_format is not None and not isinstance(request.response_format, TextFormat):
-        names.append("response_format")
-    if request.grammar:
-        names.append("grammar")
-    for name, raw in request.wire.items():
-        if name in CONSTRAINTS and not _is_nothing(name, raw):
-            names.append(name)
-    return names
+def _ends(event: Event) -> bool:
+    return isinstance(event, Finish) and event.reason in ("stop", "tool_calls", "function_call")
 
 
-def _is_nothing(name: str, raw: Raw) -> bool:
-    if len(memoryview(raw)) > 16:
-        return False
-    value = _decoded(name, raw)
-    return value is None or value in CHANGES_ANSWER[name]
+def _texts(choice: Choice, bond: Bond) -> list[str]:
+    """The texts of a choice that must hold; none of one that was cut, or that calls a tool instead."""
+    if bond.tool is not None:
+        ended = choice.finish_reason in ("stop", "tool_calls", "function_call")
+        calls = [call.arguments for call in choice.tool_calls if call.name == bond.tool]
+        return calls if ended else []
+    return [choice.text or ""] if choice.finish_reason == "stop" else []
 
 
-def _takes(capabilities: Capabilities, name: str, request: GenerationRequest) -> bool:
-    """Whether a backend is handed a constraint as it is."""
-    if name == "grammar":
+def _may_be_cut(request: Generation, bond: Bond, text: str) -> bool:
+    """Whether a stop word may have cut an answer; not where it is whole JSON."""
+    if not request.stop_words or bond.schema is None:
+        return bool(request.stop_words)
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return True
-    if name == "response_format":
-        if isinstance(request.response_format, JsonObjectFormat | JsonSchemaFormat):
-            return True
-        return capabilities.passes_unknown and _is_taken(capabilities, "structured_outputs")
-    return _is_taken(capabilities, name)
+    return False
 
 
-def _is_taken(capabilities: Capabilities, name: str) -> bool:
-    otherwise: Support = "native" if capabilities.passes_unknown else "refused"
-    return capabilities.parameters.get(name, otherwise) != "refused"
+def _again(request: Generation, attempt: int) -> Generation:
+    """The request with other dice."""
+    changes: dict[str, Any] = {}
+    if request.seed not in (None, ANY_SEED):
+        changes["seed"] = (request.seed + 1009 * attempt + 2**63) % 2**64 - 2**63
+    if request.temperature is not None and request.temperature < _WARMER:
+        changes["temperature"] = _WARMER
+    if request.do_sample is False:
+        changes["do_sample"] = None
+    return request.changed(**changes)
 
 
-def _of_format(request: GenerationRequest) -> _Schema | _Grammar:
-    match request.response_format:
-        case JsonFormat(value):
-            return _Schema(value)
-        case RegexFormat(pattern, value):
-            return _regex("response_format", pattern if pattern is not None else value)
-        case GrammarFormat(grammar):
-            return _grammar("response_format", grammar)
-        case StructuralTagFormat():
-            raise refusal("response_format", "schemas between tags cannot be followed")
-    raise _wrong("response_format", "expected a form of answers")
+def _sum(used: list[Usage]) -> Usage:
+    """What all attempts used together."""
+    if len(used) == 1:
+        return used[0]
+    cached = [usage.cached_tokens for usage in used if usage.cached_tokens is not None]
+    thought = [usage.reasoning_tokens for usage in used if usage.reasoning_tokens is not None]
+    return replace(
+        used[-1],
+        prompt_tokens=sum(usage.prompt_tokens for usage in used),
+        completion_tokens=sum(usage.completion_tokens for usage in used),
+        cached_tokens=sum(cached) if cached else None,
+        reasoning_tokens=sum(thought) if thought else None,
+    )
 
 
-def _read(name: str, value: Any) -> _Schema | _Grammar:
-    """What a field says."""
-    match name:
-        case "structured_outputs":
-            return _structured(value)
-        case "guided_json" | "json_schema":
-            return _schema(name, value)
-        case "format":
-            return _Schema(_JSON) if value == "json" else _schema(name, value)
-        case "guided_json_object":
-            if value is not True:
-                raise _wrong(name, "expected true or false")
-            return _Schema(_JSON)
-        case "guided_regex" | "regex":
-            return _regex(name, value)
-        case "guided_choice":
-            return _choice(name, value)
-        case "guided_grammar" | "ebnf" | "grammar_string":
-            return _grammar(name, value)
-    raise refusal(name, "schemas between tags cannot be followed")
+def _refusal(param: str, use: Use, streamed: bool) -> UnsupportedParameter:
+    use = Use(use.keyword, shortened(use.path))
+    why = (
+        "the model's engine does not enforce it while it writes, and a stream cannot be asked again. Leave it out, or "
+        "ask for a whole answer (`stream: false`), which is validated."
+        if streamed and keywords.can_be_validated(use)
+        else "neither the model's engine nor the validator knows it. Leave it out."
+    )
+    return UnsupportedParameter(
+        f"`{param}` uses the JSON Schema keyword {keywords.in_words(use)}: {why}", param=param
+    )
 
 
-def _structured(value: Any) -> _Schema | _Grammar:
-    """vLLM's field of fields: one of them is a constraint."""
-    name = "structured_outputs"
-    if not isinstance(value, dict):
-        raise _wrong(name, "expected an object", WrongType)
-    given = {key: item for key, item in value.items() if item is not None and item is not False}
-    forms = [key for key in given if key in _STRUCTURED]
-    if len(forms) != 1:
-        said = " and ".join(f"`{key}`" for key in forms) or "none"
-        raise _wrong(name, f"expected one of {', '.join(_STRUCTURED)}; it has {said}")
-    for key in given.keys() - {*forms, *_MEANS}:
-        if not key.startswith("_"):
-            raise refusal(f"{name}.{key[:64]}", "the engine has no such switch")
-    try:
-        return _read(_STRUCTURED[forms[0]], given[forms[0]])
-    except InvalidRequest as error:
-        raise told_as(error, {_STRUCTURED[forms[0]]: f"{name}.{forms[0]}"}) from error
-
-
-def _schema(name: str, value: Any) -> _Schema:
-    if isinstance(value, str):
-        value = _decoded(name, value.encode())
-    if not isinstance(value, dict):
-        raise _wrong(name, "expected a JSON Schema, as an object or as its text", WrongType)
-    return _Schema(value)
-
-
-def _regex(name: str, value: Any) -> _Grammar:
-    if not isinstance(value, str):
-        raise _wrong(name, "expected a regular expression, as a text", WrongType)
-    try:
-        return _Grammar(grammar_of(value))
-    except ValueError as error:
-        raise InvalidRequest(f"`{name}` cannot be followed: {error}.", param=name) from error
-
-
-def _choice(name: str, value: Any) -> _Grammar:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _wrong(name, "expected a list of texts", WrongType)
-    if not 1 <= len(value) <= MAX_CHOICES:
-        raise _wrong(name, f"expected 1 to {MAX_CHOICES} texts; it has {len(value)}")
-    try:
-        choices = " | ".join(dict.fromkeys(map(literal, value)))
-    except ValueError as error:
-        raise InvalidRequest(f"`{name}` cannot be followed: {error}.", param=name) from error
-    return _bounded(name, f"root ::= {choices}\n")
-
-
-def _grammar(name: str, value: Any) -> _Grammar:
-    """GBNF, which is SGLang's and xgrammar's EBNF too, or Lark."""
-    if not isinstance(value, str) or not value.strip():
-        raise _wrong(name, "expected a grammar, as a text", WrongType)
-    known = "::=" in value or value.lstrip().startswith("%llguidance")
-    return _bounded(name, value if known else f"%llguidance {{}}\n{value}")
-
-
-def _bounded(name: str, grammar: str) -> _Grammar:
-    if len(grammar) > MAX_BYTES:
-        raise _wrong(
-            name, f"as a grammar it has {len(grammar)} characters; at most {MAX_BYTES} are read"
-        )
-    return _Grammar(grammar)
-
-
-def _decoded(name: str, written: bytes | Raw) -> Any:
-    try:
-        return msgspec.json.decode(written)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise _wrong(name, f"it is no JSON ({str(error)[:100]})", WrongType) from error
-
-
-def _wrong(name: str, why: str, kind: type[InvalidRequest] = InvalidRequest) -> InvalidRequest:
-    return kind(f"`{name}`: {why}.", param=name)
+def _violated(why: str, attempts: int) -> ConstraintViolated:
+    which = "The answer" if attempts == 1 else f"None of {attempts} answers"
+    does = "does not satisfy" if attempts == 1 else "satisfies"
+    return ConstraintViolated(
+        f"{which} of the model {does} what the request asks for. {why.rstrip('.')}. Try again, or ask for less."
+    )

@@ -5,6 +5,7 @@ It knows no terminal and no network. What `saved` gives is the body of a chat re
 by any client.
 """
 
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -13,11 +14,19 @@ from msgspec import Raw
 from unilect.dialects._decode import BodyDecoder
 from unilect.errors import InvalidRequest
 from unilect.events import Choice
-from unilect.requests import ChatRequest, FunctionCall, Message, MessageToolCall
+from unilect.requests import WIRE, ChatRequest, FunctionCall, Message, MessageToolCall
 
 _decoder = BodyDecoder(ChatRequest)
 #: Fields of a request that have a command of their own, or that a chat of one answer at a time has no use for.
-_NOT_SETTINGS = ("model", "messages", "stream", "stream_options", "n")
+_NOT_SETTINGS = ("model", "messages", "stream", "stream_options", "n", WIRE)
+#: What can be set, by name.
+SETTINGS = tuple(
+    sorted(
+        field.encode_name
+        for field in msgspec.structs.fields(ChatRequest)
+        if field.encode_name not in _NOT_SETTINGS
+    )
+)
 
 
 class Conversation:
@@ -78,10 +87,17 @@ class Conversation:
         Set a parameter; None takes it away.
 
         Raises:
-            InvalidRequest: It has no such value.
+            InvalidRequest: There is no such parameter, or it has no such value.
         """
         if name in _NOT_SETTINGS:
             raise InvalidRequest(f"`{name}` cannot be set here.", param=name)
+        if name not in SETTINGS:
+            near = get_close_matches(name, SETTINGS, 1)
+            meant = f" Is `{near[0]}` meant?" if near else ""
+            raise InvalidRequest(
+                f"There is no parameter `{name[:50]}`.{meant} There are {', '.join(SETTINGS)}.",
+                param=name,
+            )
         settings = {key: old for key, old in self.settings.items() if key != name}
         if value is not None:
             settings[name] = value

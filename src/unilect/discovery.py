@@ -2,13 +2,16 @@
 Servers of many models: each of their models becomes one of ours, and goes when it goes there.
 
 A table with `model = "*"` is no model itself. Its server is asked for its list at the start and every `EVERY_S`; what it lists is
-served under its own name, with the table's settings. A name that the configuration gives to a model stays that model's, be it an
+served under its own name, with the table's settings. A name that nobody here knows has the servers asked at once: the model may have
+come a moment ago. A name that the configuration gives to a model stays that model's, be it an
 alias. A server that is down keeps what it had: the models' own errors say so. A model that cannot be served with the table's settings
 is left out, which is told once, and tried at every look.
 """
 
 import asyncio
 import logging
+import math
+from contextlib import suppress
 
 import msgspec
 
@@ -16,10 +19,13 @@ from unilect import sources
 from unilect.config import Config
 from unilect.errors import ConfigError, UnilectError
 from unilect.model_config import ModelConfig
+from unilect.redact import Secrets, secrets_of
 from unilect.registry import Registry
 
 log = logging.getLogger("unilect")
 EVERY_S = 10.0
+ASK_EVERY_S = 1.0  # for a name that nobody knows
+ASK_TIMEOUT_S = 3.0  # which is a model that is not found by then
 LIST_TIMEOUT_S = 10.0  # a server that says nothing holds up the start, and what others list
 
 
@@ -41,22 +47,46 @@ class Discovery:
         self._down: set[str] = set()
         self._refused: dict[str, dict[str, str]] = {name: {} for name in self._tables}  # and why
         self._task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._asked_at_s = -math.inf
 
     async def start(self) -> None:
-        """Ask every server once, and again from time to time until `aclose`."""
+        """Ask every server once, and again from time to time, or for a name that nobody knows, until `aclose`."""
         if self._tables:
+            self._registry.seek = self.ask
             await self.look()
             self._task = asyncio.create_task(self._watch())
 
+    async def ask(self) -> None:
+        """Look for a model that is asked for and that nobody has: once for all who ask, not too often, and not for long."""
+        now_s = asyncio.get_running_loop().time()
+        if self._looking is None:
+            if now_s < self._asked_at_s + ASK_EVERY_S:
+                return
+            self._asked_at_s = now_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                await self.look()
+
     async def look(self) -> None:
-        """Ask every server for its list, and take in and let go what has changed."""
-        await asyncio.gather(*(self._look(*table) for table in self._tables.items()))
+        """Ask every server for its list, and take in and let go what has changed; all who want it at the same time share one look."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look_at_all())
+        await asyncio.shield(self._looking)
 
     async def aclose(self) -> None:
         """Ask no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._registry.seek = None
+        tasks = [task for task in (self._task, self._looking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_at_all(self) -> None:
+        try:
+            await asyncio.gather(*(self._look(*table) for table in self._tables.items()))
+        finally:
+            self._looking = None
 
     async def _watch(self) -> None:
         while True:
@@ -69,7 +99,9 @@ class Discovery:
                 listed = set(await sources.list_models(table, config))
         except (UnilectError, TimeoutError) as error:
             if table not in self._down:  # told once
-                why = str(error) or f"its server says nothing for {LIST_TIMEOUT_S:.0f} s"
+                told = error.for_operator if isinstance(error, UnilectError) else ""
+                told = Secrets([config.api_key, *secrets_of(config.sources[0])]).removed_from(told)
+                why = told or f"its server says nothing for {LIST_TIMEOUT_S:.0f} s"
                 log.warning("%s: its models cannot be listed: %s", table, why)
             self._down.add(table)
             return

@@ -7,7 +7,7 @@ that backend speaks. Every choice runs beside the others, so continuous batching
 
 import asyncio
 from contextlib import aclosing
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -16,7 +16,7 @@ from unilect.backend import Backend, Batches
 from unilect.errors import InvalidRequest
 from unilect.events import Choice, Event, Extra, Finish, Fold, Opaque, Progress, TextDelta, Usage
 from unilect.parameters import refusal
-from unilect.requests import ChatRequest, CompletionRequest, Prompt
+from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, Prompt
 
 _QUEUE_BATCHES = 64  # what the choices of one request may run ahead of the client
 
@@ -107,7 +107,9 @@ def _single(
     echoes: bool = False,
 ) -> ChatRequest | CompletionRequest:
     """The request for one choice. Choices with one seed would all be the same, so each counts on from it, in 64 bits."""
-    seed = None if request.seed is None else (request.seed + number + 2**63) % 2**64 - 2**63
+    seed = request.seed
+    if seed not in (None, ANY_SEED):
+        seed = (seed + number + 2**63) % 2**64 - 2**63
     if isinstance(request, ChatRequest):
         return request.changed(n=None, seed=seed)
     logprobs = request.logprobs
@@ -131,11 +133,12 @@ async def _one(backend: Backend, part: _Part) -> Batches:
     if part.echo is not None:
         yield [TextDelta(part.echo, part.index + i) for i in range(part.request.n or 1)]
     if part.request.token_limit == 0 and not getattr(part.request, "echo", None):
-        count = await backend.count_tokens(part.request)
-        yield [Finish("length", part.index), Usage(count, 0)]
+        yield await _read_only(backend, part)
         return
     async with aclosing(backend.generate(part.request)) as batches:
         async for batch in batches:
+            if not part.request.n:
+                batch = _counted(batch)
             yield [
                 event
                 if isinstance(event, Usage | Progress) or event.index is None
@@ -144,6 +147,47 @@ async def _one(backend: Backend, part: _Part) -> Batches:
                 )
                 for event in batch
             ]
+
+
+def _counted(batch: list[Event]) -> list[Event]:
+    """A last batch whose choice tells its own counts, in llama.cpp's words; the usage will be that of all parts."""
+    used = next((event for event in reversed(batch) if isinstance(event, Usage)), None)
+    if used is None:
+        return batch
+    counts = {"tokens_evaluated": used.prompt_tokens, "tokens_predicted": used.completion_tokens}
+    return [
+        msgspec.structs.replace(event, extra=_with_native(event.extra, counts))
+        if isinstance(event, Finish)
+        else event
+        for event in batch
+    ]
+
+
+def _with_native(extra: Extra | None, fields: dict[str, Any]) -> Extra:
+    known = extra or Extra()
+    return msgspec.structs.replace(known, native=fields | known.native)
+
+
+async def _read_only(backend: Backend, part: _Part) -> list[Event]:
+    """The end of an answer without a token: one is made and not told, so that all is checked and the prompt is read."""
+    asked = part.request.changed(max_tokens=1)
+    if isinstance(asked, ChatRequest) and asked.max_completion_tokens is not None:
+        asked = asked.changed(max_completion_tokens=1)
+    native: dict[str, Any] = {}
+    used = Usage(0, 0)
+    async with aclosing(backend.generate(asked)) as batches:
+        async for batch in batches:
+            for event in batch:
+                if isinstance(event, Finish) and event.extra is not None:
+                    native = event.extra.native
+                elif isinstance(event, Usage):
+                    used = event
+    if native:
+        native = native | {"tokens_predicted": 0, "stop_type": "limit", "stopping_word": ""}
+    return [
+        Finish("length", part.index, Extra(native=native) if native else None),
+        msgspec.structs.replace(used, completion_tokens=0, reasoning_tokens=None),
+    ]
 
 
 _Queue: TypeAlias = "asyncio.Queue[tuple[_Part, list[Event] | Exception | None]]"

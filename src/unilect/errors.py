@@ -8,6 +8,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     | + WrongType                   400  a body that is no JSON, or a field that is missing or of another type
     | + UnsupportedParameter        400  the model's backend does not honour this parameter
     | + ContextLengthExceeded       400  the prompt is longer than the model's context
+    | + RequestKilledEngine         400  the model's engine has died of such a request, not long ago
     + AuthenticationError           401  no key, or a wrong one
     | + MissingKey                  401  no key was sent
     + PermissionDenied              403  known, but not allowed here
@@ -26,10 +27,12 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + BackendError                  502  the backend broke off or answered nonsense
     | + EngineDied                  502  our own engine process ended in mid-answer
     | + OutOfMemory                 502  the backend has no memory for this request
+    | + ConstraintViolated          502  the finished answer does not satisfy its schema or grammar
     + BackendUnavailable            503  no backend can take the request now
     | + BackendUnreachable          503  nobody listens where the backend should be
+    | + CheckerUnavailable          503  grammars and schemas cannot be compiled now
     + BackendTimeout                504  the backend was silent for too long
-    ConfigError                          not an answer: a mistake in configuration, told at start
+    ConfigError, ConfigErrors            no answers: mistakes in the configuration, told at start
 
 A message says what was wrong, what was expected, and what to do. It never contains a path of the server, an upstream's text
 or a traceback. The body (`envelope`) can be read by OpenAI's clients and by FastChat's, which look for `object`, `message`
@@ -38,7 +41,8 @@ and an integer `code` at the top.
 Source: https://platform.openai.com/docs/guides/error-codes
 """
 
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Self
 
 
 class UnilectError(Exception):
@@ -52,20 +56,50 @@ class UnilectError(Exception):
         number: FastChat's error code, an integer.
         param: The request parameter at fault, or None.
         retry_after_s: Seconds after which a retry makes sense, or None.
+        reason: What the operator is told instead of the message: why, with addresses and a server's own words. No client sees it.
+        connection_failed: No connection was made, or it ended before a byte of an answer came: no request's doing.
     """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "api_error"
     code: ClassVar[str | None] = None
     number: ClassVar[int] = 50001
+    connection_failed: bool = False
 
     def __init__(
-        self, message: str, *, param: str | None = None, retry_after_s: float | None = None
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        reason: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.reason = reason
+
+    @property
+    def for_operator(self) -> str:
+        """What is said to whoever runs the server: the reason where there is one, else the message."""
+        return self.reason or self.message
+
+    def reword(self, change: Callable[[str], str]) -> None:
+        """Change all texts, such as to take secrets out of them."""
+        self.message = change(self.message)
+        self.args = (self.message,)
+        self.reason = None if self.reason is None else change(self.reason)
+        self.param = None if self.param is None else change(self.param)
+
+    def for_client(self, request_id: str) -> Self:
+        """The same error, with the request's id where the log knows more than the client may be told; one error may be told to several."""
+        if self.reason is None:
+            return self
+        told = type(self).__new__(type(self))
+        told.__dict__.update(self.__dict__)
+        told.message = f"{self.message} (Request {request_id}.)"
+        return told
 
     def detail(self) -> dict[str, Any]:
         """The inner error object: message, type, param and code."""
@@ -127,6 +161,12 @@ class ContextLengthExceeded(InvalidRequest):
 
     code = "context_length_exceeded"
     number = 40303
+
+
+class RequestKilledEngine(InvalidRequest):
+    """The model's engine has died of such a request, not long ago, and does not take it again for a while."""
+
+    code = "request_killed_engine"
 
 
 class AuthenticationError(UnilectError):
@@ -271,6 +311,12 @@ class OutOfMemory(BackendError):
     number = 50002
 
 
+class ConstraintViolated(BackendError):
+    """The answer has ended and does not satisfy its schema or grammar; the backend itself is well."""
+
+    code = "constraint_violated"
+
+
 class BackendUnavailable(UnilectError):
     """No backend can take the request now."""
 
@@ -284,6 +330,13 @@ class BackendUnreachable(BackendUnavailable):
     """No connection to the backend: its address, its network, or it is down."""
 
     code = "backend_unreachable"
+    connection_failed = True
+
+
+class CheckerUnavailable(BackendUnavailable):
+    """Grammars and schemas cannot be compiled now; the backend itself is well."""
+
+    code = "checker_unavailable"
 
 
 class BackendTimeout(UnilectError):
@@ -296,4 +349,67 @@ class BackendTimeout(UnilectError):
 
 
 class ConfigError(Exception):
-    """A mistake in the configuration or the command line: one sentence, told at start."""
+    """
+    A mistake in the configuration or the command line: one sentence, told at start.
+
+    Args:
+        message: What is wrong, and what to do.
+        path: The option that is wrong: the names of its tables and its own; empty where it is none, or where the message has it.
+    """
+
+    def __init__(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.path = path
+
+    @property
+    def each(self) -> list["ConfigError"]:
+        """The mistakes, one by one."""
+        return [self]
+
+
+class ConfigErrors(ConfigError):
+    """Several mistakes of one configuration, told together."""
+
+    def __init__(self, errors: Sequence[ConfigError]) -> None:
+        super().__init__("\n".join(map(str, errors)))
+        self._errors = list(errors)
+
+    @property
+    def each(self) -> list[ConfigError]:
+        """The mistakes, one by one."""
+        return self._errors
+
+
+class Mistakes:
+    """
+    Collects the mistakes of several steps, so that all are told at once: each step runs in a `with` block of its own.
+
+    Attributes:
+        errors: What was found.
+    """
+
+    def __init__(self, errors: Iterable[ConfigError] = ()) -> None:
+        self.errors = list(errors)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, ConfigError):
+            return False
+        self.errors += error.each
+        return True
+
+    def add(self, message: str, path: tuple[str | int, ...] = ()) -> None:
+        """Take note of one."""
+        self.errors.append(ConfigError(message, path))
+
+    def raise_all(self) -> None:
+        """
+        Tell what was found.
+
+        Raises:
+            ConfigError: There was something.
+        """
+        if self.errors:
+            raise self.errors[0] if len(self.errors) == 1 else ConfigErrors(self.errors)

@@ -124,10 +124,18 @@ class Opaque(Struct, frozen=True, gc=False):
 
 
 class Progress(Struct, frozen=True, gc=False):
-    """The prompt is being read: `processed` of `total` tokens so far."""
+    """
+    The prompt is being read: `processed` of `total` tokens so far.
+
+    Attributes:
+        cached: How many of them were in a cache.
+        time_ms: How long it has taken so far, where the backend says it.
+    """
 
     processed: int
     total: int
+    cached: int = 0
+    time_ms: float = 0.0
 
 
 Event: TypeAlias = (

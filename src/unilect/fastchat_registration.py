@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect.errors import BackendError, UnilectError
+from unilect.redact import redacted
 from unilect.upstreams._http import HttpServer
 
 log = logging.getLogger("unilect")
@@ -82,12 +83,16 @@ class FastChatRegistration:
                     known = await self._beat()
                 if not known:
                     await self._register(self._status())
-                    log.info("registered with the FastChat controller as %s", self._address)
+                    log.info(
+                        "registered with the FastChat controller as %s", redacted(self._address)
+                    )
                     known = True
                 failing = False
             except UnilectError as error:
                 if not failing:
-                    log.warning("the FastChat controller: %s It is tried again.", error.message)
+                    log.warning(
+                        "the FastChat controller: %s It is tried again.", error.for_operator
+                    )
                 failing = True
             await asyncio.sleep(RETRY_S if failing else self._heart_beat_s)
 

@@ -2,8 +2,7 @@
 Fields of other servers' requests that would change an answer: none of them is left out with no more than a header.
 
 A field that stands here is refused by name where the backend does not take it, unless its value asks for nothing. A field that
-stands nowhere is ignored and named. What only fine-tunes another field (`dry_base`, `xtc_threshold`, `dynatemp_exponent`) stands
-nowhere: the other field is what is refused.
+stands nowhere is ignored and named. llama.cpp's own are fields of ours (`requests.LLAMACPP_PARAMETERS`), and stand in each backend's table.
 
 Sources: the request schemas of vLLM, SGLang, llama.cpp's server, Ollama, TGI, text-generation-webui, TabbyAPI, Mistral and OpenAI;
 the values are their defaults, and those that SillyTavern, Open WebUI, LangChain and the AI SDK send unasked.
@@ -18,7 +17,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: What binds an answer to a form. Each is put into our words (see `constrained`), or refused.
+#: What binds an answer to a form. Each is put into our words (see `foreign_constraints`), or refused.
 CONSTRAINTS = _names(
     "guided_json guided_regex guided_choice guided_grammar guided_json_object structured_outputs json_schema format regex "
     "ebnf structural_tag grammar_string"
@@ -33,7 +32,7 @@ _EMPTY_IS_NEUTRAL = _names("""
     continue_final_message early_stopping return_tokens_as_token_ids return_token_ids return_hidden_states logprob_token_ids
     input_ids input_embeds prompt_embeds image_data video_data multimodal_data lora lora_path adapter_id adapters
     guided_whitespace_pattern thinking_token_budget reasoning
-    dynatemp_range dynamic_temperature xtc_probability dry_multiplier n_indent min_keep post_sampling_probs grammar_lazy
+    dynamic_temperature grammar_lazy
     thinking_forced_open generation_prompt
     top_a epsilon_cutoff eta_cutoff smoothing_factor negative_prompt penalty_alpha no_repeat_ngram_size custom_token_bans
     banned_tokens banned_strings ban_eos_token instruction_template instruction_template_str character preset continue_ token_healing
@@ -47,9 +46,10 @@ _NULL_IS_NEUTRAL = _names("""
     allowed_token_ids prompt_logprobs truncate_prompt_tokens thinking enable_thinking thinking_budget think num_predict
     max_output_tokens random_seed eos_token_id
 """)
-_LLAMACPP_SAMPLERS = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature"
-_SILLYTAVERN_SAMPLERS = (
-    "penalties;dry;top_n_sigma;top_k;typ_p;tfs_z;typical_p;xtc;top_p;min_p;adaptive_p;temperature"
+#: The orders of samplers that ask for nothing: llama.cpp's own, and SillyTavern's.
+SAMPLER_ORDERS = (
+    "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature",
+    "penalties;dry;top_n_sigma;top_k;typ_p;tfs_z;typical_p;xtc;top_p;min_p;adaptive_p;temperature",
 )
 
 #: The name of a field -> the values at which it asks for nothing.
@@ -73,20 +73,17 @@ CHANGES_ANSWER: dict[str, Values] = {
     "reasoning_format": ("", "auto", "deepseek"),
     "reasoning_budget": (-1,),
     "thinking_budget_tokens": (-1,),
-    "t_max_predict_ms": (-1, 0),
-    "n_cmpl": (1,),
     "tfs": (1,),
     "tfs_z": (1,),
     "typical": (1,),
     "rep_pen": (1,),
     "guidance_scale": (1,),
     "encoder_repetition_penalty": (1,),
-    "samplers": ([], *(order.split(";") for order in (_LLAMACPP_SAMPLERS, _SILLYTAVERN_SAMPLERS))),
 }
 #: A chat's prompt is written by its template, special tokens included.
 CHANGES_CHAT: dict[str, Values] = {"add_special_tokens": (False,)}
 #: Any value below zero, and zero, asks for nothing.
-OFF_BELOW_ZERO = frozenset({"top_n_sigma", "nsigma", "adaptive_target"})
+OFF_BELOW_ZERO = frozenset({"nsigma"})
 CHANGES_ANSWER |= dict.fromkeys(OFF_BELOW_ZERO, (0,))
 
 

@@ -10,16 +10,18 @@ https://huggingface.co/docs/hub/storage-backends (the ETag of a large file is it
 """
 
 import hashlib
+import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol
 
 from unilect.errors import ConfigError
+from unilect.source_hints import REPO, listed
 
-OnProgress: TypeAlias = Callable[[float], None]
+log = logging.getLogger("unilect")
 CONNECT_TIMEOUT_S = 10.0
 SILENCE_TIMEOUT_S = 30.0
 MAX_FRUITLESS_TRIES = 5
@@ -27,8 +29,8 @@ PAUSE_S = 1.0
 # the hub serves larger files through its own storage protocol only, which its client speaks
 MAX_HTTP_BYTES = 50 * 10**9
 _CHUNK_BYTES = 2**20
-_HUB_FILE = re.compile(r"^(\w[\w.-]*/\w[\w.-]*)/(.+\.gguf)$", re.ASCII)
-_HUB_REPO = re.compile(r"^\w[\w.-]*/\w[\w.-]*$", re.ASCII)
+_HUB_FILE = re.compile(r"^(\w[\w.-]*/\w[\w.-]*)/(.+\.gguf)$", re.ASCII | re.I)
+_LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.I)
 # weights, tokenizer, configuration and code of its own, at the top or in the pooling's folder; not the other formats of the weights
 _FOLDER_FILE = re.compile(
     r"^(1_Pooling/config\.json|[^/]+\.(json|jinja|safetensors|model|txt|py|tiktoken)|pytorch_model[^/]*\.bin)$"
@@ -38,32 +40,139 @@ _PART = re.compile(r"-00001-of-(\d{5})\.gguf$")
 _HASH = re.compile(r"^(?:[0-9a-f]{40}|[0-9a-f]{64})$")
 
 
+class OnProgress(Protocol):
+    """Told the part that is here, from 0 to 1, and of how many bytes where that is known."""
+
+    def __call__(self, part: float, size_bytes: int = 0, /) -> None:
+        """Show it."""
+
+
 def local_file(location: str, on_progress: OnProgress) -> Path:
     """
     The local path of a file: itself, or fetched from the hub where `org/repo/file.gguf` is no local path.
 
-    A model in several files is named by its first, `...-00001-of-00003.gguf`, and fetched as a whole.
+    A model in several files is named by its first, `...-00001-of-00003.gguf`, and fetched as a whole. `org/repo` is the only GGUF
+    file of a repository, and `org/repo:Q4_K_M` the one of that quantization.
 
     Raises:
-        ConfigError: There is no such file, here or there.
+        ConfigError: There is no such file, here or there, or more than one.
     """
     path = Path(location).expanduser()
-    match = _HUB_FILE.match(location)
-    if path.exists() or match is None:
+    repo, _, quantization = location.partition(":")
+    if path.exists():
         return path
-    repo, file = match.groups()
+    if (match := _HUB_FILE.match(location)) is not None:
+        repo, file = match.groups()
+    elif _is_repo(repo):
+        file = _chosen(repo, quantization)
+    else:
+        return path
     part = _PART.search(file)
     count = int(part.group(1)) if part is not None else 1
     files = [file.replace("-00001-of-", f"-{number:05}-of-") for number in range(1, count + 1)]
-    paths = [
-        fetch(repo, name, _share(number, count, on_progress)) for number, name in enumerate(files)
-    ]
-    return paths[0]
+    return _fetch_all(repo, files, on_progress, _sizes(repo) if count > 1 else {})[0]
 
 
-def _share(number: int, count: int, on_progress: OnProgress) -> OnProgress:
-    """Progress of one file of many, told as progress of all."""
-    return lambda part: on_progress((number + part) / count)
+def local_copy(location: str) -> Path | None:
+    """
+    The local path of a file or a folder without fetching anything: itself, or what the hub's cache has of it.
+
+    Returns:
+        None where it has to be fetched from the hub first, and a path that does not exist where it is none of the hub's either.
+
+    Raises:
+        ConfigError: It has to be fetched, and the hub must not be asked (`HF_HUB_OFFLINE`).
+    """
+    path = Path(location).expanduser()
+    match, repo = _HUB_FILE.match(location), location.partition(":")[0]
+    if path.exists() or not (match or _is_repo(repo)):
+        return path
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    with _translated_errors(location):
+        if match is not None:
+            found = _cached(*match.groups())
+        else:
+            try:
+                folder = Path(snapshot_download(repo, local_files_only=True))
+                found = folder if _is_whole(folder) else None
+            except LocalEntryNotFoundError:
+                found = None
+    if found is None and HF_HUB_OFFLINE:
+        raise ConfigError(
+            f"{location}: is not on this machine, and HF_HUB_OFFLINE is set. Unset it, or name a local path."
+        )
+    return found
+
+
+def _is_repo(location: str) -> bool:
+    """Whether a location may be a repository of the hub; `folder/x.gguf` is a path."""
+    return REPO.match(location) is not None and not location.lower().endswith(".gguf")
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a snapshot in the cache is a model of transformers, as far as its weights were fetched last."""
+    return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
+
+
+def _chosen(repo: str, quantization: str) -> str:
+    """
+    The file of a repository that is meant where only a quantization, or nothing, is named.
+
+    Raises:
+        ConfigError: It is not one file.
+    """
+    form = f"gguf:{repo}/file.gguf"
+    try:
+        files = ggufs(_sizes(repo))
+    except ConfigError as error:
+        raise ConfigError(f"{error} A file of a repository is named as {form}.") from error
+    if not files:
+        raise ConfigError(
+            f"{repo}: the repository holds no GGUF file. Serve it as a model of transformers, hf:{repo}, or name one of "
+            "its conversions, which mostly have `GGUF` in their names."
+        )
+    token = re.compile(rf"(?:^|[-._/]){re.escape(quantization)}(?=[-._/]|$)", re.I)
+    found = [file for file in files if token.search(file)] if quantization else files
+    if len(found) == 1:
+        return found[0]
+    which = "more than one GGUF file" if found else f"no GGUF file named {quantization[:50]}"
+    raise ConfigError(
+        f"{repo}: the repository holds {which}: {listed(found or files)}. Name one, as {form}."
+    )
+
+
+def ggufs(files: Iterable[str]) -> list[str]:
+    """The models among the files of a repository: GGUF files but for projectors and the later parts of a model in parts."""
+    return sorted(
+        file
+        for file in files
+        if file.lower().endswith(".gguf")
+        and "mmproj" not in file.lower()
+        and not _LATER_PART.search(file)
+    )
+
+
+def _fetch_all(
+    repo: str, files: Sequence[str], on_progress: OnProgress, sizes: dict[str, int]
+) -> list[Path]:
+    """Fetch several files, with one progress: of their bytes where all sizes are known, else of their number."""
+    weights = [sizes.get(file, 0) for file in files]
+    total = sum(weights) if all(weights) else 0
+    weights = weights if total else [1] * len(files)
+
+    def share(number: int) -> OnProgress:
+        before, own = sum(weights[:number]), weights[number]
+
+        def report(part: float, size_bytes: int = 0, /) -> None:
+            whole = total or (size_bytes if len(files) == 1 else 0)
+            on_progress((before + part * own) / sum(weights), whole)
+
+        return report
+
+    return [fetch(repo, file, share(number)) for number, file in enumerate(files)]
 
 
 def local_folder(location: str, on_progress: OnProgress) -> Path:
@@ -78,16 +187,21 @@ def local_folder(location: str, on_progress: OnProgress) -> Path:
     path = Path(location).expanduser()
     if path.is_dir():
         return path
-    if path.exists() or not _HUB_REPO.match(location):
-        raise ConfigError(f"{location}: there is no such folder.")
-    files = _once([name for name in _listed(location) if _FOLDER_FILE.search(name)])
+    if path.exists() or not REPO.match(location):
+        raise ConfigError(
+            f"{location}: there is no such folder. Name a folder with a model of transformers, or one of the hub as org/name."
+        )
+    sizes = _sizes(location)
+    files = _once([name for name in sizes if _FOLDER_FILE.search(name)])
     if "config.json" not in files:
-        raise ConfigError(f"{location}: is on the hub, and holds no model of transformers.")
-    for number, name in enumerate(files):
-        found = fetch(location, name, _share(number, len(files), on_progress))
-        if name == "config.json":
-            path = found.parent
-    return path
+        others = ggufs(sizes)
+        which = "; it holds GGUF files: " + listed(others) if others else " (no config.json)"
+        way = f"Name one as gguf:{location}/{others[0]}" if others else "Name another repository"
+        raise ConfigError(
+            f"{location}: is on the hub, and holds no model of transformers{which}. {way}."
+        )
+    found = _fetch_all(location, files, on_progress, sizes)
+    return found[files.index("config.json")].parent
 
 
 def _once(files: list[str]) -> list[str]:
@@ -99,8 +213,8 @@ def _once(files: list[str]) -> list[str]:
     return [name for name in files if _WEIGHTS.search(name) or not name.endswith(others)]
 
 
-def _listed(repo: str) -> list[str]:
-    """The files of a repository; those in the cache where the hub cannot be reached."""
+def _sizes(repo: str) -> dict[str, int]:
+    """The files of a repository and their bytes, 0 where that is not told; those in the cache where the hub cannot be reached."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -110,8 +224,8 @@ def _listed(repo: str) -> list[str]:
 
     with _translated_errors(repo):
         try:
-            info = HfApi().model_info(repo, timeout=CONNECT_TIMEOUT_S)
-            return [file.rfilename for file in info.siblings or ()]
+            info = HfApi().model_info(repo, timeout=CONNECT_TIMEOUT_S, files_metadata=True)
+            return {file.rfilename: file.size or 0 for file in info.siblings or ()}
         except (GatedRepoError, RepositoryNotFoundError):
             raise
         except _hub_errors() as error:
@@ -119,10 +233,10 @@ def _listed(repo: str) -> list[str]:
                 folder = Path(snapshot_download(repo, local_files_only=True))
             except LocalEntryNotFoundError:
                 raise ConfigError(
-                    f"{repo}: there is no such local folder, and the hub cannot be reached."
+                    f"{repo}: there is no such local folder, and the hub cannot be reached {_why(error)}."
                 ) from error
             found = [file for file in folder.rglob("*") if file.is_file()]
-            return [str(file.relative_to(folder)) for file in found]
+            return {str(file.relative_to(folder)): file.stat().st_size for file in found}
 
 
 def fetch(repo: str, file: str, on_progress: OnProgress) -> Path:
@@ -130,7 +244,7 @@ def fetch(repo: str, file: str, on_progress: OnProgress) -> Path:
     Fetch a file of a repository of the hub, or find it in the cache.
 
     Args:
-        on_progress: Told the part of the file that is here, from 0 to 1; never where it was here already.
+        on_progress: Told what is here of the file; never where it was here already.
 
     Raises:
         ConfigError: There is no such file, the hub cannot be reached, or what it sent is not the file.
@@ -142,8 +256,12 @@ def fetch(repo: str, file: str, on_progress: OnProgress) -> Path:
     with _translated_errors(f"{repo}/{file}"):
         try:
             metadata = get_hf_file_metadata(hf_hub_url(repo, file), timeout=CONNECT_TIMEOUT_S)
-        except (EntryNotFoundError, RevisionNotFoundError):
+        except RevisionNotFoundError:
             raise
+        except EntryNotFoundError as error:
+            raise ConfigError(
+                f"{repo}/{file}: neither a local file nor one on the hub. {_contents(repo, file)}"
+            ) from error
         except _hub_errors() as error:
             cached = _cached(repo, file)
             if cached is not None:
@@ -151,13 +269,40 @@ def fetch(repo: str, file: str, on_progress: OnProgress) -> Path:
             if isinstance(error, HfHubHTTPError):
                 raise
             raise ConfigError(
-                f"{repo}/{file}: there is no such local file, and the hub cannot be reached."
+                f"{repo}/{file}: there is no such local file, and the hub cannot be reached {_why(error)}."
             ) from error
         size, digest, commit = metadata.size, metadata.etag or "", metadata.commit_hash
         if commit and size and size <= MAX_HTTP_BYTES and _HASH.match(digest):
             url = hf_hub_url(repo, file, revision=commit)
             _Download(repo, url, size, digest, on_progress).run()
         return Path(hf_hub_download(repo, file))
+
+
+def _contents(repo: str, missing: str) -> str:
+    """What a repository holds of the kind of a file that it has not, as a sentence."""
+    try:
+        files = list(_sizes(repo))
+    except ConfigError as error:
+        return str(error)
+    found = ggufs(files) if missing.lower().endswith(".gguf") else files
+    if not found:
+        return (
+            f"{repo} holds no GGUF file; serve it as hf:{repo} if it holds a model of transformers."
+        )
+    return f"{repo} holds {listed(found)}: name one of them."
+
+
+def _why(error: Exception) -> str:
+    """Why the hub cannot be reached, and what can be done about it."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    if isinstance(error, OfflineModeIsEnabled):
+        return "because HF_HUB_OFFLINE is set. Unset it, or name a file or a folder that is on this machine"
+    reason = " ".join(str(error).split())[:100] or type(error).__name__
+    return (
+        f"({reason}). Check the network, or set HF_ENDPOINT where a mirror is used; or name a file or a folder that is on "
+        "this machine"
+    )
 
 
 def _cached(repo: str, file: str) -> Path | None:
@@ -211,6 +356,8 @@ class _Download:
         with WeakFileLock(self._lock):  # another server may be fetching the same file
             if self._blob.exists():
                 return
+            rest, name = self._size - self._have(), self._url.rpartition("/")[2]
+            log.info("fetching %s from the hub, %s", name, bytes_in_words(rest))
             self._fetch_all()
             self._check()
             self._partial.replace(self._blob)
@@ -250,7 +397,7 @@ class _Download:
                     have += len(chunk)
                     if have > self._size:
                         return  # `_check` refuses it
-                    self._on_progress(have / self._size)
+                    self._on_progress(have / self._size, self._size)
 
     def _check(self) -> None:
         """
@@ -273,6 +420,15 @@ class _Download:
 
     def _have(self) -> int:
         return self._partial.stat().st_size if self._partial.exists() else 0
+
+
+def bytes_in_words(size: float) -> str:
+    """A size as people read it: `4.2 GB`."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
 
 
 def _digest(path: Path, size: int, like: str) -> str:
@@ -323,7 +479,7 @@ def _translated_errors(name: str) -> Iterator[None]:
         errors.HFValidationError,
     ) as error:
         raise ConfigError(
-            f"{name}: neither a local file nor one on the hub. A private one needs HF_TOKEN."
+            f"{name}: neither a local file nor one on the hub. Check its spelling; a private one needs HF_TOKEN."
         ) from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code

@@ -5,6 +5,7 @@ Each address has an application of its own, since each may have other manners; t
 """
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -14,25 +15,34 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from unilect.acceptor import Acceptor
 from unilect.app import GUARD, SERVICE, WORK, create_app
 from unilect.config import Config, each_listener
+from unilect.connections import Connections, Limits, limits_of_system
 from unilect.errors import ConfigError
 from unilect.fastchat_registration import FastChatRegistration
+from unilect.gateway.bodies import Bodies
 from unilect.gateway.metrics import Metrics
 from unilect.registry import Registry
+from unilect.tls import server_context
 
 log = logging.getLogger("unilect")
-KEEP_ALIVE_TIMEOUT_S = 75.0
 CUT_TIMEOUT_S = 2.0  # for error frames to go out, once the engines have stopped
 
 
 class Listener:
     """The HTTP side of one server."""
 
-    def __init__(self, config: Config, registry: Registry) -> None:
+    def __init__(self, config: Config, registry: Registry, limits: Limits | None = None) -> None:
         self._config = config
-        metrics = Metrics()
-        self._doors = [_Door(each, registry, metrics) for each in each_listener(config)]
+        self._connections = Connections(
+            limits or limits_of_system(config.max_connections, config.max_connections_per_address)
+        )
+        metrics, bodies = Metrics(), Bodies(config.max_body_bytes)
+        self._doors = [
+            _Door(each, create_app(each, registry, metrics, bodies), self._connections)
+            for each in each_listener(config)
+        ]
 
     async def listen(self) -> list[str]:
         """
@@ -44,23 +54,26 @@ class Listener:
         Raises:
             ConfigError: An address cannot be listened on, or the certificate cannot be used.
         """
-        tls = _tls(self._config)
-        return [await door.open(tls) for door in self._doors]
+        tls = server_context(self._config)
+        urls = [await door.open(tls) for door in self._doors]
+        log.info("up to %d connections at a time", self._connections.limits.connections)
+        return urls
 
     async def drain(self, hurry: asyncio.Event) -> None:
         """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
         for door in self._doors:
             await door.shut()
-        log.info("stopping; %d requests are running", self._active)
+        log.info("stopping%s", _what_runs(self._active, self._config.shutdown_grace_s))
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.shutdown_grace_s):
-                while self._active and not hurry.is_set():
+                while (self._active or self._connections.busy) and not hurry.is_set():
                     await asyncio.sleep(0.02)
 
     async def aclose(self) -> None:
         """Close every connection, and stop the models."""
         for door in self._doors:
             await door.aclose()
+        await self._connections.aclose(CUT_TIMEOUT_S)
 
     @property
     def _active(self) -> int:
@@ -70,21 +83,16 @@ class Listener:
 class _Door:
     """One address, and the application behind it."""
 
-    def __init__(self, config: Config, registry: Registry, metrics: Metrics) -> None:
+    def __init__(self, config: Config, app: web.Application, connections: Connections) -> None:
         self._config = config
-        self._app = create_app(config, registry, metrics)
+        self._connections = connections
+        self._acceptor: Acceptor | None = None
+        self._app = app
         self._registration: FastChatRegistration | None = None
         self._runner = web.AppRunner(
             self._app,
             handler_cancellation=True,  # a client that leaves cancels its handler
-            access_log=None,
-            logger=_HttpLog(log),
-            keepalive_timeout=KEEP_ALIVE_TIMEOUT_S,
             shutdown_timeout=CUT_TIMEOUT_S,
-            max_line_size=8 * 1024,
-            max_field_size=16 * 1024,
-            max_headers=100,
-            auto_decompress=False,
         )
 
     @property
@@ -101,14 +109,23 @@ class _Door:
         """
         await self._runner.setup()
         host, port = self._config.host, self._config.port
-        site = web.TCPSite(self._runner, host, port, backlog=1024, ssl_context=tls)
+        assert self._runner.server is not None
+        self._acceptor = Acceptor(
+            self._runner.server,
+            self._connections,
+            tls,
+            access_log=None,
+            logger=_HttpLog(log),
+            keepalive_timeout=self._connections.limits.idle_s,
+            max_line_size=8 * 1024,
+            max_field_size=16 * 1024,
+            max_headers=100,
+            auto_decompress=False,
+        )
         try:
-            await site.start()
+            bound = await self._acceptor.listen(host, port)
         except OSError as error:
-            raise ConfigError(
-                f"port: cannot listen on {host}:{port} ({error.strerror or error})."
-            ) from error
-        bound = self._runner.addresses[0][1]
+            raise ConfigError(_why_not(host, port, error)) from error
         scheme = "http" if tls is None else "https"
         url = f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
         self._register(url)
@@ -119,14 +136,18 @@ class _Door:
         self._app[SERVICE].ready = False
         if self._registration is not None:
             await self._registration.aclose()
-        for site in list(self._runner.sites):
-            await site.stop()
+        self._listen_no_more()
 
     async def aclose(self) -> None:
         """Close every connection."""
+        self._listen_no_more()
         if self._registration is not None:
             await self._registration.aclose()
         await self._runner.cleanup()
+
+    def _listen_no_more(self) -> None:
+        if self._acceptor is not None:
+            self._acceptor.close()
 
     def _register(self, url: str) -> None:
         """Take our place in a FastChat controller, where there is one."""
@@ -147,23 +168,29 @@ def reachable(url: str) -> str:
     return url
 
 
-def _tls(config: Config) -> ssl.SSLContext | None:
-    if config.tls_cert is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(config.tls_cert, config.tls_key, password=_no_password)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"tls_cert: {config.tls_cert} and its key cannot be used "
-            f"({getattr(error, 'reason', None) or getattr(error, 'strerror', None) or error})."
-        ) from error
-    return context
+def _what_runs(active: int, grace_s: float) -> str:
+    """What a stopping server still waits for, and how to end that."""
+    if not active:
+        return ""
+    what = "1 request is running" if active == 1 else f"{active} requests are running"
+    return f"; {what}, up to {grace_s:g} s; a second Ctrl-C ends {'it' if active == 1 else 'them'}"
 
 
-def _no_password() -> str:
-    """A key with a password would be asked for on the terminal."""
-    raise ValueError("the key has a password; unlock it first")
+def _why_not(host: str, port: int, error: OSError) -> str:
+    """Why an address cannot be listened on, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port: cannot listen on {host}:{port}, which is in use. Stop the program that listens there, or choose another "
+            "port with --port (0: any free one)."
+        )
+    if error.errno == errno.EACCES:
+        return f"port: {port} may be listened on by the system's administrator only, as all below 1024. Choose another with --port."
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return (
+            f"host: {host} is no address of this machine. Use 127.0.0.1 for this machine alone, or 0.0.0.0 for every "
+            "address that it has (which wants a key)."
+        )
+    return f"host: cannot listen on {host}:{port} ({error.strerror or error}). Choose another address with --host and --port."
 
 
 class _HttpLog(logging.LoggerAdapter[logging.Logger]):

@@ -4,12 +4,26 @@ The settings of one model: the table `[models.NAME]` of a configuration.
 A field's description is its documentation, as in `config`.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 #: What clients may call a model.
 NAME = r"^[A-Za-z0-9._:/@+-]{1,128}$"
+
+
+def wrong_name(name: str) -> str | None:
+    """What is wrong with the name of a model, wherever it is given; None for nothing."""
+    if re.fullmatch(NAME[1:-1], name):
+        return None
+    other = re.search(r"[^A-Za-z0-9._:/@+-]", name)
+    found = f"`{other[0]}`" if other and other[0].isprintable() else "a character of another kind"
+    if other and other[0].isspace():
+        found = "a blank"
+    if other is None:
+        found = f"{len(name)} characters"
+    return f"a model's name has 1 to 128 letters, digits and . _ : / @ + -; found {found}."
 
 
 def described(description: str, **limits: Any) -> Meta:
@@ -93,7 +107,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     gpu_layers: Annotated[
         Annotated[int, Meta(ge=-1, le=10_000)] | None,
         described(
-            "Layers on the GPU; -1 for all. Default: all where llama.cpp has a GPU.",
+            "Layers on the GPU; -1 for all. Default: all where llama.cpp has a GPU. Refused where it has none; docs/backends/gguf.md says how to get a build for yours.",
         ),
     ] = None
     batch: Annotated[
@@ -119,6 +133,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         str,
         described(
             "Where a transformers model runs: `cpu`, `cuda:0`, `cuda:0,1` (they share its layers); `auto` takes as many GPUs as it needs.",
+            examples=["auto", "cpu", "cuda:0", "cuda:0,1"],
             pattern=r"^(auto|cpu|cuda(:\d{1,3}(,\d{1,3})*)?)$",
         ),
     ] = "auto"
@@ -175,7 +190,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Annotated[int, Meta(ge=0, le=2**24)] | None,
         described(
             "Memory (MiB) of an engine for what it remembers of prompts that nobody is asking just now; 0 remembers none. Default: an "
-            "eighth of what is free when it starts, at most 8192 for a GGUF model, and two whole contexts for one of transformers."
+            "eighth of what is free when it starts, shared out among the engines of this server, at most 8192 for GGUF models and 64 for the "
+            "bundled one, and two whole contexts for one of transformers."
         ),
     ] = None
     cache_type_k: Annotated[

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from unilect.errors import ConfigError
+from unilect.errors import Mistakes
 from unilect.model_config import ModelConfig
+from unilect.redact import redacted
 
 #: kind -> what it is called in messages
 KINDS = {
@@ -68,15 +69,18 @@ def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> N
         kinds: The kind of each of its sources.
 
     Raises:
-        ConfigError: An option that differs from its default has no effect on any of the sources.
+        ConfigError: An option that differs from its default has no effect on any of the sources; all are told.
     """
+    found = Mistakes()
     for field in msgspec.structs.fields(ModelConfig):
         option = field.name
         if option in OPTIONS and not has(option, kinds.values()) and _is_set(field, config):
-            raise ConfigError(
+            found.add(
                 f"models.{name}: {option}: is for {in_words(OPTIONS[option])}, and has no effect on "
-                f"{' or '.join(kinds)}; leave it out."
+                f"{redacted(' or '.join(kinds))}; leave it out.",
+                ("models", name, option),
             )
+    found.raise_all()
 
 
 def in_words(kinds: tuple[str, ...]) -> str:

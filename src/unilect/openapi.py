@@ -14,15 +14,16 @@ from aiohttp import web
 
 from unilect.dialects._routes import Route
 from unilect.errors import UnilectError
+from unilect.pages import HEADERS, page, table
 from unilect.requests import WIRE
 
 _INTERNAL = (WIRE,)  # fields of the Structs that no client sends
 
 
-def routes(documented: Sequence[Route]) -> list[Route]:
+def routes(documented: Sequence[Route], has_keys: bool = True) -> list[Route]:
     """The routes that document the others."""
     document = msgspec.json.encode(openapi(documented))
-    page = docs_page(documented).encode()
+    shown = docs_page(documented, has_keys).encode()
 
     async def openapi_json(request: web.Request) -> web.StreamResponse:
         """Give the OpenAPI document."""
@@ -30,11 +31,11 @@ def routes(documented: Sequence[Route]) -> list[Route]:
 
     async def docs(request: web.Request) -> web.StreamResponse:
         """Show the endpoints to a person."""
-        return web.Response(body=page, headers={"Content-Type": "text/html; charset=utf-8"})
+        return web.Response(body=shown, headers=HEADERS)
 
     return [
-        Route("GET", "/openapi.json", openapi_json, summary="The OpenAPI document"),
-        Route("GET", "/docs", docs, summary="The endpoints, for people"),
+        Route("GET", "/openapi.json", openapi_json, page=True, summary="The OpenAPI document"),
+        Route("GET", "/docs", docs, page=True, summary="The endpoints, for people"),
     ]
 
 
@@ -122,21 +123,20 @@ def _error_schema() -> dict[str, Any]:
     return {"type": "object", "required": ["error"], "properties": {"error": inner}}
 
 
-def docs_page(documented: Sequence[Route]) -> str:
+def docs_page(documented: Sequence[Route], has_keys: bool = True) -> str:
     """A small page that lists the endpoints; no script, no foreign code."""
-    rows = "".join(
-        f"<tr><td>{route.method}</td><td><code>{html.escape(_path(route.path)[0])}</code></td>"
-        f"<td>{html.escape(route.summary)}</td><td>{'no' if route.public else 'yes'}</td></tr>"
+    rows = [
+        (
+            route.method,
+            f"<code>{html.escape(_path(route.path)[0])}</code>",
+            html.escape(route.summary),
+            *(["no" if route.public else "yes"] if has_keys else []),
+        )
         for route in documented
-    )
-    return (
-        "<!doctype html><html lang=en><meta charset=utf-8><title>unilect</title>"
-        "<meta name=viewport content='width=device-width'><style>"
-        "body{font:16px/1.5 system-ui,sans-serif;max-width:50rem;margin:3rem auto;padding:0 1rem;"
-        "color-scheme:light dark}table{border-collapse:collapse;width:100%}"
-        "td,th{text-align:left;padding:.3rem .8rem .3rem 0;border-bottom:1px solid #8884}"
-        "</style><h1>unilect</h1><p>This server answers the OpenAI API. The machine-readable "
-        "description of every endpoint and parameter is <a href=openapi.json>openapi.json</a>; what "
-        "each model honours is in <code>GET /v1/models/{model}</code>.</p>"
-        "<table><tr><th>Method<th>Path<th>What it does<th>Key</tr>" + rows + "</table></html>\n"
+    ]
+    return page(
+        "<p>This server answers the OpenAI API. The machine-readable description of every endpoint and parameter is "
+        "<a href=openapi.json>openapi.json</a>; what each model honours is in <code>GET /v1/models/{model}</code>. "
+        "<a href=.>The models and how to ask them</a>.</p>"
+        + table(("Method", "Path", "What it does", *(["Key"] if has_keys else [])), rows)
     )

@@ -58,8 +58,24 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "logprobs": (False,),
     "max_tokens": (),
     "max_completion_tokens": (),
-    "seed": (),
+    "seed": (-1,),  # at random
+    "dynatemp_exponent": (1,),
+    "top_n_sigma": (-1, 0),
+    "adaptive_target": (-1,),
+    "t_max_predict_ms": (-1, 0),
+    "id_slot": (-1,),
+    "samplers": ("", [], *(order.split(";") for order in foreign.SAMPLER_ORDERS)),
     "encoding_format": ("float",),
+}
+#: What has no effect while another parameter is neutral.
+_SWITCHED_BY = {
+    "dry_base": "dry_multiplier",
+    "dry_allowed_length": "dry_multiplier",
+    "dry_penalty_last_n": "dry_multiplier",
+    "dry_sequence_breakers": "dry_multiplier",
+    "xtc_threshold": "xtc_probability",
+    "dynatemp_exponent": "dynatemp_range",
+    "adaptive_decay": "adaptive_target",
 }
 _EMPTY = foreign.EMPTY
 #: The endpoints, and what is asked there.
@@ -205,6 +221,8 @@ def is_neutral(request: Request, name: str) -> bool:
         return _is_neutral_raw(request, name)
     value = getattr(request, name)
     if value is None:
+        return True
+    if name in _SWITCHED_BY and is_neutral(request, _SWITCHED_BY[name]):
         return True
     if isinstance(value, msgspec.Struct):
         return type(value).__name__ == "TextFormat"

@@ -5,18 +5,29 @@ The backends of one model: which of them a request goes to.
    else to the one with the least outstanding work; of those that have about as little, to the one that has served least.
 2. A backend that cannot be reached, or keeps failing, gets no requests (`breaker.py`) until it has been seen to be well. It is looked at
    in the background, apart from requests: a look is no load and no request is a trial.
-3. A single backend without a fallback is asked in any case, and looked at by nobody: there is nothing to spare it for, the next
+3. A failure is the request's where another backend fails on the same request, and the backend's where another one answers it; where
+   that cannot be known, a caller's failures count once. Backends that fail but can be reached are asked after all where no other is
+   left, and no fallback.
+4. A single backend without a fallback is asked in any case, and looked at by nobody: there is nothing to spare it for, the next
    request finds out by itself that it is well again, and until then its own error says most.
 """
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Collection, Iterable
+import math
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Iterable
+from typing import NamedTuple
+
+import msgspec
 
 from unilect.affinity import Affinity, digests
 from unilect.backend import Backend
 from unilect.breaker import Breaker
-from unilect.errors import BackendUnavailable, UnilectError
+from unilect.context import CALLER
+from unilect.errors import BackendTimeout, BackendUnavailable, EngineDied, UnilectError
+from unilect.redact import Secrets, redacted
 from unilect.requests import Request
 from unilect.turnstile import Turnstile
 
@@ -24,25 +35,50 @@ log = logging.getLogger("unilect")
 FIRST_LOOK_S = 0.25
 MAX_LOOK_S = 5.0
 LOOK_TIMEOUT_S = 5.0
+TELL_EVERY_S = 60.0  # a backend that fails now and then is told no more often
+_SUSPECTS = 256  # failed requests of which it is not known yet whose fault they were
 _EQUAL_FACTOR = 1.25  # how much more work counts as the same
 _SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cache
+
+
+class Asked(NamedTuple):
+    """
+    What a backend was asked.
+
+    Attributes:
+        request: The request; None for a call about the model, such as to count tokens.
+        tried: The backends that the request was sent to, this one too.
+        begun: The client has seen a part of the answer, so that it will not be sent to another one.
+    """
+
+    request: Request | None = None
+    tried: Collection["Member"] = ()
+    begun: bool = False
 
 
 class Member:
     """
     One backend of a model.
 
+    Args:
+        source: Where it comes from.
+        secrets: What is taken out of all that it says of its errors.
+
     Attributes:
         backend: It.
-        source: Where it comes from.
+        source: Where it comes from, without credentials.
+        secrets: As given.
+        told_at_s: When it was told last that it fails.
         outstanding: Requests that are in it now.
         served: Requests that it has been given.
         breaker: Whether it is worth asking.
     """
 
-    def __init__(self, backend: Backend, source: str = "") -> None:
+    def __init__(self, backend: Backend, source: str = "", secrets: Secrets | None = None) -> None:
         self.backend = backend
-        self.source = source
+        self.source = redacted(source)
+        self.secrets = secrets or Secrets()
+        self.told_at_s = -math.inf
         self.outstanding = 0
         self.served = 0
         self.breaker = Breaker()
@@ -88,6 +124,9 @@ class Pool:
         self.members = tuple(members)
         self._name = name
         self._spares = has_fallback or len(self.members) > 1
+        self._has_fallback = has_fallback
+        self._suspects: OrderedDict[bytes, dict[Member, UnilectError]] = OrderedDict()
+        self._callers: set[str] = set()
         self._affinity: Affinity[Member] = Affinity()
         self._looks: dict[Member, asyncio.Task[None]] = {}
 
@@ -114,12 +153,7 @@ class Pool:
         """The backend for a request; None where there is none that was not tried and is worth asking."""
         if not self._spares:
             return None if tried else self.members[0]
-        now_s = asyncio.get_running_loop().time()
-        free = [
-            member
-            for member in self.members
-            if member not in tried and member.breaker.allows(now_s)
-        ]
+        free = self._free(tried)
         if not free or len(self.members) == 1:
             return free[0] if free else None
         beginnings = digests(request)
@@ -132,8 +166,26 @@ class Pool:
         self._affinity.note(beginnings, member)
         return member
 
-    def none_left(self) -> BackendUnavailable:
-        """The error for a request that no backend can take now."""
+    def _free(self, tried: Collection[Member]) -> list[Member]:
+        """The backends that are worth asking; where none is, and nobody else answers, those that fail but can be reached."""
+        now_s = asyncio.get_running_loop().time()
+        rest = [member for member in self.members if member not in tried]
+        free = [member for member in rest if member.breaker.allows(now_s)]
+        if free or self._has_fallback:
+            return free
+        return [
+            member
+            for member in rest
+            if not member.breaker.unreachable and not member.breaker.rest_s(now_s)
+        ]
+
+    def none_left(self, last: UnilectError | None = None) -> BackendUnavailable:
+        """
+        The error for a request that no backend can take now.
+
+        Args:
+            last: Why the last one that was asked could not.
+        """
         now_s = asyncio.get_running_loop().time()
         rest_s = min((member.breaker.rest_s(now_s) for member in self.members), default=0.0)
         count = len(self.members)
@@ -142,24 +194,84 @@ class Pool:
             f"{who} of the model `{self._name}` {'cannot' if count == 1 else 'can'} take the request now. "
             "Try again, or ask the operator.",
             retry_after_s=max(1.0, rest_s),
+            reason=None if last is None else last.for_operator,
         )
 
-    def saw(self, member: Member, error: UnilectError | None) -> None:
-        """Take note of how a request ended, or an attempt to start the backend."""
+    def saw(self, member: Member, error: UnilectError | None, asked: Asked | None = None) -> None:
+        """
+        Take note of how a request ended, or an attempt to start the backend.
+
+        Args:
+            asked: The request; None for an attempt to start the backend.
+        """
         was_out = member.breaker.open
         if error is None:
+            if asked is not None and len(asked.tried) > 1 and self._suspects:
+                self._blame_others(asked)
             member.breaker.close()
             if was_out:
                 log.warning("%s: %s is back", self._name, member.source)
             return
-        loop = asyncio.get_running_loop()
-        member.breaker.saw(error, loop.time())
-        if not member.breaker.open:
-            return
-        if not was_out:
-            log.warning("%s: %s is out: %s", self._name, member.source, error.message)
-        if self._spares and member not in self._looks:
+        error.reword(member.secrets.removed_from)
+        if self._is_to_blame(member, error, asked):
+            member.breaker.saw(error, self._now_s(), self._whose(asked))
+        self._told(member, error, was_out)
+
+    def _told(self, member: Member, error: UnilectError, was_out: bool) -> None:
+        """Tell the log once that a backend is out, or fails; and look after one that is out."""
+        about = CALLER.get().request_id
+        told = f"{error.for_operator} ({about})" if about else error.for_operator
+        if member.breaker.open and not was_out:
+            log.warning("%s: %s is out: %s", self._name, member.source, told)
+        elif not was_out and _is_failure(error) and self._now_s() > member.told_at_s + TELL_EVERY_S:
+            log.warning("%s: %s fails: %s", self._name, member.source, told)
+        else:
+            log.debug("%s: %s: %s", self._name, member.source, told)
+        if _is_failure(error):
+            member.told_at_s = max(member.told_at_s, self._now_s())
+        if member.breaker.open and self._spares and member not in self._looks:
+            loop = asyncio.get_running_loop()
             self._looks[member] = loop.create_task(self._look(member))
+
+    def _is_to_blame(self, member: Member, error: UnilectError, asked: Asked | None) -> bool:
+        """
+        Whether a failure is the backend's as far as is known: not where another one has failed on the same request too, and not yet
+        where another one may still answer it.
+        """
+        if asked is None or not _is_failure(error) or error.connection_failed:
+            return True
+        if asked.request is None:
+            return False  # a text that cannot be counted
+        if isinstance(error, BackendTimeout) or asked.begun or len(self.members) == 1:
+            return True
+        digest = _digest(asked.request)
+        failed = self._suspects.setdefault(digest, {})
+        failed[member] = error
+        self._suspects.move_to_end(digest)
+        if len(self._suspects) > _SUSPECTS:
+            self._suspects.popitem(last=False)
+        return len(failed) == 1 and not self._free(asked.tried)
+
+    def _blame_others(self, asked: Asked) -> None:
+        """A request was answered here: where it has failed before, that was no fault of its own."""
+        digest = b"" if asked.request is None else _digest(asked.request)
+        for member, error in self._suspects.pop(digest, {}).items():
+            was_out = member.breaker.open
+            member.breaker.saw(error, self._now_s(), digest)
+            self._told(member, error, was_out)
+
+    def _whose(self, asked: Asked | None) -> Hashable:
+        """To whom failures are counted once: to the caller, where there are several, else to the request."""
+        if asked is None or asked.request is None:
+            return None
+        caller = CALLER.get().name
+        if caller and len(self._callers) < 2:
+            self._callers.add(caller)
+        return caller if caller and len(self._callers) > 1 else _digest(asked.request)
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
 
     async def aclose(self) -> None:
         """Stop all backends. What is known of them is forgotten: nobody would find out that one is well again."""
@@ -190,3 +302,19 @@ class Pool:
                 continue  # the last look would leave it out for good
             self.saw(member, None)
         self._looks.pop(member, None)
+
+
+def _is_failure(error: UnilectError) -> bool:
+    """Whether an error may be the backend's own: not that it is busy, nor what a request did to an engine of ours."""
+    return error.status >= 502 and (
+        error.connection_failed or not isinstance(error, BackendUnavailable | EngineDied)
+    )
+
+
+def _digest(request: Request) -> bytes:
+    """A request, told apart from others."""
+    try:
+        data = msgspec.json.encode(request)
+    except (TypeError, ValueError):
+        data = repr(request).encode("utf-8", "backslashreplace")
+    return hashlib.blake2b(data, digest_size=16).digest()

@@ -7,18 +7,25 @@ whether anything is to be done.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from unilect.backend import Backend
-from unilect.errors import BackendUnavailable, ConfigError, ModelNotFound, UnilectError
+from unilect.config_values import convert, dotted, nearest
+from unilect.constraints.checker import Checker
+from unilect.errors import BackendUnavailable, Mistakes, ModelNotFound, UnilectError
 from unilect.parameters import Unsupported, filled
-from unilect.pool import Member, Pool
+from unilect.pool import Asked, Member, Pool
 from unilect.requests import Request
 
 log = logging.getLogger("unilect")
+_SWEEP = (
+    16  # models that have left are let go of no sooner than there are so many, and no one by one
+)
 
 
 class Lease:
@@ -28,14 +35,25 @@ class Lease:
     Attributes:
         model: Whose backend it is.
         backend: The backend, ready.
+        begun: The client has seen a part of the answer; whoever shows it says so.
     """
 
-    __slots__ = ("_member", "backend", "model")
+    __slots__ = ("_member", "_request", "_tried", "backend", "begun", "model")
 
-    def __init__(self, model: "Model", member: Member, backend: Backend) -> None:
+    def __init__(
+        self,
+        model: "Model",
+        member: Member,
+        backend: Backend,
+        request: Request | None = None,
+        tried: Collection[Member] = (),
+    ) -> None:
         self.model = model
         self.backend = backend
+        self.begun = False
         self._member = member
+        self._request = request
+        self._tried = tried
 
     def __enter__(self) -> "Lease":
         return self
@@ -43,8 +61,14 @@ class Lease:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         # a client that leaves says nothing of the backend
         if error is None or isinstance(error, UnilectError):
-            self.model.saw(self._member, error)
+            asked = Asked(self._request, self._tried, self.begun)
+            self.model.saw(self._member, error, asked)
         self.release()
+
+    @property
+    def source(self) -> str:
+        """Where the backend comes from."""
+        return self._member.source
 
     def release(self) -> None:
         """Give it back."""
@@ -99,6 +123,7 @@ class Model:
         self._idle_stop_s = idle_stop_s
         self._in_use = 0
         self._retired = self._closed = False
+        self._cold = required  # nothing of it runs, as far as we are to start it
         self._idle_timer: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -130,14 +155,30 @@ class Model:
                     raise BackendUnavailable("The model was stopped.", retry_after_s=5)
                 tried.add(member)
                 try:
-                    return Lease(self, member, await member.acquire())
+                    return Lease(self, member, await self._ready(member), request, tried)
                 except UnilectError as error:
                     self.saw(member, error)
                     last = error
-            raise last if len(self.pool.members) == 1 and last else self.pool.none_left() from last
+            if len(self.pool.members) == 1 and last:
+                raise last
+            raise self.pool.none_left(last) from last
         except BaseException:
             self.left()
             raise
+
+    async def _ready(self, member: Member) -> Backend:
+        """The backend of a member; it is logged where a request has to wait until the model is loaded."""
+        if not self._cold:
+            return await member.acquire()
+        self._cold, began = False, time.monotonic()
+        log.info("%s: starting, for a request", self.name)
+        try:
+            backend = await member.acquire()
+        except BaseException:
+            self._cold = True
+            raise
+        log.info("%s: started in %.1f s", self.name, time.monotonic() - began)
+        return backend
 
     async def start(self) -> None:
         """
@@ -151,6 +192,7 @@ class Model:
             errors = await self.pool.start()
         finally:
             self.left()
+        self._cold = self._cold and bool(errors)
         if errors and (self.required or len(errors) == len(self.pool.members)):
             raise errors[0]
 
@@ -167,10 +209,10 @@ class Model:
             loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(self._idle_stop_s, self._stop_idle)
 
-    def saw(self, member: Member, error: UnilectError | None) -> None:
+    def saw(self, member: Member, error: UnilectError | None, asked: Asked | None = None) -> None:
         """Take note of how a request to a backend ended, or an attempt to start it."""
         if not self._closed:
-            self.pool.saw(member, error)
+            self.pool.saw(member, error, asked)
 
     async def aclose(self) -> None:
         """Stop the backends, for good."""
@@ -209,16 +251,28 @@ class Model:
         try:
             await self.pool.aclose()
         finally:
-            self._stopping = None
+            self._cold, self._stopping = self.required, None
 
 
 class Registry:
-    """All models of a server. The first one is the default."""
+    """
+    All models of a server. The first one is the default.
 
-    def __init__(self, models: Iterable[Model]) -> None:
+    Args:
+        models: The models.
+        checker: What compiles the grammars and schemas of clients; it is closed with the models.
+
+    Attributes:
+        seek: Looks for further models, for a name that none here has; None where there is nobody to ask.
+    """
+
+    def __init__(self, models: Iterable[Model], checker: Checker | None = None) -> None:
+        self.checker = checker or Checker()
+        self.seek: Callable[[], Awaitable[None]] | None = None
         self.models: dict[str, Model] = {}
         self._by_name: dict[str, Model] = {}
         self._leaving: list[Model] = []
+        self._sweep_at = _SWEEP
         for model in models:
             self.add(model)
 
@@ -235,11 +289,14 @@ class Registry:
     def forget(self, name: str) -> None:
         """Take a model out; its backends are stopped once what runs in them has ended."""
         model = self.models.pop(name)
-        self._by_name = {
-            known: other for known, other in self._by_name.items() if other is not model
-        }
+        for known in (name, *model.aliases):
+            if self._by_name.get(known) is model:
+                del self._by_name[known]
         model.retire()
-        self._leaving = [one for one in (*self._leaving, model) if not one.gone]
+        self._leaving.append(model)
+        if len(self._leaving) >= self._sweep_at:
+            self._leaving = [one for one in self._leaving if not one.gone]
+            self._sweep_at = 2 * len(self._leaving) + _SWEEP
 
     def get(self, name: str | None) -> Model:
         """
@@ -252,7 +309,7 @@ class Registry:
             return next(iter(self.models.values()))
         model = self._by_name.get(name or "")
         if model is None:
-            names = ", ".join(list(self.models)[:20]) or "none"
+            names = ", ".join(islice(self.models, 20)) or "none"
             raise ModelNotFound(
                 f"The model `{(name or '')[:100]}` is not served here. Models: {names}.",
                 param="model",
@@ -271,27 +328,33 @@ class Registry:
                 group.create_task(self._start(self.models[name]))
 
     async def aclose(self) -> None:
-        """Stop all backends, for good."""
+        """Stop all backends and the checker, for good."""
         models = (*self.models.values(), *self._leaving)
-        await asyncio.gather(*(model.aclose() for model in models))
+        await asyncio.gather(*(model.aclose() for model in models), self.checker.aclose())
 
     async def _start(self, model: Model) -> None:
         try:
             await model.start()
-        except UnilectError as error:
+        except UnilectError:
             if model.required:
                 raise
-            log.warning("%s: %s It is tried again with each request.", model.name, error.message)
+            log.info("%s: it is tried again with each request", model.name)  # the pool has said why
 
 
 def check_defaults(
-    model: str, defaults: Mapping[str, Any], *request_classes: type[Request]
+    model: str,
+    defaults: Mapping[str, Any],
+    *request_classes: type[Request],
+    option: str = "defaults",
 ) -> None:
     """
     Validate a model's defaults as if they stood in a request.
 
+    Args:
+        option: The name of these defaults.
+
     Raises:
-        ConfigError: No kind of request has such a parameter, or it does not take the value.
+        ConfigError: No kind of request has such a parameter, or it does not take the value; all are told.
     """
     types = {
         field.name: field.type
@@ -299,11 +362,16 @@ def check_defaults(
         for field in msgspec.structs.fields(request_class)
         if field.name not in request_class.own and field.name != "wire"
     }
+    own = {name for request_class in request_classes for name in request_class.own}
+    found = Mistakes()
     for name, value in defaults.items():
-        where = f"models.{model}.defaults.{name}"
-        if name not in types:
-            raise ConfigError(f"{where}: there is no such parameter.")
-        try:
-            msgspec.convert(value, types[name])
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"{where}: {error}.") from error
+        where = ("models", model, option, name)
+        if name in types:
+            convert(types[name], value, where, found)
+        elif name in own:
+            found.add(f"{dotted(where)}: each request says this itself; leave it out.", where)
+        else:
+            near = nearest(name, types)
+            hint = f"; did you mean `{near}`?" if near else ". docs/api.md lists all."
+            found.add(f"{dotted(where)}: there is no such parameter{hint}", where)
+    found.raise_all()

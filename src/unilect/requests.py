@@ -29,6 +29,45 @@ Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 StopWord = Annotated[str, Meta(min_length=1, max_length=256)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKENS_FIELD)]
+MAX_LOGPROBS = 20
+ANY_SEED = -1  # as llama.cpp has it
+MAX_PROBS = 1000  # likeliest tokens of a place; more would swell a stream
+#: Of the native dialect, which answers for them itself; every other backend and dialect refuses them.
+LLAMACPP_NATIVE = ("response_fields", "return_progress")
+#: llama.cpp's names of its samplers, and a text of their letters; a name that it does not know it would leave out.
+Sampler = Literal[
+    "penalties", "dry", "top_k", "typ_p", "top_p", "top_n_sigma", "min_p", "temperature", "xtc", "infill", "adaptive_p",
+    "typical_p", "tfs_z",  # older: another name of `typ_p`, and one that it no longer has
+]  # fmt: skip
+# no pattern: msgspec.inspect crashes on a list beside a text with one
+SamplerLetters = Annotated[str, Meta(max_length=32)]
+SAMPLER_LETTERS = "dkypsmtxiea"
+#: What llama.cpp's samplers, schemas and bookkeeping have beside what others have; a backend that lacks them refuses them.
+LLAMACPP_PARAMETERS = (
+    "n_probs",
+    "post_sampling_probs",
+    "return_tokens",
+    "timings_per_token",
+    "samplers",
+    "min_keep",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    "adaptive_target",
+    "adaptive_decay",
+    "t_max_predict_ms",
+    "n_indent",
+    "n_keep",
+    "n_discard",
+    "id_slot",
+)
 
 
 class TextPart(Struct, frozen=True, tag_field="type", tag="text"):
@@ -280,10 +319,38 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    # llama.cpp's own, in its names; `LLAMACPP_PARAMETERS` lists them
+    n_cmpl: Choices | None = None  # an older name of `n`, see `dialects/_older.py`
+    n_probs: Annotated[int, Meta(ge=0, le=MAX_PROBS)] | None = None
+    post_sampling_probs: bool | None = None
+    return_tokens: bool | None = None
+    timings_per_token: bool | None = None
+    samplers: Annotated[list[Sampler], Meta(max_length=32)] | SamplerLetters | None = None
+    min_keep: Count | None = None
+    dynatemp_range: Annotated[float, Meta(ge=0, le=10)] | None = None
+    dynatemp_exponent: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_n_sigma: Annotated[float, Meta(ge=-1, le=1000)] | None = None
+    xtc_probability: Annotated[float, Meta(ge=0, le=1)] | None = None
+    xtc_threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
+    dry_multiplier: Annotated[float, Meta(ge=0, le=100)] | None = None
+    dry_base: Annotated[float, Meta(ge=1, le=100)] | None = None
+    dry_allowed_length: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    dry_penalty_last_n: Annotated[int, Meta(ge=-1, le=1_000_000)] | None = None
+    dry_sequence_breakers: (
+        Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(min_length=1, max_length=64)]
+        | None
+    ) = None
+    adaptive_target: Annotated[float, Meta(ge=-1, le=1)] | None = None
+    adaptive_decay: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    t_max_predict_ms: Annotated[int, Meta(ge=-1, le=MAX_TOKENS_FIELD)] | None = None
+    n_indent: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    n_keep: Annotated[int, Meta(ge=-1, le=MAX_TOKENS_FIELD)] | None = None
+    n_discard: Count | None = None
+    id_slot: Annotated[int, Meta(ge=-1, le=MAX_TOKENS_FIELD)] | None = None
 
     own: ClassVar[frozenset[str]] = frozenset(
         {"model", "stream", "stream_options"}
-        | {"max_new_tokens", "n_predict", "max_length", "do_sample"}
+        | {"max_new_tokens", "n_predict", "max_length", "do_sample", "n_cmpl"}
     )
 
     @property
@@ -322,7 +389,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
 
     messages: Annotated[list[Message], Meta(min_length=1, max_length=MAX_MESSAGES)]
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -348,7 +415,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     prompt: Text | Annotated[list[Text | TokenId | list[TokenId]], Meta(max_length=65536)] | None
     suffix: Text | None = None
     echo: bool | None = None
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
 
     own: ClassVar[frozenset[str]] = GenerationRequest.own | {"prompt"}
 

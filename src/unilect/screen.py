@@ -6,6 +6,7 @@ Where stdin or stdout is no terminal, stdout gets the answers and nothing else, 
 
 import sys
 
+from unilect.errors import UnilectError
 from unilect.events import Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
 
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
@@ -72,7 +73,8 @@ class Screen:
     def error(self, error: Exception) -> None:
         """Say in one line what went wrong."""
         sys.stdout.flush()
-        print(f"unilect: {_clean(' '.join(str(error).split()))}", file=sys.stderr, flush=True)
+        why = error.for_operator if isinstance(error, UnilectError) else str(error)
+        print(f"unilect: {_clean(' '.join(why.split()))}", file=sys.stderr, flush=True)
 
     def _line(self, prompt: str) -> str:
         if self.interactive:

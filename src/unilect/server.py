@@ -1,15 +1,18 @@
 """
-A server's life: start the models, listen, answer until SIGTERM, let running answers finish, stop everything.
+A server's life: start the models, listen, answer until a signal, let running answers finish, stop everything.
+
+SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal was closed) stop it alike.
 
 The order of stopping: not ready (/readyz says 503), accept no more, wait for running answers up to the grace, stop the engines,
-which ends the rest with an error frame. A second signal ends the waiting.
+which ends the rest with an error frame. A second SIGTERM or SIGINT ends the waiting.
 """
 
 import asyncio
 import logging
+import resource
 import signal
-import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 
 import uvloop
@@ -26,7 +29,7 @@ def run(
     config: Config, registry: Registry, on_start: Callable[[list[str]], None] = lambda urls: None
 ) -> None:
     """
-    Serve until SIGTERM or SIGINT.
+    Serve until SIGTERM, SIGINT or SIGHUP.
 
     Args:
         on_start: Called with the server's URLs once it answers, one for each address.
@@ -44,10 +47,13 @@ async def serve(config: Config, registry: Registry, on_start: Callable[[list[str
         importing = asyncio.ensure_future(asyncio.to_thread(_import_listener))
         await _start_models(config, registry, stop)
         await discovery.start()
-        listener = (await importing).Listener(config, registry)
+        http = await importing
+        _raise_open_files()
+        listener = http.Listener(config, registry)
         try:
             on_start(await listener.listen())
             await stop.first.wait()
+            log.info("got %s", stop.name)
             await listener.drain(stop.second)
             await registry.aclose()
         finally:
@@ -89,24 +95,46 @@ def _first_message(group: BaseExceptionGroup[UnilectError]) -> str:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return str(error)
+    return error.for_operator if isinstance(error, UnilectError) else str(error)
+
+
+def _raise_open_files() -> None:
+    """Let this process open as many files as the system allows: each client takes one, and its backend another."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # some systems have a lower bound of their own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Signals:
-    """SIGTERM and SIGINT, counted."""
+    """
+    The signals that stop the server.
+
+    Attributes:
+        first: Set by the first of them.
+        second: Set by the next one that a person or a service manager sent.
+        name: The first one's.
+    """
 
     def __init__(self) -> None:
         self.first, self.second = asyncio.Event(), asyncio.Event()
+        self.name = ""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            if sys.platform != "win32":
-                loop.add_signal_handler(number, self._got)
+        self._caught = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means it
+            self._caught.append(signal.SIGHUP)
+        for number in self._caught:
+            loop.add_signal_handler(number, self._got, number)
 
     def ignore(self) -> None:
         """The work is done; another signal shall not turn a clean exit into a death."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in self._caught:
             asyncio.get_running_loop().remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
 
-    def _got(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
+    def _got(self, number: signal.Signals) -> None:
+        if not self.first.is_set():
+            self.name = number.name
+            self.first.set()
+        elif number != signal.SIGHUP:  # shell and kernel both send one when a terminal is closed
+            self.second.set()

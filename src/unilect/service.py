@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Literal, NamedTuple
 
-from unilect import constrained, emulation
+from unilect import emulation, foreign_constraints
 from unilect.attempts import Attempts
 from unilect.backend import Backend, Batches, Capabilities
+from unilect.constrained import Constrained, bonds
 from unilect.errors import (
     BackendUnavailable,
     ContextLengthExceeded,
@@ -20,8 +21,9 @@ from unilect.errors import (
     ModelNotFound,
     UnilectError,
 )
-from unilect.events import Event, Progress, Usage
-from unilect.gateway.metrics import Meter, Metrics
+from unilect.events import Event, Usage
+from unilect.gateway.access_log import current_entry
+from unilect.gateway.metrics import Meter, Metrics, tells
 from unilect.parameters import judge
 from unilect.registry import Lease, Model, Registry
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, ImagePart
@@ -59,9 +61,12 @@ class Run:
         self.model = self.answering = model
         self.ignored: tuple[str, ...] = ()
         self._request = request
+        self._checker = registry.checker
         self._names: dict[str, str] = {}
         self._attempts = Attempts(registry, self.model, request)
         self._meter = metrics.start(self.model.name, endpoint)
+        self._entry = current_entry()
+        self._entry.asked(self.model.name, self._meter)
 
     @property
     def usage(self) -> Usage:
@@ -90,13 +95,13 @@ class Run:
                                 async for batch in batches:
                                     meter.see(batch)
                                     if streamed:
-                                        begun = begun or not isinstance(batch[0], Progress)
+                                        begun = lease.begun = begun or tells(batch)
                                         yield batch
                                     else:
                                         whole += batch
                         break
                     except UnilectError as error:
-                        constrained.told_as(error, self._names)
+                        foreign_constraints.told_as(error, self._names)
                         if begun or not self._attempts.again(error):
                             raise
                 if whole:
@@ -114,12 +119,21 @@ class Run:
             UnilectError: The model cannot answer such a request.
         """
         self.answering = model = lease.model
+        self._entry.leased(model.name, lease.source)
         capabilities = lease.backend.capabilities
-        request, self._names = constrained.in_our_words(self._request, capabilities)
+        request, self._names = foreign_constraints.in_our_words(self._request, capabilities)
         request = model.with_defaults(model.prepare(request))
         request, self.ignored = judge(request, capabilities, model.unsupported)
         _check_kind(request, model, capabilities)
-        return emulation.generate(lease.backend, request)
+        backend = lease.backend
+        if capabilities.schema_keywords is not None and bonds(request):
+            backend = Constrained(backend, self._checker, model.unsupported, self._ignore)
+        return emulation.generate(backend, request)
+
+    def _ignore(self, name: str) -> None:
+        """Take note of something that is ignored, once."""
+        if name not in self.ignored:
+            self.ignored += (name,)
 
 
 class Service:
@@ -186,8 +200,11 @@ class Service:
         model = self.model(request.model)
         attempts = Attempts(self.registry, model, request, falls_back=False)  # its vectors differ
         with self.metrics.start(model.name, "embeddings") as meter:
+            entry = current_entry()
+            entry.asked(model.name, meter)
             while True:
                 lease = await attempts.next()
+                entry.leased(lease.model.name, lease.source)
                 try:
                     with lease:
                         embeddings, ignored = await _embed(lease, request)
@@ -207,8 +224,12 @@ class Service:
         """
         self._check_ready()
         model = self.model(name)
-        with self.metrics.start(model.name, endpoint) as meter, await model.acquire() as lease:
-            yield Call(model, lease.backend, meter)
+        with self.metrics.start(model.name, endpoint) as meter:
+            entry = current_entry()
+            entry.asked(model.name, meter)
+            with await model.acquire() as lease:
+                entry.leased(lease.model.name, lease.source)
+                yield Call(model, lease.backend, meter)
 
     def _check_ready(self) -> None:
         if not self.ready:
@@ -220,7 +241,7 @@ async def _embed(lease: Lease, request: EmbeddingRequest) -> tuple[Embeddings, t
     model, backend = lease.model, lease.backend
     request, ignored = judge(request, backend.capabilities, model.unsupported)
     if not backend.capabilities.embeddings:
-        raise _not_for(model, "embeddings")
+        raise _not_for(model, "embeddings", backend.capabilities)
     return await backend.embed(request), ignored
 
 
@@ -229,11 +250,14 @@ def _check_kind(
 ) -> None:
     if isinstance(request, ChatRequest):
         if not capabilities.chat:
-            raise _not_for(model, "chat completions")
+            # what writes text, and cannot chat, does not know how turns are written
+            if capabilities.completions:
+                raise _no_template(model)
+            raise _not_for(model, "chat completions", capabilities)
         if not capabilities.vision:
             _check_no_image(request, model)
     elif not capabilities.completions:
-        raise _not_for(model, "completions")
+        raise _not_for(model, "completions", capabilities)
 
 
 def _check_no_image(request: ChatRequest, model: Model) -> None:
@@ -248,8 +272,17 @@ def _check_no_image(request: ChatRequest, model: Model) -> None:
             )
 
 
-def _not_for(model: Model, what: str) -> InvalidRequest:
+def _not_for(model: Model, what: str, capabilities: Capabilities) -> InvalidRequest:
+    why = f": {capabilities.why_not[what]}" if what in capabilities.why_not else ""
     return InvalidRequest(
-        f"The model `{model.name}` does not answer {what}. GET /v1/models lists the models.",
+        f"The model `{model.name}` does not answer {what}{why}. GET /v1/models lists the models.",
+        param="model",
+    )
+
+
+def _no_template(model: Model) -> InvalidRequest:
+    return InvalidRequest(
+        f"The model `{model.name}` has no chat template, so it answers no chat completions. Use /v1/completions, or "
+        "configure `chat_template` for it: the name of a format such as `chatml`, or a Jinja file.",
         param="model",
     )

@@ -5,26 +5,31 @@ A model is a URL: from a source to the backend that answers for it.
 outside the tree a backend is an entry point in the group `unilect.backends`, named after its scheme.
 """
 
+import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from unilect import source_hints as hints
 from unilect.backend import Backend
 from unilect.config import Config
-from unilect.errors import ConfigError
-from unilect.model_config import ModelConfig
-from unilect.model_kinds import ENGINES, check_options
+from unilect.constraints.checker import Checker
+from unilect.errors import ConfigError, ConfigErrors, Mistakes
+from unilect.model_config import NAME, ModelConfig
+from unilect.model_kinds import ENGINES, UPSTREAMS, check_options
 from unilect.pool import Member
+from unilect.redact import Secrets, secrets_of
 from unilect.registry import Model, Registry, check_defaults
 from unilect.requests import ChatRequest, CompletionRequest
 
-Progress: TypeAlias = Callable[[str, str, float], None]
+log = logging.getLogger("unilect")
 DEMO = "demo"
 ALL = "*"  # as a table's `model`: all that its server has, see discovery.py
 _SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
@@ -46,6 +51,20 @@ BACKENDS = {
 }
 
 
+class Progress(Protocol):
+    """Told for a model what is going on, how far it is, from 0 to 1, and of how many bytes where that is known."""
+
+    def __call__(self, model: str, what: str, part: float, size_bytes: int = 0, /) -> None:
+        """Show it."""
+
+
+class Report(Protocol):
+    """The same for one model."""
+
+    def __call__(self, what: str, part: float, size_bytes: int = 0, /) -> None:
+        """Pass it on."""
+
+
 class Place(Struct, frozen=True):
     """
     Where a backend is to be made.
@@ -56,8 +75,10 @@ class Place(Struct, frozen=True):
         location: The rest of its source.
         config: Its settings.
         threads: Processor threads for an engine.
-        progress: Told what is going on (`loading`, `downloading`) and how far it is, from 0 to 1.
+        progress: Told what is going on (`loading`, `downloading`), how far it is, and of how many bytes.
         shared: What the backends of one configuration share, such as one base for several adapters.
+        checker: Compiles the grammars and schemas of clients; the server's only one.
+        engines: How many engines the server has.
     """
 
     name: str
@@ -65,8 +86,10 @@ class Place(Struct, frozen=True):
     location: str
     config: ModelConfig
     threads: int
-    progress: Callable[[str, float], None]
+    progress: Report
     shared: dict[Any, Any] = {}
+    checker: Checker = field(default_factory=Checker)
+    engines: int = 1
 
 
 def registry(config: Config, progress: Progress | None = None) -> Registry:
@@ -74,31 +97,53 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
     The models of a configuration, none of them started.
 
     Args:
-        progress: Called with a model's name, what is going on, and a fraction.
+        progress: Told what is going on while models start.
 
     Raises:
         ConfigError: A source or a setting is wrong.
     """
-    models = served(config)
-    sources = [(name, *split(source)) for name, one in models.items() for source in one.sources]
-    # models of transformers with one folder share an engine
-    engines = len({one[1:] if one[1] == "hf" else one for one in sources if _is_engine(one[1])})
-    threads = max(1, (_cores() - 1) // max(1, engines))
+    models, found, built = served(config), Mistakes(), []
+    engines = _count_engines(models)
+    threads, shared, checker = max(1, (_cores() - 1) // engines), dict[Any, Any](), Checker()
     for name, one in models.items():
-        if one.model == ALL:  # these say what is wrong with it
-            _lister(name, one)
-            model(name, one)
-        fallback = models.get(one.fallback or "")
-        if fallback is not None and fallback.model == ALL:
-            raise ConfigError(
-                f"models.{name}.fallback: `{one.fallback}` is no model, but all models of a server."
-            )
-    shared: dict[Any, Any] = {}
-    return Registry(
-        model(name, one, threads, progress, shared)
-        for name, one in models.items()
-        if one.model != ALL
-    )
+        with found:
+            check_server(name, one, models)
+        with found:
+            made = model(name, one, threads, progress, shared, checker, engines)
+            if one.model != ALL:
+                built.append(made)
+    found.raise_all()
+    return Registry(built, checker)
+
+
+def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
+    """
+    A table that stands for all models of a server: it has one, and is no fallback.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    fallback = models.get(config.fallback or "")
+    if fallback is not None and fallback.model == ALL:
+        raise ConfigError(
+            f"models.{name}.fallback: `{config.fallback}` is no model, but all models of a server. Name a model.",
+            ("models", name, "fallback"),
+        )
+    if config.model == ALL:
+        with _told_of(name):
+            _lister(name, config)
+
+
+def _count_engines(models: Mapping[str, ModelConfig]) -> int:
+    """How many engines a server has, at least one; models of transformers with one folder share an engine."""
+    engines: set[tuple[str, ...]] = set()
+    for name, one in models.items():
+        for source in one.sources:
+            with Mistakes():  # told where the model is made
+                scheme, location = split(source)
+                if _is_engine(scheme):
+                    engines.add((scheme, location) if scheme == "hf" else (name, scheme, location))
+    return max(1, len(engines))
 
 
 def served(config: Config) -> dict[str, ModelConfig]:
@@ -126,17 +171,16 @@ def split(source: str) -> tuple[str, str]:
     """
     if source in ("", DEMO):
         return DEMO, ""
+    source = hints.read_as(source)
     match = _SCHEME.match(source)
-    if match is not None and (match.group(1) in BACKENDS or match.group(1) in _outside()):
-        return match.group(1), match.group(2)
-    if source.endswith(".gguf"):
-        return "gguf", source
+    if match is not None and _is_known(match.group(1)):
+        scheme, location = match.groups()
+        return scheme, hints.base_url(location) if _is_upstream(scheme) else location
     if os.path.isdir(source):
         return "hf", source
-    if re.fullmatch(r"(localhost|[\w.-]+\.\w+|\d+(\.\d+){3})(:\d+)?(/\S*)?", source):
-        raise ConfigError(f"{source}: a server needs its scheme; write http://{source}.")
-    schemes = ", ".join(f"{scheme}:" for scheme in BACKENDS)
-    raise ConfigError(f"{source}: there is no such file, and its scheme is none of {schemes}.")
+    if source.lower().endswith(".gguf") or hints.is_gguf(source):
+        return "gguf", source
+    raise ConfigError(hints.unknown(source, BACKENDS))
 
 
 def kinds(config: ModelConfig) -> dict[str, str]:
@@ -161,15 +205,18 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     ('m', 'http://gpu:8000/v1')
     >>> named("models/qwen3-4b-q8_0.gguf")
     ('qwen3-4b-q8_0', 'models/qwen3-4b-q8_0.gguf')
+
+    Raises:
+        ConfigError: The source is nothing that can be served, or no model can have this name.
     """
     name, equals, source = argument.partition("=")
-    if equals and re.fullmatch(r"[A-Za-z0-9._:@+-]+|[*]", name):
+    if equals and (re.fullmatch(r"[A-Za-z0-9._:@+-]+|[*]", name) or _is_name(argument)):
         return name, source
     scheme, location = split(argument)
     name = (
         DEMO
         if scheme == DEMO
-        else re.sub(r"\.(gguf|bin)$", "", location.rstrip("/").split("/")[-1])
+        else re.sub(r"\.(gguf|bin)$", "", location.rstrip("/").split("/")[-1], flags=re.I)
     )
     if "http" in scheme:
         name = "default"
@@ -179,48 +226,70 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     return name, argument
 
 
+def _is_name(argument: str) -> bool:
+    """
+    Whether what stands before the first `=` is a model's name with a slash in it, and no part of a path or a URL.
+
+    Raises:
+        ConfigError: What follows can be served, and no model can have such a name.
+    """
+    name, _, source = argument.partition("=")
+    scheme, known = _SCHEME.match(argument), _SCHEME.match(source)
+    if os.path.exists(argument) or (scheme is not None and _is_known(scheme.group(1))):
+        return False
+    if not os.path.exists(source) and (known is None or not _is_known(known.group(1))):
+        return False
+    if name[:1] in "./~" or re.match(NAME, name) is None:
+        raise ConfigError(
+            f"{argument}: `{name}` can be no model's name. Give it 1 to 128 letters, digits and . _ : / @ + - before the "
+            f"`=`, such as {re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'model'}={source}."
+        )
+    return True
+
+
 def model(
     name: str,
     config: ModelConfig,
     threads: int = 1,
     progress: Progress | None = None,
     shared: dict[Any, Any] | None = None,
+    checker: Checker | None = None,
+    engines: int = 1,
 ) -> Model:
     """
     The model of a table, not started.
 
     Args:
         shared: What the backends of one configuration share.
+        checker: The server's, where the model's engine needs one.
+        engines: How many engines the server has.
 
     Raises:
         ConfigError: A source or a setting is wrong.
     """
+    found, members = Mistakes(), []
+    prepare = check_model(name, config, found)
+    shared = {} if shared is None else shared
+
+    def report(what: str, part: float, size_bytes: int = 0, /) -> None:
+        if progress is not None:
+            progress(name, what, part, size_bytes)
+
+    for source in config.sources:
+        with found:
+            place = place_of(name, source, config, threads, report, shared, checker, engines)
+            members.append(Member(backend(place), source, _secrets(source, config)))
+            _tell(name, source)
+    found.raise_all()
     schemes = {split(source)[0] for source in config.sources}
-    children = {} if shared is None else shared
-    check_options(name, config, kinds(config))
-    check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
-    check_defaults(name, config.completion_defaults, CompletionRequest)
     # so small a model is at its best when it takes the likeliest token
     defaults = {"temperature": 0.0} | config.defaults if schemes == {DEMO} else config.defaults
-
-    def report(what: str, fraction: float) -> None:
-        if progress is not None:
-            progress(name, what, fraction)
-
-    def member(source: str) -> Member:
-        scheme, location = split(source)
-        place = Place(name, scheme, location, config, threads, report, children)
-        try:
-            return Member(_factory(scheme)(place), source)
-        except ConfigError as error:
-            raise ConfigError(f"models.{name}: {error}") from error
-
     return Model(
         name,
-        [member(source) for source in config.sources],
+        members,
         aliases=config.aliases,
         defaults=defaults,
-        prepare=_prepare(name, config),
+        prepare=prepare,
         unsupported=config.unsupported,
         fallback=config.fallback,
         idle_stop_s=config.idle_stop_s,
@@ -229,15 +298,95 @@ def model(
     )
 
 
-def _prepare(name: str, config: ModelConfig) -> Callable[[Any], Any]:
+def _secrets(source: str, config: ModelConfig) -> Secrets:
+    """What no error of a backend may tell: its key, and the credentials in its URL."""
+    return Secrets([config.api_key, *secrets_of(source)])
+
+
+def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[Any], Any]:
+    """
+    What can be told of a model's table without its backends.
+
+    Args:
+        found: Gets the mistakes.
+
+    Returns:
+        What is done to each request before a backend sees it.
+    """
+    kinds_of: dict[str, str] | None = None
+    with Mistakes():  # a source that cannot be served is told where its backend is made
+        kinds_of = kinds(config)
+    with found:
+        if kinds_of is not None:
+            check_options(name, config, kinds_of)
+    with found:
+        check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
+    with found:
+        plain, option = config.completion_defaults, "completion_defaults"
+        check_defaults(name, plain, CompletionRequest, option=option)
+    with found, _told_of(name):
+        return _preparation(config)
+    return lambda request: request
+
+
+def place_of(
+    name: str,
+    source: str,
+    config: ModelConfig,
+    threads: int = 1,
+    progress: Report | None = None,
+    shared: dict[Any, Any] | None = None,
+    checker: Checker | None = None,
+    engines: int = 1,
+) -> Place:
+    """
+    Where a backend of a model is to be made.
+
+    Raises:
+        ConfigError: The source is nothing that can be served.
+    """
+    with _told_of(name):
+        scheme, location = split(source)
+    children = {} if shared is None else shared
+    report = progress or _silent
+    return Place(
+        name, scheme, location, config, threads, report, children, checker or Checker(), engines
+    )
+
+
+def backend(place: Place) -> Backend:
+    """
+    A backend, not started.
+
+    Raises:
+        ConfigError: The source or a setting is wrong; what is missing here may be fetched first.
+    """
+    with _told_of(place.name):
+        return _factory(place.scheme)(place)
+
+
+@contextmanager
+def _told_of(name: str) -> Iterator[None]:
+    """The mistakes of a model with its name before them, and the option that each begins with; without one it is the source."""
+    try:
+        yield
+    except ConfigError as error:
+        told = Mistakes()
+        for one in error.each:
+            text = str(one)
+            option = text.partition(":")[0]
+            option = option if option in ModelConfig.__struct_fields__ else "source"
+            prefix = "" if text.startswith(f"models.{name}") else f"models.{name}: "
+            told.add(prefix + text, one.path or ("models", name, option))
+        raise ConfigErrors(told.errors) from error
+
+
+def _preparation(config: ModelConfig) -> Callable[[Any], Any]:
     if not (config.stop or config.completion_template or config.completion_defaults):
         return lambda request: request
     from unilect.preparation import preparation  # with Jinja, which takes 30 ms to import
 
-    try:
-        return preparation(config)
-    except ConfigError as error:
-        raise ConfigError(f"models.{name}: {error}") from error
+    return preparation(config)
 
 
 def _factory(scheme: str) -> Callable[[Place], Backend]:
@@ -266,8 +415,30 @@ def _lister(name: str, config: ModelConfig) -> Callable[[Place], Awaitable[list[
     return found  # type: ignore[no-any-return]
 
 
-def _silent(what: str, fraction: float) -> None:
+def _silent(what: str, part: float, size_bytes: int = 0, /) -> None:
     """Nobody waits for this."""
+
+
+def _tell(name: str, source: str) -> None:
+    """Say where a source was taken for something else than it says; of a URL only its end, since it may hold a secret."""
+    meant = hints.read_as(source)
+    if meant != source:
+        log.info("models.%s: %s is read as %s", name, source, meant)
+    scheme, _, location = source.partition(":")
+    if _is_upstream(scheme) and (end := hints.endpoint(location)):
+        log.warning(
+            "models.%s: the source ends in %s; it is left out, since each request adds its endpoint to the base URL",
+            name,
+            end,
+        )
+
+
+def _is_known(scheme: str) -> bool:
+    return scheme in BACKENDS or scheme in _outside()
+
+
+def _is_upstream(scheme: str) -> bool:
+    return scheme in BACKENDS and BACKENDS[scheme][1] in UPSTREAMS
 
 
 def _outside() -> dict[str, Any]:

@@ -6,7 +6,7 @@ The one place that writes answers: events in, an HTTP response out, whole or as 
 2. The status is 200 only once there is something to say: an error before the first event is an ordinary error answer.
    The exception is a long silence: after `KEEP_ALIVE_S` a comment is sent, and what fails later is told in the stream.
 3. A broken answer is never called finished: a stream ends with its finish reasons and `[DONE]`, or with one error frame.
-4. A client that does not read stops the backend's reading; after `SLOW_CLIENT_S` it is let go.
+4. A client that does not read stops the backend's reading. `connections.py` lets it go in the end, whoever writes here.
 """
 
 import asyncio
@@ -27,7 +27,6 @@ CORS_HEADERS = web.RequestKey(
     "cors_headers", dict[str, str]
 )  # where a page of another origin asks and may
 KEEP_ALIVE_S = 10.0  # client libraries and proxies give up after 30 to 60 s without a byte
-SLOW_CLIENT_S = 60.0
 
 
 class Framing(Struct, frozen=True):
@@ -125,7 +124,9 @@ class _Stream:
         except UnilectError as error:
             last = await self._broken(error)
         except ConnectionError as error:
-            raise asyncio.CancelledError from error  # the client left in the middle of a write
+            if not has_left(self._request):
+                raise
+            raise asyncio.CancelledError from error  # in the middle of a write
         finally:
             self._timer.cancel()
             self._over = True
@@ -181,12 +182,9 @@ class _Stream:
         return self._encoder.error(error)
 
     def _tick(self) -> None:
-        """Every KEEP_ALIVE_S: keep a silent connection alive; let a client go that does not read."""
+        """Every KEEP_ALIVE_S: keep a silent connection alive."""
         silent_s = self._loop.time() - self._last_write
-        if self._writing:
-            if silent_s >= SLOW_CLIENT_S and self._request.transport is not None:
-                self._request.transport.abort()
-        elif silent_s >= KEEP_ALIVE_S / 2:
+        if silent_s >= KEEP_ALIVE_S / 2 and not self._writing:
             self._keeping_alive = self._loop.create_task(self._keep_alive())
         self._timer = self._loop.call_later(KEEP_ALIVE_S, self._tick)
 
@@ -198,6 +196,11 @@ class _Stream:
             response = await self._open()
             if not self._over:
                 await response.write(self._framing.keep_alive)
+
+
+def has_left(request: web.BaseRequest) -> bool:
+    """Whether the client has closed its connection, or was let go."""
+    return request.transport is None or request.transport.is_closing()
 
 
 def stream_headers(framing: Framing) -> dict[str, str]:
@@ -242,14 +245,15 @@ async def relay(
                 if response is None:
                     response = web.StreamResponse(headers=headers)
                     await response.prepare(request)
-                async with asyncio.timeout(SLOW_CLIENT_S):
-                    await response.write(data)
+                await response.write(data)
     except UnilectError as error:
         if response is None:
             raise
         last = told(error)
-    except (ConnectionError, TimeoutError) as error:
-        raise asyncio.CancelledError from error  # the client left, or does not read
+    except ConnectionError as error:
+        if not has_left(request):
+            raise
+        raise asyncio.CancelledError from error
     if response is None:
         return web.Response(headers=headers)
     await response.write_eof(last)

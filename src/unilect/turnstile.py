@@ -50,9 +50,9 @@ class Turnstile:
         async with self._places:
             return await self._backend.embed(request)
 
-    async def tokenize(self, text: str) -> list[int]:
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text."""
-        return await self._backend.tokenize(text)
+        return await self._backend.tokenize(text, special)
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids."""

@@ -1,11 +1,13 @@
 """Tests of unilect.dialects._fastchat_workers: who has registered, and which models that makes."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from fastchat import fake_fastchat
+from scripted import Exchange, scripted
 from unilect.dialects._fastchat_workers import Registration, Status, Workers
 from unilect.errors import BackendUnavailable, InvalidRequest
 from unilect.registry import Model, Registry
@@ -113,6 +115,53 @@ async def test_only_http(url: str) -> None:
     """A worker's name is its URL, and no other kind of URL is called."""
     with pytest.raises(InvalidRequest, match="worker_name"):
         await Workers(Registry([])).register(registration(url, "m"))
+
+
+async def test_registrations_are_bounded() -> None:
+    """Workers and their models are only so many, and all of them go when none answers."""
+    registry = Registry([])
+    workers, refused = Workers(registry), 0
+    for number in range(300):
+        names = [f"m{number}-{each}" for each in range(256)]
+        try:
+            await workers.register(registration(f"{A}/{number}", *names))
+        except InvalidRequest:
+            refused += 1
+    assert (296, 1024, 1024) == (refused, len(workers.names()), len(registry.models))
+    for number in range(300):
+        with suppress(InvalidRequest):
+            await workers.register(registration(f"{A}/{number}", "m0-0"))
+    assert 256 == len(workers._workers)
+
+    await workers.refresh()
+
+    assert ([], {}) == (workers.names(), registry.models)
+    workers.aclose()
+
+
+async def test_a_refresh_goes_on_without_whoever_wanted_it() -> None:
+    """A caller that leaves while the workers are asked ends nothing, and a worker that registers meanwhile stays."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        asked.set()
+        await go_on.wait()
+        exchange.close()
+
+    async with scripted(slow) as server:
+        workers = Workers(Registry([]))
+        url = server.url.removesuffix("/v1")
+        await workers.register(registration(url, "old"))
+        await workers.register(registration(A, "dead"))
+        caller = asyncio.create_task(workers.refresh())
+        await asked.wait()
+        caller.cancel()
+        await workers.register(registration(url, "new"))
+        go_on.set()
+        await workers.refresh()
+
+        assert ["new"] == workers.names()
+        workers.aclose()
 
 
 async def test_no_worker() -> None:

@@ -243,7 +243,7 @@ def test_wrong_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(chatglm, "LIBRARY", "no_such_library")
     place = Place("m", "chatglm", str(path), ModelConfig(), 1, lambda what, part: None)
     with pytest.raises(
-        ConfigError, match=r"CMAKE_POLICY_VERSION_MINIMUM=3\.5 .*unilect\[chatglm\]"
+        ConfigError, match=r"CMAKE_POLICY_VERSION_MINIMUM=3\.5 .*pip install \S+\[chatglm\]"
     ):
         chatglm.backend(place)
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scripted import DONE, USAGE, Exchange, frames, scripted, stream_of
+from scripted import Exchange, frames, scripted, stream_of
 from unilect.engines._forced_call import (
     HERMES,
     LLAMA3,
@@ -66,9 +66,15 @@ def test_must_call(choice: Any, expected: bool) -> None:
     assert must_call(msgspec.structs.replace(request(choice), tools=None)) is False
 
 
-def piece(text: str, finish: str | None = None) -> dict[str, Any]:
-    """A chunk of a plain completion."""
-    return {"choices": [{"index": 0, "text": text, "finish_reason": finish}]}
+def piece(text: str) -> dict[str, Any]:
+    """A frame of a native answer."""
+    return {"content": text, "stop": False}
+
+
+def last(kind: str = "eos") -> dict[str, Any]:
+    """The last frame of a native answer."""
+    counts = {"tokens_predicted": 2, "tokens_evaluated": 3}
+    return {"content": "", "stop": True, "stop_type": kind} | counts
 
 
 async def call(
@@ -92,9 +98,7 @@ async def call(
 def answer(name: str, style: CallStyle = HERMES) -> bytes:
     """The stream of a call, as a grammar makes the engine write it."""
     head = f'{{"name": "{name}", "{style.arguments}": '
-    return frames(
-        piece(head[:9]), piece(head[9:] + '{"city": '), piece('"Paris"}}', "stop"), USAGE, DONE
-    )
+    return frames(piece(head[:9]), piece(head[9:] + '{"city": '), piece('"Paris"}}'), last())
 
 
 @pytest.mark.parametrize("style", [HERMES, MISTRAL, LLAMA3])
@@ -108,18 +112,18 @@ async def test_one_of_several_tools(style: CallStyle, name: str) -> None:
     assert (name, True) == (first.name, (first.id or "").startswith("call_"))
     arguments = "".join(event.arguments for event in events if isinstance(event, ToolCallDelta))
     assert '{"city": "Paris"}' == arguments
-    assert [Finish("tool_calls"), Usage(3, 2)] == events[-2:]
+    assert isinstance(events[-2], Finish)
+    assert ("tool_calls", Usage(3, 2)) == (events[-2].reason, events[-1])
     assert [("PROMPT" + style.before, 0)] == [(b["prompt"], b["temperature"]) for b in asked]
 
 
 @pytest.mark.parametrize("choice", ["required", named("f")])
-async def test_the_grammar(choice: Any) -> None:
-    """The grammar has a rule for each tool that may be called, bound by its schema."""
+def test_the_grammar(choice: Any) -> None:
+    """The grammar of llguidance has a rule for each tool that may be called, bound by its schema."""
     names = ("f", "g")
-    _, asked = await call(request(choice, *names), answer("f"))
+    _, grammar = bound_call(request(choice, *names), HERMES)
 
     allowed = names if choice == "required" else ("f",)
-    grammar = asked[0]["grammar"]
     assert [name in allowed for name in names] == [f'\\"{name}\\"' in grammar for name in names]
     assert len(allowed) == grammar.count("%json")
     assert '"additionalProperties": false' in grammar
@@ -128,23 +132,35 @@ async def test_the_grammar(choice: Any) -> None:
 async def test_arguments_that_are_cut() -> None:
     """Arguments that `max_tokens` cuts finish as such, and not as a call."""
     events, _ = await call(
-        request(), frames(piece('{"name": "f", "arguments": {"ci', "length"), USAGE, DONE)
+        request(), frames(piece('{"name": "f", "arguments": {"ci'), last("limit"))
     )
 
-    assert Finish("length") in events
+    assert ["length"] == [event.reason for event in events if isinstance(event, Finish)]
     assert '{"ci' == "".join(e.arguments for e in events if isinstance(e, ToolCallDelta))
 
 
 async def test_a_name_that_is_none() -> None:
-    """An engine that does not keep to the grammar is a backend's error."""
-    with pytest.raises(BackendError):
-        await call(request("required", "f", "g"), frames(piece("hello", "stop"), USAGE, DONE))
+    """An engine that does not keep to the grammar is a backend's error, at its first word."""
+    for text in ("hello", '{"name": "f", "arguments": {} and more'):
+        with pytest.raises(BackendError, match="no tool"):
+            await call(request("required", "f", "g"), frames(piece(text), last()))
+    with pytest.raises(BackendError, match="no tool"):
+        await call(request(), frames(*[piece("x")] * 3))
+
+
+@pytest.mark.parametrize("text", ["", '{"na'])
+async def test_a_call_that_has_no_room(text: str) -> None:
+    """An answer that `max_tokens` ends before a call has begun is refused by that name, and never an empty one."""
+    with pytest.raises(InvalidRequest, match="has begun") as raised:
+        await call(request(), frames(piece(text), last("limit")))
+
+    assert "max_tokens" == raised.value.param
 
 
 async def test_a_schema_that_cannot_be_followed() -> None:
     """An engine that ends without a word could not read the grammar: the tools' schemas are wrong."""
     with pytest.raises(InvalidRequest, match="JSON Schema"):
-        await call(request(), frames(piece("", "stop"), USAGE, DONE))
+        await call(request(), frames(last()))
 
 
 async def test_an_engine_that_breaks_off() -> None:
@@ -158,7 +174,7 @@ async def test_every_cut(style: CallStyle) -> None:
     """However the call's text is cut into pieces, its arguments are the same."""
     text = f'{{"name": "g", "{style.arguments}": {{"city": "Paris"}}}}'
     for cut in range(len(text)):
-        body = frames(piece(text[:cut]), piece(text[cut:], "stop"), USAGE, DONE)
+        body = frames(piece(text[:cut]), piece(text[cut:]), last())
         events, _ = await call(request("required", "f", "g"), body, style=style)
         calls = [event for event in events if isinstance(event, ToolCallDelta)]
         assert ["g"] == [event.name for event in calls if event.name is not None]

@@ -8,7 +8,7 @@ from unilect import templates
 from unilect.config import ModelConfig
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf import GgufEngine
-from unilect.errors import ConfigError
+from unilect.errors import BackendUnavailable, ConfigError
 from unilect.events import Answer, Fold
 from unilect.requests import ChatRequest, CompletionRequest, Message
 
@@ -71,6 +71,25 @@ def test_folder_and_missing_file(tmp_path: Path) -> None:
         GgufEngine("x", tmp_path, ModelConfig())
     with pytest.raises(ConfigError, match="no file"):
         GgufEngine("x", tmp_path / "x.gguf", ModelConfig())
+
+
+async def test_an_architecture_that_llama_cpp_does_not_know(tmp_path: Path) -> None:
+    """A model that is newer than the installed llama.cpp is told with its file, its architecture and the two ways to serve it."""
+    head, rest = MODEL.read_bytes().split(b"tokenizer.", 1)
+    path = tmp_path / "new.gguf"
+    path.write_bytes(head.replace(b"llama", b"lamma") + b"tokenizer." + rest)
+    model = GgufEngine("new", path, ModelConfig())
+    try:
+        with pytest.raises(BackendUnavailable) as raised:
+            await model.start()
+    finally:
+        await model.aclose()
+
+    assert raised.value.message.startswith(
+        f"{path} has the architecture `lamma`, which the installed"
+    )
+    assert "`pip install -U xllamacpp`" in raised.value.message
+    assert "from a newer llama-server" in raised.value.message
 
 
 @pytest.mark.parametrize(("mib", "remembers"), [(64, True), (0, False)])

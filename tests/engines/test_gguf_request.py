@@ -106,10 +106,10 @@ def test_what_the_engine_is_not_told(fields: dict[str, Any], absent: str) -> Non
     ],
 )
 def test_a_schema(given: dict[str, Any], name: str, schema: dict[str, Any]) -> None:
-    """JSON is bound by a schema that leaves no room for endless blanks, also where any object will do."""
+    """JSON is bound by a schema, also where any object will do."""
     body = chat_body(chat(response_format=given), [])
 
-    expected = {"type": "json_schema", "json_schema": {"name": name, "schema": compact(schema)}}
+    expected = {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
     assert expected == body["response_format"]
     assert compact(schema)["x-guidance"]["whitespace_flexible"] is False
 
@@ -216,8 +216,11 @@ def test_many_images() -> None:
         ({"prompt": "a"}, {"prompt": "a"}),
         ({"prompt": [1, 2]}, {"prompt": [1, 2]}),
         ({"prompt": None}, {"prompt": ""}),
-        ({"prompt": "a", "logprobs": 0}, {"logprobs": 1}),
-        ({"prompt": "a", "logprobs": 5}, {"logprobs": 5}),
+        ({"prompt": "a", "logprobs": 0}, {"n_probs": 1}),
+        ({"prompt": "a", "logprobs": 5}, {"n_probs": 5}),
+        ({"prompt": "a", "n_probs": 50}, {"n_probs": 50}),
+        ({"prompt": "a", "logprobs": 5, "n_probs": 2}, {"n_probs": 5}),
+        ({"prompt": "a", "max_tokens": 5}, {"n_predict": 5}),
     ],
 )
 def test_completions(fields: dict[str, Any], expected: dict[str, Any]) -> None:

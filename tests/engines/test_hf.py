@@ -17,6 +17,7 @@ from engine import Spy, answer, chat, completion, events_of
 from engine import engine as gguf_engine
 from unilect import emulation
 from unilect.config import ModelConfig
+from unilect.constraints.checker import Checker
 from unilect.demo import FOLDER
 from unilect.engines.hf import HfEngine
 from unilect.errors import (
@@ -203,6 +204,37 @@ async def test_grammars(base: HfEngine) -> None:
         with pytest.raises(InvalidRequest) as caught:
             await answer(base.generate(chat("Hi", **fields)))
         assert list(fields) == [caught.value.param]
+
+
+async def test_what_would_end_the_engine(base: HfEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains of rules and definitions that overflow llguidance's stack are the request's fault, by name, and the engine lives on."""
+    rules = (
+        "root ::= a0\n" + "\n".join(f"a{i} ::= a{i + 1}" for i in range(4000)) + '\na4000 ::= "x"'
+    )
+    definitions: dict[str, Any] = {
+        f"d{i}": {"properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(1100)
+    }
+    schema = {"$ref": "#/$defs/d0", "$defs": definitions | {"d1100": {"type": "string"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    function = {"name": "f", "parameters": schema}
+    tools = [{"type": "function", "function": function}]
+    pid, checker = base._server.child.pid, Checker()
+    monkeypatch.setattr(base, "_checker", checker)
+    try:
+        for param, fields in (
+            ("grammar", {"grammar": rules}),
+            ("grammar", {"grammar": 'root ::= "a"{1000000}'}),
+            ("response_format", {"response_format": wanted}),
+            ("tools", {"tools": tools, "tool_choice": "required"}),
+        ):
+            with pytest.raises(InvalidRequest, match="cannot be followed") as caught:
+                await answer(base.generate(chat("Hi", **fields)))
+            assert param == caught.value.param
+        assert "yes" == (await answer(base.generate(chat("?", grammar='root ::= "yes"')))).choices[0].text  # fmt: skip
+    finally:
+        await checker.aclose()
+
+    assert pid == base._server.child.pid
 
 
 async def test_what_leaves_no_token_is_an_error(base: HfEngine) -> None:

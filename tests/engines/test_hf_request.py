@@ -351,6 +351,35 @@ def test_thoughts_before_a_grammar_have_to_end() -> None:
     assert {"ab"} == allowed(bound, model)
 
 
+@pytest.mark.parametrize(
+    "grammar",
+    ["%llguidance {}\nstart: /(a?){2000}a{2000}/", '%llguidance {}\nstart: "a"{1000000}'],
+    ids=["lexer", "parser"],
+)
+def test_a_matcher_that_gives_up(grammar: str) -> None:
+    """A matcher that gives up in the middle of an answer fails it, where it said before that the answer is finished."""
+    model = Model()
+    bound = model.grammars.compile(grammar)
+    letter = model.tokenizer.get_vocab()["a"]
+    with pytest.raises(ValueError, match="too hard to be followed"):
+        for _ in range(50):
+            bound.mask(torch.zeros(model.reader.rows))
+            assert not bound.accept(letter)
+
+
+def test_an_answer_that_ends_too_early() -> None:
+    """An answer that ends before its grammar is satisfied fails, and one that ends where it is satisfied does not."""
+    model = Model()
+    bound = model.grammars.compile('root ::= "a"{2,3}')
+    letter = model.tokenizer.get_vocab()["a"]
+
+    assert not bound.accept(letter)
+    with pytest.raises(ValueError, match="ended before its grammar"):
+        bound.accept(2, True)
+    assert not bound.accept(letter)
+    assert bound.accept(2, True)
+
+
 def forbidden(constraint: Any, size: int) -> list[int]:
     """The tokens that may not come next."""
     logits = torch.zeros(size)

@@ -1,12 +1,18 @@
-"""Tests of unilect.engines._process: a child that says much is heard out, one that cannot be is an error of ours."""
+"""Tests of unilect.engines._process: starting, stopping and losing a real child."""
 
+import asyncio
+import fcntl
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tiny_child import Tiny, until
+from unilect.engines import _process
 from unilect.engines._process import ChildProcess
 from unilect.errors import BackendUnavailable
 
@@ -35,7 +41,7 @@ async def test_a_line_without_an_end_stops_nobody() -> None:
         watcher = child._watcher
         assert watcher is not None
         await watcher
-        assert "the last word" == child._stderr[-1]
+        assert "the last word" == child._last_words._lines[-1]
     finally:
         await child.aclose()
 
@@ -53,3 +59,140 @@ async def test_a_process_that_cannot_be(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(BackendUnavailable, match="cannot be started: No such file"):
         await child.start()
     await child.aclose()
+
+
+def spawned(log: Path) -> int:
+    """How often a child that writes this log was started."""
+    return log.read_text().count("spawn") if log.exists() else 0
+
+
+async def test_a_start_outlives_who_caused_it(tmp_path: Path) -> None:
+    """Requests that give up while a model loads do not start it over: one start serves whoever is left."""
+    gate, log = tmp_path / "gate", tmp_path / "log"
+    child = Tiny(gate=str(gate), log=str(log))
+    for _ in range(3):
+        impatient = asyncio.create_task(child.ask("say hello"))
+        await until(lambda: spawned(log) == 1)
+        impatient.cancel()
+        await asyncio.gather(impatient, return_exceptions=True)
+    waiting = [asyncio.create_task(child.ask(f"say {n}")) for n in range(3)]
+    gate.touch()
+
+    assert [["0"], ["1"], ["2"]] == await asyncio.gather(*waiting)
+    assert 1 == spawned(log)
+    await child.aclose()
+
+
+@pytest.mark.parametrize(
+    ("load", "words", "reason"),
+    [
+        ("fail", "", "the file is broken"),
+        ("die", "", "crashed (SIGSEGV)"),
+        ("die", "E llama: error: no such tensor\n[Inferior 1 (process 7) detached]", "error: no such tensor"),
+    ],
+)  # fmt: skip
+async def test_a_child_that_dies_while_it_loads(
+    tmp_path: Path, load: str, words: str, reason: str
+) -> None:
+    """Everybody who waits for a start that fails is told at once, and why, by one start."""
+    log = tmp_path / "log"
+    child = Tiny(load=load, log=str(log), words=words)
+    asked = [asyncio.create_task(child.ask("say hello")) for _ in range(20)]
+    told = await asyncio.gather(*asked, return_exceptions=True)
+    await child.aclose()
+
+    assert {BackendUnavailable} == {type(error) for error in told}
+    assert all(reason in str(error) for error in told), told
+    assert 1 == spawned(log)
+
+
+async def test_starts_that_fail_are_not_repeated_for_each_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where starts have failed for a while, requests are told the reason and when to come again, and start nothing."""
+    monkeypatch.setattr(_process, "_LONGEST_WAIT_S", 0.4)
+    log = tmp_path / "log"
+    child = Tiny(load="fail", log=str(log))
+    told = []
+    for _ in range(10):
+        with pytest.raises(BackendUnavailable, match="the file is broken") as caught:
+            await child.ask("say hello")
+        told.append(caught.value.retry_after_s)
+    child.settings.clear()
+    child.process._ended_at -= 60  # the pause is over
+    answer = await child.ask("say hello")
+    await child.aclose()
+
+    assert 2 == spawned(log)
+    assert [None] * 2 == told[:2]
+    assert all(told[2:])
+    assert ["hello"] == answer
+
+
+async def test_a_start_that_takes_too_long(tmp_path: Path) -> None:
+    """A child that does not become ready in its time is ended, and the option is named."""
+    child = Tiny(start_timeout_s=0.3, gate=str(tmp_path / "gate"))
+    with pytest.raises(BackendUnavailable, match="start_timeout_s"):
+        await child.process.start()
+    assert child.process._process is None
+    await child.aclose()
+
+
+@pytest.mark.parametrize("state", ["stopped", "loading", "ready", "stopping", "died", "failed"])
+async def test_stopping_in_each_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """A child can be stopped whatever it is doing; nothing is left of it, and it can be started again."""
+    monkeypatch.setattr(_process, "FIRST_PAUSE_S", 60.0 if state == "died" else 0.01)
+    gate = tmp_path / "gate"
+    settings: dict[str, Any] = {"gate": str(gate)} if state == "loading" else {}
+    child = Tiny(load="fail" if state == "failed" else None, **settings)
+    starting = None
+    if state == "loading":
+        starting = asyncio.create_task(child.process.start())
+        await until(lambda: child.process._process is not None)
+    elif state == "failed":
+        with pytest.raises(BackendUnavailable):
+            await child.process.start()
+    elif state != "stopped":
+        await child.process.start()
+    if state == "died":
+        child.kill()
+        await child.until("died")
+    stopping = asyncio.create_task(child.aclose()) if state == "stopping" else None
+    if stopping is not None:
+        await child.until("stopping")
+    else:
+        assert state == child.process.state
+    folder = child.process._folder
+    process = child.process._process
+    await child.aclose()
+
+    assert "stopped" == child.process.state
+    assert process is None or process.returncode is not None
+    assert folder is None or not folder.exists()
+    if starting is not None:
+        with pytest.raises(BackendUnavailable, match="was stopped"):
+            await starting
+    if stopping is not None:
+        await stopping
+    child.settings.clear()
+    monkeypatch.setattr(_process, "FIRST_PAUSE_S", 0.01)
+    assert ["hello"] == await child.ask("say hello")
+    await child.aclose()
+
+
+async def test_cleaners_spare_the_folder() -> None:
+    """The folder of the socket is locked, which cleaners of temporary files heed, and is there for nobody else."""
+    child = Tiny()
+    await child.process.start()
+    folder = child.process._folder
+    assert folder is not None
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert 0o700 == folder.stat().st_mode & 0o777
+    finally:
+        os.close(descriptor)
+        await child.aclose()

@@ -71,12 +71,13 @@ async def test_case_13_a_controllers_calls() -> None:
             app, "/receive_heart_beat", worker_name=fake.url, queue_length=1
         )
         assert (await said(app, "/refresh_all_workers")) is None
-        assert {"models": ["vicuna"]} == await said(app, "/list_models")
-        assert {"models": []} == await said(app, "/list_multimodal_models")
+        assert {"models": ["m", "vicuna"]} == await said(app, "/list_models")
+        assert {"models": ["m"]} == await said(app, "/list_multimodal_models")
         assert {"models": ["vicuna"]} == await said(app, "/list_language_models")
         assert {"address": fake.url} == await said(app, "/get_worker_address", model="vicuna")
+        assert {"address": url(app)} == await said(app, "/get_worker_address", model="m")
         assert {"address": ""} == await said(app, "/get_worker_address", model="x")
-        status = {"model_names": ["vicuna"], "speed": 1.0, "queue_length": 3.0}
+        status = {"model_names": ["m", "vicuna"], "speed": 1.0, "queue_length": 3.0}
         assert status == await said(app, "/worker_get_status")
         assert (200, b'"success"') == await app.get("/test_connection")
 
@@ -135,7 +136,7 @@ async def test_case_13_only_http_urls_register(name: Any) -> None:
         async with app.post("/register_worker", **REGISTRATION | {"worker_name": name}) as response:
             body = await response.json()
         assert (400, "worker_name") == (response.status, body["error"]["param"])
-        assert {"models": []} == await said(app, "/list_models")
+        assert {"models": ["m"]} == await said(app, "/list_models")
 
 
 async def test_case_13_shortest_queue() -> None:

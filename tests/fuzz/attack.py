@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -134,8 +134,13 @@ def attacked(engine: str) -> Iterator[Target]:
 
 
 def _processes(server: Server) -> set[int]:
-    process = psutil.Process(server.pid)
-    return {server.pid, *(child.pid for child in process.children(recursive=True))}
+    """The server and its engines; what compiles grammars comes with the first of them, and ends when one is too hard."""
+    found = {server.pid}
+    for child in psutil.Process(server.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if not any("unilect.constraints" in part for part in child.cmdline()):
+                found.add(child.pid)
+    return found
 
 
 def assert_sound(reply: Reply, request: Request) -> None:

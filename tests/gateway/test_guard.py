@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from aiohttp import ClientSession, ClientTimeout, web
 from unilect.config import Config
 from unilect.dialects._manners import manners_of
 from unilect.errors import InvalidRequest, RateLimited, UnilectError
-from unilect.gateway import guard as guard_module
+from unilect.gateway.bodies import Bodies
 from unilect.gateway.guard import Guard
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -49,10 +49,12 @@ class Served:
 
 
 @asynccontextmanager
-async def served(handler: Handler = hello, **config: Any) -> AsyncIterator[Served]:
+async def served(
+    handler: Handler = hello, bodies: Bodies | None = None, **config: Any
+) -> AsyncIterator[Served]:
     """A server with a guard on a free port; `/free` needs no key, `/x` does."""
     settings = Config(**{"api_keys": ["sk-test"]} | config)
-    guard = Guard(settings, {"/free"}, manners_of(settings))
+    guard = Guard(settings, {"/free"}, manners_of(settings), bodies)
     app = web.Application(middlewares=[guard.handle], client_max_size=settings.max_body_bytes)
     for path in ("/x", "/free", "/x/{name}"):
         app.router.add_route("GET", path, handler)
@@ -257,10 +259,9 @@ async def test_a_compressed_body(coding: str) -> None:
         assert expected == await server.code("POST", headers=headers, data=b"x")
 
 
-async def test_a_slow_body(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_body() -> None:
     """A body that does not come is given up."""
-    monkeypatch.setattr(guard_module, "BODY_TIMEOUT_S", 0.05)
-    async with served() as server:
+    async with served(bodies=Bodies(1024, timeout_s=0.05)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         head = (
             "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nX-API-Key: sk-test\r\n\r\n"
@@ -340,6 +341,39 @@ async def test_flaws_of_ours(error: Exception, caplog: pytest.LogCaptureFixture)
     assert (500, "internal_error") == (status, body["error"]["code"])
     assert "SECRET" not in str(body)
     assert headers["X-Request-Id"] in body["error"]["message"]
+    assert [logging.ERROR] == [record.levelno for record in caplog.records]
+
+
+async def test_a_connection_error_that_is_not_the_clients(caplog: pytest.LogCaptureFixture) -> None:
+    """A ConnectionError of a handler whose client is still there is a flaw of ours, with its traceback in the log."""
+    async with served(raising(ConnectionResetError("of something else"))) as server:
+        status, _, body = await server.ask(headers=BEARER)
+
+    assert (500, "internal_error") == (status, body["error"]["code"])
+    assert ["of something else"] == [str(r.exc_info[1]) for r in caplog.records if r.exc_info]
+
+
+async def test_a_flaw_in_a_begun_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """A flaw after the first bytes of an answer ends the connection, and writes no second head into the answer."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"begun")
+        raise ValueError("SECRET")
+
+    async with served(handler) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /x HTTP/1.1\r\nHost: localhost\r\nX-API-Key: sk-test\r\n\r\n")
+        told = b""
+        async with asyncio.timeout(20):
+            with suppress(ConnectionError):
+                told = await reader.read(2**16)
+                told += await reader.read()
+        writer.close()
+
+    assert 1 == told.count(b"HTTP/1.1")
+    assert not told.endswith(b"0\r\n\r\n")
     assert [logging.ERROR] == [record.levelno for record in caplog.records]
 
 

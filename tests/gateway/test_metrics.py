@@ -59,6 +59,8 @@ def test_a_request() -> None:
         ([[TextDelta("a")]], 1, 0),
         ([[TextDelta("a")], [Usage(1, 1)]], 1, 0),
         ([[TextDelta("a"), Finish("stop"), Usage(1, 9)]], 1, 1),
+        ([[Progress(1, 1), TextDelta("a"), Finish("stop"), Usage(1, 1)]], 1, 1),
+        ([[Progress(1, 2), Progress(2, 2)], [Progress(2, 2), TextDelta("a")], [Usage(1, 2)]], 1, 1),
     ],
 )
 def test_requests_that_end_early(batches: list[list[Event]], firsts: int, per_token: int) -> None:

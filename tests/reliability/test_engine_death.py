@@ -134,37 +134,69 @@ async def waiting(running: Site, requests: int) -> bool:
 
 
 async def test_engine_that_hangs_is_killed_and_comes_back() -> None:
-    """A grammar that keeps llama.cpp busy for ever costs its own request, also when its client has left."""
-    hard = 'root ::= y x\nx ::= y x "a" | "b"\ny ::= "c"?'
+    """A request that an engine hangs on is told so and refused from then on, also where its client has left; others are answered."""
     models = {"demo": ModelConfig(hang_timeout_s=1.0)}
     async with site(Config(port=0, models=models, log_level="warning")) as running:
         child = running.engine()._generator
-        async with running.post(grammar=hard, max_tokens=5) as response:
-            answer = await response.json()
-        request = asyncio.ensure_future(running.post(grammar=hard, max_tokens=5).__aenter__())
-        await until(lambda: hangs(running))
-        request.cancel()
-        await asyncio.gather(request, return_exceptions=True)
+        first, second = ({"max_tokens": count, "stream": True} for count in (1500, 1501))
+        response = await hanging(running, first)
+        told = (await frames(response))[-1]["error"]
+        (await hanging(running, second)).close()
 
         async def killed_twice() -> bool:
-            return child.hangs == 2
+            return child.hangs == 2 and child.starts == 3
 
         await until(killed_twice, deadline_s=90)
-        async with running.post(max_tokens=5) as response:
-            after = response.status
+        refused = [await status_of(running, **body) for body in (first, second)]
+        answered = await status_of(running, max_tokens=5)
 
-    assert "engine_died" == answer["error"]["code"]
-    assert "grammar" in answer["error"]["message"]
-    assert 200 == after
+    assert "engine_died" == told["code"]
+    assert "hung while it worked on this request" in told["message"]
+    assert [(400, "request_killed_engine")] * 2 == refused
+    assert (200, None) == answered
 
 
-async def hangs(running: Site) -> bool:
-    """True once the engine is there and answers nobody."""
-    if not running.engine()._generator.alive:
-        return False
-    try:
-        async with asyncio.timeout(0.3):
-            await running.slots()
-    except TimeoutError:
-        return True
-    return False
+async def hanging(running: Site, body: dict[str, Any]) -> Any:
+    """A stream that has begun, of an engine that then stands still."""
+    response = await running.post(**body, ignore_eos=True).__aenter__()
+    await response.content.readline()
+    pid = running.child.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    return response
+
+
+async def status_of(running: Site, **body: Any) -> tuple[int, str | None]:
+    """The status of an answer, and its error's code."""
+    body = {"ignore_eos": True} | body
+    async with running.post(**body) as response:
+        answer = await response.json(content_type=None) if response.status != 200 else {}
+        return response.status, answer.get("error", {}).get("code")
+
+
+@on_each_engine
+async def test_a_request_that_ran_at_two_deaths_is_refused(engine: str) -> None:
+    """Of the requests that ran when an engine was killed the one that ran when it was killed again is refused, and no other."""
+    model = ModelConfig(source=SOURCES[engine], parallel=4)
+    async with site(Config(port=0, models={"demo": model}, log_level="error")) as running:
+        for others in ((1501, 1502), (1503, 1504)):
+            streams = [await streaming(running, count) for count in (1500, *others)]
+            pid = running.child.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            endings = [(await frames(stream))[-1]["error"]["code"] for stream in streams]
+            assert ["engine_died"] * 3 == endings
+        refused = await status_of(running, max_tokens=1500, stream=True)
+        answered = [await streaming(running, count) for count in (1501, 1503)]
+        for stream in answered:
+            stream.close()
+
+    assert (400, "request_killed_engine") == refused
+    assert [200, 200] == [stream.status for stream in answered]
+
+
+async def streaming(running: Site, max_tokens: int) -> Any:
+    """A stream that has begun."""
+    response = await running.post(max_tokens=max_tokens, ignore_eos=True, stream=True).__aenter__()
+    await response.content.readline()
+    return response

@@ -149,7 +149,7 @@ async def test_a_lost_worker(fake: FakeFastChat) -> None:
     fake.addresses = ["http://127.0.0.1:1", fake.url]
 
     assert "Hello" == (await answer(worker.generate(chat()))).choices[0].text
-    assert 2 == len(fake.asked["/refresh_all_workers"])
+    assert 1 == len(fake.asked["/refresh_all_workers"])
 
 
 async def test_a_worker_that_dies_at_once(fake: FakeFastChat) -> None:

@@ -56,6 +56,29 @@ async def test_a_password_in_the_url_is_no_host() -> None:
     assert b"u:p" not in upstream.requests[0].head
 
 
+async def test_a_query_in_the_base_url() -> None:
+    """A base URL's query goes with every request, after the query of the call itself."""
+    async with scripted(says(answer(b"{}"))) as upstream:
+        server = HttpServer(f"{upstream.url}/gpt/?api-version=2024-10-21")
+        await server.post("/chat/completions", b"{}")
+        await server.get("/models?x=1")
+
+    assert [
+        b"POST /v1/gpt/chat/completions?api-version=2024-10-21 HTTP/1.1",
+        b"GET /v1/gpt/models?x=1&api-version=2024-10-21 HTTP/1.1",
+    ] == [one.head.split(b"\r\n")[0] for one in upstream.requests]
+
+
+async def test_a_user_in_the_base_url() -> None:
+    """A base URL's user and password are sent as Basic authentication, decoded, and not beside another key."""
+    async with scripted(says(answer(b"{}"))) as upstream:
+        await HttpServer(f"http://me:p%40w@127.0.0.1:{upstream.port}").get("/x")
+
+    assert b"Authorization: Basic bWU6cEB3\r\n" in upstream.requests[0].head + b"\r\n"
+    with pytest.raises(ConfigError, match=r"http://\*\*\*@host: the URL has a user"):
+        HttpServer("http://me:pw@host", headers={"authorization": "Bearer x"})
+
+
 async def test_a_unix_socket(tmp_path: Path) -> None:
     """A server on a unix socket is asked as any other."""
     path = str(tmp_path / "s")
@@ -474,8 +497,27 @@ def test_retry_after_as_a_date(status: int, kind: type[UnilectError]) -> None:
 # Settings
 
 
+def test_a_wrong_base_is_told_without_its_password() -> None:
+    """A URL that is wrong is told without the credentials in it."""
+    with pytest.raises(ConfigError) as raised:
+        HttpServer("http://me:secret@host:port/v1?key=secret")
+
+    assert "secret" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
-    "base", ["", "host", "ftp://host", "http://", "http://host:port", "http://höst", "http://[::1"]
+    "base",
+    [
+        "",
+        "host",
+        "ftp://host",
+        "http://",
+        "http://host:port",
+        "http://höst",
+        "http://[::1",
+        "http://h/#x",
+        "http://h/a b",
+    ],
 )
 def test_a_wrong_base(base: str) -> None:
     """What is no URL of a server is refused at the start."""

@@ -12,7 +12,7 @@ import pytest
 from appserver import serving
 from engine import answer, chat, completion, events_of
 from llama_server import CONTEXT, llama_server
-from scripted import Scripted, frames, says, scripted, stream_of
+from scripted import Scripted, frames, scripted, stream_of
 from unilect.config import ModelConfig
 from unilect.errors import (
     BackendError,
@@ -479,13 +479,28 @@ def test_a_template_that_is_none() -> None:
     "template", ["/etc/hostname", "tests/wires.py", "{% if %}", "no such name"]
 )
 async def test_a_servers_template_that_cannot_be_read(template: str) -> None:
-    """A server's template is Jinja or a name and never a file of this machine; else it is told at start."""
-    props = msgspec.json.encode(
-        {"default_generation_settings": {"n_ctx": 512}, "chat_template": template}
-    )
-    async with scripted(says(b"HTTP/1.1 200 OK\r\n\r\n" + props)) as server:
-        with pytest.raises(BackendError, match="chat_template"):
-            await upstream(f"http://127.0.0.1:{server.port}").start()
+    """A server's template is Jinja or a name and never a file of this machine; else the server renders each chat."""
+    props = {"default_generation_settings": {"n_ctx": 512}, "chat_template": template}
+    told = {"/props": props, "/tokenize": {"tokens": [1]}, "/apply-template": {"prompt": "<U>Hi"}}
+    frame = b'data: {"content": "Ho", "stop": true, "stop_type": "eos"}\n\n'
+
+    async def script(exchange: Any) -> None:
+        path = exchange.head.split()[1].decode()
+        body = msgspec.json.encode(told[path]) if path in told else frame
+        await exchange.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + body)
+        exchange.close()
+
+    async with scripted(script) as server:
+        backend = upstream(f"http://127.0.0.1:{server.port}")
+        await backend.start()
+        texts = [
+            (await answer(backend.generate(asking))).choices[0].text
+            for asking in (completion("Once"), chat("Hi"))
+        ]
+
+    assert ["Ho", "Ho"] == texts
+    prompts = [e.json()["prompt"] for e in server.requests if b"/completion" in e.head]
+    assert ["Once", "<U>Hi"] == prompts
 
 
 async def test_embeddings_that_are_too_long() -> None:

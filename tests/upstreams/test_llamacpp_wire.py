@@ -198,7 +198,8 @@ def test_ids_of_tokens() -> None:
     FrameDecoder(tokens=True).decode(frames({"content": "a", "tokens": [5]}), events)
     FrameDecoder().decode(frames({"content": "a", "tokens": [5]}), events)
 
-    assert [TextDelta("a", extra=Extra(native={"tokens": [5]})), TextDelta("a")] == events
+    told = {"tokens": [5]}
+    assert [TextDelta("a", extra=Extra(choice=told, native=told)), TextDelta("a")] == events
 
 
 @pytest.mark.parametrize(

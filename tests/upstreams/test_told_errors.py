@@ -7,8 +7,8 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.errors import ContextLengthExceeded, InvalidRequest
-from unilect.upstreams._told_errors import clean, refused_request
+from unilect.errors import BackendError, ContextLengthExceeded, InvalidRequest
+from unilect.upstreams._told_errors import clean, missing, refused_request, told_error
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,29 @@ def test_refused_request(body: Any, message: str, param: str | None) -> None:
 
     assert (InvalidRequest, param) == (type(error), error.param)
     assert error.message == f"The model's server refused the request: {message}"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"error": {"type": {"a": 1}, "message": "x"}},
+        {"detail": [{"loc": 5, "msg": "m"}]},
+        {"detail": [{"loc": {"a": 1}, "msg": "m"}]},
+        {"detail": [[]]},
+        {"error": [[1]]},
+        {"error": {"code": [1], "type": [2], "message": {"a": 1}, "param": {}}},
+        {"error": {"code": "9" * 5000}},
+        {"error": {"code": "٣", "message": "x"}},
+        {"error": {"code": True, "message": "x"}},
+        {"error": 7},
+        {"message": [1]},
+    ],
+)
+def test_odd_shapes(raw: Any) -> None:
+    """An error of any shape is the server's error or the request's, and no flaw of ours."""
+    assert isinstance(told_error(raw), BackendError | InvalidRequest)
+    assert isinstance(refused_request(msgspec.json.encode(raw)), InvalidRequest)
+    assert isinstance(missing(msgspec.json.encode(raw)), BackendError | InvalidRequest)
 
 
 @pytest.mark.parametrize(

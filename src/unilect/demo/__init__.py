@@ -7,13 +7,19 @@ The bundled model: a demonstration and a test bench of a few million parameters,
 
 from pathlib import Path
 
+import msgspec
+
 from unilect.engines import gguf
 from unilect.sources import Place
 
 FOLDER = Path(__file__).parent
 MODEL = FOLDER / "model.gguf"
+CACHE_RAM_MIB = 64  # twelve whole contexts; memory is for models that need it
 
 
 def backend(place: Place) -> gguf.GgufEngine:
     """The engine for `demo:`."""
-    return gguf.engine(place, MODEL)
+    config = place.config
+    if config.cache_ram_mib is None:
+        config = msgspec.structs.replace(config, cache_ram_mib=CACHE_RAM_MIB)
+    return gguf.engine(msgspec.structs.replace(place, config=config), MODEL)

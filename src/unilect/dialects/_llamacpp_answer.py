@@ -9,6 +9,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from unilect.events import (
     Answer,
     Event,
     Fold,
+    Progress,
     ReasoningDelta,
     TextDelta,
     TokenLogprob,
@@ -28,6 +30,7 @@ from unilect.events import (
 from unilect.requests import CompletionRequest
 
 _NO_SLOT = -1
+_NOTHING = object()
 _PIECE = b'"tokens":[],"stop":false,"id_slot":-1,"slot_id":-1,"multimodal":false}\n\n'
 #: The names of a request's settings in the generations of the protocol, where they are not its own.
 _SETTINGS = {"max_tokens": ("n_predict",), "logprobs": ("n_probs",)}
@@ -42,11 +45,21 @@ class NativeEncoder:
     Args:
         request: What was asked for.
         model: The model's name, as the answer gives it.
+        fields: The fields that the client wants of an answer's end, a slash before each level; none for all of them.
+        progress: A stream tells how far the prompt has been read.
     """
 
-    def __init__(self, request: CompletionRequest, model: str) -> None:
+    def __init__(
+        self,
+        request: CompletionRequest,
+        model: str,
+        fields: Sequence[str] = (),
+        progress: bool = False,
+    ) -> None:
         self._request = request
         self._model = model
+        self._fields = fields
+        self._progress = progress
         self._fold = Fold()
         self._start_s = time.perf_counter()
         self._first_s: float | None = None
@@ -60,9 +73,11 @@ class NativeEncoder:
                 if self._first_s is None:
                     self._first_s = time.perf_counter()
                 frames.append(_piece(event))
+            elif isinstance(event, Progress):
+                frames += [_progress_frame(event)] if self._progress else []
             elif isinstance(event, Usage):
                 frames += [
-                    _frame(last | {"content": "", "tokens": []} | _none_left(last))
+                    _frame(self._wanted(last | {"content": "", "tokens": []} | _none_left(last)))
                     for last in self._objects(self._fold.answer())
                 ]
         return b"".join(frames)
@@ -77,7 +92,7 @@ class NativeEncoder:
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
         """The body of a whole answer: an object, or a list of them for several choices."""
-        objects = [one | ignored_object(ignored) for one in self._objects(answer)]
+        objects = [self._wanted(one) | ignored_object(ignored) for one in self._objects(answer)]
         return encode_json(objects[0] if len(objects) == 1 else objects)
 
     def _objects(self, answer: Answer) -> list[dict[str, Any]]:
@@ -113,9 +128,20 @@ class NativeEncoder:
                 "generation_settings": self._settings(told.get("generation_settings") or {}),
             }
             both = _slot(told) | _stop(told, choice.finish_reason)
-            probabilities = _probabilities(choice.logprobs) if choice.logprobs else {}
+            probabilities = {}
+            if choice.logprobs:
+                probabilities = _probabilities(
+                    choice.logprobs, told.get("completion_probabilities")
+                )
             objects.append(made | told | fixed | both | probabilities)
         return objects
+
+    def _wanted(self, told: dict[str, Any]) -> dict[str, Any]:
+        """The fields of an object that the client asked for, by the paths that it wrote."""
+        if not self._fields:
+            return told
+        found = {path: _at(told, path.split("/")) for path in self._fields}
+        return {path: value for path, value in found.items() if value is not _NOTHING}
 
     def _settings(self, told: dict[str, Any]) -> dict[str, Any]:
         """What the answer was made with: as the server said, else what the request asked for."""
@@ -167,7 +193,28 @@ def _piece(event: TextDelta | ReasoningDelta) -> bytes:
         return b'data: {"index":%d,"content":%s,%s' % (event.index, text, _PIECE)
     fields: dict[str, Any] = {"index": event.index, "content": event.text, "tokens": []}
     fields |= native | {"stop": False, "id_slot": _NO_SLOT, "slot_id": _NO_SLOT}
-    return _frame(fields | {"multimodal": False} | (_probabilities(logprobs) if logprobs else {}))
+    if logprobs:
+        fields |= _probabilities(logprobs, native.get("completion_probabilities"))
+    return _frame(fields | {"multimodal": False})
+
+
+def _progress_frame(event: Progress) -> bytes:
+    told = {
+        "total": event.total,
+        "cache": event.cached,
+        "processed": event.processed,
+        "time_ms": event.time_ms,
+    }
+    piece = {"index": 0, "content": "", "tokens": [], "stop": False, "id_slot": _NO_SLOT}
+    return _frame(piece | {"prompt_progress": told})
+
+
+def _at(value: Any, path: list[str]) -> Any:
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return _NOTHING
+        value = value[name]
+    return value
 
 
 def _none_left(last: dict[str, Any]) -> dict[str, Any]:
@@ -195,8 +242,12 @@ def _stop(told: dict[str, Any], reason: str | None) -> dict[str, Any]:
     }
 
 
-def _probabilities(tokens: list[TokenLogprob]) -> dict[str, Any]:
-    """Log probabilities, and probabilities, of tokens."""
+def _probabilities(
+    tokens: list[TokenLogprob], told: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Log probabilities, and probabilities, of tokens; ids and what else the engine told of each."""
+    if told is None or len(told) != len(tokens):
+        told = [{} for _ in tokens]
     return {
         "completion_probabilities": [
             _both(token)
@@ -205,7 +256,8 @@ def _probabilities(tokens: list[TokenLogprob]) -> dict[str, Any]:
                 "probs": [_both(top) for top in token.top_logprobs],
                 "top_logprobs": [_both(top) for top in token.top_logprobs],
             }
-            for token in tokens
+            | theirs
+            for token, theirs in zip(tokens, told, strict=True)
         ]
     }
 

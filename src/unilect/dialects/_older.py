@@ -10,12 +10,13 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Raw
 
+from unilect.errors import InvalidRequest
 from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest
 
 Wire: TypeAlias = dict[str, Raw]
 GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
 _LENGTHS = ("max_new_tokens", "n_predict", "max_length")
-_OLDER = frozenset({*_LENGTHS, "do_sample"})
+_OLDER = frozenset({*_LENGTHS, "do_sample", "n_cmpl"})
 _OLDER_OR_OF_CHATS = _OLDER | {"max_completion_tokens"}
 
 
@@ -35,6 +36,13 @@ def in_our_words(request: GenerationT) -> GenerationT:
         changes["max_tokens"] = lengths[0]
     if request.do_sample is False:
         changes["temperature"] = 0.0
+    if request.n_cmpl is not None:
+        if request.n not in (None, request.n_cmpl):
+            raise InvalidRequest(
+                f"`n_cmpl` is {request.n_cmpl} and `n` is {request.n}; they are one parameter, send one of them.",
+                param="n_cmpl",
+            )
+        changes["n"] = request.n_cmpl
     return request.changed(**changes)
 
 

@@ -18,6 +18,7 @@ class Route(Struct, frozen=True):
         path: The path, with `{name:regex}` parts as aiohttp writes them.
         handler: Answers it. Its name is the operationId, its docstring the documentation.
         public: True for the few that need no key.
+        page: True for what people look at in a browser, which asks them for the key.
         request: The Struct of its body, for the schema.
         summary: One line for the documentation.
     """
@@ -26,6 +27,7 @@ class Route(Struct, frozen=True):
     path: str
     handler: Handler
     public: bool = False
+    page: bool = False
     request: Any = None
     summary: str = ""
 

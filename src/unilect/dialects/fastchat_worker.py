@@ -103,8 +103,17 @@ class Work:
     @property
     def names(self) -> list[str]:
         """The models that we have, by all their names; none once we are stopping."""
+        return self.names_of(None)
+
+    def names_of(self, multimodal: bool | None) -> list[str]:
+        """The models that see images, those that do not, or both, by all their names."""
         models = self._service.registry.models.values() if self._service.ready else ()
-        return [name for model in models for name in (model.name, *model.aliases)]
+        return [
+            name
+            for model in models
+            if multimodal is None or model.backend.capabilities.vision == multimodal
+            for name in (model.name, *model.aliases)
+        ]
 
     def status(self) -> dict[str, Any]:
         """What a controller asks for."""

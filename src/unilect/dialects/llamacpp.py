@@ -26,7 +26,15 @@ from unilect.dialects._openai import encode_json
 from unilect.dialects._routes import Handler, Route
 from unilect.errors import InvalidRequest, UnilectError
 from unilect.parameters import ignored_header, refusal
-from unilect.requests import CompletionRequest, EmbeddingRequest, Request, Text, TokenId
+from unilect.requests import (
+    MAX_LOGPROBS,
+    MAX_PROBS,
+    CompletionRequest,
+    EmbeddingRequest,
+    Request,
+    Text,
+    TokenId,
+)
 from unilect.service import Service
 from unilect.streaming import REQUEST_ID, respond
 
@@ -36,9 +44,9 @@ _Pieces = Annotated[list[Text | TokenId | list[TokenId]], Meta(max_length=65536)
 #: Our names -> theirs, for errors.
 _NAMES = {"max_tokens": "n_predict", "logprobs": "n_probs"}
 _INFILL_NAMES = _NAMES | {"suffix": "input_suffix", "prompt": "input_prefix"}
+_ANY_SEED = 2**32 - 1  # as they write -1
 #: The values at which a field of theirs asks for nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "seed": (-1, 2**32 - 1),
     "id_slot": (-1,),
     "slot_id": (-1,),
     "n_keep": (0,),
@@ -53,11 +61,14 @@ class NativeCompletionRequest(Request, frozen=True, kw_only=True):
 
     prompt: Text | _Pieces = ""
     n_predict: Annotated[int, Meta(ge=-2, le=2**31 - 1)] | None = None
-    n_probs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    n_probs: Annotated[int, Meta(ge=0, le=MAX_PROBS)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     temperature: Annotated[float, Meta(le=2)] | None = None
     stop: Text | list[Text] | None = None
     logit_bias: list[tuple[TokenId, float | bool]] | dict[str, float | bool] | None = None
     stream: bool | None = None
+    response_fields: Annotated[list[Text], Meta(max_length=64)] | None = None
+    return_progress: bool | None = None
 
 
 class InfillRequest(NativeCompletionRequest, frozen=True, kw_only=True):
@@ -128,9 +139,13 @@ def _answers(service: Service) -> list[Route]:
             if len(written) > LARGE_BYTES:
                 await asyncio.sleep(0)
             run = service.run(completion, "completion")
-            return await respond(
-                request, run, NativeEncoder(completion, run.model.name), bool(completion.stream)
+            encoder = NativeEncoder(
+                completion,
+                run.model.name,
+                native.response_fields or (),
+                progress=bool(native.return_progress),
             )
+            return await respond(request, run, encoder, bool(completion.stream))
 
     return [
         Route(
@@ -156,11 +171,13 @@ def _calls(service: Service) -> list[Route]:
     async def native_tokenize(request: web.Request) -> web.StreamResponse:
         """Tell the token ids of a text."""
         body = _tokenize.decode(await request.read())
-        for name in ("add_special", "with_pieces"):
-            if getattr(body, name):
-                raise refusal(name, "the ids of the text itself are told, and nothing else")
-        async with service.lease(body.model, "tokenize") as lease:
-            tokens = await lease.backend.tokenize(body.content) if body.content else []
+        if body.with_pieces:
+            raise refusal("with_pieces", "ids are told, and no pieces")
+        special = bool(body.add_special)
+        with native_names({"prompt": "content"}):
+            async with service.lease(body.model, "tokenize") as lease:
+                told = body.content or special
+                tokens = await lease.backend.tokenize(body.content, special) if told else []
         return _json(request, {"tokens": tokens}, body)
 
     async def native_detokenize(request: web.Request) -> web.StreamResponse:
@@ -243,7 +260,9 @@ def as_body(native: NativeCompletionRequest) -> bytes:
         "prompt": native.prompt,
         "stream": native.stream,
         "max_tokens": native.n_predict if (native.n_predict or 0) >= 0 else None,
-        "logprobs": native.n_probs or None,
+        "logprobs": min(native.n_probs or 0, MAX_LOGPROBS) or None,
+        "n_probs": native.n_probs if (native.n_probs or 0) > MAX_LOGPROBS else None,
+        "seed": -1 if native.seed == _ANY_SEED else native.seed,
         "temperature": None if native.temperature is None else max(native.temperature, 0.0),
         "stop": _stop_words(native.stop),
         "logit_bias": _logit_bias(native.logit_bias),
@@ -281,9 +300,10 @@ async def joined(service: Service, native: NativeCompletionRequest) -> NativeCom
         )
     ids: list[int] = []
     async with service.lease(native.model, "tokenize") as lease:
-        for piece in pieces:
+        for number, piece in enumerate(pieces):
             if isinstance(piece, str):
-                ids += await lease.backend.tokenize(piece) if piece else []
+                first = number == 0  # a text at the beginning has what every prompt begins with
+                ids += await lease.backend.tokenize(piece, first) if piece or first else []
             elif isinstance(piece, int):
                 ids.append(piece)
     return msgspec.structs.replace(native, prompt=ids)
@@ -306,7 +326,7 @@ def props(model: str, can: Any) -> dict[str, Any]:
     """What /props says, as far as a client can use it; templates and paths stay here."""
     return {
         "default_generation_settings": {"n_ctx": can.context or 0, "model": model},
-        "total_slots": can.max_in_flight or 1,
+        "total_slots": can.slots or can.max_in_flight or 1,
         "model_alias": model,
         "chat_template": "",
         "modalities": {"vision": can.vision, "audio": False},

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from unilect import constrained
+from unilect import foreign_constraints
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json
 from unilect.dialects._routes import Route, both
@@ -45,7 +45,8 @@ def routes(service: Service, manners: Manners) -> list[Route]:
 
     async def retrieve_model(request: web.Request) -> web.StreamResponse:
         """Tell about one model, and what it can do."""
-        model = service.registry.get(request.match_info["model"])
+        name = request.match_info["model"]
+        model = service.registry.get(name if name in service.registry else name.rstrip("/"))
         return _json(request, card(model) | {"unilect": abilities(model)})
 
     return both("GET", "/models", list_models, summary="List the models") + both(
@@ -77,7 +78,7 @@ def abilities(model: Model) -> dict[str, Any]:
     """What a model can do; complete once its backend has been started."""
     can = model.backend.capabilities
     known: dict[str, str] = {**can.parameters, **dict.fromkeys(ACCEPTED, "accepted")}
-    for name, support in constrained.support(can).items():
+    for name, support in foreign_constraints.support(can).items():
         if name in known or not can.passes_unknown:
             known[name] = support
     return {

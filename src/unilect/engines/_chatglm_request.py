@@ -14,6 +14,8 @@ from unilect.engines._chatglm_tools import system_text, written_call
 from unilect.engines._turns import text
 from unilect.errors import InvalidRequest
 from unilect.requests import (
+    LLAMACPP_NATIVE,
+    LLAMACPP_PARAMETERS,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -38,7 +40,7 @@ PARAMETERS: dict[str, Support] = {
     ),
     **dict.fromkeys(("max_tokens", "max_completion_tokens"), "native"),
     **dict.fromkeys(("stop", "n", "echo", *TOOL_PARAMETERS), "emulated"),
-    **dict.fromkeys(_REFUSED, "refused"),
+    **dict.fromkeys((*_REFUSED, *LLAMACPP_PARAMETERS, *LLAMACPP_NATIVE), "refused"),
 }
 _ROLES = {
     "system": "system",

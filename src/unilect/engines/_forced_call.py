@@ -13,18 +13,16 @@ import secrets
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from unilect.backend import Batches
+from unilect.engines._gguf_answers import completed
 from unilect.engines._gguf_request import compact
 from unilect.engines._tool_calls import family
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import Event, Finish, TextDelta, ToolCallDelta
 from unilect.requests import ChatRequest, ToolChoice
 from unilect.upstreams._http import HttpServer
-from unilect.upstreams._openai_wire import ChunkDecoder
-from unilect.upstreams.openai import stream
 
 
 class CallStyle(Struct, frozen=True):
@@ -60,29 +58,33 @@ async def forced_call(
 
     Args:
         prompt: The rendered conversation.
-        body: Sampling and the like for llama.cpp; prompt and grammar are added.
+        body: Sampling and the like for llama.cpp, and the grammar that allows nothing but a call; the prompt is added.
 
     Raises:
-        InvalidRequest: The engine cannot follow a tool's schema.
+        InvalidRequest: `max_tokens` ends the answer before a call has begun.
         BackendError: The engine wrote something that the grammar forbids.
     """
-    call, grammar = bound_call(request, style)
-    bound = body | {"prompt": prompt + style.before, "grammar": grammar}
-    batches = stream(server, "/v1/completions", msgspec.json.encode(bound), ChunkDecoder())
-    async with aclosing(batches):
+    call = Call({name: call_head(name, style) for name in allowed_calls(request)})
+    bound = body | {"prompt": prompt + style.before}
+    async with aclosing(completed(server, request, bound)) as batches:
         async for batch in batches:
             if events := call.read(batch):
                 yield events
 
 
-def bound_call(request: ChatRequest, style: CallStyle) -> tuple["Call", str]:
-    """The reader of one call that a request allows, and the grammar that allows nothing else."""
-    tools = {
-        tool.function.name: tool.function.parameters
+def allowed_calls(request: ChatRequest) -> dict[str, dict[str, Any]]:
+    """The tools that may be called, each with a schema of its arguments that allows none but those it names."""
+    return {
+        tool.function.name: _closed(tool.function.parameters or {})
         for tool in request.tools or ()
         if _may_call(request, tool.function.name)
     }
-    heads = {name: _head(name, style) for name in tools}
+
+
+def bound_call(request: ChatRequest, style: CallStyle) -> tuple["Call", str]:
+    """The reader of one call that a request allows, and the grammar of llguidance that allows nothing else."""
+    tools = allowed_calls(request)
+    heads = {name: call_head(name, style) for name in tools}
     return Call(heads), _grammar(tools, heads)
 
 
@@ -91,18 +93,17 @@ def _may_call(request: ChatRequest, name: str) -> bool:
     return not isinstance(choice, ToolChoice) or choice.function.name == name
 
 
-def _head(name: str, style: CallStyle) -> str:
+def call_head(name: str, style: CallStyle) -> str:
     """A call's JSON up to its arguments."""
     return f'{{"name": {json.dumps(name)}, "{style.arguments}": '
 
 
-def _grammar(tools: dict[str, dict[str, Any] | None], heads: dict[str, str]) -> str:
+def _grammar(tools: dict[str, dict[str, Any]], heads: dict[str, str]) -> str:
     """Any of these calls, and nothing else. Where a schema does not say, a call has no arguments but those it names."""
     calls, schemas = [], []
     for number, (name, schema) in enumerate(tools.items()):
         calls.append(f'{json.dumps(heads[name])} args{number} "}}"')
-        bound = compact(_closed(schema or {}))
-        schemas.append(f"args{number}: %json {json.dumps(bound)}")
+        schemas.append(f"args{number}: %json {json.dumps(compact(schema))}")
     return "%llguidance {}\nstart: " + " | ".join(calls) + "\n" + "\n".join(schemas)
 
 
@@ -136,13 +137,19 @@ class Call:
                     self._text += text
                     events += self._arguments()
                 case Finish(reason):
+                    if not self._begun and reason != "stop":
+                        raise InvalidRequest(
+                            "`max_tokens`, or the room that the context has left, ends the answer before a tool call "
+                            "has begun, though one is required. Raise `max_tokens`, or shorten the prompt.",
+                            param="max_tokens",
+                        )
                     if not self._text and not self._begun:
-                        # llama.cpp takes a grammar that it cannot read for one that allows nothing
+                        # an engine takes a grammar that it cannot read for one that allows nothing
                         raise InvalidRequest(
                             "The parameters of a tool are no JSON Schema that the engine can follow.",
                             param="tools",
                         )
-                    if not self._begun and reason == "stop":
+                    if not self._begun or (reason == "stop" and self._text != "}"):
                         raise BackendError("The engine called no tool, though one was required.")
                     if reason != "stop" and self._begun and self._text:
                         events.append(ToolCallDelta(0, self._text))
@@ -156,6 +163,8 @@ class Call:
         if not self._begun:
             name = next((n for n, head in self._heads.items() if self._text.startswith(head)), None)
             if name is None:
+                if not any(head.startswith(self._text) for head in self._heads.values()):
+                    raise BackendError("The engine called no tool, though one was required.")
                 return []
             self._begun = True
             self._text = self._text.removeprefix(self._heads[name])

@@ -7,10 +7,16 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 import mmap
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+
+from unilect.errors import BackendUnavailable
+from unilect.source_hints import listed
 
 MAX_TENSORS = 100_000
 MAX_FIELDS = 100_000
@@ -39,6 +45,10 @@ _EMBEDDING_ONLY = (
     "jina-bert-v3",
     "modern-bert",
 )
+_LFS = b"version https://git-lfs"
+_LIBRARY = "xllamacpp"
+
+_POOLING_RANK = 4
 
 
 class GgufHead(Struct, frozen=True):
@@ -65,6 +75,18 @@ class GgufHead(Struct, frozen=True):
         return value if isinstance(value, int) and value > 0 else 2048
 
     @property
+    def has_template(self) -> bool:
+        """True where the file says how a conversation becomes a prompt."""
+        return bool(self.fields.get("tokenizer.chat_template"))
+
+    @property
+    def kind(self) -> str:
+        """What the file holds: `model`, `adapter` or `mmproj`."""
+        if self.architecture == "clip":
+            return "mmproj"
+        return str(self.fields.get("general.type") or "model")
+
+    @property
     def embedding_only(self) -> bool:
         """True for a model that makes embeddings and no text."""
         return self.architecture in _EMBEDDING_ONLY
@@ -73,6 +95,11 @@ class GgufHead(Struct, frozen=True):
     def pooling(self) -> bool:
         """True where the model says itself how its embeddings are pooled."""
         return bool(self.fields.get(f"{self.architecture}.pooling_type"))
+
+    @property
+    def ranks(self) -> bool:
+        """True for a reranker, which scores a text for a question and makes no vector of it."""
+        return self.fields.get(f"{self.architecture}.pooling_type") == _POOLING_RANK
 
 
 def read_head(path: Path) -> GgufHead:
@@ -84,10 +111,12 @@ def read_head(path: Path) -> GgufHead:
     """
     try:
         if path.is_dir():
-            raise ValueError(f"{path} is a folder, not a GGUF file.")
+            raise ValueError(f"{path} is a folder, not a GGUF file.{_files_in(path)}")
         size = path.stat().st_size
         if size < 24:
-            raise ValueError(f"{path} is no GGUF file: it has only {size} bytes.")
+            raise ValueError(
+                f"{path} is no GGUF file: it has {size} bytes. Fetch it again; a download may have been cut off."
+            )
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return GgufHead(_Reader(data, size).head(), size)
     except FileNotFoundError as error:
@@ -96,14 +125,84 @@ def read_head(path: Path) -> GgufHead:
         raise ValueError(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
     except (struct.error, IndexError, UnicodeDecodeError, OverflowError) as error:
         raise ValueError(
-            f"{path} is no sound GGUF file: its head is cut off or damaged."
+            f"{path} is no sound GGUF file: its head is cut off or damaged. Fetch it again."
         ) from error
     except _Damaged as error:
-        raise ValueError(f"{path} is no sound GGUF file: {error}.") from error
+        raise ValueError(f"{path} is no sound GGUF file: {error}. Fetch it again.") from error
+
+
+def read_model(path: Path) -> GgufHead:
+    """
+    The head of a model.
+
+    Raises:
+        ValueError: As in `read_head`, or it is a file that only goes with a model.
+    """
+    head = read_head(path)
+    if head.kind == "adapter":
+        raise ValueError(
+            f"{path} is a LoRA adapter, and no model. Name its model as the source, and the adapter as `lora`."
+        )
+    if head.kind == "mmproj":
+        raise ValueError(
+            f"{path} is the projector of a model that sees, and no model. Name its model as the source, and the projector "
+            "as `mmproj`."
+        )
+    return head
+
+
+def check_adapter(path: Path) -> None:
+    """
+    Raises:
+        ValueError: The file is no LoRA adapter for a GGUF model.
+    """
+    if (path / "adapter_config.json").exists():
+        raise ValueError(
+            f"lora: {path} is an adapter of peft, and this model is a GGUF file. Convert it with llama.cpp's "
+            "convert_lora_to_gguf.py, and name the GGUF file that it writes."
+        )
+    try:
+        kind = read_head(path).kind
+    except ValueError as error:
+        raise ValueError(f"lora: {error}") from error
+    if kind != "adapter":
+        raise ValueError(
+            f"lora: {path} is a GGUF file, and no LoRA adapter. Name the adapter that belongs to the model."
+        )
+
+
+@contextmanager
+def unknown_architecture(path: Path, head: GgufHead) -> Iterator[None]:
+    """The failed start of a model that the installed llama.cpp does not know, with what can be done about it."""
+    try:
+        yield
+    except BackendUnavailable as error:
+        if "unknown model architecture" not in error.message:
+            raise
+        raise BackendUnavailable(
+            f"{path} has the architecture `{head.architecture[:50]}`, which the installed llama.cpp does not know "
+            f"({_LIBRARY} {version(_LIBRARY)}). Install a newer one with `pip install -U {_LIBRARY}`, or serve the file "
+            "from a newer llama-server and name that as the source: http://127.0.0.1:8080/v1.",
+            retry_after_s=error.retry_after_s,
+        ) from error
+
+
+def _files_in(folder: Path) -> str:
+    files = sorted(str(file) for file in folder.glob("*.gguf"))
+    return f" Name one of its files: {listed(files, 5)}." if files else " It holds no GGUF file."
 
 
 class _Damaged(Exception):
     """The head contradicts itself."""
+
+
+def _likeness(begin: bytes) -> str:
+    """What a file that is no GGUF file looks like."""
+    if begin.startswith(_LFS):
+        return ", for it is a pointer of git LFS; run `git lfs pull` in its repository"
+    if begin.lstrip()[:5].lower() in (b"<!doc", b"<html"):
+        return ", for it is a web page; download the file itself (`resolve` instead of `blob` in the hub's addresses)"
+    return ""
 
 
 class _Reader:
@@ -116,7 +215,7 @@ class _Reader:
 
     def head(self) -> dict[str, Any]:
         if self._data[:4] != b"GGUF":
-            raise _Damaged("it does not begin with `GGUF`")
+            raise _Damaged(f"it does not begin with `GGUF`{_likeness(self._data[:64])}")
         self._at = 4
         version = self._number("I")
         if version not in (2, 3):

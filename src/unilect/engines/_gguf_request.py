@@ -8,7 +8,6 @@ while it is read; a developer is a system; `repetition_penalty` is `repeat_penal
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
-import re
 from typing import Any
 
 import msgspec
@@ -18,6 +17,8 @@ from unilect.engines._turns import arguments, template_flags, tools
 from unilect.errors import InvalidRequest
 from unilect.parameters import refusal, token_biases
 from unilect.requests import (
+    LLAMACPP_NATIVE,
+    LLAMACPP_PARAMETERS,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -30,6 +31,7 @@ from unilect.requests import (
     RefusalPart,
     TextPart,
 )
+from unilect.upstreams._llamacpp_request import check_samplers, top_logprobs
 
 _SAMPLING = (
     "temperature",
@@ -48,8 +50,13 @@ _SAMPLING = (
     "ignore_eos",
     "cache_prompt",
 )
+#: llama.cpp's own, told by the same name.
+_OWN_NAMES = tuple(name for name in LLAMACPP_PARAMETERS if name not in ("n_probs", "id_slot"))
 PARAMETERS: dict[str, Support] = {
     **dict.fromkeys(_SAMPLING, "native"),
+    **dict.fromkeys(LLAMACPP_PARAMETERS, "native"),
+    **dict.fromkeys(LLAMACPP_NATIVE, "refused"),
+    "id_slot": "refused",  # slots are handed out by unilect
     "top_k": "native",
     "repeat_penalty": "native",
     "repetition_penalty": "native",
@@ -84,14 +91,6 @@ PARAMETERS: dict[str, Support] = {
 TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 MAX_IMAGES = 8
 MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's server no longer takes
-MAX_GRAMMAR_DEPTH = 64
-_NO_GROUP = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*')
-#: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.
-_TOLD = {
-    "contains invalid tokens": ("prompt", "input"),
-    "failed to parse grammar": ("grammar", "response_format", "tools"),
-    "JSON schema error": ("response_format", "tools"),
-}
 
 
 def chat_body(
@@ -106,14 +105,21 @@ def chat_body(
     Raises:
         InvalidRequest: The request holds what llama.cpp cannot be given.
     """
+    for name in ("return_tokens", "post_sampling_probs"):
+        if getattr(request, name):
+            raise refusal(name, "the engine tells it of plain completions only")
     body = _common(request, lora, tokens)
     body["messages"] = messages(request.messages)
+    body |= {"verbose": True, "response_fields": ["truncated"]}  # what only a native answer says
     body |= template_flags(request)
-    if request.logprobs:
+    if request.token_limit is not None:
+        body["max_tokens"] = request.token_limit
+    top = top_logprobs(request)
+    if top is not None:
         if request.tools and request.tool_choice != "none":
             raise refusal("logprobs", "the engine gives none beside tools")
         body["logprobs"] = True
-        body["top_logprobs"] = request.top_logprobs or 1
+        body["top_logprobs"] = max(top, 1)
     if request.tools and request.tool_choice != "none":
         if request.grammar:
             raise refusal("grammar", "the engine takes none beside tools")
@@ -125,18 +131,28 @@ def chat_body(
             body["response_format"] = _json_format("object", schema or {"type": "object"})
         case JsonSchemaFormat(json_schema):
             body["response_format"] = _json_format(json_schema.name, json_schema.schema or {})
-    if "response_format" in body and request.grammar:
+    check_one_constraint(request)
+    return body
+
+
+def check_one_constraint(request: ChatRequest | CompletionRequest) -> None:
+    """
+    See that an answer is bound once.
+
+    Raises:
+        InvalidRequest: Both a grammar and a schema bind it.
+    """
+    if request.grammar and request.answer_schema is not None:
         raise InvalidRequest(
             "`grammar` and `response_format` cannot stand together; send one of them.",
             param="grammar",
         )
-    return body
 
 
 def _json_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {
         "type": "json_schema",
-        "json_schema": {"name": name, "schema": compact(schema)},
+        "json_schema": {"name": name, "schema": schema},
     }
 
 
@@ -144,10 +160,13 @@ def compact(schema: dict[str, Any]) -> dict[str, Any]:
     """
     A schema whose answers have one blank after commas and colons and no other: a weak model would write blanks for ever.
 
+    What llguidance cannot enforce it leaves out, and finished answers are held against it.
+
     Source: https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
     """
     return schema | {
         "x-guidance": {
+            "lenient": True,
             "whitespace_flexible": False,
             "item_separator": ", ",
             "key_separator": ": ",
@@ -158,42 +177,22 @@ def compact(schema: dict[str, Any]) -> dict[str, Any]:
 def completion_body(
     request: CompletionRequest, lora: list[dict[str, Any]], tokens: int | None = None
 ) -> dict[str, Any]:
-    """The body for /v1/completions: one prompt, one choice."""
+    """The body for /completion, the native call: one prompt, one choice."""
     body = _common(request, lora, tokens)
     prompt = request.prompts[0]
     body["prompt"] = prompt if prompt else ""
-    if request.logprobs is not None:
-        body["logprobs"] = max(request.logprobs, 1)
-    if request.answer_schema is not None:
-        body["json_schema"] = compact(request.answer_schema)
+    if request.token_limit is not None:
+        body["n_predict"] = request.token_limit
+    top = top_logprobs(request)
+    if top is not None:
+        body["n_probs"] = max(top, 1)
+    check_one_constraint(request)
     return body
-
-
-def blamed(error: InvalidRequest, request: Any) -> InvalidRequest:
-    """What llama.cpp says is wrong with a request, with the parameter where it can be only one."""
-    for words, names in _TOLD.items():
-        given = [name for name in names if getattr(request, name, None) is not None]
-        if error.param is not None or words not in error.message or not given:
-            continue
-        if given[0] in ("prompt", "input"):
-            return unknown_token(given[0])
-        if len(given) == 1 or given[0] == "grammar":
-            told = error.message[error.message.index(words) :]
-            message = f"`{given[0]}` cannot be followed: {told.rstrip('.')}."
-            return InvalidRequest(message, param=given[0])
-    return error
-
-
-def unknown_token(param: str) -> InvalidRequest:
-    """The error for a token id that the vocabulary does not hold."""
-    return InvalidRequest(f"`{param}` holds a token id that the model does not have.", param=param)
 
 
 def wants_no_alternatives(request: ChatRequest | CompletionRequest) -> bool:
     """True where log probabilities are wanted of the answer's own tokens only."""
-    if isinstance(request, CompletionRequest):
-        return request.logprobs == 0
-    return bool(request.logprobs) and not request.top_logprobs
+    return top_logprobs(request) == 0
 
 
 def conversation(request: ChatRequest | CompletionRequest) -> bytes:
@@ -278,24 +277,22 @@ def _common(
         "return_progress": True,
         "lora": lora,
     }
-    for name in _SAMPLING:
+    check_samplers(request)
+    for name in (*_SAMPLING, *_OWN_NAMES):
         value = getattr(request, name)
         if value is not None:
             body[name] = value
-    if request.grammar is not None and _group_depth(request.grammar) > MAX_GRAMMAR_DEPTH:
-        raise InvalidRequest(
-            f"`grammar` has groups nested more than {MAX_GRAMMAR_DEPTH} levels deep; flatten it.",
-            param="grammar",
-        )
+    if isinstance(request.samplers, list):
+        older = {"typical_p": "typ_p"}
+        body["samplers"] = [older.get(name, name) for name in request.samplers if name != "tfs_z"]
     if request.top_k is not None:
         body["top_k"] = max(request.top_k, 0)
-    if request.repeat_last_n == -1:
-        body["repeat_last_n"] = MAX_REPEAT_LAST_N
+    for name in ("repeat_last_n", "dry_penalty_last_n"):
+        if body.get(name) == -1:
+            body[name] = MAX_REPEAT_LAST_N
     penalty = request.repeat_penalty or request.repetition_penalty
     if penalty is not None:
         body["repeat_penalty"] = penalty
-    if request.token_limit is not None:
-        body["max_tokens"] = request.token_limit
     if request.stop_words:
         body["stop"] = request.stop_words
     if request.seed is not None:
@@ -311,15 +308,3 @@ def _seed(seed: int) -> int:
     """A seed in llama.cpp's 32 bits; the last one is none there, which is for -1 alone to say."""
     cut = seed % 2**32
     return cut if seed == -1 or cut < 2**32 - 1 else 0
-
-
-def _group_depth(grammar: str) -> int:
-    """Levels of parentheses outside of literals, classes and comments; llama.cpp recurses for each and overflows its stack."""
-    depth = most = 0
-    for sign in _NO_GROUP.sub("", grammar):
-        if sign == "(":
-            depth += 1
-            most = max(most, depth)
-        elif sign == ")":
-            depth -= 1
-    return most

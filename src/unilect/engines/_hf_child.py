@@ -80,12 +80,14 @@ class Child:
         )
         gpu = self._model.device.type != "cpu"
         self._chunk: int = settings["batch"] or (_GPU_CHUNK if gpu else _CPU_CHUNK)
+        remembered = self._model.remembered_tokens()
+        self._grows_bytes = self._model.grows_bytes(remembered)
         self._batch = BatchLoop(
             self._model,
             parallel=settings["parallel"],
             context=self._context,
             chunk=self._chunk,
-            remember=self._model.remembered_tokens(),
+            remember=remembered,
             after_step=self._flush,
         )
         self._grammars: Grammars | None = None
@@ -106,6 +108,7 @@ class Child:
             "chat": bool(self._reader.template),
             "tools": "tools" in self._reader.template,
             "warning": self._model.warning,
+            "grows_bytes": self._grows_bytes,
         }
 
     def _run_batch(self) -> None:
@@ -244,8 +247,9 @@ class Child:
                 return await asyncio.wrap_future(
                     self._batch.call(lambda: self._batch.running, first=True)
                 )
-            case "tokenize":
-                return await self._beside(reader.tokens, decode(call.body, type=str), False)
+            case "tokenize" | "tokenize_special" as kind:
+                special = kind == "tokenize_special"
+                return await self._beside(reader.tokens, decode(call.body, type=str), special)
             case "detokenize":
                 tokens = reader.prompt(decode(call.body, type=list[int]), "prompt")
                 return await self._beside(reader.text, tokens)

@@ -14,6 +14,11 @@ from torch import Tensor
 
 from unilect.engines._hf_text import Detokenizer
 
+_GAVE_UP = (
+    "The grammar or schema of this request is too hard to be followed to the end of the answer. Make it smaller, "
+    "with fewer repetitions and fewer alternatives that begin alike."
+)
+
 
 class Grammars:
     """
@@ -71,15 +76,28 @@ class Grammar:
         # its own function for tensors lives in a module that needs seconds to be imported
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         if self._matcher.is_error():
-            raise ValueError("The grammar or schema of this request is too hard to be followed.")
+            raise ValueError(_GAVE_UP)
         if not self._bits.any():
             raise ValueError("The grammar or schema of this request allows nothing more.")
         forbidden = np.unpackbits(~self._bits.view(np.uint8), bitorder="little")[: len(logits)]
         logits.masked_fill_(torch.from_numpy(forbidden.view(bool)).to(logits.device), -np.inf)
 
-    def accept(self, token: int) -> bool:
-        """Take a token in; see `Constraint`."""
-        self._matcher.consume_token(token)
+    def accept(self, token: int, ends: bool = False) -> bool:
+        """
+        Take a token in; see `Constraint`.
+
+        Raises:
+            ValueError: The matcher has given up, or the answer ends before the grammar is satisfied.
+        """
+        if ends:
+            if not self._matcher.is_accepting():
+                raise ValueError("The answer ended before its grammar or schema was satisfied.")
+            return True
+        if not self._matcher.consume_token(token) or self._matcher.is_error():
+            raise ValueError(_GAVE_UP)
+        # a matcher that has given up is stopped, too, and one that is stopped elsewhere is not at an end
+        if self._matcher.is_stopped() and not self._matcher.is_accepting():
+            raise ValueError(_GAVE_UP)
         return bool(self._matcher.is_stopped())
 
 
@@ -107,10 +125,10 @@ class AfterThought:
         else:
             logits[self._stop_ids] = float("-inf")
 
-    def accept(self, token: int) -> bool:
+    def accept(self, token: int, ends: bool = False) -> bool:
         """Take a token in; see `Constraint`."""
-        if self._active:
-            return self._inner.accept(token)
+        if self._active or ends:
+            return self._inner.accept(token, ends)
         self._tail = (self._tail + self._detokenizer.add(token))[-4 * len(self._mark) :]
         self._active = self._mark in self._tail
         return False

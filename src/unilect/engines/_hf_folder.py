@@ -5,6 +5,7 @@ Source: https://huggingface.co/docs/transformers/main_classes/configuration; htt
 https://huggingface.co/docs/safetensors (the head of a file)
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ from msgspec import Struct
 
 from unilect.engines._hf_rope import reach
 from unilect.errors import ConfigError
+from unilect.hub import ggufs
+from unilect.source_hints import listed
 
 _WHOLE_LAYERS = (
     "modules_to_save",
@@ -143,6 +146,77 @@ def read_folder(path: Path) -> Folder:
     )
 
 
+def check_folder(path: Path, tokenizers: Sequence[Path] = ()) -> None:
+    """
+    All that can be seen of a folder before anything is installed for it, or loaded from it.
+
+    Args:
+        tokenizers: Folders whose tokenizer is used where they have one.
+
+    Raises:
+        ConfigError: It holds no model, or parts of it are missing or cut off.
+    """
+    if not (path / "config.json").exists():
+        raise ConfigError(f"{path}: {_what_it_holds(path)}")
+    folder = read_folder(path)
+    for file in _weights(path):
+        _check_weights(file)
+    if not folder.own_code and not any(map(has_tokenizer, [path, *tokenizers])):
+        raise ConfigError(
+            f"{path}: holds a model and no tokenizer (no tokenizer.json, tokenizer.model or vocab file). Copy the "
+            "tokenizer's files there, or name their folder with `tokenizer` in the model's configuration."
+        )
+
+
+def _what_it_holds(path: Path) -> str:
+    """What is in a folder without a config.json, and what can be done, as sentences."""
+    files = sorted(file.name for file in path.iterdir())
+    models = ggufs(files)
+    if not files:
+        return (
+            "this folder is empty. Name a folder that holds a model of transformers (config.json, *.safetensors and a "
+            "tokenizer), or a GGUF file."
+        )
+    if len(models) == 1:
+        return f"this folder holds no model of transformers, but {models[0]}. Name that file: {path / models[0]}."
+    if models:
+        return f"this folder holds GGUF files: {listed(models)}. Name one of them, such as {path / models[0]}."
+    if "adapter_config.json" in files:
+        return (
+            "this folder holds a LoRA adapter, and no model. Name its base model as the source, and this folder as "
+            "`lora`."
+        )
+    inner = sorted(str(file.parent) for file in path.glob("*/config.json"))
+    rest = f" Its folders hold models: {listed(inner, 5)}." if inner else ""
+    return (
+        "this folder holds no model of transformers (no config.json). Name a folder with config.json, *.safetensors and a "
+        f"tokenizer, or a GGUF file.{rest}"
+    )
+
+
+def _check_weights(file: Path) -> None:
+    """
+    Raises:
+        ConfigError: A file of safetensors is not as long as its head says, or has none.
+    """
+    if file.suffix != ".safetensors":
+        return
+    size = file.stat().st_size
+    with file.open("rb") as weights:
+        length = int.from_bytes(weights.read(8), "little")
+    tensors = _head(file) if 8 + length <= size else []
+    wanted = 8 + length + max((tensor.data_offsets[1] for tensor in tensors), default=0)
+    if not tensors:
+        raise ConfigError(
+            f"{file}: is damaged, or no file of safetensors: its head cannot be read. Fetch it again."
+        )
+    if size != wanted:
+        raise ConfigError(
+            f"{file}: is damaged: it has {size} bytes, and its head tells of {wanted}. Fetch it again; a download may "
+            "have been cut off."
+        )
+
+
 def _weights(path: Path) -> list[Path]:
     """The files that are loaded; what lies beside them (`consolidated.safetensors`) is the same once more."""
     if (whole := path / "model.safetensors").exists():
@@ -207,6 +281,15 @@ def must_merge(adapter: Path) -> bool:
     Raises:
         ConfigError: The folder holds no adapter.
     """
+    if adapter.is_file():
+        raise ConfigError(
+            f"lora: {adapter} is a file, and an adapter for a model of transformers is a folder of peft (adapter_config.json "
+            "and adapter_model.safetensors). Name that folder; an adapter in GGUF form goes with a GGUF model."
+        )
+    if not adapter.exists():
+        raise ConfigError(
+            f"lora: {adapter} is no LoRA adapter: there is no such folder. Check the path."
+        )
     config = _json(adapter / "adapter_config.json", "holds no LoRA adapter of peft")
     if not (adapter / "adapter_model.safetensors").exists():
         raise ConfigError(

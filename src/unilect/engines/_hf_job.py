@@ -63,12 +63,18 @@ class Constraint(Protocol):
     def mask(self, logits: Any) -> None:
         """Forbid what the grammar forbids in one row of logits: (n_vocab,)."""
 
-    def accept(self, token: int) -> bool:
+    def accept(self, token: int, ends: bool = False) -> bool:
         """
         Take a token in.
 
+        Args:
+            ends: It is one that ends the answer.
+
         Returns:
-            True when the grammar allows nothing more.
+            True when the answer is at its end.
+
+        Raises:
+            ValueError: The grammar cannot be followed any further, or is not satisfied at the end.
         """
 
 

@@ -36,7 +36,11 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 _COUNT_BY_MASK = ("bloom", "mpt")  # take no positions, and need none
 _COUNT_COLUMNS = ("mpt",)  # masked ones too, by so little that the trial misses it in few bits
 _BYTES = {"8bit": 1.0, "4bit": 0.5}
-_CACHE_PART = 8  # of what is free
+_CACHE_PART = 8  # of what is free, for all engines of a server together
+_STEP_BYTES = 2 * 2**30  # what a step computes on a processor
+_GPU_GROWS_BYTES = (
+    8 * 2**30
+)  # what a GPU's driver and library may take of the machine's memory while they run
 
 
 class LoadedModel:
@@ -217,7 +221,21 @@ class LoadedModel:
         if given is not None:
             return int(given * MIB // token_bytes)
         free = _hf_devices.free(self._devices)
-        return int(min(usual, free / _CACHE_PART // token_bytes))
+        share = free / _CACHE_PART / self._settings["engines"]
+        return int(min(usual, share // token_bytes))
+
+    def grows_bytes(self, remembered: int) -> int:
+        """
+        What the process may take beside its weights: keys and values, twice since they move when they grow, and what is computed of them.
+
+        Args:
+            remembered: Tokens of prompts.
+        """
+        if self.device.type != "cpu":
+            return _GPU_GROWS_BYTES
+        settings = self._settings
+        tokens = settings["context"] * settings["parallel"] + remembered
+        return int(2 * tokens * settings["cache_values"] * self._dtype.itemsize) + _STEP_BYTES
 
     def _weight_bytes(self, device: torch.device) -> float:
         """

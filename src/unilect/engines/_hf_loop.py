@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unilect.engines._hf_beams import Beams
 from unilect.engines._hf_cache import RowStates, Slab
-from unilect.engines._hf_job import Failed, Job, Logprob, PromptRead, Reason, Step, Word, failure
+from unilect.engines._hf_job import Failed, Job, PromptRead, Reason, Step, Word, failure
 from unilect.engines._hf_prefixes import Prefixes
 from unilect.engines._hf_reading import Reading, alike, may_share
 from unilect.engines._hf_sampling import Chooser, Sampler, logprobs
@@ -398,17 +398,19 @@ class BatchLoop:
             bound = row.job.constraint is not None or row.chooser.edits
             if bound and logits[place, token] == float("-inf"):
                 failed.setdefault(place, Failed(_NOTHING_LEFT, of_request=True))
-        told: list[Logprob] | None = None
-        if before is not None:
-            told = logprobs(before, wanted, tokens)
+        told = logprobs(before, wanted, tokens) if before is not None else None
         reasons: list[Reason | None] = []
         for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+            reason: Reason | None = "stop"
+            if place not in failed:
+                try:
+                    reason = self._take(row, token)
+                except ValueError as error:
+                    failed[place] = Failed(str(error), of_request=True)
+            reasons.append(reason)
             if place in failed:
                 row.job.deliver(row.job, failed[place])
-                reasons.append("stop")
                 continue
-            reason = self._take(row, token)
-            reasons.append(reason)
             ends = reason == "stop" and token in self._model.stop_ids | row.job.stop_ids
             shown = [told[place]] if told is not None and wanted[place] is not None else []
             row.job.deliver(row.job, Step([] if ends else [token], [] if ends else shown, reason))
@@ -418,9 +420,10 @@ class BatchLoop:
         """Note a token; why the answer ends with it, if it does."""
         row.last = token
         row.chooser.made.append(token)
-        if token in row.job.stop_ids or token in self._model.stop_ids:
-            return "stop"
-        if row.job.constraint is not None and row.job.constraint.accept(token):
+        ends = token in row.job.stop_ids or token in self._model.stop_ids
+        if row.job.constraint is not None:
+            ends = row.job.constraint.accept(token, ends)
+        if ends:
             return "stop"
         return "length" if len(row.chooser.made) >= self._limit(row.job) else None
 

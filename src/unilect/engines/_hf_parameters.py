@@ -1,6 +1,7 @@
 """What of a request the transformers engine honours; see `Capabilities`."""
 
 from unilect.backend import Support
+from unilect.requests import LLAMACPP_NATIVE, LLAMACPP_PARAMETERS
 
 _NATIVE = [
     "temperature",
@@ -51,6 +52,8 @@ PARAMETERS: dict[str, Support] = {
             "prediction",
             "web_search_options",
             "use_beam_search",
+            *LLAMACPP_PARAMETERS,
+            *LLAMACPP_NATIVE,
         ),
         "refused",
     ),

@@ -119,20 +119,16 @@ def prepare(
     """
     rules = sampling(request, reader.rows)
     forced: ForcedCall | None = None
-    grammar, param, begun = request.grammar, "grammar", False
-    must = isinstance(request, ChatRequest) and must_call(request)
-    if request.answer_schema is not None and not must:
-        grammar, param = _schema_grammar(request, request.answer_schema), "response_format"
+    grammar, param = bound_by(request, reader.template)
+    begun = False
     if isinstance(request, ChatRequest):
         text = reader.rendered(request)
         _, begun = calls.thinks(reader.template, text)
-        if must:
-            if grammar is not None:
-                raise refusal("grammar", "a tool call that must come has its own")
+        if must_call(request):
             style = call_style(reader.template)
-            forced, grammar = bound_call(request, style)
+            forced, _ = bound_call(request, style)
             text += (calls.THINK[1] + "\n\n" if begun else "") + style.before
-            param, begun = "tools", False
+            begun = False
         prompt = reader.chat_tokens(text)
     else:
         prompt = reader.prompt(request.prompts[0], "prompt")
@@ -165,6 +161,22 @@ def prepare(
     )
     answers = [Answer(reader, request, job, forced, begun, echo) for _ in range(job.choices)]
     return job, answers[0] if job.choices == 1 else Answers(answers)
+
+
+def bound_by(request: ChatRequest | CompletionRequest, template: str) -> tuple[str | None, str]:
+    """
+    The grammar that an answer must follow, if any, and the parameter that wants it.
+
+    Raises:
+        InvalidRequest: Two parameters want one.
+    """
+    if isinstance(request, ChatRequest) and must_call(request):
+        if request.grammar is not None:
+            raise refusal("grammar", "a tool call that must come has its own")
+        return bound_call(request, call_style(template))[1], "tools"
+    if request.answer_schema is not None:
+        return _schema_grammar(request, request.answer_schema), "response_format"
+    return request.grammar, "grammar"
 
 
 class Answer:

@@ -1,12 +1,19 @@
 """
-How much memory is free, on this machine and in the container that we may be in.
+How much memory is free, on this machine and in the container that we may be in, and how much a process of ours may take.
 
-Source: https://docs.kernel.org/filesystems/proc.html (meminfo), https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.*)
+A limit on data segments holds for what a process allocates, and not for files that it maps: the weights of a GGUF do not count.
+
+Source: https://docs.kernel.org/filesystems/proc.html (meminfo, oom_score_adj), https://docs.kernel.org/admin-guide/cgroup-v2.html
+(memory.*), getrlimit(2) (RLIMIT_DATA)
 """
 
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 MIB = 2**20
+_FIRST_TO_GO = "1000"  # the kernel's highest
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
@@ -14,12 +21,67 @@ def free_bytes(root: Path = Path("/")) -> int | None:
     free = _named(root / "proc" / "meminfo", "MemAvailable:")
     if free is None:
         return None
-    group = root / "sys" / "fs" / "cgroup"
-    limit, used = (_number(group / f"memory.{what}") for what in ("max", "current"))
-    if limit is None or used is None:
-        return free * 1024
-    dropped = _named(group / "memory.stat", "inactive_file") or 0
-    return max(0, min(free * 1024, limit - used + dropped))
+    left = [free * 1024]
+    for group in _groups(root):
+        limit, used = (_number(group / f"memory.{what}") for what in ("max", "current"))
+        if limit is not None and used is not None:
+            dropped = _named(group / "memory.stat", "inactive_file") or 0
+            left.append(max(0, limit - used + dropped))
+    return min(left)
+
+
+def total_bytes(root: Path = Path("/")) -> int | None:
+    """What there is, free or not; None where the system does not tell."""
+    total = _named(root / "proc" / "meminfo", "MemTotal:")
+    if total is None:
+        return None
+    limits = (_number(group / "memory.max") for group in _groups(root))
+    return min([total * 1024, *(limit for limit in limits if limit is not None)])
+
+
+def data_bytes(root: Path = Path("/")) -> int | None:
+    """What this process has allocated, touched or not; None where the system does not tell."""
+    data = _named(root / "proc" / "self" / "status", "VmData:")
+    return None if data is None else data * 1024
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process has in memory, with the files that it maps; 0 where nobody tells."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * resource.getpagesize()
+
+
+def limit_growth(more_bytes: int) -> None:
+    """From now on this process may allocate so much more, and gets no memory beyond that."""
+    data = data_bytes()
+    if data is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = data + max(0, more_bytes)
+        if hard != resource.RLIM_INFINITY:
+            limit = min(limit, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def go_first(root: Path = Path("/")) -> None:
+    """Where memory runs out all the same, the kernel ends this process before others."""
+    with suppress(OSError):  # another system
+        (root / "proc" / "self" / "oom_score_adj").write_text(_FIRST_TO_GO)
+
+
+def _groups(root: Path) -> Iterator[Path]:
+    """The control groups that this process is in, from its own up; a container sees its own as the only one."""
+    top = root / "sys" / "fs" / "cgroup"
+    try:
+        lines = (root / "proc" / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    parts = [part for part in own.split("/") if part not in ("", "..")]
+    for count in range(len(parts), -1, -1):
+        yield top.joinpath(*parts[:count])
 
 
 def _named(file: Path, name: str) -> int | None:

@@ -1,16 +1,21 @@
 """
 A child process that serves one model on a unix socket: start, ready, watch, restart, stop.
 
-It knows nothing of models. The child reads its settings (one JSON line) from stdin, and says on stdout, one JSON line each:
-`{"ready": {...}}` when it serves, `{"failed": "why"}` when it never will. What it writes to stderr is kept: the last lines are the
-reason when it dies without a word.
+It knows nothing of models and of requests. The child reads its settings (one JSON line) from stdin, and says on stdout, one JSON
+line each: `{"ready": {...}}` when it serves, `{"failed": "why"}` when it never will. What it writes to stderr is kept: the last lines
+are the reason when it dies without a word.
 
 1. Children die with us: the child asks the kernel for SIGTERM at its parent's death, and its socket's folder is ours.
-2. A child that dies is started again at once, and by the next `start`, after a pause that doubles with every death in
-   `FORGIVEN_AFTER_S`; after `MAX_DEATHS` of them it is given up until that time has passed.
+2. A start belongs to the engine and not to the request that caused it: it is one task, whose result all who wait share, also
+   its failure. Only `aclose` cancels it.
+3. A child that dies is started again at once, and by the next `start`, after a pause that doubles with every death in
+   `FORGIVEN_AFTER_S`; after `MAX_DEATHS` of them it is given up until that time has passed. Deaths for which one request is
+   known to be to blame do not count (`_suspects.py`). A start that fails is repeated after a pause that doubles, too.
+4. A child whose socket somebody has removed cannot be reached any more, and is started again.
 """
 
 import asyncio
+import fcntl
 import logging
 import os
 import shutil
@@ -19,13 +24,16 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from unilect.errors import BackendUnavailable, EngineDied, UnilectError
+from unilect.engines._environment import child_environment as _child_environment
+from unilect.engines._last_words import LastWords
+from unilect.errors import BackendUnavailable
 
 log = logging.getLogger("unilect")
 STOP_TIMEOUT_S = 5.0
@@ -34,7 +42,11 @@ MAX_DEATHS = 5
 FIRST_PAUSE_S = (
     0.25  # the first death is usually an accident; running clients retry within a second
 )
-_STDERR_LINES = 40
+MAX_PAUSE_S = 30.0
+_LONGEST_WAIT_S = 2.5  # for a pause to end; of a longer one requests are told at once
+
+#: stopped: not started yet, or stopped. died: it comes back. failed: the last start failed; the next request tries again.
+State: TypeAlias = Literal["stopped", "loading", "ready", "stopping", "died", "failed"]
 
 
 class ChildProcess:
@@ -50,8 +62,11 @@ class ChildProcess:
         environment: Variables for it, beside ours.
 
     Attributes:
-        closed: True after `aclose`, until the next `start`.
+        state: What it is doing.
+        starts: How often it has become ready; tells one life from the next.
         hangs: How often it was killed because it hung.
+        replaced: The last life that we ended ourselves because it could not be reached any more.
+        on_death: Told which life has ended unasked; returns how many of the deaths so far one request is to blame for.
     """
 
     def __init__(
@@ -64,32 +79,46 @@ class ChildProcess:
         on_progress: Callable[[int], None] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._name = name
+        self.name = name
         self._environment = dict(environment or {})
         self._command = list(command)
         self._settings = settings
         self._start_timeout_s = start_timeout_s
         self._on_progress = on_progress
-        self._lock = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[dict[str, Any]] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._reviving: asyncio.Task[None] | None = None
         self._folder: Path | None = None
-        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._folder_lock: int | None = None
+        self._last_words = LastWords()
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
+        self._failures: list[BackendUnavailable] = []  # of the starts since it was last ready
+        self._ended_at = 0.0
         self._ready: dict[str, Any] = {}
-        self._closing = 0  # calls of `aclose` that have not ended
-        self.closed = False
+        self.state: State = "stopped"
+        self.starts = 0
         self.hangs = 0
+        self.replaced = 0
+        self.on_death: Callable[[int], int] = lambda life: 0
 
     @property
     def alive(self) -> bool:
-        """True while the child serves."""
-        return self._process is not None and self._process.returncode is None and bool(self._ready)
+        """True while the child serves, and can be reached."""
+        return self.pid is not None and os.path.exists(self.socket_path)
 
     @property
     def pid(self) -> int | None:
         """The child's process id while it serves."""
-        return self._process.pid if self.alive and self._process is not None else None
+        process = self._process
+        serves = self.state == "ready" and process is not None and process.returncode is None
+        return process.pid if process is not None and serves else None
+
+    @property
+    def closed(self) -> bool:
+        """True after `aclose`, until the next `start`."""
+        return self.state in ("stopped", "stopping")
 
     @property
     def socket_path(self) -> str:
@@ -98,20 +127,29 @@ class ChildProcess:
 
     async def start(self) -> dict[str, Any]:
         """
-        Make sure that the child serves.
+        Make sure that the child serves. A caller that gives up does not stop what others wait for.
 
         Returns:
             What it said when it became ready.
 
         Raises:
-            BackendUnavailable: It cannot be started, or has died too often.
+            BackendUnavailable: It cannot be started, or has died too often, or was stopped meanwhile.
         """
         if self.alive:
             return self._ready
-        async with self._lock:
-            self.closed = False
-            await self._ensure()
-        return self._ready
+        while self._stopping is not None and not self._stopping.done():
+            await asyncio.shield(self._stopping)
+        if self._starting is None or self._starting.done():
+            self._starting = _task(self._bring_up())
+            self._starting.add_done_callback(_heard)
+        starting = self._starting
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not starting.cancelled() or (task is not None and task.cancelling()):
+                raise
+            raise _stopped() from None
 
     async def has_died(self, within_s: float = 0.2) -> bool:
         """True when the child that served is gone, or goes within a moment (its broken connections are seen first)."""
@@ -125,85 +163,75 @@ class ChildProcess:
             return False
         return True
 
-    async def judge(self, error: UnilectError, hangs: int, last: bool) -> None:
-        """
-        What it means that an answer of the child broke: returns where the child died and the answer may be begun once more.
-
-        Args:
-            error: How it broke.
-            hangs: `hangs` when the answer was begun.
-            last: It has begun, or was begun again already.
-
-        Raises:
-            UnilectError: The error itself where the child lives, or cannot be started again; BackendUnavailable when it was
-                stopped; EngineDied.
-        """
-        if self.closed:
-            raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
-        if not await self.has_died():
-            raise error
-        if self.hangs > hangs:
-            raise EngineDied(
-                "The model's engine hung, perhaps on a grammar or schema that is too hard for it, "
-                "and is being started again."
-            ) from error
-        if last and type(error) is BackendUnavailable:  # it says itself why it was not started
-            raise error
-        if last:
-            raise EngineDied(
-                "The model's engine died in the middle of the answer and is being started "
-                "again. Send the request again."
-            ) from error
-
     def kill_hung(self) -> None:
         """Kill a child that answers nobody; it is started again like any that died."""
         self.hangs += 1
         if self._process is not None and self._process.returncode is None:
-            log.error("%s: the engine hangs and is killed", self._name)
+            log.error("%s: the engine hangs and is killed", self.name)
             self._process.kill()
 
     async def aclose(self) -> None:
         """Stop the child: SIGTERM, and SIGKILL after STOP_TIMEOUT_S. One that still loads is not waited for."""
-        self._closing += 1
+        if self._stopping is None or self._stopping.done():
+            self._stopping = _task(self._shut_down())
+        await asyncio.shield(self._stopping)
+
+    async def _bring_up(self) -> dict[str, Any]:
+        """Start a child in place of what there is: none, one that died, or one whose socket is lost."""
+        lost = self.pid is not None
+        if self.state != "died":  # that is what it is until the pause is over
+            self.state = "loading"
         try:
-            if self._process is not None and self._process.returncode is None and not self._ready:
-                self._process.terminate()
-            async with self._lock:
-                self.closed = True
-                await self._stop()
-        finally:
-            self._closing -= 1
+            if lost:
+                log.error("%s: the engine's socket was removed; it is started again", self.name)
+                self.replaced = self.starts
+                await self._end()
+            elif self._watcher is not None:
+                # The watcher of a dead child cleans up; it must not meet the next one's folder.
+                await asyncio.shield(self._watcher)
+            await self._pause()
+            self.state = "loading"
+            self._ready = await self._launch()
+        except BackendUnavailable as error:
+            if self.state == "loading":  # else it was given up, and nothing was tried
+                self._failures.append(error)
+                self._ended_at = time.monotonic()
+            self.state = "failed"
+            raise
+        self._failures.clear()
+        self.state = "ready"
+        self.starts += 1
+        return self._ready
 
-    async def _ensure(self) -> None:
-        """Start the child where it does not serve; the lock is held."""
-        if self.alive:
-            return
-        if self._watcher is not None:
-            # The watcher of a dead child cleans up; it must not meet the next one's folder.
-            await asyncio.shield(self._watcher)
-        await self._pause_after_deaths()
-        await self._start()
+    async def _pause(self) -> None:
+        """
+        Wait until a child may be started after those that died, and after starts that failed.
 
-    async def _pause_after_deaths(self) -> None:
+        Raises:
+            BackendUnavailable: That is too long.
+        """
         now = time.monotonic()
         while self._deaths and now - self._deaths[0] > FORGIVEN_AFTER_S:
             self._deaths.popleft()
         if len(self._deaths) == MAX_DEATHS:
+            self.state = "failed"
             raise BackendUnavailable(
                 f"The engine of this model died {MAX_DEATHS} times within {FORGIVEN_AFTER_S:.0f} s and "
                 "is not started again for now. The server's log says why.",
                 retry_after_s=FORGIVEN_AFTER_S - (now - self._deaths[0]),
             )
-        if self._deaths:
-            pause_s = FIRST_PAUSE_S * 2.0 ** (len(self._deaths) - 1)
-            await asyncio.sleep(max(0.0, self._deaths[-1] + pause_s - now))
+        times = max(len(self._deaths), len(self._failures))
+        pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(10, max(0, times - 1)))
+        rest_s = self._ended_at + pause_s - now if self._ended_at else 0.0
+        if self._failures and rest_s > _LONGEST_WAIT_S:
+            self.state = "failed"
+            raise BackendUnavailable(self._failures[-1].message, retry_after_s=rest_s)
+        await asyncio.sleep(max(0.0, rest_s))
 
-    async def _start(self) -> None:
-        if self._closing:
-            raise BackendUnavailable("The model was stopped.", retry_after_s=5)
-        self._stderr.clear()
+    async def _launch(self) -> dict[str, Any]:
+        self._last_words = LastWords()
         try:
-            self._folder = Path(tempfile.mkdtemp(prefix="unilect-"))  # mode 0700
+            self._make_folder()
             process = await self._spawn()
         except OSError as error:  # no memory, no more files, no space
             self._forget()
@@ -211,18 +239,23 @@ class ChildProcess:
                 f"The engine's process cannot be started: {error.strerror or error}."
             ) from error
         self._process = process
-        self._watcher = asyncio.create_task(self._watch(process))
+        self._watcher = _task(self._watch(process))
         try:
             async with asyncio.timeout(self._start_timeout_s):
-                self._ready = await self._handshake(process)
+                return await self._handshake(process)
         except TimeoutError as error:
-            await self._stop()
+            await self._end()
             raise BackendUnavailable(
                 f"The model did not load within {self._start_timeout_s:.0f} s (`start_timeout_s`)."
             ) from error
         except BaseException:
-            await self._stop()
+            await self._end()
             raise
+
+    def _make_folder(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="unilect-"))  # mode 0700
+        self._folder_lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._folder_lock, fcntl.LOCK_SH)  # systemd-tmpfiles spares what is locked
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
@@ -249,7 +282,7 @@ class ChildProcess:
             process.stdin.write(msgspec.json.encode(settings) + b"\n")
             await process.stdin.drain()
         except ConnectionError:
-            log.debug("%s: the child closed its stdin", self._name)
+            log.debug("%s: the child closed its stdin", self.name)
         progress = asyncio.create_task(self._report_progress(process))
         try:
             async for line in _lines(process.stdout):
@@ -263,8 +296,11 @@ class ChildProcess:
                     raise BackendUnavailable(str(said["failed"]))
         finally:
             progress.cancel()
-        await process.wait()
-        raise BackendUnavailable(f"The engine ended while it loaded the model: {self._reason()}")
+        if self._watcher is not None:  # it reads stderr to its end
+            await asyncio.shield(self._watcher)
+        raise BackendUnavailable(
+            f"The engine ended while it loaded the model {self.name}: {self._last_words.of_load(process.returncode)}"
+        )
 
     async def _report_progress(self, process: asyncio.subprocess.Process) -> None:
         while self._on_progress is not None:
@@ -272,39 +308,54 @@ class ChildProcess:
             await asyncio.sleep(0.1)
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Keep the last lines of stderr; when the child ends, clean up after it."""
+        """Keep the last lines of stderr; when a child that served ends unasked, clean up after it and have it come back."""
         assert process.stderr is not None
+        words = self._last_words
         async for line in _lines(process.stderr):
-            text = line.decode(errors="replace").rstrip()
-            self._stderr.append(text)
-            log.debug("%s: %s", self._name, text)
+            log.debug("%s: %s", self.name, words.hear(line))
         await process.wait()
-        if self._process is process and not self.closed and self._ready:
-            self._deaths.append(time.monotonic())
-            log.error("%s: the engine died (%s): %s", self._name, _status(process), self._reason())
-            self._forget()
-            asyncio.get_running_loop().create_task(self._restart())
+        if self._process is not process or self.state != "ready":
+            return
+        self._ended_at = time.monotonic()
+        self._deaths.append(self._ended_at)
+        for _ in range(min(self.on_death(self.starts), len(self._deaths))):
+            self._deaths.pop()
+        log.error("%s: the engine died: %s", self.name, words.of_death(process.returncode))
+        self._forget()
+        self.state = "died"
+        self._reviving = _task(self._restart())
 
     async def _restart(self) -> None:
+        if self.closed:  # stopped between the death and now: nobody wants it back
+            return
         try:
-            async with self._lock:
-                if self.closed:  # stopped between the death and now: nobody wants it back
-                    return
-                await self._ensure()
-            log.info("%s: the engine is back", self._name)
+            await self.start()
+            log.info("%s: the engine is back", self.name)
         except BackendUnavailable as error:
-            log.error("%s: %s", self._name, error.message)
+            if not self.closed:
+                log.error("%s: %s", self.name, error.message)
 
-    async def _stop(self) -> None:
-        process, self._ready = self._process, {}
-        if process is not None and process.returncode is None:
+    async def _shut_down(self) -> None:
+        serves, self.state = self.state == "ready", "stopping"
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        process = self._process
+        if serves and process is not None and process.returncode is None:
             process.terminate()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(STOP_TIMEOUT_S):
                     await process.wait()
-            except TimeoutError:
+        await self._end()
+        self.state = "stopped"
+
+    async def _end(self) -> None:
+        """Kill the child where it lives, and clean up."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGKILL)
-                await process.wait()
+            await process.wait()
         if self._watcher is not None:
             await self._watcher
             self._watcher = None
@@ -313,15 +364,26 @@ class ChildProcess:
     def _forget(self) -> None:
         self._ready = {}
         self._process = None
+        if self._folder_lock is not None:
+            os.close(self._folder_lock)
+            self._folder_lock = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def _reason(self) -> str:
-        """The first line on stderr that speaks of an error, else the last line."""
-        lines = [line for line in self._stderr if line.strip()]
-        telling = [line for line in lines if "error" in line.lower() or "failed" in line.lower()]
-        return (telling or lines[-1:] or ["it said nothing"])[0][-300:]
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Who waits for a start is told how it ended; where nobody waits any more nobody needs it."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _task(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    return asyncio.get_running_loop().create_task(work)
+
+
+def _stopped() -> BackendUnavailable:
+    return BackendUnavailable("The model was stopped.", retry_after_s=5)
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
@@ -339,16 +401,3 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
 def python_command(module: str) -> list[str]:
     """The command line that runs a module of ours in a child."""
     return [sys.executable, "-m", module]
-
-
-def _child_environment() -> dict[str, str]:
-    """Ours, without proxies and secrets: a child talks to nobody but us."""
-    hidden = ("_PROXY", "_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
-    return {name: value for name, value in os.environ.items() if not name.upper().endswith(hidden)}
-
-
-def _status(process: asyncio.subprocess.Process) -> str:
-    code = process.returncode
-    if code is not None and code < 0:
-        return f"signal {signal.Signals(-code).name}"
-    return f"exit status {code}"

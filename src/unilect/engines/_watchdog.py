@@ -7,6 +7,7 @@ killed when the answer does not come. A prompt that is read for minutes does not
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 from unilect.errors import UnilectError
@@ -16,19 +17,25 @@ PAUSE_S = 2.0
 
 class Watchdog:
     """
-    Watches one engine while requests run.
+    Watches one engine while requests run, and for one answer longer, since a hang outlives its client.
 
     Args:
-        ask: Asks the engine something that goes through its queue.
-        kill: Kills it.
+        ask: Asks the engine something that goes through its queue; false where it does not run just now.
+        hung: Told that the engine did not answer, and when it was asked: what came after that is not the reason.
+        well: Told that the engine answered, and when it was asked: it has done with all that had left by then.
         patience_s: How long an answer may take.
     """
 
     def __init__(
-        self, ask: Callable[[], Awaitable[object]], kill: Callable[[], None], patience_s: float
+        self,
+        ask: Callable[[], Awaitable[bool]],
+        hung: Callable[[float], None],
+        well: Callable[[float], None],
+        patience_s: float,
     ) -> None:
         self._ask = ask
-        self._kill = kill
+        self._hung = hung
+        self._well = well
         self._patience_s = patience_s
         self._running = 0
         self._task: asyncio.Task[None] | None = None
@@ -43,23 +50,27 @@ class Watchdog:
         """A request has ended."""
         self._running -= 1
 
-    async def aclose(self) -> None:
-        """Watch no more."""
+    def stop(self) -> None:
+        """Watch no more, until the next request."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
 
     async def _watch(self) -> None:
-        """Ask again and again; once more after the last request has ended, since a hang outlives its client."""
-        last = False
-        while not last:
+        owed = True
+        while (
+            owed or self._running
+        ):  # read anew: a request may come while the last answer is waited for
             await asyncio.sleep(min(PAUSE_S, self._patience_s))
-            last = self._running == 0
+            owed = self._running > 0
+            asked_at = time.monotonic()
             try:
                 async with asyncio.timeout(self._patience_s):
-                    await self._ask()
+                    answered = await self._ask()
             except TimeoutError:
-                self._kill()
-                return
+                self._hung(asked_at)
             except UnilectError:
-                return  # it died, or was stopped; others see to that
+                continue  # it died, or was stopped; others see to that, and the next life is watched too
+            else:
+                if answered:
+                    self._well(asked_at)

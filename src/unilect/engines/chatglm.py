@@ -8,6 +8,7 @@ import importlib.util
 import logging
 import secrets
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,17 @@ from msgspec import Struct
 
 from unilect.backend import Batches, Capabilities
 from unilect.engines import _chatglm_request as wire
+from unilect.engines import _text_bounds as bounds
 from unilect.engines._chatglm_file import ChatglmHead, read_head
 from unilect.engines._chatglm_tools import AnswerReader
 from unilect.engines._process import ChildProcess, python_command
+from unilect.engines._supervisor import Supervisor
 from unilect.errors import (
-    BackendError,
-    BackendUnavailable,
     ConfigError,
     InvalidRequest,
     UnsupportedOperation,
 )
+from unilect.extras import install
 from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
@@ -36,10 +38,7 @@ from unilect.upstreams.openai import stream
 log = logging.getLogger("unilect")
 MAX_DEFAULT_CONTEXT = 8192
 LIBRARY = "chatglm_cpp"
-INSTALL = (
-    'CMAKE_POLICY_VERSION_MINIMUM=3.5 CFLAGS="-fopenmp -DGGML_USE_OPENMP" LDFLAGS=-fopenmp '
-    "pip install 'unilect[chatglm]'"
-)
+_BUILD = 'CMAKE_POLICY_VERSION_MINIMUM=3.5 CFLAGS="-fopenmp -DGGML_USE_OPENMP" LDFLAGS=-fopenmp'
 _CHILD = "unilect.engines._chatglm_child"
 
 
@@ -90,6 +89,7 @@ class ChatglmEngine:
             start_timeout_s=config.start_timeout_s,
             environment={"OMP_NUM_THREADS": str(threads)},  # the only way to tell the library
         )
+        self._supervisor = Supervisor(self._child)
         parameters = dict(wire.PARAMETERS)
         if self._head.family != "ChatGLM3":
             parameters |= dict.fromkeys(wire.TOOL_PARAMETERS, "refused")
@@ -114,40 +114,36 @@ class ChatglmEngine:
             )
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
-        """Answer a request; see `Backend`. What had not begun when the child died is begun once more."""
+        """Answer a request; see `Backend`."""
+        bounds.check_request(request, self._context)
         body = wire.generate_body(request, self._head.family, self._head.vocabulary)
-        data = msgspec.json.encode(body)
-        for attempt in (1, 2):
-            begun, hangs = False, self._child.hangs
-            try:
-                async with aclosing(self._batches(request, data)) as batches:
-                    async for batch in batches:
-                        begun = True
-                        yield batch
-                return
-            except (BackendError, BackendUnavailable) as error:
-                await self._child.judge(error, hangs, last=begun or attempt == 2)
+        answer = partial(self._batches, request, msgspec.json.encode(body))
+        async with aclosing(self._supervisor.run(request, answer)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """The library has no such call."""
         raise UnsupportedOperation("ChatGLM models do not embed texts; ask a model that does.")
 
-    async def tokenize(self, text: str) -> list[int]:
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
-        return await self._tokens("/tokenize_plain", text)
+        bounds.check_tokenize(text, self._context)
+        return await self._tokens("/tokenize" if special else "/tokenize_plain", text)
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
+        bounds.check_tokenize(tokens, self._context)
         if any(token >= self._head.vocabulary for token in tokens):
             raise InvalidRequest(
                 "`prompt` holds a token id that the model does not have.", param="prompt"
             )
-        server = await self._started()
-        answer = await server.post("/detokenize", msgspec.json.encode({"tokens": tokens}))
+        answer = await self._post("/detokenize", {"tokens": tokens})
         return msgspec.json.decode(answer, type=_Content).content
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
+        bounds.check_request(request, self._context)
         prompt = wire.prompt_of(request, self._head.family, self._head.vocabulary)
         return len(await self._tokens("/tokenize", prompt))
 
@@ -159,7 +155,7 @@ class ChatglmEngine:
         if self._server is not None:
             await self._server[1].aclose()
             self._server = None
-        await self._child.aclose()
+        await self._supervisor.aclose()
 
     async def _batches(self, request: ChatRequest | CompletionRequest, body: bytes) -> Batches:
         """The answer's events; a chat's are read for calls and trimmed, a completion's are as they are."""
@@ -175,9 +171,13 @@ class ChatglmEngine:
                     yield events
 
     async def _tokens(self, path: str, prompt: Any) -> list[int]:
-        server = await self._started()
-        answer = await server.post(path, msgspec.json.encode({"prompt": prompt}))
-        return msgspec.json.decode(answer, type=_Tokens).tokens
+        return msgspec.json.decode(await self._post(path, {"prompt": prompt}), type=_Tokens).tokens
+
+    async def _post(self, path: str, body: dict[str, Any]) -> bytes:
+        async def function() -> bytes:
+            return await (await self._started()).post(path, msgspec.json.encode(body))
+
+        return await self._supervisor.call(body, function)
 
     async def _started(self) -> HttpServer:
         """The connection to the child, which is started where it is not running; a new one after every start."""
@@ -220,5 +220,7 @@ def backend(place: Place) -> ChatglmEngine:
         ConfigError: The library is not installed, or the file is wrong.
     """
     if importlib.util.find_spec(LIBRARY) is None:
-        raise ConfigError(f"chatglm: needs the chatglm-cpp library; install it with {INSTALL}")
+        raise ConfigError(
+            f"chatglm: needs the chatglm-cpp library; install it with `{_BUILD} {install('chatglm')}`."
+        )
     return ChatglmEngine(place.name, Path(place.location), place.config, place.threads)

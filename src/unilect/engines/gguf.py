@@ -6,32 +6,57 @@ read in one step, and a prompt that can be given up midway read in small ones. A
 """
 
 import asyncio
-import os
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from unilect import hub
 from unilect.backend import Batches, Capabilities
+from unilect.constraints.checker import Checker
+from unilect.constraints.keywords import LLAMACPP
 from unilect.engines import _gguf_request as wire
+from unilect.engines import _text_bounds as bounds
 from unilect.engines._forced_call import call_style, forced_call, must_call
-from unilect.engines._gguf_file import GgufHead, read_head
+from unilect.engines._gguf_answers import (
+    CONVERSATION,
+    chatted,
+    completed,
+    is_begun,
+    rendered,
+    without_alternatives,
+)
+from unilect.engines._gguf_constraint import calls_grammar, constrained
+from unilect.engines._gguf_errors import blamed, raise_for_child, unknown_token
+from unilect.engines._gguf_file import (
+    read_head,
+    read_model,
+    unknown_architecture,
+)
+from unilect.engines._gguf_memory import needs, where
+from unilect.engines._gguf_memory import told as sizes_of
+from unilect.engines._gguf_settings import (
+    checked,
+    child_settings,
+    context_of,
+    lora_of,
+    template_of,
+)
+from unilect.engines._memory import resident_bytes
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._slots import Slots
-from unilect.engines._watchdog import Watchdog
+from unilect.engines._supervisor import Supervisor
 from unilect.errors import (
     BackendError,
-    BackendUnavailable,
-    ConfigError,
     ContextLengthExceeded,
     InvalidRequest,
 )
-from unilect.events import TextDelta
 from unilect.model_config import ModelConfig
 from unilect.requests import (
     ChatRequest,
@@ -44,12 +69,12 @@ from unilect.sources import Place
 from unilect.upstreams._embeddings import decode_embeddings, embed_each
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._llamacpp_wire import with_prompt_tokens
-from unilect.upstreams._openai_wire import ChunkDecoder
-from unilect.upstreams.openai import stream
 
-MAX_DEFAULT_CONTEXT = 8192
+log = logging.getLogger("unilect")
 _EMBEDDINGS_AT_ONCE = 8
 _CHILD = "unilect.engines._gguf_child"
+_RERANKER = "its file is a reranker, which scores texts and makes no vectors of them"
+_Value = TypeVar("_Value")
 
 
 class _Props(Struct):
@@ -81,10 +106,6 @@ class _Content(Struct):
     content: str
 
 
-class _Rendered(Struct):
-    prompt: str
-
-
 class _Count(Struct):
     input_tokens: int
 
@@ -99,6 +120,8 @@ class GgufEngine:
         config: Its settings.
         threads: Processor threads, where the settings do not say.
         on_progress: Called with a fraction from 0 to 1 while the model loads.
+        checker: The server's; None for one of the engine's own.
+        engines: How many engines the server has, among which the memory for prompts is shared out.
 
     Raises:
         ConfigError: The file, or a setting, is wrong. Nothing has been started.
@@ -111,43 +134,62 @@ class GgufEngine:
         config: ModelConfig,
         threads: int = 1,
         on_progress: Callable[[float], None] | None = None,
+        checker: Checker | None = None,
+        engines: int = 1,
     ) -> None:
-        self._head = _checked_head(path)
+        self._engines = engines
+        self._name = name
+        self._head = checked(read_model, path)
+        self._ranks = self._head.ranks and config.pooling is None
         self._path = path
         self._config = config
         self._threads = config.threads or threads
-        self._context = _context(self._head, config)
-        self._lora = [_lora(text) for text in config.lora]
-        self._template, self._stop = _template(config.chat_template)
+        self._context = context_of(self._head, config)
+        self._lora = [lora_of(text) for text in config.lora]
+        self._template, self._stop = template_of(config.chat_template)
         if config.mmproj:
-            _checked_head(Path(config.mmproj))
+            checked(read_head, Path(config.mmproj))
         self._key = secrets.token_urlsafe(24)
         self._on_progress = on_progress
         self._generator = self._child(name, embedding=False)
         self._embedder = self._child(f"{name} (embeddings)", embedding=True)
-        self._watchdog = Watchdog(
-            self._ask, self._generator.kill_hung, patience_s=config.hang_timeout_s
-        )
+        self._supervisors = {
+            self._generator: Supervisor(self._generator, self._ask, config.hang_timeout_s),
+            self._embedder: Supervisor(
+                self._embedder
+            ),  # a long text is one step, which may take minutes
+        }
         self._slots = Slots(config.parallel)
+        self._checker = checker or Checker()
+        self._has_own_checker = checker is None
         self._vocabulary: int | None = None
+        self._told = False
         self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
-        self._style = call_style(self._template or "")
+        self._chat_template = self._template or ""
+        self._style = call_style(self._chat_template)
         self.capabilities = Capabilities(
             parameters=wire.PARAMETERS,
             fans_out=True,
             context=self._context,
             vision=config.mmproj is not None,
-            chat=not self._head.embedding_only,
+            schema_keywords=LLAMACPP,
+            chat=not self._head.embedding_only
+            and (self._template is not None or self._head.has_template),
             completions=not self._head.embedding_only,
+            slots=config.parallel,
+            embeddings=not self._ranks,
+            why_not={"embeddings": _RERANKER} if self._ranks else {},
         )
 
     async def start(self) -> None:
         """Start the child that this model mainly needs; see `Backend`."""
         if self._head.embedding_only:
-            await self._embedder.start()
+            self._tell(await self._embedder.start())
             return
         if self._generator.alive and self._vocabulary is not None:
             return
+        with unknown_architecture(self._path, self._head):
+            self._tell(await self._generator.start())
         server = await self._server(self._generator)
         self._learn(msgspec.json.decode(await server.get("/props"), type=_Props))
         models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
@@ -155,77 +197,83 @@ class GgufEngine:
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request, once it is its turn; see `Backend`."""
-        body = self._body(request)  # what is wrong with it is told without waiting
+        bounds.check_request(request, self._longest)
+        body = await self._body(request)  # what is wrong with it is told without waiting
         slot = await self._slots.take(wire.conversation(request))
+        answer = partial(self._answer, request, body | {"id_slot": slot})
         try:
-            async with aclosing(self._answer(request, body | {"id_slot": slot})) as batches:
+            running = self._supervisors[self._generator].run(request, answer, is_begun)
+            async with aclosing(running) as batches:
                 async for batch in batches:
                     yield batch
         except InvalidRequest as error:
-            raise wire.blamed(error, request) from error
+            raise blamed(error, request) from error
         finally:
             self._slots.give_back(slot)
 
     async def _answer(
         self, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
-        """The answer to a body. What had not begun when the child died is begun once more."""
-        for attempt in (1, 2):
-            begun, hangs = False, self._generator.hangs
-            try:
-                server = await self._server(self._generator)
-                self._watchdog.enter()
-                try:
-                    async with aclosing(await self._batches(server, request, body)) as batches:
-                        async for batch in batches:
-                            begun = True
-                            yield batch
-                finally:
-                    self._watchdog.leave()
-                return
-            except (BackendError, BackendUnavailable) as error:
-                await self._generator.judge(error, hangs, last=begun or attempt == 2)
+        """The answer to a body."""
+        server = await self._server(self._generator)
+        async with aclosing(await self._batches(server, request, body)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
-        server = await self._server(self._embedder)
+        bounds.check_request(request, self._longest)
 
         async def one(text: Prompt) -> Embeddings:
+            server = await self._server(self._embedder)
             await self._check_length(server, text)
             body = msgspec.json.encode({"input": text, "encoding_format": "float"})
             try:
                 return decode_embeddings(await server.post("/v1/embeddings", body))
             except InvalidRequest as error:
-                raise wire.blamed(error, request) from error
+                raise blamed(error, request) from error
 
-        return await embed_each(request.inputs, one, _EMBEDDINGS_AT_ONCE)
+        async def watched(text: Prompt) -> Embeddings:
+            return await self._supervisors[self._embedder].call(text, lambda: one(text))
 
-    async def tokenize(self, text: str) -> list[int]:
+        return await embed_each(request.inputs, watched, _EMBEDDINGS_AT_ONCE)
+
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
-        return await self._tokenize(await self._any_server(), text, special=False)
+        bounds.check_tokenize(text, self._longest)
+        return await self._call(text, lambda server: self._tokenize(server, text, special))
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
-        server = await self._any_server()
-        try:
-            body = await server.post("/detokenize", msgspec.json.encode({"tokens": tokens}))
-        except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
-            if await self._generator.has_died():
-                raise
-            raise wire.unknown_token("prompt") from error
-        return msgspec.json.decode(body, type=_Content).content
+        bounds.check_tokenize(tokens, self._longest)
+
+        async def ask(server: HttpServer) -> str:
+            try:
+                body = await server.post("/detokenize", msgspec.json.encode({"tokens": tokens}))
+            except BackendError as error:
+                # 500 is what llama.cpp says to an id beyond its vocabulary
+                if await self._main.has_died():
+                    raise
+                raise unknown_token("prompt") from error
+            return msgspec.json.decode(body, type=_Content).content
+
+        return await self._call(tokens, ask)
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
-        server = await self._any_server()
-        if isinstance(request, ChatRequest):
-            body = msgspec.json.encode(wire.template_body(request))
-            answer = await server.post("/v1/chat/completions/input_tokens", body)
-            return msgspec.json.decode(answer, type=_Count).input_tokens
-        prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
-        if isinstance(prompt, list):
-            return len(prompt)
-        return len(await self._tokenize(server, prompt, special=True))
+        bounds.check_request(request, self._longest)
+
+        async def ask(server: HttpServer) -> int:
+            if isinstance(request, ChatRequest):
+                body = msgspec.json.encode(wire.template_body(request))
+                answer = await server.post("/v1/chat/completions/input_tokens", body)
+                return msgspec.json.decode(answer, type=_Count).input_tokens
+            prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
+            if isinstance(prompt, list):
+                return len(prompt)
+            return len(await self._tokenize(server, prompt, special=True))
+
+        return await self._call(request, ask)
 
     async def check(self) -> None:
         """A started child is watched, so there is nothing to ask; see `Backend`."""
@@ -236,19 +284,24 @@ class GgufEngine:
         servers = [server for _, server in self._servers.values()]
         self._servers.clear()
         await asyncio.gather(*(server.aclose() for server in servers))
-        await self._watchdog.aclose()
-        await asyncio.gather(self._generator.aclose(), self._embedder.aclose())
+        await asyncio.gather(*(one.aclose() for one in self._supervisors.values()))
+        if self._has_own_checker:
+            await self._checker.aclose()
 
     async def _ask(self) -> None:
         """Something that llama.cpp answers from its queue, between two steps."""
-        if self._generator.alive:
-            await (await self._server(self._generator)).get("/metrics")
+        await (await self._server(self._generator)).get("/metrics")
 
-    def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
+    async def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
         lora = [{"id": id, "scale": scale} for id, (_, scale) in enumerate(self._lora)]
         if isinstance(request, CompletionRequest):
-            return wire.completion_body(request, lora, self._vocabulary)
+            body = wire.completion_body(request, lora, self._vocabulary)
+            return await constrained(request, body, self._checker, self._chat_template)
         body = wire.chat_body(request, lora, self._vocabulary)
+        if must_call(request):
+            body["grammar"] = await calls_grammar(request, self._style, self._checker)
+        else:
+            body = await constrained(request, body, self._checker, self._chat_template)
         if self._stop:
             body["stop"] = [*body.get("stop", []), *self._stop]
         return body
@@ -258,7 +311,7 @@ class GgufEngine:
     ) -> Batches:
         batches = await self._generated(server, request, body)
         if wire.wants_no_alternatives(request):
-            batches = _without_alternatives(batches)
+            batches = without_alternatives(batches)
         if not request.tokenize:
             return batches
         return with_prompt_tokens(batches, await self._prompt_ids(server, request))
@@ -268,33 +321,27 @@ class GgufEngine:
     ) -> list[int]:
         """The ids of a prompt, without what the server puts before it."""
         if isinstance(request, ChatRequest):
-            prompt: Prompt = await self._rendered(server, request)
+            prompt: Prompt = await rendered(server, request)
         else:
             prompt = request.prompts[0]
         return prompt if isinstance(prompt, list) else await self._tokenize(server, prompt, False)
 
-    async def _rendered(self, server: HttpServer, request: ChatRequest) -> str:
-        body = msgspec.json.encode(wire.template_body(request))
-        answer = await server.post("/apply-template", body)
-        return msgspec.json.decode(answer, type=_Rendered).prompt
-
     async def _generated(
         self, server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
-        decoder = ChunkDecoder(joined=not request.stream)
         if isinstance(request, CompletionRequest):
-            return stream(server, "/v1/completions", msgspec.json.encode(body), decoder)
+            return completed(server, request, body)
         if not must_call(request):
-            return stream(server, "/v1/chat/completions", msgspec.json.encode(body), decoder)
-        prompt = await self._rendered(server, request)
-        conversation = ("messages", "tools", "tool_choice", "parallel_tool_calls", "stop")
-        sampling = {name: value for name, value in body.items() if name not in conversation}
+            return chatted(server, request, body, self._chat_template)
+        prompt = await rendered(server, request)
+        without = (*CONVERSATION, "stop")
+        sampling = {name: value for name, value in body.items() if name not in without}
         return forced_call(server, request, prompt, sampling, self._style)
 
     def _learn(self, props: _Props) -> None:
         """What only the loaded model knows."""
-        template = self._template or props.chat_template
-        self._style = call_style(template)
+        self._chat_template = self._template or props.chat_template
+        self._style = call_style(self._chat_template)
         parameters = dict(wire.PARAMETERS)
         if not props.chat_template_caps.get("supports_tools"):
             parameters |= dict.fromkeys(wire.TOOL_PARAMETERS, "refused")
@@ -306,39 +353,48 @@ class GgufEngine:
         )
 
     def _child(self, name: str, embedding: bool) -> ChildProcess:
+        fixed = child_settings(
+            name,
+            self._path,
+            self._head,
+            self._config,
+            context=self._context,
+            threads=self._threads,
+            lora=self._lora,
+            template=self._template,
+            engines=self._engines,
+            embedding=embedding,
+        )
+
         def settings(socket_path: str) -> dict[str, Any]:
-            config = self._config
-            return {
-                "socket_path": socket_path,
-                "api_key": self._key,
-                "path": str(self._path),
-                "context": self._context,
-                "parallel": 1 if embedding else config.parallel,
-                "threads": self._threads,
-                "batch": config.batch,
-                "gpu_layers": config.gpu_layers,
-                "lora": self._lora,
-                "mmproj": None if embedding else config.mmproj,
-                "chat_template": self._template,
-                "cache_ram_mib": 0 if embedding else config.cache_ram_mib,
-                "cache_type_k": config.cache_type_k,
-                "cache_type_v": config.cache_type_v,
-                "embedding": embedding,
-                "pooling": config.pooling or (None if self._head.pooling else "mean"),
-            }
+            return fixed | {"socket_path": socket_path, "api_key": self._key}
 
         return ChildProcess(
             name,
             python_command(_CHILD),
             settings,
             start_timeout_s=self._config.start_timeout_s,
+            environment={
+                "GGML_NO_BACKTRACE": "1"
+            },  # else it calls gdb when it ends, which takes seconds
             on_progress=self._report if self._on_progress is not None else None,
         )
+
+    def _tell(self, said: dict[str, Any]) -> None:
+        """Say once where the model runs, and what it takes."""
+        if self._told:
+            return
+        self._told = True
+        if said["warning"]:
+            log.warning("%s", said["warning"])
+        need = needs(self._head, self._path, self._config, self._context, self._head.embedding_only)
+        on = where(self._head, said["devices"], self._config.gpu_layers, self._threads)
+        log.info("%s: on %s; %s", self._name, on, sizes_of(need))
 
     def _report(self, pid: int) -> None:
         """Progress is the part of the file that the child has in memory; llama.cpp itself tells none."""
         if self._on_progress is not None:
-            self._on_progress(min(1.0, _resident_bytes(pid) / max(1, self._head.size_bytes)))
+            self._on_progress(min(1.0, resident_bytes(pid) / max(1, self._head.size_bytes)))
 
     async def _server(self, child: ChildProcess) -> HttpServer:
         """The connection to a child, which is started where it is not running; a new one after every start."""
@@ -352,14 +408,31 @@ class GgufEngine:
                 headers={"Authorization": f"Bearer {self._key}"},
                 socket_path=child.socket_path,
                 timeout_s=self._config.timeout_s,
+                raise_for=raise_for_child,
             )
             self._servers[child] = (child.pid, server)
             if child is self._generator:
                 self._slots.forget()
         return server
 
-    async def _any_server(self) -> HttpServer:
-        return await self._server(self._embedder if self._head.embedding_only else self._generator)
+    @property
+    def _longest(self) -> int:
+        """The context, as llama.cpp has rounded it up."""
+        return self.capabilities.context or self._context
+
+    @property
+    def _main(self) -> ChildProcess:
+        return self._embedder if self._head.embedding_only else self._generator
+
+    async def _call(
+        self, request: Any, ask: Callable[[HttpServer], Coroutine[Any, Any, _Value]]
+    ) -> _Value:
+        """What the main child says to a call of one answer."""
+
+        async def function() -> _Value:
+            return await ask(await self._server(self._main))
+
+        return await self._supervisors[self._main].call(request, function)
 
     async def _tokenize(self, server: HttpServer, text: str, special: bool) -> list[int]:
         body = msgspec.json.encode({"content": text, "add_special": special})
@@ -383,66 +456,6 @@ class GgufEngine:
             )
 
 
-async def _without_alternatives(batches: Batches) -> Batches:
-    """An answer whose tokens are told without others beside them: llama.cpp tells one at least, or nothing at all."""
-    async with aclosing(batches):
-        async for batch in batches:
-            yield [_bare(event) if isinstance(event, TextDelta) else event for event in batch]
-
-
-def _bare(event: TextDelta) -> TextDelta:
-    told = [msgspec.structs.replace(token, top_logprobs=[]) for token in event.logprobs or ()]
-    return msgspec.structs.replace(event, logprobs=told) if told else event
-
-
-def _checked_head(path: Path) -> GgufHead:
-    try:
-        return read_head(path)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _context(head: GgufHead, config: ModelConfig) -> int:
-    if config.context is None:
-        return min(head.context, MAX_DEFAULT_CONTEXT)
-    if config.context > head.context:
-        raise ConfigError(
-            f"context: {config.context} is more than the {head.context} tokens that the model was made for."
-        )
-    return config.context
-
-
-def _lora(text: str) -> tuple[str, float]:
-    """`path` or `path=0.5`."""
-    path, _, scale = text.rpartition("=")
-    try:
-        value = (path, float(scale)) if path else (text, 1.0)
-    except ValueError:
-        value = (text, 1.0)
-    _checked_head(Path(value[0]))
-    return value
-
-
-def _template(given: str | None) -> tuple[str | None, list[str]]:
-    """The Jinja of the option `chat_template`, and the stop words that belong to it."""
-    if given is None:
-        return None, []
-    from unilect import (
-        templates,
-    )  # Jinja takes 30 ms to import, which only those who need it shall pay
-
-    form = templates.read(given)
-    return templates.jinja(form), form.stop
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def backend(place: Place) -> GgufEngine:
     """
     The engine for `path/to/x.gguf` or `gguf:...`: a local file, or one of the hub as `org/repo/file.gguf`.
@@ -451,7 +464,10 @@ def backend(place: Place) -> GgufEngine:
         ConfigError: There is no such file, or it is no sound GGUF file.
     """
     return engine(
-        place, hub.local_file(place.location, lambda part: place.progress("downloading", part))
+        place,
+        hub.local_file(
+            place.location, lambda part, size=0, /: place.progress("downloading", part, size)
+        ),
     )
 
 
@@ -463,4 +479,6 @@ def engine(place: Place, path: Path) -> GgufEngine:
         place.config,
         place.threads,
         lambda part: place.progress("loading", part),
+        place.checker,
+        place.engines,
     )

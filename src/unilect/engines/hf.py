@@ -8,7 +8,6 @@ DoRA, a larger vocabulary) get a child of their own.
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from importlib.util import find_spec
@@ -19,12 +18,24 @@ import msgspec
 
 from unilect import hub, templates
 from unilect.backend import Batches, Capabilities
+from unilect.constraints.checker import Checker
+from unilect.constraints.keywords import LLGUIDANCE
 from unilect.engines import _frames as frames
-from unilect.engines._hf_folder import Folder, has_tokenizer, must_merge, own_template, read_folder
+from unilect.engines import _text_bounds as bounds
+from unilect.engines._hf_folder import (
+    Folder,
+    check_folder,
+    has_tokenizer,
+    must_merge,
+    own_template,
+    read_folder,
+)
 from unilect.engines._hf_parameters import PARAMETERS, TOOL_PARAMETERS
+from unilect.engines._hf_request import bound_by
 from unilect.engines._hf_rope import stretched
+from unilect.engines._memory import resident_bytes
 from unilect.engines._process import ChildProcess, python_command
-from unilect.engines._watchdog import Watchdog
+from unilect.engines._supervisor import CALLS_AT_ONCE, Supervisor
 from unilect.errors import (
     BackendError,
     BackendTimeout,
@@ -32,6 +43,7 @@ from unilect.errors import (
     ConfigError,
     UnilectError,
 )
+from unilect.extras import install
 from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
@@ -40,6 +52,7 @@ from unilect.upstreams._llamacpp_wire import with_prompt_tokens
 log = logging.getLogger("unilect")
 MAX_DEFAULT_CONTEXT = 8192
 _CHILD = "unilect.engines._hf_child"
+_READ = 0.9  # of the time until a model is ready, when all of its weights have been read
 _NEEDED = ("torch", "transformers", "llguidance", "safetensors")
 #: torch's threads spin for work that another process needs the core for; the model is a local one, and nothing else is fetched
 _ENVIRONMENT = {
@@ -63,7 +76,8 @@ class HfServer:
     Attributes:
         settings: As given.
         child: The process.
-        watchdog: Sees when it hangs.
+        supervisor: What runs in it goes through this.
+        embeddings: How many more requests may embed at the same time.
     """
 
     def __init__(
@@ -85,7 +99,8 @@ class HfServer:
             on_progress=self._report if on_progress is not None else None,
             environment=_ENVIRONMENT,
         )
-        self.watchdog = Watchdog(self._ask, self.child.kill_hung, patience_s=config.hang_timeout_s)
+        self.supervisor = Supervisor(self.child, self._ask, config.hang_timeout_s)
+        self.embeddings = asyncio.Semaphore(CALLS_AT_ONCE)
         self._users: set[str] = set()
         self._warned: int | None = None
         self._blends: tuple[int | None, set[str]] = (None, set())
@@ -126,9 +141,7 @@ class HfServer:
         """A model stops; the last one stops the child."""
         self._users.discard(name)
         if not self._users:
-            await self.watchdog.aclose()
-        if not self._users:  # nobody has come meanwhile
-            await self.child.aclose()
+            await self.supervisor.aclose()
             return
         async with self._lock:
             if name not in self._users and self._has(name) and self.child.alive:
@@ -200,13 +213,12 @@ class HfServer:
 
     async def _ask(self) -> None:
         """Something that the child answers between two steps."""
-        if self.child.alive:
-            await self.value("ping", None, patient=True)  # how patient, the watchdog knows
+        await self.value("ping", None, patient=True)  # how patient, the watchdog knows
 
     def _report(self, pid: int) -> None:
-        """Progress is the part of the weights that the child has in memory."""
+        """Progress is the part of the weights that the child has in memory; they are put in order after that."""
         if self._on_progress is not None:
-            self._on_progress(min(1.0, _resident_bytes(pid) / max(1.0, self._size)))
+            self._on_progress(min(_READ, resident_bytes(pid) / max(1.0, self._size)))
 
 
 class HfEngine:
@@ -220,6 +232,8 @@ class HfEngine:
         threads: Processor threads, where the settings do not say.
         shared: The children of this configuration, by their settings.
         on_progress: Called with a fraction from 0 to 1 while the model loads.
+        checker: Compiles the grammars and schemas of clients first; without it the child alone does.
+        engines: How many engines the server has, among which the memory for prompts is shared out.
 
     Raises:
         ConfigError: The folder, or a setting, is wrong. Nothing has been started.
@@ -233,25 +247,30 @@ class HfEngine:
         threads: int = 1,
         shared: dict[Any, Any] | None = None,
         on_progress: Callable[[float], None] | None = None,
+        checker: Checker | None = None,
+        engines: int = 1,
     ) -> None:
         self._folder = read_folder(folder)
+        self._checker = checker
         self._name = name
         self._chat_template = templates.find(config.chat_template) if config.chat_template else None
         adapters = [_adapter(text) for text in config.lora]
         merge = [path for path, _ in adapters] if _merges(adapters) else []
         self._blend = [] if merge else adapters
         self._template = self._template_of(config)
-        settings = self._settings(config, config.threads or threads, merge)
+        settings = self._settings(config, config.threads or threads, merge, engines)
         key = msgspec.json.encode(settings)
         children = {} if shared is None else shared
         if key not in children:
             children[key] = HfServer(name, settings, config, on_progress)
         self._server: HfServer = children[key]
+        self._context: int = settings["context"]
         self.capabilities = Capabilities(
             parameters=_parameters("tools" in self._template),
             fans_out=True,
             fans_beams_out=True,
-            context=settings["context"],
+            schema_keywords=LLGUIDANCE,
+            context=self._context,
             chat=self._folder.generates and bool(self._template),
             completions=self._folder.generates,
         )
@@ -276,6 +295,9 @@ class HfEngine:
 
     async def _answer(self, request: ChatRequest | CompletionRequest) -> Batches:
         operation = "chat" if isinstance(request, ChatRequest) else "completion"
+        grammar, param = bound_by(request, self._template)
+        if grammar is not None and self._checker is not None:
+            await self._checker.llguidance(grammar, param)
         async with aclosing(self._replies(operation, request)) as replies:
             async for reply in replies:
                 yield frames.events_of(reply)
@@ -283,47 +305,45 @@ class HfEngine:
     async def _replies(
         self, operation: str, request: ChatRequest | CompletionRequest | EmbeddingRequest
     ) -> AsyncGenerator[frames.Reply]:
-        """What the child replies, while it is watched. What had not begun when it died is begun once more."""
-        child, watchdog = self._server.child, self._server.watchdog
+        """What the child replies."""
+        bounds.check_request(request, self._context)
         body = msgspec.structs.replace(request, wire={})
-        for attempt in (1, 2):
-            begun, hangs = False, child.hangs
-            try:
-                await self.start()
-                watchdog.enter()
-                try:
-                    replies = self._server.replies(operation, body, self._adapter)
-                    async with aclosing(replies):
-                        async for reply in replies:
-                            begun = True
-                            yield reply
-                finally:
-                    watchdog.leave()
-                return
-            except (BackendError, BackendUnavailable) as error:
-                await child.judge(error, hangs, last=begun or attempt == 2)
+
+        async def answer() -> AsyncGenerator[frames.Reply]:
+            await self.start()
+            async with aclosing(self._server.replies(operation, body, self._adapter)) as replies:
+                async for reply in replies:
+                    yield reply
+
+        async with aclosing(self._server.supervisor.run(request, answer)) as replies:
+            async for reply in replies:
+                yield reply
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
         found: dict[int, list[float]] = {}
         tokens = 0
-        async with aclosing(self._replies("embed", request)) as replies:
+        async with self._server.embeddings, aclosing(self._replies("embed", request)) as replies:
             async for reply in replies:
                 part = msgspec.msgpack.decode(reply.value, type=frames.Vectors)
                 found |= dict(zip(part.places, part.vectors, strict=True))
                 tokens += part.tokens
         return Embeddings([found[place] for place in range(len(found))], tokens)
 
-    async def tokenize(self, text: str) -> list[int]:
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
-        return msgspec.msgpack.decode(await self._value("tokenize", text), type=list[int])
+        bounds.check_tokenize(text, self._context)
+        kind = "tokenize_special" if special else "tokenize"
+        return msgspec.msgpack.decode(await self._value(kind, text), type=list[int])
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
+        bounds.check_tokenize(tokens, self._context)
         return msgspec.msgpack.decode(await self._value("detokenize", tokens), type=str)
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
+        bounds.check_request(request, self._context)
         if isinstance(request, ChatRequest):
             return len(await self._prompt_ids(request))
         prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
@@ -339,6 +359,7 @@ class HfEngine:
 
     async def _prompt_ids(self, request: ChatRequest | CompletionRequest) -> list[int]:
         """The ids of a prompt, without what the tokenizer puts before it."""
+        bounds.check_request(request, self._context)
         if isinstance(request, ChatRequest):
             body = msgspec.structs.replace(request, wire={})
             return msgspec.msgpack.decode(await self._value("chat_tokens", body), type=list[int])
@@ -346,8 +367,11 @@ class HfEngine:
         return prompt if isinstance(prompt, list) else await self.tokenize(prompt)
 
     async def _value(self, operation: str, body: Any) -> bytes:
-        await self.start()
-        return await self._server.value(operation, body, self._adapter)
+        async def function() -> bytes:
+            await self.start()
+            return await self._server.value(operation, body, self._adapter)
+
+        return await self._server.supervisor.call((operation, body), function)
 
     def _template_of(self, config: ModelConfig) -> str:
         """The chat template, as far as it is known before the tokenizer is loaded."""
@@ -356,7 +380,9 @@ class HfEngine:
         brought = own_template(Path(config.tokenizer)) if config.tokenizer else ""
         return brought or self._folder.template
 
-    def _settings(self, config: ModelConfig, threads: int, merge: list[str]) -> dict[str, Any]:
+    def _settings(
+        self, config: ModelConfig, threads: int, merge: list[str], engines: int
+    ) -> dict[str, Any]:
         """
         What the child is told.
 
@@ -375,6 +401,7 @@ class HfEngine:
             "tied": folder.tied,
             "cache_values": folder.cache_values if folder.generates else 0,
             "cache_ram_mib": config.cache_ram_mib,
+            "engines": engines,
             "context": config.context or min(longest, MAX_DEFAULT_CONTEXT),
             "parallel": config.parallel,
             "threads": threads,
@@ -450,12 +477,11 @@ def _parameters(tools: bool) -> dict[str, Any]:
     return PARAMETERS | ({} if tools else dict.fromkeys(TOOL_PARAMETERS, "refused"))
 
 
-def _resident_bytes(pid: int) -> int:
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def check_installed(location: str) -> None:
+    """Refuse a model, with a ConfigError, where what models of transformers need is not installed."""
+    if needed := ", ".join(name for name in _NEEDED if find_spec(name) is None):
+        how = f"Install them with `{install('transformers')}`."
+        raise ConfigError(f"{location}: models of transformers need {needed}. {how}")
 
 
 def backend(place: Place) -> HfEngine:
@@ -465,13 +491,15 @@ def backend(place: Place) -> HfEngine:
     Raises:
         ConfigError: There is no such folder, or it holds no model, or transformers is not installed.
     """
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"{place.location}: models of transformers need {', '.join(missing)}; install them with "
-            "`pip install 'unilect[transformers]'`."
-        )
-    folder = hub.local_folder(place.location, lambda part: place.progress("downloading", part))
+    local = Path(place.location).expanduser()
+    if local.is_dir():
+        adapters = [_adapter(text)[0] for text in place.config.lora]
+        given = [place.config.tokenizer] if place.config.tokenizer else []
+        check_folder(local, [Path(folder) for folder in (*given, *adapters)])
+    check_installed(place.location)
+    folder = hub.local_folder(
+        place.location, lambda part, size=0, /: place.progress("downloading", part, size)
+    )
     return HfEngine(
         place.name,
         folder,
@@ -479,4 +507,6 @@ def backend(place: Place) -> HfEngine:
         place.threads,
         place.shared,
         lambda part: place.progress("loading", part),
+        place.checker,
+        place.engines,
     )

@@ -21,27 +21,28 @@ from aiohttp import web
 
 from unilect.bounds import LARGE_BYTES, check_body
 from unilect.config import Config, is_loopback
+from unilect.context import CALLER, Caller
 from unilect.dialects._manners import OPENAI, Manners
 from unilect.errors import (
     AuthenticationError,
-    BodyTooLarge,
     InternalError,
     InvalidRequest,
     MethodNotAllowed,
     MisdirectedRequest,
     PermissionDenied,
-    RequestTimeout,
     RouteNotFound,
     UnilectError,
     UnsupportedEncoding,
 )
-from unilect.gateway.access_log import AccessLog
+from unilect.gateway.access_log import AccessLog, open_entry
+from unilect.gateway.bodies import Bodies
+from unilect.gateway.foreign_urls import hint
 from unilect.gateway.keys import Keys
-from unilect.streaming import CORS_HEADERS, REQUEST_ID
+from unilect.pages import HEADERS, sign_in, wants_html
+from unilect.streaming import CORS_HEADERS, REQUEST_ID, has_left
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger("unilect")
-BODY_TIMEOUT_S = 30.0
 _HAS_PORT = re.compile(r":\d*$")
 _SDK_HEADERS = (  # what the official JavaScript client sends from a browser
     "X-Stainless-Arch",
@@ -53,6 +54,7 @@ _SDK_HEADERS = (  # what the official JavaScript client sends from a browser
     "X-Stainless-Runtime-Version",
     "X-Stainless-Timeout",
 )
+_SIGN_IN = {**HEADERS, "WWW-Authenticate": 'Basic realm="unilect", charset="UTF-8"'}
 _METHODS = ("GET", "POST", "OPTIONS")
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -65,14 +67,24 @@ class Guard:
         config: Its keys, hosts and origins.
         public: Paths of the routes that need no key.
         manners: The listener's.
+        bodies: What reads request bodies, for all listeners.
 
     Attributes:
         active: Requests that are being answered.
         log: The access log.
+        pages: Paths of the pages for people: there a browser asks for the key, and sends it as a password (RFC 7617).
     """
 
-    def __init__(self, config: Config, public: Collection[str], manners: Manners = OPENAI) -> None:
+    def __init__(
+        self,
+        config: Config,
+        public: Collection[str],
+        manners: Manners = OPENAI,
+        bodies: Bodies | None = None,
+    ) -> None:
         self.active = 0
+        self._bodies = bodies or Bodies(config.max_body_bytes)
+        self.pages: Collection[str] = ()
         self.log = AccessLog()
         self._manners = manners
         self._keys = Keys(config.api_keys, manners.any_key_scheme)
@@ -89,6 +101,7 @@ class Guard:
         start = time.perf_counter()
         request[REQUEST_ID] = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
         caller, status = "-", 499
+        entry = open_entry() if self.log.on else None
         self.active += 1
         try:
             self._check_host(request)
@@ -99,7 +112,8 @@ class Guard:
                 status = 204
                 return web.Response(status=204, headers=self._cors_for(request))
             if not self._is_public(request):
-                caller = self._keys.caller(request.headers)
+                caller = self._keys.caller(request.headers, as_password=self._is_page(request))
+            CALLER.set(Caller(request[REQUEST_ID], caller if self._keys else ""))
             response = await self._answer(request, handler)
             status = response.status
             if allowed and not response.prepared:  # a stream has sent its head already, with these
@@ -111,10 +125,10 @@ class Guard:
             return response
         finally:
             self.active -= 1
-            if self.log.on:
+            if entry is not None:
                 self.log.add(
                     f"{request[REQUEST_ID]} {request.method} {request.path[:200]!r} {status} "
-                    f"{(time.perf_counter() - start) * 1000:.1f} ms {caller}"
+                    f"{(time.perf_counter() - start) * 1000:.1f} ms {caller}{entry.text()}"
                 )
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -126,7 +140,7 @@ class Guard:
         """
         try:
             if request.can_read_body:
-                await _read(request)
+                await self._read(request)
                 if len(body := await request.read()) > LARGE_BYTES:
                     await check_body(body)
             return await handler(request)
@@ -134,7 +148,7 @@ class Guard:
             raise
         except web.HTTPNotFound as error:
             raise RouteNotFound(
-                f"There is no {request.method} {request.path[:100]} here; see GET /docs."
+                f"There is no {request.method} {request.path[:100]} here; see GET /docs.{hint(request.path)}"
             ) from error
         except web.HTTPMethodNotAllowed as error:
             methods = ", ".join(sorted(error.allowed_methods))
@@ -143,17 +157,49 @@ class Guard:
             ) from error
         except web.HTTPException as error:
             raise InvalidRequest(f"The request was refused: {error.reason}.") from error
-        except (ConnectionError, web.RequestPayloadError) as error:
-            raise asyncio.CancelledError from error  # the client left while it sent or read
+        except web.RequestPayloadError as error:
+            raise asyncio.CancelledError from error  # the client left while it sent
         except Exception as error:
+            if isinstance(error, ConnectionError) and has_left(request):
+                raise asyncio.CancelledError from error  # while it read
             log.exception("%s failed", request[REQUEST_ID])
+            if request.writer.output_size and request.transport is not None:
+                request.transport.abort()  # a second head in a begun answer would be taken for its text
+                raise asyncio.CancelledError from error
             raise InternalError(
                 f"The server failed on this request ({request[REQUEST_ID]}); that is a flaw of unilect."
             ) from error
 
+    async def _read(self, request: web.Request) -> None:
+        """
+        Read the body, in time; the route finds it read.
+
+        Raises:
+            UnsupportedEncoding: It is compressed: what it unpacks to could be anything.
+            UnilectError: As `Bodies.read`.
+        """
+        if "Content-Encoding" in request.headers:
+            raise UnsupportedEncoding(
+                "Compressed request bodies are not read. Send the body without Content-Encoding."
+            )
+        if request.content.is_eof():  # all of it came with the head, as nearly always
+            try:
+                await request.read()
+            except web.HTTPRequestEntityTooLarge as error:
+                raise self._bodies.too_large() from error
+            return
+        body = await self._bodies.read(request.content.readany, request.content_length)
+        request._read_bytes = body  # what `request.read` returns from now on
+
     def _is_public(self, request: web.Request) -> bool:
         resource = request.match_info.route.resource
         return resource is not None and resource.canonical in self._public
+
+    def _is_page(self, request: web.Request) -> bool:
+        """Only for what changes nothing: a browser sends a password whoever made it ask."""
+        resource = request.match_info.route.resource
+        reads = request.method in ("GET", "HEAD")
+        return reads and resource is not None and resource.canonical in self.pages
 
     def _check_host(self, request: web.Request) -> None:
         """
@@ -189,6 +235,9 @@ class Guard:
         )
 
     def _error(self, request: web.Request, error: UnilectError) -> web.Response:
+        asks = isinstance(error, AuthenticationError) and self._is_page(request)
+        if asks and wants_html(request.headers.get("Accept", "")):
+            return web.Response(status=401, body=sign_in().encode(), headers=_SIGN_IN)
         headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
         status = error.status
         if isinstance(error, AuthenticationError) and error.wrong:
@@ -202,40 +251,11 @@ class Guard:
         origin = request.headers.get("Origin")
         if origin is not None and ("*" in self._origins or origin in self._origins):
             headers |= self._cors_for(request)
-        body = msgspec.json.encode(error.envelope())
+        body = msgspec.json.encode(error.for_client(request[REQUEST_ID]).envelope())
         return web.Response(status=status, body=body, headers=headers)
 
     def _cors_for(self, request: web.Request) -> dict[str, str]:
         return {"Access-Control-Allow-Origin": request.headers.get("Origin", ""), **self._cors}
-
-
-async def _read(request: web.Request) -> None:
-    """
-    Read the body, in time; the route finds it read.
-
-    Raises:
-        UnsupportedEncoding: It is compressed: what it unpacks to could be anything.
-        BodyTooLarge, RequestTimeout: As they say.
-    """
-    if "Content-Encoding" in request.headers:
-        raise UnsupportedEncoding(
-            "Compressed request bodies are not read. Send the body without Content-Encoding."
-        )
-    try:
-        if request.content.is_eof():  # all of it came with the head, as nearly always
-            await request.read()
-            return
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            await request.read()
-    except TimeoutError as error:
-        raise RequestTimeout(
-            f"The request's body did not arrive within {BODY_TIMEOUT_S:.0f} s. Send it again."
-        ) from error
-    except web.HTTPRequestEntityTooLarge as error:
-        raise BodyTooLarge(
-            "The request's body is too large. Send less, or raise `max_body_bytes` in the server's "
-            "configuration."
-        ) from error
 
 
 def _cors_headers(config: Config) -> dict[str, str]:

@@ -5,6 +5,7 @@ Keys are kept as SHA-256 digests and looked up by the whole digest. An attacker 
 strings of his own choosing, which says nothing about a key; no two strings are compared.
 """
 
+import base64
 import hashlib
 from collections.abc import Iterable, Mapping
 
@@ -28,16 +29,24 @@ class Keys:
         """True when a key is needed."""
         return bool(self._names)
 
-    def caller(self, headers: Mapping[str, str]) -> str:
+    def knows(self, headers: Mapping[str, str]) -> bool:
+        """Whether a key was sent that is one of these; not where none is needed."""
+        secret = self._secret(headers)
+        return secret is not None and _digest(secret) in self._names
+
+    def caller(self, headers: Mapping[str, str], as_password: bool = False) -> str:
         """
         The caller's name for logs, from `Authorization: Bearer`, `X-API-Key` or `api-key`.
+
+        Args:
+            as_password: `Authorization: Basic` may hold the key too, as a browser sends it that was asked for a password.
 
         Raises:
             AuthenticationError: No key, or a wrong one.
         """
         if not self._names:
             return "anonymous"
-        secret = self._secret(headers)
+        secret = (_password(headers) if as_password else None) or self._secret(headers)
         if secret is None:
             raise MissingKey(
                 "No API key was sent. Send one as `Authorization: Bearer KEY`, `X-API-Key: KEY` or "
@@ -57,6 +66,18 @@ class Keys:
             if (scheme.lower() == "bearer" or self._any_scheme) and secret.strip():
                 return secret.strip()
         return headers.get("X-API-Key") or headers.get("api-key")
+
+
+def _password(headers: Mapping[str, str]) -> str | None:
+    """The password of HTTP Basic authentication, or the user's name where that is all that was entered."""
+    scheme, _, encoded = headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+    except ValueError:
+        return None
+    return password or user or None
 
 
 def _name(key: str) -> str:

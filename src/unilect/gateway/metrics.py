@@ -69,7 +69,7 @@ class Metrics(Collector):
         )
         yield _histograms(
             "unilect_time_per_output_token_seconds",
-            "Between tokens, the mean of each answer.",
+            "Between tokens, the mean of each answer; of one that came all at once, its time by its tokens.",
             [(series.labels, series.per_token) for series in all],
         )
         yield _histograms(
@@ -168,6 +168,11 @@ def _gauges(name: str, help: str, rows: list[tuple[str, int]]) -> Metric:
     return family
 
 
+def tells(batch: list[Event]) -> bool:
+    """Whether a batch holds a piece of the answer, and not only how far the prompt is."""
+    return any(type(event) is not Progress for event in batch)
+
+
 class Meter:
     """
     Measures one request: `see` every batch, `finish` exactly once, whatever happened; as a context manager it finishes by itself.
@@ -176,24 +181,32 @@ class Meter:
         usage: What the answer used, once the backend has said it.
     """
 
-    __slots__ = ("_first", "_series", "_start", "usage")
+    __slots__ = ("_first", "_last", "_series", "_start", "usage")
 
     def __init__(self, series: _Series) -> None:
         self._series = series
         self._start = time.perf_counter()
         self._first: float | None = None
+        self._last: float | None = None  # the first again, where the answer came all at once
         self.usage = Usage(0, 0)
         series.waiting += 1
 
+    @property
+    def first_token_s(self) -> float | None:
+        """Seconds from the request to its first token; None before that."""
+        return None if self._first is None else self._first - self._start
+
     def see(self, batch: list[Event]) -> None:
         """Take note of a batch."""
-        if self._first is None and not isinstance(batch[0], Progress):
+        last = batch[-1]
+        if self._first is None and tells(batch):
             series = self._series
             self._first = time.perf_counter()
+            if isinstance(last, Usage):
+                self._last = self._first
             series.waiting -= 1
             series.running += 1
             series.first_token.observe(self._first - self._start)
-        last = batch[-1]
         if isinstance(last, Usage):
             self.usage = last
 
@@ -220,7 +233,9 @@ class Meter:
             series.waiting -= 1
         else:
             series.running -= 1
-            if usage.completion_tokens > 1:
+            if self._last is not None and usage.completion_tokens:
+                series.per_token.observe((self._last - self._start) / usage.completion_tokens)
+            elif usage.completion_tokens > 1:
                 series.per_token.observe((now - self._first) / (usage.completion_tokens - 1))
         series.prompt += usage.prompt_tokens
         series.completion += usage.completion_tokens

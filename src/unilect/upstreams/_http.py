@@ -7,33 +7,42 @@ they would carry prompts and keys elsewhere.
 """
 
 import math
-import re
 import time
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Self
-from urllib.parse import urlsplit
 
 from unilect.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
     BackendUnreachable,
-    ConfigError,
     RateLimited,
     UnilectError,
     UnsupportedOperation,
 )
-from unilect.model_config import ModelConfig
+from unilect.redact import redacted
+from unilect.upstreams._base_url import head, split, with_user
 from unilect.upstreams._http1 import (
     Address,
+    ClosedEarly,
+    ConnectFailed,
     Connection,
     Response,
     Silence,
     exchange,
 )
 from unilect.upstreams._http1_body import ProtocolError
-from unilect.upstreams._told_errors import REFUSED, no_stream, plain, refused_request, told_text
+from unilect.upstreams._reasons import of_answer
+from unilect.upstreams._told_errors import (
+    REFUSED,
+    NoSuchModel,
+    missing,
+    no_stream,
+    plain,
+    refused_request,
+    told_text,
+)
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
@@ -45,15 +54,21 @@ class HttpServer:
     A server, and the connections to it.
 
     Args:
-        base: Its base URL; a path in it is kept. For a unix socket, the host does not matter.
+        base: Its base URL. Its path stands before every other, its query is sent with every request, and its user and password as
+            Basic authentication. For a unix socket, the host does not matter.
         headers: Sent with every request.
         socket_path: The unix socket that it listens on, instead of the URL's host.
+        connect_to: The IP address that the URL's host has, which is then not resolved again.
         timeout_s: The longest silence before and between the bytes of an answer.
         reuse_connections: Keep connections open between requests.
         raise_for: Turns an error answer (status, headers, body) into our error; `raise_for_answer` where it is left out.
+        max_body_bytes: The longest whole answer that is read; `MAX_BODY_BYTES` where it is left out.
 
     Attributes:
+        shown: Its base URL without credentials, for the operator.
         reuses_connections: As given.
+        lost: Why it could not be reached when it was tried last; None where it could.
+        doubts: How often it could not be reached, or did not know the model: it may be another server by now.
         raise_for: Turns an error answer into ours: by default as `raise_for_answer`, where the protocol has no words of its own.
 
     Raises:
@@ -66,35 +81,44 @@ class HttpServer:
         *,
         headers: Mapping[str, str] | None = None,
         socket_path: str | None = None,
+        connect_to: str | None = None,
         timeout_s: float = 300.0,
         reuse_connections: bool = False,
         raise_for: Callable[[int, Mapping[str, str], bytes], None] | None = None,
+        max_body_bytes: int | None = None,
     ) -> None:
-        try:
-            url = urlsplit(base.rstrip("/"))
-            port = url.port or (443 if url.scheme == "https" else 80)
-        except ValueError as error:
-            raise ConfigError(f"{base}: this is no URL.") from error
-        if url.scheme not in ("http", "https") or not url.hostname or not base.isascii():
-            raise ConfigError(f"{base}: expected a URL such as http://host:8000/v1.")
-        self.base = base.rstrip("/")
-        self._address = Address(url.hostname, port, url.scheme == "https", socket_path)
-        self._path = url.path
+        url, port = split(base)
+        headers = with_user(url, headers or {})
+        self.shown = redacted(base)
+        self.max_body_bytes = max_body_bytes or MAX_BODY_BYTES
+        self.lost: str | None = None
+        self.doubts = 0
+        self._address = Address(
+            url.hostname or "", port, url.scheme == "https", socket_path, connect_to
+        )
+        self._host = url.netloc.rpartition("@")[2]
+        self._root = f"{url.scheme}://{self._host}"
+        self._path = url.path.rstrip("/")
+        self._query = url.query
+        self._has_key = any("key" in name.lower() or "auth" in name.lower() for name in headers)
         self._timeout_s = timeout_s
         self.reuses_connections = reuse_connections
         self.raise_for = raise_for or raise_for_answer
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
-        self._head = _head(url.netloc.rpartition("@")[2], headers or {}, reuse_connections)
+        self._head = head(self._host, headers, reuse_connections)
 
-    async def post(self, path: str, body: bytes) -> bytes:
+    async def post(self, path: str, body: bytes, max_bytes: int | None = None) -> bytes:
         """
         POST and read the whole answer.
+
+        Args:
+            max_bytes: The longest answer that is read; the server's where it is left out.
 
         Raises:
             UnilectError: As `raise_for_answer` says, or the server could not be reached.
         """
-        return await self._whole(self._request("POST", path, body))
+        return await self._whole(self._request("POST", path, body), max_bytes)
 
     async def get(self, path: str) -> bytes:
         """GET and read the whole answer; errors as in `post`."""
@@ -125,12 +149,12 @@ class HttpServer:
             connection.close()
         self._idle.clear()
 
-    async def _whole(self, request: bytes) -> bytes:
-        with translated_errors():
+    async def _whole(self, request: bytes, max_bytes: int | None = None) -> bytes:
+        with translated_errors(self):
             connection, response = await self.exchange(request, 0.0)
             try:
-                answer = await _body(response)
-                self.raise_for(response.status, response.headers, answer)
+                answer = await _body(response, max_bytes or self.max_body_bytes)
+                self.check(request, response, answer)
                 return answer
             finally:
                 self.release(connection, response.complete)
@@ -151,7 +175,13 @@ class HttpServer:
                 except ConnectionError:
                     continue
             self.release(connection, reusable=False)
-        connection = await self._address.connect(CONNECT_TIMEOUT_S)
+        try:
+            connection = await self._address.connect(CONNECT_TIMEOUT_S)
+        except ConnectFailed as error:
+            self.lost = str(error)
+            self.doubts += 1
+            raise
+        self.lost = None
         self._open.add(connection)
         connection.gather_s = gather_s
         return connection, await self._answer(connection, request)
@@ -176,7 +206,71 @@ class HttpServer:
             self._open.discard(connection)
             connection.close()
 
+    def check(self, request: bytes, response: Response, body: bytes) -> None:
+        """
+        Raise what an answer means, where it is no success; what is the server's fault, or the operator's, with the reason.
+
+        Raises:
+            UnilectError: As `raise_for`.
+        """
+        status = response.status
+        try:
+            self.raise_for(status, response.headers, body)
+        except UnilectError as error:
+            if isinstance(error, NoSuchModel):
+                self.doubts += 1
+            if error.status >= 429 and error.reason is None:
+                method, path, _ = request.split(b" ", 2)
+                asked = f"{method.decode()} {self._root}{path.decode()}"
+                error.reason = of_answer(asked, status, response.headers, body)
+                if status in (401, 403) and not self._has_key:
+                    error.reason += (
+                        " No key is configured for it: set `api_key` (`unilect chat`: --api-key)."
+                    )
+            raise
+
+    def unreachable(self, reason: str) -> BackendUnreachable:
+        """The error for a server to which no connection can be made."""
+        return BackendUnreachable(
+            "The model's server cannot be reached. Try again, or ask its operator.",
+            retry_after_s=1,
+            reason=f"The model's server cannot be reached: {reason}.",
+        )
+
+    def translated(self, error: BaseException) -> UnilectError | None:
+        """An error of the client, or of the operating system, as ours; None for any other."""
+        match error:
+            case Silence() | TimeoutError():
+                return BackendTimeout(
+                    "The model's server was silent for too long; the answer was given up.",
+                    reason=f"The model's server ({self.shown}) was silent for {self._timeout_s:g} s; the answer was given up.",
+                )
+            case ProtocolError():
+                return BackendError(
+                    f"The model's server broke the protocol: {error}.",
+                    reason=f"The model's server ({self.shown}) broke the protocol: {error}.",
+                )
+            case ConnectFailed():
+                return self.unreachable(str(error))
+            case ClosedEarly():
+                ours = BackendError(
+                    "The model's server closed the connection before it answered.",
+                    reason=f"The model's server ({self.shown}) closed the connection before it answered.",
+                )
+                ours.connection_failed = True
+                return ours
+            case ConnectionError():
+                return BackendError(
+                    "The model's server broke off in the middle of its answer.",
+                    reason=f"The model's server ({self.shown}) broke off in the middle of its answer.",
+                )
+            case OSError():
+                return self.unreachable(f"{self._host} ({error.strerror or error})")
+        return None
+
     def _request(self, method: str, path: str, body: bytes) -> bytes:
+        if self._query:
+            path += ("&" if "?" in path else "?") + self._query
         return b"%s %s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (
             method.encode(),
             (self._path + path).encode(),
@@ -186,40 +280,18 @@ class HttpServer:
         )
 
 
-def key_headers(config: ModelConfig) -> dict[str, str]:
-    """The header that carries the key of an upstream, where it has one."""
-    if config.api_key is None:
-        return {}
-    bearer = config.api_key_header.lower() == "authorization"
-    return {config.api_key_header: f"Bearer {config.api_key}" if bearer else config.api_key}
-
-
-def _head(host: str, headers: Mapping[str, str], reuse: bool) -> bytes:
-    lines = {
-        "Host": host,
-        "Accept-Encoding": "identity",
-        "Content-Type": "application/json",
-        "Connection": "keep-alive" if reuse else "close",
-        **headers,
-    }
-    for name, value in lines.items():
-        if not re.fullmatch(r"[A-Za-z0-9-]+", name) or not re.fullmatch(r"[\x20-\x7e]*", value):
-            raise ConfigError(f"The header {name[:50]!r} for an upstream is not a valid one.")
-    return "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode()
-
-
-async def _body(response: Response) -> bytes:
+async def _body(response: Response, max_bytes: int) -> bytes:
     """
     The whole body of an answer. One without a length ends with its JSON, since not every server closes the connection then.
 
     Raises:
-        BackendError: It is longer than MAX_BODY_BYTES.
+        BackendError: It is longer than `max_bytes`.
     """
     pieces, size = [], 0
     while data := await response.read():
         size += len(data)
-        if size > MAX_BODY_BYTES:
-            raise BackendError(f"The backend's answer is longer than {MAX_BODY_BYTES} bytes.")
+        if size > max_bytes:
+            raise BackendError(f"The backend's answer is longer than {max_bytes} bytes.")
         pieces.append(data)
         if not response.has_end and data.rstrip().endswith((b"}", b"]")):
             if plain(body := b"".join(pieces)) is not None:
@@ -271,7 +343,7 @@ class EventStream:
         Raises:
             UnilectError: As `HttpServer.stream`.
         """
-        with translated_errors():
+        with translated_errors(self._server):
             response = self._response or await self._open()
             if data := await response.read():
                 return data
@@ -289,8 +361,8 @@ class EventStream:
         self._response = response
         kind = response.headers.get("content-type", "")
         if response.status != 200 or not kind.startswith(self._content_type):
-            told = await _body(response)
-            self._server.raise_for(response.status, response.headers, told)
+            told = await _body(response, self._server.max_body_bytes)
+            self._server.check(self._request, response, told)
             raise no_stream(kind, told)
         return response
 
@@ -302,36 +374,18 @@ class translated_errors:
     It is used as a function would be; a generator with `@contextmanager` costs three times as much, for each read.
     """
 
+    __slots__ = ("_server",)
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+
     def __enter__(self) -> None:
         """Nothing is to be done before."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Raise what the error means here."""
-        if error is not None and (ours := _translated(error)) is not None:
+        if error is not None and (ours := self._server.translated(error)) is not None:
             raise ours from error
-
-
-def _translated(error: BaseException) -> UnilectError | None:
-    match error:
-        case Silence() | TimeoutError():
-            return BackendTimeout(
-                "The model's server was silent for too long; the answer was given up."
-            )
-        case ProtocolError():
-            return BackendError(f"The model's server broke the protocol: {error}.")
-        case ConnectionRefusedError():
-            return _unreachable()
-        case ConnectionError():
-            return BackendError("The model's server broke off in the middle of its answer.")
-        case OSError():
-            return _unreachable()
-    return None
-
-
-def _unreachable() -> BackendUnreachable:
-    return BackendUnreachable(
-        "The model's server cannot be reached. Try again, or ask its operator.", retry_after_s=1
-    )
 
 
 def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -343,6 +397,7 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
 
     Raises:
         InvalidRequest, ContextLengthExceeded: 400, 404, 409, 413, 422.
+        NoSuchPath, NoSuchModel: 404 for a URL or a model.
         RateLimited: 429, with its Retry-After.
         BackendUnavailable: 503.
         UnsupportedOperation: 501.
@@ -351,7 +406,7 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
     if status == 200:
         return
     if status in REFUSED:
-        raise refused_request(body)
+        raise missing(body) if status == 404 else refused_request(body)
     retry_after_s = _seconds(headers.get("retry-after"))
     if status == 429:
         raise RateLimited(
@@ -365,7 +420,9 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
     if status == 501:
         raise UnsupportedOperation(f"The model's server cannot do this: {told_text(body)}")
     if status in (401, 403):
-        raise BackendError("The model's server refused the key that it is configured with.")
+        raise BackendError(
+            "The model's server refused our key, or wants one; its operator must look at the configuration."
+        )
     raise BackendError(f"The model's server answered with status {status}.")
 
 

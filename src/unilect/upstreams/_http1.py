@@ -14,6 +14,7 @@ import ssl
 from typing import cast
 
 from unilect.upstreams._http1_body import MAX_HEAD_BYTES, ChunkedBody, CountedBody, ProtocolError
+from unilect.upstreams._reasons import of_connecting
 
 HIGH_WATER_BYTES = 256 * 1024  # what may lie unread before the upstream is made to wait
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -21,6 +22,14 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 class Silence(Exception):
     """The server said nothing for too long."""
+
+
+class ConnectFailed(ConnectionError):
+    """No connection was made; the text says why, for the operator."""
+
+
+class ClosedEarly(ConnectionResetError):
+    """The connection ended before a byte of an answer came."""
 
 
 class Address:
@@ -31,10 +40,19 @@ class Address:
         host, port: The TCP address; unused for a unix socket.
         tls: Speak TLS, and verify the certificate for `host`.
         socket_path: The unix socket instead.
+        connect_to: The IP address of `host`, which is then not resolved again.
     """
 
-    def __init__(self, host: str, port: int, tls: bool, socket_path: str | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        tls: bool,
+        socket_path: str | None = None,
+        connect_to: str | None = None,
+    ) -> None:
         self._host = host
+        self._connect_to = connect_to or host
         self._port = port
         self._tls = ssl.create_default_context() if tls else None
         self._socket_path = socket_path
@@ -44,7 +62,7 @@ class Address:
         A new connection.
 
         Raises:
-            OSError: It is refused, or not made in time.
+            ConnectFailed: It is refused, or not made in time.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -53,10 +71,17 @@ class Address:
                     _, protocol = await loop.create_unix_connection(Connection, self._socket_path)
                 else:
                     _, protocol = await loop.create_connection(
-                        Connection, self._host, self._port, ssl=self._tls
+                        Connection,
+                        self._connect_to,
+                        self._port,
+                        ssl=self._tls,
+                        server_hostname=self._host if self._tls is not None else None,
                     )
-        except TimeoutError as error:
-            raise ConnectionRefusedError(f"not connected within {timeout_s} s") from error
+        except OSError as error:
+            if self._socket_path is not None:
+                raise ConnectFailed("nobody listens on its socket") from error
+            why = of_connecting(error, self._host, self._port, timeout_s)
+            raise ConnectFailed(why) from error
         return protocol
 
 
@@ -267,7 +292,7 @@ async def exchange(connection: Connection, request: bytes, timeout_s: float) -> 
 
     Raises:
         ProtocolError: The answer is no sound HTTP.
-        ConnectionError: The connection broke, or ended before a byte came.
+        ClosedEarly: The connection broke, or ended, before a byte came.
         Silence: As `Connection.read`.
     """
     connection.write(request)
@@ -288,7 +313,7 @@ async def exchange(connection: Connection, request: bytes, timeout_s: float) -> 
         if not more:
             if data:  # no ConnectionError, after which the request would be sent once more
                 raise ProtocolError("the head ended early")
-            raise ConnectionResetError("closed before an answer")
+            raise ClosedEarly("closed before an answer")
         data += more
 
 

@@ -17,6 +17,9 @@ from unilect.errors import InvalidRequest
 from unilect.foreign import CONSTRAINTS
 from unilect.parameters import token_biases
 from unilect.requests import (
+    LLAMACPP_NATIVE,
+    LLAMACPP_PARAMETERS,
+    SAMPLER_LETTERS,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -44,6 +47,12 @@ _SAME_NAME = (
     "grammar",
     "ignore_eos",
 )
+#: llama.cpp's own parameters that a body holds as they are; the others are put right below.
+_OWN_NAMES = tuple(
+    name
+    for name in LLAMACPP_PARAMETERS
+    if name not in ("n_probs", "n_keep", "n_discard", "id_slot")
+)
 _FIELDS = (*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__)
 _KNOWN = frozenset(_FIELDS) - {"wire"}  # a client's field of that name is unknown like any other
 _OWN = frozenset(
@@ -53,6 +62,7 @@ _TOP_2023 = 20  # it tells no probability of a token that is not among the likel
 
 _PARAMETERS: dict[str, Support] = {
     **dict.fromkeys(_SAME_NAME, "native"),
+    **dict.fromkeys(LLAMACPP_PARAMETERS, "native"),
     "top_k": "native",
     "seed": "native",
     "repeat_penalty": "native",
@@ -92,7 +102,7 @@ _PARAMETERS: dict[str, Support] = {
     "system_prompt": "refused",
     "n_discard": "refused",
     "n_cmpl": "refused",
-    "response_fields": "refused",
+    **dict.fromkeys(LLAMACPP_NATIVE, "refused"),
 }
 
 
@@ -120,7 +130,7 @@ class Generation(Struct, frozen=True):
 #: It takes a seed and never uses it, and knows no schemas.
 OF_2023 = Generation(
     "2023",
-    _PARAMETERS | {"seed": "refused", "response_format": "refused"},
+    _PARAMETERS | dict.fromkeys(("seed", "response_format", "json_schema"), "refused"),
     "slot_id",
     shifts=True,
     top_logprobs=_TOP_2023,
@@ -148,7 +158,8 @@ def body(
     fields: dict[str, Any] = {
         name: raw for name, raw in request.wire.items() if name not in _KNOWN and name not in _OWN
     }
-    for name in _SAME_NAME:
+    check_samplers(request)
+    for name in (*_SAME_NAME, *_OWN_NAMES):
         value = getattr(request, name)
         if value is not None:
             fields[name] = value
@@ -168,16 +179,28 @@ def body(
     return fields
 
 
+def check_samplers(request: GenerationRequest) -> None:
+    """
+    See that llama.cpp knows every sampler that a request names by its letter: others it would leave out.
+
+    Raises:
+        InvalidRequest: It does not know one.
+    """
+    named = request.samplers
+    if isinstance(named, str) and not set(named) <= set(SAMPLER_LETTERS):
+        raise InvalidRequest(
+            f"`samplers` has a letter that is no sampler's; llama.cpp knows {SAMPLER_LETTERS!r}. Write those, or a list of names.",
+            param="samplers",
+        )
+
+
 def top_logprobs(request: GenerationRequest) -> int | None:
     """How many of the likeliest tokens the client wants to be told; None for no log probabilities."""
     if isinstance(request, ChatRequest):
-        return (request.top_logprobs or 0) if request.logprobs else None
-    return request.logprobs if isinstance(request, CompletionRequest) else None
-
-
-def wants_tokens(request: GenerationRequest) -> bool:
-    """True when the client wants the ids of the answer's tokens, in llama.cpp's own words."""
-    return bytes(request.wire.get("return_tokens", b"")) == b"true"
+        top = (request.top_logprobs or 0) if request.logprobs else None
+    else:
+        top = request.logprobs if isinstance(request, CompletionRequest) else None
+    return max(top or 0, request.n_probs) if request.n_probs else top
 
 
 def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
@@ -251,6 +274,11 @@ def turns(conversation: Sequence[Message], marker: str | None) -> Turns:
             param="messages",
         )
     return Turns(out, images)
+
+
+def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Turns of texts as a server renders them."""
+    return [{"role": turn.role, "content": turn.content or ""} for turn in messages]
 
 
 def _part(part: Any, where: str, images: list[str], marker: str | None) -> str:

@@ -55,9 +55,10 @@ class Busy(BackendUnavailable):
         )
 
 
-class _Alternative(Struct, gc=False):
+class _Alternative(Struct, gc=False, omit_defaults=True):
     """A likely token: `tok_str` and `prob` in 2023, `token` and one of the others in 2025."""
 
+    id: int | None = None
     tok_str: str = ""
     token: str = ""
     prob: float | None = None
@@ -65,9 +66,10 @@ class _Alternative(Struct, gc=False):
     bytes: list[int] | None = None
 
 
-class _Probability(Struct, gc=False):
+class _Probability(Struct, gc=False, omit_defaults=True):
     """A token of the answer: `content` and `probs` in 2023, the others in 2025."""
 
+    id: int | None = None
     content: str | None = None
     probs: list[_Alternative] = []
     token: str = ""
@@ -81,6 +83,8 @@ class _Probability(Struct, gc=False):
 class _Progress(Struct, gc=False):
     total: int
     processed: int
+    cache: int = 0
+    time_ms: float = 0.0
 
 
 class _Timings(Struct, gc=False):
@@ -183,6 +187,7 @@ class FrameDecoder:
                 and frame.completion_probabilities is None
                 and frame.prompt_progress is None
                 and frame.error is None
+                and frame.timings is None
                 and not self._tokens
             )
             if plain and self.joined:
@@ -201,7 +206,8 @@ class FrameDecoder:
         if frame.error is not None:
             raise_told(frame.error)
         if frame.prompt_progress is not None:
-            into.append(Progress(frame.prompt_progress.processed, frame.prompt_progress.total))
+            told = frame.prompt_progress
+            into.append(Progress(told.processed, told.total, told.cache, told.time_ms))
             return
         logprobs = None
         # what streams has told its tokens already: 2023 repeats all of them in the last frame
@@ -211,9 +217,7 @@ class FrameDecoder:
                 for told in frame.completion_probabilities or ()
                 if (logprob := _logprob(told, self._top_logprobs)) is not None
             ]
-        extra = None
-        if self._tokens and frame.tokens:
-            extra = Extra(native={"tokens": frame.tokens})
+        extra = self._piece_extra(frame, data) if not frame.stop else None
         if frame.content or logprobs or extra is not None:
             into.append(TextDelta(frame.content, 0, logprobs or None, extra))
         if frame.stop:
@@ -222,6 +226,20 @@ class FrameDecoder:
             into.append(
                 Usage(frame.tokens_evaluated, frame.tokens_predicted, _cached_tokens(frame))
             )
+
+    def _piece_extra(self, frame: _Frame, data: bytes) -> Extra | None:
+        """What a piece says beside its text: the ids that are wanted, the engine's words for probabilities, its clock."""
+        native: dict[str, Any] = {}
+        choice: dict[str, Any] = {}
+        if self._tokens and frame.tokens:
+            native["tokens"] = choice["tokens"] = frame.tokens
+        probabilities = frame.completion_probabilities
+        if self._top_logprobs is not None and probabilities and probabilities[0].content is None:
+            native["completion_probabilities"] = msgspec.to_builtins(probabilities)
+        if frame.timings is not None:
+            native["timings"] = msgspec.json.decode(data, type=dict[str, Raw])["timings"]
+        chunk = {"timings": native["timings"]} if "timings" in native else {}
+        return Extra(chunk, choice, native=native) if native else None
 
 
 def _flush(texts: list[str], into: list[Event]) -> None:
@@ -242,7 +260,10 @@ def _last_extra(frame: _Frame, data: bytes) -> Extra:
     """What a last frame says beside the answer; its numbers and settings are for clients of this protocol alone."""
     fields = msgspec.json.decode(data, type=dict[str, Raw])
     native = {name: raw for name, raw in fields.items() if name not in _TOLD}
-    return Extra({"truncated": True} if frame.truncated else {}, native=native)
+    chunk: dict[str, Any] = {"truncated": True} if frame.truncated else {}
+    if "timings" in native:
+        chunk["timings"] = native["timings"]
+    return Extra(chunk, native=native)
 
 
 def _cached_tokens(frame: _Frame) -> int | None:

@@ -26,16 +26,26 @@ from unilect.upstreams._openai_servers import (
     by_paths,
     capabilities,
 )
+from unilect.upstreams._told_errors import NoSuchPath
 
 PROBE_TIMEOUT_S = 1.5  # for each question
 
 
 class Learnt(Struct, frozen=True):
-    """What was learnt. `model` is the model's name on the server."""
+    """
+    What was learnt.
+
+    Attributes:
+        model: The model's name on the server.
+        lists: The server lists its models.
+        reason: Why its base URL is likely wrong, for the operator; None where nothing says so.
+    """
 
     model: str
     kind: ServerKind
     capabilities: Capabilities
+    lists: bool = True
+    reason: str | None = None
 
 
 async def learn(
@@ -56,6 +66,7 @@ async def learn(
     Raises:
         UnilectError: No model is configured, and the server does not tell its only one.
     """
+    lost: UnilectError | None = None
     if model is None:
         listed = model_cards(await server.get("/models"))
         model = choose(listed, wanted)
@@ -65,14 +76,15 @@ async def learn(
                 listed = model_cards(await server.get("/models"))
         except (BackendUnavailable, BackendTimeout, TimeoutError):
             return None
-        except UnilectError:
-            listed = []
+        except UnilectError as error:
+            listed, lost = [], error
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             kind, card = await _recognised(server, root, listed, model)
     except TimeoutError:
         kind, card = UNKNOWN, {}
-    return Learnt(model, kind, capabilities(kind, card))
+    reason = lost.reason if isinstance(lost, NoSuchPath) and kind is UNKNOWN else None
+    return Learnt(model, kind, capabilities(kind, card), lost is None, reason)
 
 
 def model_cards(body: bytes) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from unilect.backend import Capabilities, Support
 from unilect.errors import InvalidRequest
 from unilect.foreign import CHANGES_ANSWER, CONSTRAINTS
 from unilect.parameters import is_neutral, refusal
-from unilect.requests import ChatRequest, CompletionRequest
+from unilect.requests import LLAMACPP_PARAMETERS, ChatRequest, CompletionRequest
 
 
 class ServerKind(Struct, frozen=True):
@@ -81,7 +81,8 @@ _ALL = _names(
     "n best_of echo suffix seed stop logit_bias logprobs top_logprobs presence_penalty frequency_penalty response_format "
     "reasoning_effort chat_template_kwargs temperature top_p max_tokens max_completion_tokens dimensions"
 )
-_EVERYTHING = _ALL | _NOT_LOCAL | _MIROSTAT | _SAMPLING | _TOOLS
+_LLAMACPP = frozenset(LLAMACPP_PARAMETERS)
+_EVERYTHING = _ALL | _NOT_LOCAL | _MIROSTAT | _SAMPLING | _TOOLS | _LLAMACPP
 
 _TRANSFORMERS = _names(
     "model messages prompt stream temperature top_p seed stop max_tokens max_completion_tokens logit_bias tools "
@@ -100,6 +101,7 @@ OLLAMA = ServerKind(
     refused=_NOT_LOCAL
     | _MIROSTAT
     | _SAMPLING
+    | _LLAMACPP
     | _names("best_of logit_bias tool_choice parallel_tool_calls chat_template_kwargs")
     | (CHANGES_ANSWER.keys() - {"reasoning"}),
     refused_in_completions=_FORMAT,
@@ -114,6 +116,7 @@ KINDS = (
         owner="vllm",
         refused=_NOT_LOCAL
         | _MIROSTAT
+        | _LLAMACPP
         | _NAMED_BY_OTHERS
         | _OF_SGLANG
         | _names("best_of typical_p repeat_penalty repeat_last_n grammar"),
@@ -124,6 +127,7 @@ KINDS = (
         owner="sglang",
         refused=_NOT_LOCAL
         | _MIROSTAT
+        | _LLAMACPP
         | _NAMED_BY_OTHERS
         | _OF_VLLM
         | _names("best_of suffix grammar"),
@@ -139,7 +143,7 @@ KINDS = (
     ServerKind(
         "llama-cpp-python",
         owner="me",
-        refused=_NOT_LOCAL | CONSTRAINTS | _names("n best_of"),
+        refused=_NOT_LOCAL | CONSTRAINTS | _LLAMACPP | _names("n best_of"),
         refused_in_completions=_FORMAT,
         renamed=_OLD_LIMIT,
         one_prompt=True,

@@ -24,7 +24,46 @@ from unilect.errors import (
 #: Statuses that say that the request is at fault.
 REFUSED = frozenset({400, 404, 409, 413, 422})
 _PATH = re.compile(r"(?<![\w:/.#])(?:/[\w.@+-]+){2,}|[A-Za-z]:\\\S+")
+#: How servers say that they have no such URL, and how that they have no such model.
+_NO_PATH = re.compile(
+    r"^\s*(404[: ]*)?(page |file |resource |the requested url .*)?not found\W*$|invalid url|unknown_url|cannot (post|get) "
+    r"|no static resource|no handler found|there is no (post|get) ",
+    re.IGNORECASE,
+)
+_NO_MODEL = re.compile(r"\b(model|deployment)\b", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+
+
+class NoSuchPath(BackendError):
+    """The server does not have the URL that it was asked at: its base URL is wrong, or it lacks this call."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model's server does not have the URL that it is asked at; its operator must look at the base URL."
+        )
+
+
+class NoSuchModel(BackendError):
+    """The server does not have the model that it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model's server does not have the model that it is asked for; its operator must look at the model's name."
+        )
+
+
+def missing(body: bytes) -> UnilectError:
+    """
+    The error for an answer of status 404. Which URL and which model a server is asked for is the operator's doing, and no client's;
+    what else a server does not find may be the client's.
+    """
+    error = _error_object(plain(body))
+    told = "" if error is None else f"{error['message'] or ''} {error['code'] or ''}"[:500]
+    if error is None or _NO_PATH.search(clean(error["message"])) or "unknown_url" in told:
+        return NoSuchPath()
+    if _NO_MODEL.search(told.replace("_", " ")):
+        return NoSuchModel()
+    return refused_request(body)
 
 
 def refused_request(body: bytes) -> UnilectError:
@@ -69,6 +108,8 @@ def plain(body: bytes) -> Any:
         return None
 
 
+_MAX_DEPTH = 20  # of the place that pydantic names
+_MAX_PARAM = 200
 _TEXTS = ("message", "detail", "msg", "error_message", "error_msg", "errors")
 
 
@@ -89,7 +130,9 @@ def _error_object(raw: Any) -> dict[str, Any] | None:
         error = {"message": error}
     told = next((error[name] for name in (*_TEXTS, "text") if error.get(name)), None)
     if isinstance(told, list) and isinstance(told[0], dict):  # pydantic's
-        where = ".".join(str(part) for part in told[0].get("loc") or () if part != "body")
+        loc = told[0].get("loc")
+        parts = loc if isinstance(loc, list) else [loc] if isinstance(loc, str) else []
+        where = ".".join(str(part) for part in parts[:_MAX_DEPTH] if part != "body")
         told = f"{where}: {told[0].get('msg')}"
     code = next((error[name] for name in ("code", "error_code", "status") if error.get(name)), None)
     return {**error, "message": told, "code": code}
@@ -111,12 +154,13 @@ def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
         refused: Its status already said that the request is at fault.
     """
     code, kind, message = error["code"], error.get("type"), clean(error["message"])
-    number = int(code) if isinstance(code, int) or str(code).isdecimal() else 0
+    kind = kind if isinstance(kind, str) else ""
+    number = _number(code)
     if kind == "exceed_context_size_error":
         return too_long(error.get("n_prompt_tokens"), error.get("n_ctx"))
     if (
         code in ("context_length_exceeded", 40303)
-        or "context_length" in str(kind)
+        or "context_length" in kind
         or any(words in message.lower() for words in _TOO_LONG)
     ):
         return ContextLengthExceeded(message)
@@ -135,8 +179,15 @@ def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
     param = error.get("param")
     return InvalidRequest(
         f"The model's server refused the request: {message}",
-        param=param if isinstance(param, str) else None,
+        param=clean(param)[:_MAX_PARAM] if isinstance(param, str) else None,
     )
+
+
+def _number(code: Any) -> int:
+    """A status or a code that is a number, as such or as a text; 0 for any other."""
+    if isinstance(code, str) and code.isascii() and code.isdecimal() and len(code) < 10:
+        return int(code)
+    return code if isinstance(code, int) else 0
 
 
 def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:

@@ -8,9 +8,6 @@ Source: https://github.com/lm-sys/FastChat (fastchat/serve/openai_api_server.py,
 """
 
 import asyncio
-import base64
-import sys
-from array import array
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
@@ -31,27 +28,31 @@ from unilect.events import Usage
 from unilect.model_config import ModelConfig
 from unilect.parameters import refusal
 from unilect.requests import (
+    LLAMACPP_NATIVE,
+    LLAMACPP_PARAMETERS,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
     Embeddings,
-    ImagePart,
-    Message,
     Prompt,
 )
 from unilect.sources import Place
 from unilect.templates import ChatTemplate, find
 from unilect.upstreams import _fastchat_wire as wire
 from unilect.upstreams._fastchat_conv import ChatPrompt, Conv, chat_prompt, decode
+from unilect.upstreams._fastchat_input import check_images, text_of, vector
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._http1_body import ProtocolError
-from unilect.upstreams._told_errors import too_long
+from unilect.upstreams._told_errors import NoSuchPath, too_long
 
 StructT = TypeVar("StructT", bound=Struct)
 KNOWN_FOR_S = (
     60.0  # how long what a worker says of itself is believed: another may start at its address
 )
 MAX_WORKERS = 256  # whose answers are remembered
+MAX_TOLD = (
+    64 * 1024
+)  # bytes of what a worker says of itself; its template is a part of every prompt
 DEFAULT_TOKENS = 512  # where the worker does not count; what FastChat took before it asked
 _MARGIN = 8  # tokens that a tokenizer may add to a text
 _GATHER_S = 0.005
@@ -68,7 +69,7 @@ _REFUSED = (
 PARAMETERS: dict[str, Support] = {
     **dict.fromkeys(_NATIVE.split(), "native"),
     **dict.fromkeys(("n", "best_of", "echo", "encoding_format", "dimensions"), "emulated"),
-    **dict.fromkeys(_REFUSED.split(), "refused"),
+    **dict.fromkeys((*_REFUSED.split(), *LLAMACPP_PARAMETERS, *LLAMACPP_NATIVE), "refused"),
 }
 
 
@@ -80,6 +81,9 @@ class Directory(Protocol):
 
     async def address(self, model: str) -> str:
         """The URL of a worker of this model; empty where there is none."""
+
+    def connect_to(self, address: str) -> str | None:
+        """The IP address that a worker's URL leads to, where that was looked up already."""
 
     async def lost(self, address: str) -> None:
         """Tell that a worker cannot be reached."""
@@ -105,12 +109,11 @@ class Controller:
         self._server = server
 
     async def models(self) -> dict[str, bool]:
-        """The models of all workers that answer now."""
-        await self._server.post("/refresh_all_workers", b"{}")
+        """The models of all workers, as the controller knows them; it is not made to ask them all for that."""
         found = await self._list("/list_models")
         try:
             seeing = await self._list("/list_multimodal_models")
-        except InvalidRequest:  # controllers before 0.2.36 know no such call
+        except (InvalidRequest, NoSuchPath):  # controllers before 0.2.36 know no such call
             seeing = []
         return {model: model in seeing for model in found}
 
@@ -120,6 +123,9 @@ class Controller:
             "/get_worker_address", msgspec.json.encode({"model": model})
         )
         return _decoded(answer, _Address).address
+
+    def connect_to(self, address: str) -> str | None:
+        """The controller tells URLs only."""
 
     async def lost(self, address: str) -> None:
         """Have the controller drop the workers that do not answer."""
@@ -141,6 +147,7 @@ class _Worker(Struct):
     """A worker, and what it said of itself."""
 
     address: str
+    connect_to: str | None
     server: HttpServer
     conv: Conv
     context: int | None
@@ -201,7 +208,7 @@ class FastChatUpstream:
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs, some at a time; see `Backend`."""
-        texts = [_text(text, "input") for text in request.inputs]
+        texts = [text_of(text, "input") for text in request.inputs]
         size = self._config.embedding_batch
         vectors: list[list[float]] = []
         tokens = 0
@@ -213,11 +220,11 @@ class FastChatUpstream:
                 raise BackendError(
                     f"The worker answered {len(batch)} inputs with {len(found)} vectors."
                 )
-            vectors += [_vector(one) for one in found]
+            vectors += [vector(one) for one in found]
             tokens += used
         return Embeddings(vectors, tokens)
 
-    async def tokenize(self, text: str) -> list[int]:
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """FastChat's workers count tokens, and tell none."""
         raise UnsupportedOperation("FastChat's workers have no call to tokenize.")
 
@@ -267,13 +274,13 @@ class FastChatUpstream:
     def _prompt(self, worker: _Worker, request: ChatRequest | CompletionRequest) -> ChatPrompt:
         """The prompt, with the words at which the worker's template ends an answer: a raw one ends there too, as with FastChat."""
         if isinstance(request, ChatRequest):
-            _check_images(request.messages)
+            check_images(request.messages)
             if self._template is None:
                 return chat_prompt(worker.conv, request.messages)
             text = self._template.render(request.messages)
             stop, ids = list(self._template.stop), list(self._template.stop_token_ids)
             return ChatPrompt(text, stop, ids)
-        text = _text(request.prompts[0], "prompt")
+        text = text_of(request.prompts[0], "prompt")
         return ChatPrompt(text, worker.conv.stop, worker.conv.stop_token_ids or [])
 
     def _params(
@@ -326,7 +333,8 @@ class FastChatUpstream:
 
     async def _count(self, worker: _Worker, text: str) -> int:
         body = msgspec.json.encode({"model": self._model, "prompt": text})
-        return _decoded(await worker.server.post("/count_token", body), _Count).count
+        told = await worker.server.post("/count_token", body, MAX_TOLD)
+        return _decoded(told, _Count).count
 
     async def _worker(self, model: str) -> _Worker:
         """
@@ -339,27 +347,34 @@ class FastChatUpstream:
         if not address:
             raise _none(model)
         now = asyncio.get_running_loop().time()
-        known = self._workers.get(address)
+        known, connect_to = self._workers.get(address), self._directory.connect_to(address)
+        if known is not None and known.connect_to != connect_to:
+            known = None  # it has registered anew, from another machine
         if known is None or known.until < now:
-            server = known.server if known is not None else self._server(address)
+            server = known.server if known is not None else self._server(address, connect_to)
             asked = msgspec.json.encode({"model": model})
             try:
-                conv = decode(await server.post("/worker_get_conv_template", asked))
-                details = _decoded(await server.post("/model_details", asked), _Details)
+                conv = decode(await server.post("/worker_get_conv_template", asked, MAX_TOLD))
+                details = _decoded(await server.post("/model_details", asked, MAX_TOLD), _Details)
             except (BackendError, BackendUnavailable, BackendTimeout) as error:
                 if _is_gone(error):
                     await self._directory.lost(address)
                 raise
-            known = _Worker(address, server, conv, details.context_length, now + KNOWN_FOR_S)
+            known = _Worker(
+                address, connect_to, server, conv, details.context_length, now + KNOWN_FOR_S
+            )
             while len(self._workers) >= MAX_WORKERS:
                 del self._workers[next(iter(self._workers))]
             self._workers[address] = known
         return known
 
-    def _server(self, address: str) -> HttpServer:
+    def _server(self, address: str, connect_to: str | None) -> HttpServer:
         try:
+            if "@" in address or "?" in address:
+                raise ConfigError("a worker's URL has no user and no query")
             return HttpServer(
                 address,
+                connect_to=connect_to,
                 timeout_s=self._config.timeout_s,
                 reuse_connections=self._config.reuse_connections,
             )
@@ -376,13 +391,16 @@ class FastChatUpstream:
         worker = await self._worker(self._model)
         try:
             return await worker.server.post(path, body)
+        except (
+            InvalidRequest,
+            NoSuchPath,
+        ) as error:  # 404: vLLM's worker, and others, have no such call
+            raise UnsupportedOperation("The model's worker does not embed.") from error
         except (BackendError, BackendUnavailable) as error:
             if not _is_gone(error):
                 raise
             await self._forget(worker)
             return await (await self._worker(self._model)).server.post(path, body)
-        except InvalidRequest as error:  # 404: vLLM's worker, and others, have no such call
-            raise UnsupportedOperation("The model's worker does not embed.") from error
 
 
 def _none(model: str) -> BackendUnavailable:
@@ -413,52 +431,6 @@ def _choose(models: list[str], configured: str | None, wanted: str) -> str:
             retry_after_s=5,
         )
     return name
-
-
-def _text(prompt: Prompt, param: str) -> str:
-    """
-    A prompt, which must be a text: a worker takes no token ids, and nobody here knows its tokens.
-
-    Raises:
-        InvalidRequest: It is a list of ids.
-    """
-    if isinstance(prompt, str):
-        return prompt
-    raise InvalidRequest(
-        f"`{param}` holds token ids, and this model's server reads texts only. Send the text "
-        "(with LangChain: `check_embedding_ctx_length=False`).",
-        param=param,
-    )
-
-
-def _check_images(messages: list[Message]) -> None:
-    """
-    Images are handed over, never fetched: a worker would call any URL that it is given.
-
-    Raises:
-        InvalidRequest: One is a URL of another server.
-    """
-    for number, message in enumerate(messages):
-        for part in message.content if isinstance(message.content, list) else ():
-            if isinstance(part, ImagePart) and not part.image_url.url.startswith("data:image/"):
-                where = f"messages[{number}].content"
-                raise InvalidRequest(
-                    f"`{where}`: an image must be a `data:image/...;base64,` URL; nothing is fetched.",
-                    param=where,
-                )
-
-
-def _vector(given: list[float] | str) -> list[float]:
-    """A vector, also where the worker gives base64 unasked."""
-    if not isinstance(given, str):
-        return given
-    try:
-        floats = array("f", base64.b64decode(given, validate=True))
-    except ValueError as error:
-        raise BackendError("The worker answered with no embeddings.") from error
-    if sys.byteorder == "big":
-        floats.byteswap()
-    return list(floats)
 
 
 def _decoded(body: bytes, kind: type[StructT]) -> StructT:

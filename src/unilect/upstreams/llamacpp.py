@@ -30,7 +30,6 @@ from unilect.errors import (
     UnilectError,
     UnsupportedOperation,
 )
-from unilect.events import Event
 from unilect.parameters import refusal
 from unilect.requests import (
     ChatRequest,
@@ -42,13 +41,13 @@ from unilect.requests import (
 from unilect.sources import Place
 from unilect.templates import ChatTemplate, find, names
 from unilect.upstreams import _llamacpp_request as wire
+from unilect.upstreams._base_url import key_headers
 from unilect.upstreams._embeddings import decode_embeddings, embed_each
-from unilect.upstreams._http import HttpServer, key_headers
+from unilect.upstreams._http import HttpServer
 from unilect.upstreams._llamacpp_request import OF_2023, OF_2025, Generation
+from unilect.upstreams._llamacpp_stream import native_stream
 from unilect.upstreams._llamacpp_wire import Busy, FrameDecoder, raise_for, with_prompt_tokens
-from unilect.upstreams._sse import FrameReader
 from unilect.upstreams._told_errors import too_long
-from unilect.upstreams.openai import GATHER_S
 
 log = logging.getLogger("unilect")
 TEMPLATE_OF_2023 = "oai-like-2023"
@@ -71,6 +70,7 @@ class _Props(Struct):
     bos_token: str = ""
     eos_token: str = ""
     modalities: dict[str, bool] = {}
+    total_slots: int | None = None
     media_marker: str = "<__media__>"
 
 
@@ -80,6 +80,10 @@ class _Tokens(Struct):
 
 class _Content(Struct):
     content: str
+
+
+class _Rendered(Struct):
+    prompt: str
 
 
 class _Embedding(Struct):
@@ -105,7 +109,7 @@ class LlamaCppUpstream:
         self._learning = asyncio.Lock()
         self._learned = False
         self._generation = OF_2025
-        self._template = template or find(TEMPLATE_OF_2023)
+        self._template: ChatTemplate | None = template or find(TEMPLATE_OF_2023)
         self._tokens: dict[str, str] = {}
         self._marker: str | None = None
         self._sees: bool | None = None
@@ -123,12 +127,12 @@ class LlamaCppUpstream:
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
         try:
-            prompt, images = self._prompt(request)
+            prompt, images = await self._prompt(request)
             path, body = await self._body(request, prompt, images)
             ids = await self._ids(prompt) if request.tokenize else None
             for pause_s in (*BUSY_PAUSES_S, None):
                 decoder = FrameDecoder(
-                    not request.stream, wire.top_logprobs(request), wire.wants_tokens(request)
+                    not request.stream, wire.top_logprobs(request), bool(request.return_tokens)
                 )
                 answer = self._stream(path, body, decoder)
                 if ids is not None:
@@ -158,9 +162,10 @@ class LlamaCppUpstream:
         at_once = self.capabilities.max_in_flight or _EMBEDDINGS_AT_ONCE
         return await embed_each(request.inputs, one, at_once)
 
-    async def tokenize(self, text: str) -> list[int]:
-        """The token ids of a text; see `Backend`."""
-        return (await self._post("/tokenize", {"content": text}, _Tokens)).tokens
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of a text; one of 2023 tells those of the text alone. See `Backend`."""
+        fields: dict[str, Any] = {"content": text} | ({"add_special": True} if special else {})
+        return (await self._post("/tokenize", fields, _Tokens)).tokens
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
@@ -174,7 +179,7 @@ class LlamaCppUpstream:
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read, but for its images; see `Backend`."""
         if isinstance(request, ChatRequest | CompletionRequest):
-            return await self._count(self._prompt(request)[0])
+            return await self._count((await self._prompt(request))[0])
         return await self._count(request)
 
     async def check(self) -> None:
@@ -217,7 +222,9 @@ class LlamaCppUpstream:
         self._generation = generation
         self._marker = None if self._of_2023 else props.media_marker
         self._sees = None if self._of_2023 else bool(props.modalities.get("vision"))
-        self.capabilities = _capabilities(generation, settings.n_ctx, self._sees is not False)
+        self.capabilities = _capabilities(
+            generation, settings.n_ctx, self._sees is not False, props.total_slots
+        )
 
     async def _has_health(self) -> bool:
         try:
@@ -226,12 +233,15 @@ class LlamaCppUpstream:
             return False
         return True
 
-    def _prompt(self, request: ChatRequest | CompletionRequest) -> tuple[Prompt, list[str]]:
+    async def _prompt(self, request: ChatRequest | CompletionRequest) -> tuple[Prompt, list[str]]:
         """The prompt as the model reads it, and its images as base64."""
         if isinstance(request, CompletionRequest):
             return request.prompts[0], []
         turns = wire.turns(request.messages, self._marker)
-        return self._template.render(turns.messages, **self._tokens), turns.images
+        if self._template is not None:
+            return self._template.render(turns.messages, **self._tokens), turns.images
+        body = {"messages": wire.plain_messages(turns.messages)}
+        return (await self._post("/apply-template", body, _Rendered)).prompt, turns.images
 
     async def _body(
         self, request: ChatRequest | CompletionRequest, prompt: Prompt, images: list[str]
@@ -246,7 +256,7 @@ class LlamaCppUpstream:
         else:
             path, fields = "/completion", wire.prompt_fields(prompt, images, self._marker)
         if isinstance(request, ChatRequest):
-            stop = self._template.stop
+            stop = self._template.stop if self._template is not None else ()
         body = wire.body(request, self._generation, stop, room) | fields | self._model
         return path, msgspec.json.encode(body)
 
@@ -312,29 +322,12 @@ class LlamaCppUpstream:
         Raises:
             UnilectError: As `HttpServer.stream` and `FrameDecoder`.
         """
-        reader = FrameReader()
-        gather_s = GATHER_S if decoder.joined else 0.0
         try:
-            async with aclosing(self._server.stream(path, body, gather_s)) as chunks:
-                async for data in chunks:
-                    batch: list[Event] = []
-                    try:
-                        decoder.decode(reader.feed(data), batch)
-                    except UnilectError:
-                        if batch:
-                            yield batch
-                        raise
-                    if batch:
-                        yield batch
-                    if decoder.done and not self._server.reuses_connections:
-                        break
+            async with aclosing(native_stream(self._server, path, body, decoder)) as batches:
+                async for batch in batches:
+                    yield batch
         except (RouteNotFound, UnsupportedOperation) as error:
             raise self._cannot(path) from error
-        batch = []
-        decoder.decode(reader.end(), batch)
-        decoder.end()
-        if batch:
-            yield batch
 
     def _cannot(self, path: str) -> UnilectError:
         """The error for a URL that the server does not have or not do."""
@@ -367,7 +360,10 @@ class LlamaCppUpstream:
 
 
 def _capabilities(
-    generation: Generation, context: int | None = None, vision: bool = False
+    generation: Generation,
+    context: int | None = None,
+    vision: bool = False,
+    slots: int | None = None,
 ) -> Capabilities:
     return Capabilities(
         parameters=generation.parameters,
@@ -376,15 +372,15 @@ def _capabilities(
         max_in_flight=generation.max_in_flight,
         context=context,
         vision=vision,
+        slots=slots,
     )
 
 
-def _theirs(template: str) -> ChatTemplate:
+def _theirs(template: str) -> ChatTemplate | None:
     """
     A server's own template: Jinja or a format's name, and never a path, for that would be one of this machine.
 
-    Raises:
-        BackendError: It is neither.
+    None for a template that cannot be read here, such as one that is built into the server: it is asked to render each chat.
     """
     try:
         if "{" in template:
@@ -393,9 +389,7 @@ def _theirs(template: str) -> ChatTemplate:
             return find(template)
     except ConfigError as error:
         log.warning("%s", error)
-    raise BackendError(
-        "The model's server has a chat template that cannot be read here; set `chat_template`."
-    )
+    return None
 
 
 def _no_embeddings() -> UnsupportedOperation:

@@ -35,16 +35,19 @@ from unilect.requests import (
     Prompt,
 )
 from unilect.sources import Place
+from unilect.upstreams._base_url import check_base, key_headers, root_of
 from unilect.upstreams._embeddings import decode_embeddings
-from unilect.upstreams._http import HttpServer, key_headers
+from unilect.upstreams._http import HttpServer
 from unilect.upstreams._openai_probe import PROBE_TIMEOUT_S, choose, learn, model_cards
 from unilect.upstreams._openai_servers import UNKNOWN, check, wire_fields
 from unilect.upstreams._openai_whole import decode_whole
 from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams._sse import FrameReader
+from unilect.upstreams._told_errors import NoSuchPath
 
 log = logging.getLogger("unilect")
 GATHER_S = 0.005
+DOUBT_S = 5.0  # a server that was away, or has lost the model, is asked again no sooner after the last time
 LEARN_AGAIN_S = 30.0  # a server that could not be reached is asked again what it is after so long
 END_TIMEOUT_S = 5.0  # of silence after the last finish reason: the usage may follow, and `[DONE]`
 _FALSE = Raw(b"false")
@@ -82,35 +85,61 @@ class OpenAIUpstream:
         self._server = server
         self._root = root
         self._model = model
+        self._theirs = model or ""
         self._name = name
-        self._whole_answers = whole_answers
+        self._asked_for = self._whole_answers = whole_answers
         self._starting = asyncio.Lock()
         self._next_try = -math.inf
+        self._asked_at = -math.inf
+        self._doubts = 0
+        self._lists = False  # the base URL is right: its list of models was found
         self.kind = UNKNOWN
         self.capabilities = PASSES_ALL
 
     async def start(self) -> None:
-        """Learn what the server is, and the model's name where none was configured; once, as far as it can be reached."""
+        """
+        Learn what the server is, and the model's name where none was configured: once, and again where it may be another by now.
+
+        Raises:
+            BackendUnreachable: No connection can be made, though it was tried.
+        """
+        if self._server.doubts != self._doubts:
+            self._doubt()
         loop = asyncio.get_running_loop()
         if loop.time() < self._next_try:
             return
         async with self._starting:
-            if loop.time() >= self._next_try:
+            if (now_s := loop.time()) >= self._next_try:
+                self._asked_at = now_s
                 self._next_try = loop.time() + await self._learn()
+                self._doubts = self._server.doubts
+
+    def _doubt(self) -> None:
+        """The server was away, or does not know the model any more: what was learnt may be wrong."""
+        self._doubts = self._server.doubts
+        self._next_try = min(self._next_try, self._asked_at + DOUBT_S)
 
     async def _learn(self) -> float:
         """Ask the server; returns after how many seconds it is to be asked again."""
         if self._root is None:
             if self._model is None:
-                self._model = choose(model_cards(await self._server.get("/models")), self._name)
+                listed = model_cards(await self._server.get("/models"))
+                self._theirs = choose(listed, self._name)
             return math.inf
         learnt = await learn(self._server, self._root, self._model, self._name)
         if learnt is None:
+            if self._server.lost is not None:
+                raise self._server.unreachable(self._server.lost)
             return LEARN_AGAIN_S
-        self._model, self.kind, self.capabilities = learnt.model, learnt.kind, learnt.capabilities
-        if self._whole_answers is None:
+        new = (learnt.model, learnt.kind, learnt.capabilities)
+        if new != (self._theirs, self.kind, self.capabilities):
+            log.info("%s: a server of kind %s", self._name or learnt.model, learnt.kind.name)
+        self._theirs, self.kind, self.capabilities = new
+        self._lists = learnt.lists
+        if learnt.reason is not None:
+            log.warning("%s: %s", self._name or learnt.model, learnt.reason)
+        if self._asked_for is None:
             self._whole_answers = "whole" if learnt.kind.stops_whole else "stream"
-        log.info("%s: a server of kind %s", self._name or learnt.model, learnt.kind.name)
         return math.inf
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
@@ -125,9 +154,14 @@ class OpenAIUpstream:
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
         fields = request_fields(request, without=("model",))
-        body = {"model": self._model or ""} | wire_fields(self.kind, fields)
+        body = {"model": self._theirs} | wire_fields(self.kind, fields)
         body["encoding_format"] = Raw(b'"float"')
-        answer = await self._server.post("/embeddings", msgspec.json.encode(body))
+        try:
+            answer = await self._server.post("/embeddings", msgspec.json.encode(body))
+        except NoSuchPath as error:
+            if not self._lists:
+                raise
+            raise UnsupportedOperation("The model's server does not embed.") from error
         embeddings = decode_embeddings(answer)
         if len(embeddings.vectors) != len(request.inputs):
             raise BackendError(
@@ -136,7 +170,7 @@ class OpenAIUpstream:
             )
         return embeddings
 
-    async def tokenize(self, text: str) -> list[int]:
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """OpenAI's API has no such call."""
         raise _no_call("tokenize")
 
@@ -150,7 +184,7 @@ class OpenAIUpstream:
 
     async def check(self) -> None:
         """The list of models costs a server least; any answer that is not a failure will do."""
-        with suppress(InvalidRequest):
+        with suppress(InvalidRequest, NoSuchPath):
             await self._server.get("/models")
 
     async def aclose(self) -> None:
@@ -162,7 +196,7 @@ class OpenAIUpstream:
     def _body(self, request: GenerationRequest, stream: bool = True) -> bytes:
         fields = request_fields(request, without=("model", "stream", "stream_options"))
         fields = wire_fields(self.kind, fields)
-        fields["model"] = self._model or ""
+        fields["model"] = self._theirs
         fields["stream"] = _TRUE if stream else _FALSE
         if stream and self.kind.stream_options:
             fields["stream_options"] = _USAGE
@@ -258,17 +292,20 @@ async def list_models(place: Place) -> list[str]:
 def backend(place: Place) -> OpenAIUpstream:
     """The upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
     config, server = place.config, _server(place)
-    root = HttpServer(
-        server.base.removesuffix("/v1"), headers=key_headers(config), timeout_s=PROBE_TIMEOUT_S
-    )
+    root = HttpServer(root_of(_url(place)), headers=key_headers(config), timeout_s=PROBE_TIMEOUT_S)
     whole_answers = None if config.whole_answers == "auto" else config.whole_answers
     return OpenAIUpstream(server, config.model, place.name, root, whole_answers)
 
 
+def _url(place: Place) -> str:
+    return f"{place.scheme.removeprefix('openai+')}:{place.location}"
+
+
 def _server(place: Place) -> HttpServer:
     config = place.config
+    check_base(_url(place))
     return HttpServer(
-        f"{place.scheme.removeprefix('openai+')}:{place.location}",
+        _url(place),
         headers=key_headers(config),
         timeout_s=config.timeout_s,
         reuse_connections=config.reuse_connections,

@@ -1,4 +1,4 @@
-"""Tests of unilect.constrained."""
+"""Tests of unilect.foreign_constraints."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ import pytest
 
 from test_parameters import chat, request_of
 from unilect.backend import Capabilities
-from unilect.constrained import in_our_words, told_as
 from unilect.engines import _gguf_request, _hf_parameters
 from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.foreign import CONSTRAINTS
+from unilect.foreign_constraints import in_our_words, told_as
 from unilect.parameters import judge
 from unilect.requests import CompletionRequest
 from unilect.upstreams._openai_servers import KINDS, capabilities

@@ -1,0 +1,88 @@
+"""
+Paths among the options: those of a file are relative to its folder, and `~` is the home of whoever starts the server.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_SERVER = ("tls_cert", "tls_key")
+_TEMPLATES = ("chat_template", "completion_template")
+_LOCAL = re.compile(r"^(gguf|hf|chatglm):(.+)$", re.DOTALL)
+_SCHEME = re.compile(r"^[a-z0-9+.-]{2,}:", re.DOTALL)
+#: A repository of the hub, or a file in one: what is not here under this name may be there. `folder/x.gguf` is no repository.
+_ON_THE_HUB = re.compile(
+    r"^(?![^/]*/[^/]*\.gguf$)\w[\w.-]*/\w[\w.-]*(/.+\.gguf)?(:[\w.-]+)?$", re.ASCII | re.I
+)
+_FILE_NAME = re.compile(r"\.[A-Za-z]\w*$")
+
+
+def placed_server(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """The options of the server with their paths made absolute, see `placed`."""
+    paths = {name: _at(values[name], folder) for name in _SERVER if values.get(name)}
+    return {**values, **paths}
+
+
+def placed(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """
+    The options of a model with their paths made absolute.
+
+    Args:
+        values: The options, of the right types.
+        folder: What relative paths are relative to; None leaves them as they are, and `~` alone is replaced.
+    """
+    changed = dict(values)
+    source = values.get("source")
+    if isinstance(source, str):
+        changed["source"] = _source(source, folder)
+    elif source:
+        changed["source"] = [_source(one, folder) for one in source]
+    for name in ("mmproj", "tokenizer"):
+        if values.get(name):
+            changed[name] = _at(values[name], folder)
+    for name in _TEMPLATES:
+        if values.get(name):
+            changed[name] = _template(values[name], folder)
+    if values.get("lora"):
+        changed["lora"] = [_adapter(one, folder) for one in values["lora"]]
+    return changed
+
+
+def _at(path: str, folder: Path | None) -> str:
+    if path.startswith("~"):
+        try:
+            return str(Path(path).expanduser())
+        except RuntimeError:  # nobody of that name: the path is told as it is
+            return path
+    return path if folder is None else str(folder / path)
+
+
+def _source(source: str, folder: Path | None) -> str:
+    """A source is a path where its scheme is an engine's, or where it has none and is a .gguf file or a folder."""
+    local = _LOCAL.match(source)
+    scheme, location = (f"{local[1]}:", local[2]) if local else ("", source)
+    if not local and (_SCHEME.match(source) or source in ("", "demo")):
+        return source
+    path = _at(location, folder)
+    if scheme != "chatglm:" and _ON_THE_HUB.match(location) and not Path(path).exists():
+        return source
+    named = location.startswith((".", "/", "~")) or location.lower().endswith(".gguf")
+    return scheme + path if local or named or Path(path).exists() else source
+
+
+def _adapter(text: str, folder: Path | None) -> str:
+    """`path` or `path=0.5`."""
+    path, equals, scale = text.rpartition("=")
+    try:
+        float(scale)
+    except ValueError:
+        return _at(text, folder)
+    return f"{_at(path, folder)}{equals}{scale}" if path else _at(text, folder)
+
+
+def _template(text: str, folder: Path | None) -> str:
+    """A path among templates has a slash or a file's ending; Jinja has braces, and the names of formats have neither."""
+    if "{" in text or "\n" in text or not ("/" in text or _FILE_NAME.search(text)):
+        return text
+    return _at(text, folder)

@@ -1,0 +1,258 @@
+"""
+Values held against the types of options: every mistake by itself, in the words of a TOML file.
+
+msgspec validates; but its errors name one mistake of many, and tell it in words of JSON and Python.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct, inspect
+
+from unilect.errors import Mistakes
+
+OptionPath: TypeAlias = tuple[str | int, ...]
+#: What to say of a name that is no option: the path of its table, the name, its value.
+Unknown: TypeAlias = Callable[[OptionPath, str, Any], str]
+
+_SECRET = re.compile(r"key|token|secret")  # in the names of options whose values are never shown
+_SHOWN = 60
+_NAME = 64  # characters of an unknown name that are compared: the time grows with their square
+_STEP = re.compile(r"\[(\d+)\]|\.\w+|\[\.+\]")
+_MOST = re.compile(
+    r" <= (\d+)"
+)  # a bound that documentation leaves out because nobody comes near it
+_ARTICLES = re.compile(r"\b(integer|number|list|table)\b")
+
+
+def accepted(
+    kind: type[Struct],
+    values: Mapping[str, Any],
+    path: OptionPath,
+    unknown: Unknown,
+    found: Mistakes,
+) -> dict[str, Any]:
+    """
+    The values of a table that its options take, converted.
+
+    Args:
+        kind: Whose fields are the options.
+        path: The table's.
+        unknown: What to say of a name that is no option.
+        found: Gets the mistakes.
+    """
+    good = {}
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    for name, value in values.items():
+        where = (*path, name)
+        if name not in fields:
+            found.add(f"{dotted(where)}: {unknown(path, name, value)}", where)
+            continue
+        before = len(found.errors)
+        converted = _convert(fields[name].type, value, where, unknown, found)
+        if len(found.errors) == before:
+            good[name] = converted
+    for name, field in fields.items():
+        if field.required and name not in values:
+            where = (*path, name)
+            expected = with_article(in_words(inspect.type_info(field.type)))
+            found.add(f"{dotted(where)}: is missing; expected {expected}.", path)
+    return good
+
+
+def convert(kind: Any, value: Any, where: OptionPath, found: Mistakes, strict: bool = True) -> Any:
+    """
+    A value as an option takes it.
+
+    Args:
+        kind: The option's type.
+        where: Its path.
+        found: Gets the mistake.
+        strict: Numbers are not read from texts.
+    """
+    if isinstance(value, str) and strict and _takes_lists_only(inspect.type_info(kind)):
+        value = [value]
+    try:
+        converted = msgspec.convert(value, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        steps, told = _wrong(
+            kind, value, str(error), secret=_SECRET.search(str(where[-1])) is not None
+        )
+        found.add(f"{dotted((*where, *steps))}: {told}", where)
+        return None
+    if isinstance(converted, float) and not math.isfinite(converted):
+        expected = with_article(in_words(inspect.type_info(kind)))
+        found.add(f"{dotted(where)}: expected {expected}, found {converted}.", where)
+    return converted
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """What a misspelt name most likely means; empty where nothing is like it."""
+    found = get_close_matches(name[:_NAME].lower(), list(allowed), n=1, cutoff=0.6)
+    return found[0] if found else ""
+
+
+def dotted(path: OptionPath) -> str:
+    """A path as TOML writes it: `models.a.context`, and `listeners[1].port` for the second of a list."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step + 1}]"
+        else:
+            name = step if re.fullmatch(r"[\w-]+", step, re.ASCII) else shown(step)
+            text += f".{name}" if text else name
+    return text
+
+
+def shown(value: Any, secret: bool = False) -> str:
+    """What was found, in a few words."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case str() if not secret:
+            text = json.dumps(value[:_SHOWN], ensure_ascii=False)
+            return text if len(value) <= _SHOWN else f"{text[:-1]}..."
+        case str():
+            return "a text"
+        case int() | float() if not secret:
+            return str(value)[:_SHOWN]
+        case int() | float():
+            return "a number"
+        case list():
+            return "a list" if value else "an empty list"
+        case dict():
+            return "a table"
+    return "a date or time"
+
+
+def in_words(kind: inspect.Type) -> str:
+    """A type and its bounds in words."""
+    match kind:
+        case inspect.Metadata():
+            examples = (kind.extra_json_schema or {}).get("examples")
+            words = in_words(kind.type)
+            return f"{words} such as {_quoted(examples)}" if examples else words
+        case inspect.UnionType():
+            return " or ".join(
+                dict.fromkeys(
+                    in_words(t) for t in kind.types if not isinstance(t, inspect.NoneType)
+                )
+            )
+        case inspect.LiteralType():
+            return f"one of {_quoted(sorted(kind.values, key=str))}"
+        case inspect.StrType():
+            return "text" + _at_most(kind.max_length, " characters")
+        case inspect.IntType():
+            return "integer" + _bounds(kind.ge, kind.gt, kind.le)
+        case inspect.FloatType():
+            return "number" + _bounds(kind.ge, kind.gt, kind.le)
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.ListType():
+            item = re.sub(r" \(at most.*?\)", "", in_words(kind.item_type))
+            noun, _, rest = item.partition(" ")
+            return f"list of {noun}s {rest}".strip() + _at_most(kind.max_length, "")
+        case inspect.DictType():
+            return "table"
+    return "object"
+
+
+def with_article(words: str) -> str:
+    """A type in words as a part of a sentence."""
+    words = words.replace("object", "table")
+    return _ARTICLES.sub(lambda at: f"{'an' if at[1] == 'integer' else 'a'} {at[1]}", words)
+
+
+def _convert(kind: Any, value: Any, where: OptionPath, unknown: Unknown, found: Mistakes) -> Any:
+    """As `convert`; tables with options of their own are held against these, one by one."""
+    table, listed = _table_of(inspect.type_info(kind))
+    if table is None or not isinstance(value, list if listed else dict):
+        return convert(kind, value, where, found)
+    if not listed:
+        return _table(table, value, where, unknown, found)
+    return [
+        _table(table, item, (*where, index), unknown, found) for index, item in enumerate(value)
+    ]
+
+
+def _table(
+    kind: type[Struct], value: Any, where: OptionPath, unknown: Unknown, found: Mistakes
+) -> Any:
+    if not isinstance(value, dict):
+        found.add(f"{dotted(where)}: expected a table, found {shown(value)}.", where)
+        return None
+    before = len(found.errors)
+    good = accepted(kind, value, where, unknown, found)
+    return kind(**good) if len(found.errors) == before else None
+
+
+def _table_of(kind: inspect.Type) -> tuple[type[Struct] | None, bool]:
+    """The options of the tables that a type holds, and whether it is a list of them."""
+    kind = _inner(kind)
+    listed = isinstance(kind, inspect.ListType)
+    kind = _inner(kind.item_type) if isinstance(kind, inspect.ListType) else kind
+    return (kind.cls if isinstance(kind, inspect.StructType) else None), listed
+
+
+def _inner(kind: inspect.Type) -> inspect.Type:
+    """A type without its documentation, and without None."""
+    if isinstance(kind, inspect.Metadata):
+        return _inner(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        kinds = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
+        return _inner(kinds[0]) if len(kinds) == 1 else kind
+    return kind
+
+
+def _takes_lists_only(kind: inspect.Type) -> bool:
+    return isinstance(_inner(kind), inspect.ListType)
+
+
+def _wrong(kind: Any, value: Any, message: str, secret: bool) -> tuple[OptionPath, str]:
+    """Where in a value msgspec found the mistake, and what it is."""
+    _, _, at = message.partition(" - at `$")
+    place, found, steps = inspect.type_info(kind), value, []
+    for index in _STEP.findall(at):
+        inner = _inner(place)
+        if index and isinstance(inner, inspect.ListType) and isinstance(found, list):
+            place, found = inner.item_type, found[int(index)]
+            steps.append(int(index))
+        else:  # inside something of several types: the whole is told
+            break
+    expected = with_article(in_words(place))
+    if (most := _MOST.search(message)) and most[1] not in expected:
+        expected += f" and at most {most[1]}"
+    if found == "" or found == []:
+        what = "text" if found == "" else "list"
+        return tuple(steps), f"expected {expected}, and found an empty {what}."
+    hint = ""
+    if isinstance(found, str) and not secret and re.fullmatch(r"true|false|-?[\d.]+", found):
+        hint = " Leave the quotes out."
+    elif expected.startswith("text") and isinstance(found, bool | int | float):
+        hint = " Put it in quotes."
+    return tuple(steps), f"expected {expected}, found {shown(found, secret)}.{hint}"
+
+
+def _quoted(values: Iterable[Any]) -> str:
+    return ", ".join(f"`{value}`" for value in values)
+
+
+def _bounds(least: Any, above: Any, most: Any) -> str:
+    """Bounds in words; those at the edge of what a machine holds are none."""
+    least = None if least is None or abs(least) >= 2**31 else least
+    most = None if most is None or most >= 2**31 - 1 else most
+    if above is not None:
+        return f" above {above:g}" + (f" and at most {most:g}" if most is not None else "")
+    if least is not None and most is not None:
+        return f" from {least} to {most}"
+    return f" of at least {least}" if least is not None else ""
+
+
+def _at_most(length: int | None, unit: str) -> str:
+    """The longest length in words; docs/api.md tells of those that only keep bombs out."""
+    return f" (at most {length}{unit})" if length is not None and length <= 4096 else ""

@@ -1,0 +1,399 @@
+"""
+The connections of clients: how many there may be, how long each may stay silent, and when a slow or a vanished one is let go.
+
+1. A connection is *silent* until the head of its request is whole, *answering* until its answer is written, and *idle* between
+   two requests. A silent one has `head_s` for its first byte, and as long again from there for the rest of the head.
+2. When the table is full the oldest silent connection makes room for a new one, else the oldest idle one, else the new one is
+   refused. One that answers is never closed for a newcomer.
+3. Whatever is written (a stream, a whole answer, an error), the client must take `PROGRESS_BYTES` of it, or all, in every
+   `slow_client_s`. That is one deadline for all answers, in every phase, also while the server stops.
+4. A client that vanished without a FIN is noticed by the kernel's keep-alive while nothing is under way to it, and by its
+   missing acknowledgements else. TCP_USER_TIMEOUT would do both, but Linux then also ends connections to clients that are
+   alive and merely do not read for so long.
+
+One timer looks after all connections; no connection has timers of its own but aiohttp's.
+"""
+
+import asyncio
+import logging
+import resource
+import socket
+import struct
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NamedTuple
+
+from aiohttp import web
+from msgspec import Struct
+
+log = logging.getLogger("unilect")
+RESERVED_FILES = 128  # for what is no client: engines, models' files, listening sockets
+MOST_CONNECTIONS = 20_000  # each takes about 10 kB
+PROGRESS_BYTES = 16 * 1024
+UNANSWERED = 3  # so many retransmissions or probes in a row
+CHECKED_AT_ONCE = 5_000  # connections whose writing one sweep looks at, in a few milliseconds
+TOLD_EVERY_S = 10.0
+_TCP_INFO = struct.Struct(
+    "=2xBB52xI60xQ16xI"
+)  # retransmits, probes, last_ack_recv, bytes_acked, notsent_bytes
+SILENT, ANSWERING, IDLE = range(3)
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """
+    What connections may do.
+
+    Attributes:
+        connections: The most at a time.
+        silent: The most that have not sent a whole head.
+        per_address: The most from one address that is not loopback, or None.
+        head_s: Time for the first byte, and again for the rest of the head.
+        idle_s: Time between two requests.
+        slow_client_s: Time in which a client must read something.
+        vanished_s: Time without an acknowledgement after which a client to whom something is under way is gone.
+        keep_alive_s: Silence before the kernel's first keep-alive probe, between probes, and how many may go unanswered.
+        sweep_s: How often the table is looked through.
+    """
+
+    connections: int = 1024
+    silent: int = 512
+    per_address: int | None = None
+    head_s: float = 10.0
+    idle_s: float = 75.0
+    slow_client_s: float = 60.0
+    vanished_s: float = 14.0
+    keep_alive_s: tuple[int, int, int] = (8, 3, 3)
+    sweep_s: float = 1.0
+
+
+def limits_of_system(wanted: int | None = None, per_address: int | None = None) -> Limits:
+    """
+    The limits that the process's open files allow.
+
+    Args:
+        wanted: The most connections, where that is configured.
+    """
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY:
+        files = 2 * MOST_CONNECTIONS + RESERVED_FILES
+    possible = max((files - RESERVED_FILES) // 2, files // 4)
+    if wanted is not None and wanted > possible:
+        log.warning(
+            "max_connections: %d open files allow %d connections, not %d; raise `ulimit -n`.",
+            files,
+            possible,
+            wanted,
+        )
+    most = min(possible, MOST_CONNECTIONS if wanted is None else wanted)
+    return Limits(connections=most, silent=max(1, min(1024, most // 2)), per_address=per_address)
+
+
+class Connection(web.RequestHandler):
+    """
+    One connection, from `accept` to its end.
+
+    Attributes:
+        sock: Its socket.
+        address: The client's, without the port.
+        state: SILENT, ANSWERING or IDLE.
+        opening: The task that makes the connection usable (TLS), until it is.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_request",
+        "_stands_at",
+        "_stands_since",
+        "_table",
+        "address",
+        "opening",
+        "sock",
+        "state",
+    )
+
+    def __init__(
+        self,
+        table: "Connections",
+        sock: socket.socket,
+        address: str,
+        server: web.Server,
+        **options: Any,
+    ) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), **options)
+        self.sock = sock
+        self.address = address
+        self.state = SILENT
+        self.opening: asyncio.Task[None] | None = None
+        self._table = table
+        self._request: web.BaseRequest | None = None
+        self._ahead = False  # bytes of the next request came before this one was answered
+        self._stands_since: float | None = None  # the client takes nothing
+        self._stands_at = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of a head or a body."""
+        if data:
+            if self.state == IDLE:
+                self._table.turn(self, SILENT)
+            elif self.state == SILENT:
+                self._table.begun(self)
+            elif self._request is not None and self._request.content.is_eof():
+                self._ahead = True
+        super().data_received(data)
+
+    def begin(self, request: web.BaseRequest) -> None:
+        """A head is whole, and its request is about to be handled."""
+        self._request = request
+        self._ahead = False
+        self._table.turn(self, ANSWERING)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Write what is left of an answer: all of a whole one."""
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._request = None
+            self._table.turn(self, SILENT if self._ahead else IDLE)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection has ended."""
+        self._table.discard(self)
+        super().connection_lost(exc)
+
+    def drop(self) -> None:
+        """End the connection at once."""
+        self._table.discard(self)
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.opening is not None:
+            self.opening.cancel()
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether bytes for the client still wait on this side."""
+        info = _tcp_info(self.sock)
+        return self._waits(info) if info is not None else False
+
+    def fault(self, now: float, limits: Limits) -> str:
+        """Why the connection must end; empty where it need not: the client is gone, or takes too little of what waits for it."""
+        info = _tcp_info(self.sock)
+        if info is None:
+            return ""
+        if info.unanswered >= UNANSWERED and info.silent_s >= limits.vanished_s:
+            return "vanished: nothing was acknowledged"
+        if not self._waits(info):
+            self._stands_since = None
+            return ""
+        if self._stands_since is None or info.acknowledged >= self._stands_at + PROGRESS_BYTES:
+            self._stands_since, self._stands_at = now, info.acknowledged
+        slow = now - self._stands_since >= limits.slow_client_s
+        return "slow: what they asked for was not read" if slow else ""
+
+    def _waits(self, info: "_TcpInfo") -> bool:
+        transport = self.transport
+        return info.not_sent > 0 or (
+            transport is not None and transport.get_write_buffer_size() > 0
+        )
+
+
+class _TcpInfo(NamedTuple):
+    """
+    What the kernel knows of a connection (`struct tcp_info` in linux/tcp.h).
+
+    Attributes:
+        unanswered: Retransmissions and probes since the last answer.
+        silent_s: Time since the last acknowledgement.
+        acknowledged: Bytes that the client's kernel has taken.
+        not_sent: Bytes that it has no room for.
+    """
+
+    unanswered: int
+    silent_s: float
+    acknowledged: int
+    not_sent: int
+
+
+def _tcp_info(sock: socket.socket) -> _TcpInfo | None:
+    """None where there is no such thing: the socket is closed."""
+    try:
+        raw = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        again, probes, silent_ms, acknowledged, not_sent = _TCP_INFO.unpack(raw)
+    except (OSError, struct.error):
+        return None
+    return _TcpInfo(again + probes, silent_ms / 1000, acknowledged, not_sent)
+
+
+class Connections:
+    """
+    The table of all connections of a server, on whatever address they came.
+
+    Attributes:
+        limits: What they may do.
+        accepted: How many there have been.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.accepted = 0
+        self._all: dict[Connection, None] = {}
+        self._silent: dict[Connection, float] = {}  # since when; the oldest first, as in `_idle`
+        self._idle: dict[Connection, float] = {}
+        self._fresh: set[Connection] = set()  # silent ones of which not a byte has come
+        self._addresses = Counter[str]()
+        self._closed, self._refused, self._told_at = Counter[str](), 0, 0.0
+        self._cursor = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def busy(self) -> int:
+        """Connections on which a request is answered, or the end of an answer still has to be sent."""
+        return sum(each.state == ANSWERING or each.is_sending for each in self._all)
+
+    def admit(self, address: str) -> bool:
+        """Whether a new connection from an address may come; an old one may go for it."""
+        limit = self.limits.per_address
+        if limit is not None and self._addresses[address] >= limit and not _is_loopback(address):
+            self._closed["over max_connections_per_address"] += 1
+            return False
+        if len(self._silent) >= self.limits.silent:
+            return self.make_room()
+        return len(self._all) < self.limits.connections or self.make_room()
+
+    def make_room(self) -> bool:
+        """Close the oldest silent connection, or else the oldest idle one; false where there is none."""
+        for each in self._silent:
+            self._close(each, "silent, to make room")
+            return True
+        for each in self._idle:
+            if not each.is_sending:
+                self._close(each, "idle, to make room")
+                return True
+        self._closed["refused, since all others are in use"] += 1
+        return False
+
+    def add(self, connection: Connection) -> None:
+        """A connection was accepted."""
+        self.accepted += 1
+        self._all[connection] = None
+        self._silent[connection] = self._now()
+        self._fresh.add(connection)
+        self._addresses[connection.address] += 1
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self.limits.sweep_s, self._sweep)
+
+    def begun(self, connection: Connection) -> None:
+        """Bytes of a head came; the first of them starts its clock anew."""
+        if connection in self._fresh:
+            self._fresh.discard(connection)
+            del self._silent[connection]
+            self._silent[connection] = self._now()
+
+    def turn(self, connection: Connection, state: int) -> None:
+        """A connection changes its state."""
+        if connection not in self._all:
+            return
+        if connection.state == SILENT:
+            self._silent.pop(connection, None)
+            self._fresh.discard(connection)
+        elif connection.state == IDLE:
+            self._idle.pop(connection, None)
+        connection.state = state
+        if state == SILENT:
+            self._silent[connection] = self._now()
+        elif state == IDLE:
+            self._idle[connection] = self._now()
+
+    def discard(self, connection: Connection) -> None:
+        """A connection has ended, or is about to."""
+        if connection not in self._all:
+            return
+        del self._all[connection]
+        self._silent.pop(connection, None)
+        self._idle.pop(connection, None)
+        self._fresh.discard(connection)
+        self._addresses[connection.address] -= 1
+        if not self._addresses[connection.address]:
+            del self._addresses[connection.address]
+
+    async def aclose(self, patience_s: float) -> None:
+        """Give what is being sent so long to arrive, then close all."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while self._all:
+                    await asyncio.sleep(0.02)
+        for each in list(self._all):
+            each.drop()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._tell(self._now())
+
+    def _sweep(self) -> None:
+        """Close what has been silent or idle, slow or gone for too long."""
+        limits, now = self.limits, self._now()
+        for table, patience_s, why in (
+            (self._silent, limits.head_s, "without a whole request head in time"),
+            (self._idle, limits.idle_s, ""),
+        ):
+            while table:
+                oldest, since = next(iter(table.items()))
+                if now - since < patience_s:
+                    break
+                table.pop(oldest)
+                if (
+                    not oldest.is_sending
+                ):  # else the client may still read; the write deadline holds
+                    self._close(oldest, why)
+        for each in self._some():
+            if why := each.fault(now, limits):
+                self._close(each, why)
+        if self._closed and now - self._told_at >= TOLD_EVERY_S:
+            self._tell(now)
+        self._timer = asyncio.get_running_loop().call_later(limits.sweep_s, self._sweep)
+
+    def _some(self) -> list[Connection]:
+        """The connections whose turn it is to be looked at; all, where they are few."""
+        start = self._cursor if self._cursor < len(self._all) else 0
+        found = list(islice(self._all, start, start + CHECKED_AT_ONCE))
+        self._cursor = start + CHECKED_AT_ONCE
+        return found
+
+    def _close(self, connection: Connection, why: str) -> None:
+        if why:
+            self._closed[why] += 1
+        connection.drop()
+
+    def _tell(self, now: float) -> None:
+        """Log what was closed, in one line however much it was."""
+        for why, count in self._closed.items():
+            log.info("closed %d connection%s: %s", count, "s" * (count != 1), why)
+        self._closed.clear()
+        self._told_at = now
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def announced(
+    handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
+    """A server's handler that tells the connection when a request begins; it costs no frame of its own while that runs."""
+
+    def begin(request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+        protocol = request.protocol
+        if isinstance(protocol, Connection):
+            protocol.begin(request)
+        return handle(request)
+
+    return begin
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address in ("::1", "")

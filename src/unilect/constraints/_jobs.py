@@ -1,0 +1,295 @@
+"""
+What the helper process does: llama.cpp, llguidance and a validator of JSON Schema, each asked with a client's own constraint.
+
+Source: https://github.com/xorbitsai/xllamacpp, https://github.com/guidance-ai/llguidance, https://github.com/Stranger6667/jsonschema
+"""
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import jsonschema_rs
+import xllamacpp
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
+from unilect.constraints import ConstraintError, gbnf, schema
+
+MAX_GBNF = 1024 * 1024  # of llama.cpp's own making
+_TRIED_TOKENS = 4
+_SHOWN = 200
+_ROOT = "response-format"
+_LITERAL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]')
+_NAME = re.compile(r"[a-zA-Z0-9-]+")
+_SPACE = '| " "'  # llama.cpp's own takes up to 20 blanks, and a weak model writes them
+_DRAFTS = (jsonschema_rs.Draft202012Validator, jsonschema_rs.Draft7Validator)
+_BACKTRACKS = 1_000_000
+#: A token of the model's vocabulary, which is not known here, outside of texts, patterns and comments.
+_LARK_TOKEN = re.compile(
+    r'"(?:\\.|[^"\\\n])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/|(<[^<>\s]{1,200}>)'
+)
+_STAND_IN = "<[97]>"
+
+
+class Jobs:
+    """
+    Everything that can be asked.
+
+    Args:
+        model: A GGUF file for llama.cpp to follow grammars with.
+        mute: This process's stderr is read for what llama.cpp says, and nothing else comes of it.
+    """
+
+    def __init__(self, model: str, mute: bool = True) -> None:
+        with tempfile.TemporaryDirectory(prefix="unilect-") as folder:  # nobody calls it there
+            self._server = xllamacpp.Server(_parameters(model, folder))
+        self._tokenizer = LLTokenizer("byte")
+        can = mute and hasattr(os, "memfd_create")
+        self._stderr = os.memfd_create("stderr") if can else None
+        if self._stderr is not None:
+            os.dup2(self._stderr, 2)
+        self._jobs: dict[str, Callable[..., Any]] = {
+            "gbnf": self.gbnf,
+            "llguidance": self.llguidance,
+            "matches": self.matches,
+            "schema": self.schema,
+            "schema_to_gbnf": self.schema_to_gbnf,
+            "validate": self.validate,
+        }
+
+    def do(self, job: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Do a job; its answer, or why the constraint is refused."""
+        try:
+            return {"done": self._jobs[job](**arguments)}
+        except ConstraintError as error:
+            return {"refused": str(error)}
+        except MemoryError:
+            return {"refused": "it takes too much memory. Make it smaller.", "last": True}
+        except RecursionError:
+            return {"refused": "it is nested too deep. Flatten it."}
+
+    def gbnf(self, grammar: str) -> None:
+        """Have llama.cpp follow a grammar for some tokens."""
+        gbnf.analyse(grammar)
+        self._follow(grammar)
+
+    def schema_to_gbnf(self, schema: str) -> str:
+        """llama.cpp's own grammar for a schema, with one blank at most between two symbols, followed for some tokens."""
+        self.schema(schema)
+        grammar = _compact(self._converted(schema))
+        gbnf.analyse(grammar, MAX_GBNF)
+        self._follow(grammar)
+        return grammar
+
+    def llguidance(self, grammar: str) -> None:
+        """Have llguidance follow a grammar, its own or GBNF, for some tokens."""
+        matcher = self._matcher(grammar)
+        for _ in range(_TRIED_TOKENS):
+            mask = matcher.compute_bitmask()
+            self._check(matcher)
+            if matcher.is_stopped():
+                return
+            token = _first(mask)
+            if token is None or token == self._tokenizer.eos_token:
+                return
+            matcher.consume_token(token)
+            self._check(matcher)
+
+    def matches(self, grammar: str, text: str) -> str | None:
+        """Why a text does not satisfy a grammar; None where it does."""
+        matcher = self._matcher(grammar)
+        for place, token in enumerate(text.encode()):
+            if matcher.is_stopped() or not matcher.consume_token(token):
+                return f"it does not allow the text from byte {place} on"
+        return None if matcher.is_accepting() else "the text ends before it is satisfied"
+
+    def schema(self, schema: str) -> list[tuple[str, str]]:
+        """The keywords that a schema uses, and where; it is valid itself."""
+        decoded = json.loads(schema)
+        uses = _analysed(decoded)
+        _validator(decoded)
+        return [(use.keyword, use.path) for use in uses]
+
+    def validate(self, schema: str, text: str) -> str | None:
+        """Why a JSON text does not satisfy a schema; None where it does."""
+        try:
+            value = json.loads(text, parse_constant=_no_number)
+        except ValueError as error:
+            return f"it is no JSON: {error}"
+        try:
+            for found in _validator(json.loads(schema)).iter_errors(value):
+                where = "".join(f"[{json.dumps(step)}]" for step in found.instance_path)
+                return f"at ${where[:_SHOWN]}: {found.message[:_SHOWN]}"
+        except ValueError as error:  # a pattern that takes too many steps
+            return str(error)[:_SHOWN]
+        return None
+
+    def _converted(self, schema: str) -> str:
+        """
+        What llama.cpp makes of a schema for a chat, with much around it.
+
+        `xllamacpp.json_schema_to_grammar` hands llguidance's form out, which llama.cpp follows with a table of tokens that is wrong
+        for vocabularies with a space prefix.
+        """
+        try:
+            answer = self._server.handle_chat_completions(
+                {
+                    "messages": [{"role": "user", "content": "a"}],
+                    "n_predict": 1,
+                    "temperature": 0,
+                    "cache_prompt": False,
+                    "verbose": True,  # tells the grammar
+                    "response_format": {
+                        "type": "json_schema",
+                        "json_schema": {"schema": json.loads(schema)},
+                    },
+                }
+            )
+        except (RuntimeError, ValueError) as error:
+            _refuse(str(error).rpartition("JSON schema error at ")[2])
+        if "error" in answer:
+            self._told_error(answer["error"])
+        return str(answer["__verbose"]["generation_settings"]["grammar"])
+
+    def _follow(self, grammar: str) -> None:
+        if self._stderr is not None:
+            os.ftruncate(self._stderr, 0)
+            os.lseek(self._stderr, 0, os.SEEK_SET)
+        answer = self._server.handle_completions(
+            {
+                "prompt": "a",
+                "n_predict": _TRIED_TOKENS,
+                "temperature": 0,
+                "cache_prompt": False,
+                "grammar": gbnf.without_tokens(grammar),
+            }
+        )
+        if "error" in answer:
+            self._told_error(answer["error"])
+
+    def _told_error(self, error: dict[str, Any]) -> NoReturn:
+        message = str(error.get("message"))
+        if "bad_alloc" in message:
+            raise MemoryError
+        _refuse(self._told() or message)
+
+    def _told(self) -> str:
+        """What llama.cpp's parser wrote."""
+        if self._stderr is None:
+            return ""
+        written = os.pread(self._stderr, 4096, 0).decode(errors="replace")
+        line = next((line for line in written.splitlines() if "grammar" in line), "")
+        return line.rpartition("error parsing grammar: ")[2]
+
+    def _matcher(self, grammar: str) -> LLMatcher:
+        if not grammar.lstrip().startswith("%llguidance"):
+            gbnf.analyse(grammar)
+            try:
+                grammar = gbnf_to_lark(grammar)
+            except Exception as error:  # noqa: BLE001 - it raises the bare class
+                _refuse(str(error))
+        else:
+            grammar = _LARK_TOKEN.sub(lambda found: _STAND_IN if found[1] else found[0], grammar)
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        self._check(matcher)
+        return matcher
+
+    def _check(self, matcher: LLMatcher) -> None:
+        if matcher.is_error():
+            _refuse(str(matcher.get_error()).partition("\n<state>")[0])
+
+
+def _parameters(model: str, folder: str) -> Any:
+    """The smallest server that can follow a grammar."""
+    p = xllamacpp.CommonParams()
+    p.model.path = model
+    p.hostnames = [os.path.join(folder, "helper.sock")]
+    p.verbosity = 0
+    p.ui = False
+    p.warmup = False
+    p.use_jinja = True
+    p.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    p.n_parallel = 1
+    p.n_ctx = 256
+    p.n_batch = p.n_ubatch = 32
+    p.n_gpu_layers = 0
+    p.cache_ram_mib = 0
+    p.cpuparams.n_threads = p.cpuparams_batch.n_threads = 1
+    return p
+
+
+def _compact(grammar: str) -> str:
+    """The rules of a response format alone, with one blank at most between two symbols, and none around."""
+    rules = dict(line.split(" ::= ", 1) for line in grammar.splitlines() if " ::= " in line)
+    rules["root"], rules["space"] = _ROOT, _SPACE
+    wanted, waiting = {"root"}, ["root"]
+    while waiting:
+        plain = _LITERAL.sub(" ", rules.get(waiting.pop(), ""))
+        named = set(_NAME.findall(plain)) - wanted
+        wanted |= named
+        waiting += named
+    return "\n".join(f"{name} ::= {rule}" for name, rule in rules.items() if name in wanted)
+
+
+def _analysed(decoded: Any) -> list[schema.Use]:
+    try:
+        return schema.analyse(decoded)
+    except ConstraintError as error:
+        raise ConstraintError(f"{error}.") from error
+
+
+def _validator(decoded: Any) -> Any:
+    """A validator that fetches nothing; of the older draft where only that one can read the schema."""
+    options: dict[str, Any] = {
+        "validate_formats": True,
+        "retriever": _nothing,
+        "pattern_options": jsonschema_rs.FancyRegexOptions(backtrack_limit=_BACKTRACKS),
+    }
+    try:
+        if isinstance(decoded, dict) and "$schema" in decoded:
+            return jsonschema_rs.validator_for(decoded, **options)
+        try:
+            return _DRAFTS[0](decoded, **options)
+        except ValueError:
+            with_lists = _DRAFTS[1](decoded, **options)
+            if not _has_lists(decoded):
+                raise
+            return with_lists
+    except jsonschema_rs.ValidationError as error:
+        where = "".join(f".{step}" for step in error.instance_path)
+        _refuse(f"at ${where[:_SHOWN]}: {error.message[:_SHOWN]}", 2 * _SHOWN)
+    except ValueError as error:
+        _refuse(str(error))
+
+
+def _has_lists(decoded: Any) -> bool:
+    """Whether `items` is a list somewhere, as before 2020."""
+    return any(use.keyword.startswith("items:list") for use in schema.analyse(decoded))
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _nothing(uri: str) -> NoReturn:
+    raise ValueError(f"`$ref` leads to {uri[:_SHOWN]}, and nothing is fetched")
+
+
+def _first(mask: bytes) -> int | None:
+    """The first token that a mask allows."""
+    for place, byte in enumerate(mask):
+        if byte:
+            return 8 * place + (byte & -byte).bit_length() - 1
+    return None
+
+
+def _refuse(told: str, most: int = _SHOWN) -> NoReturn:
+    """
+    Raises:
+        ConstraintError: In a library's words, on one line.
+    """
+    line = " ".join("".join(c if c.isprintable() else " " for c in told).split())
+    raise ConstraintError(line[:most].rstrip(".") + ".")

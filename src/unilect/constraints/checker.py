@@ -1,0 +1,182 @@
+"""
+The checker of a server: compiles clients' grammars and schemas in helper processes before an engine sees them.
+
+A job belongs to the checker and not to the request that brought it: who leaves stops nothing, and all who bring the same
+constraint wait for one job. What came of it, good or bad, is remembered by digest.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from unilect.constraints import ConstraintError, _helper, gbnf
+from unilect.constraints.schema import Use
+from unilect.errors import InvalidRequest
+
+MAX_SCHEMA_BYTES = 256 * 1024
+MAX_LLGUIDANCE_BYTES = 512 * 1024  # one that we make holds the schemas of all tools
+MAX_REMEMBERED = 512
+_REMEMBERED_BYTES = 16 * 1024 * 1024
+MAX_WAITING = 64
+_MAX_PATIENT = 4
+MODEL = Path(__file__).parent.parent / "demo" / "model.gguf"
+
+
+class Checker:
+    """
+    Compiles constraints in helper processes of ours, with limits of time (2 s), memory and stack; results are cached by digest.
+
+    No process is started before the first use.
+
+    Args:
+        command: The helpers' command line, where it is not our own.
+    """
+
+    def __init__(self, command: Sequence[str] | None = None) -> None:
+        command = command or _helper.command(MODEL)
+        self._quick = _helper.Lane(command, _helper.QUICK_S, MAX_WAITING)
+        self._patient = _helper.Lane(command, _helper.PATIENT_S, _MAX_PATIENT)
+        self._running: dict[bytes, asyncio.Task[Any]] = {}
+        self._results: OrderedDict[bytes, Any] = OrderedDict()
+        self._sizes = 0
+
+    async def gbnf(self, grammar: str, param: str) -> None:
+        """
+        See that llama.cpp can follow a GBNF grammar.
+
+        Raises:
+            InvalidRequest: It cannot; the message says why, and names `param`.
+        """
+        _check_size(grammar.encode("utf-8", "replace"), gbnf.MAX_BYTES, param)
+        await self._compiled("gbnf", {"grammar": grammar}, param)
+
+    async def llguidance(self, grammar: str, param: str) -> None:
+        """
+        See that llguidance can follow a grammar: its own (`%llguidance`), or GBNF.
+
+        Raises:
+            InvalidRequest: It cannot; the message says why, and names `param`.
+        """
+        _check_size(grammar.encode("utf-8", "replace"), MAX_LLGUIDANCE_BYTES, param)
+        await self._compiled("llguidance", {"grammar": grammar}, param)
+
+    async def schema_to_gbnf(self, schema: Mapping[str, Any], param: str) -> str:
+        """
+        llama.cpp's own GBNF for a JSON Schema, already checked; at most one blank stands between two symbols.
+
+        Raises:
+            InvalidRequest: The schema is no schema, or llama.cpp cannot follow it.
+        """
+        text = _schema_text(schema, param)
+        return str(await self._compiled("schema_to_gbnf", {"schema": text}, param))
+
+    async def schema(self, schema: Mapping[str, Any], param: str) -> list[Use]:
+        """
+        The keywords that a JSON Schema uses, and where.
+
+        Raises:
+            InvalidRequest: It is no schema: a pattern, a type or a reference in it is wrong, or it is too large.
+        """
+        uses = await self._compiled("schema", {"schema": _schema_text(schema, param)}, param)
+        return [Use(*use) for use in uses]
+
+    async def validate(self, schema: Mapping[str, Any], text: str) -> str | None:
+        """None where the JSON text satisfies the schema, else why not. Nothing that a schema refers to is fetched."""
+        arguments = {"schema": msgspec.json.encode(schema).decode(), "text": text}
+        return await self._held("validate", arguments)
+
+    async def matches(self, grammar: str, text: str) -> str | None:
+        """None where the text satisfies a `%llguidance` or GBNF grammar, else why not."""
+        return await self._held("matches", {"grammar": grammar, "text": text})
+
+    async def aclose(self) -> None:
+        """End the helpers; who waits for them is told that the server stops."""
+        await asyncio.gather(self._quick.aclose(), self._patient.aclose())
+        for task in list(self._running.values()):
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def _held(self, job: str, arguments: dict[str, Any]) -> str | None:
+        """What is said of a finished answer; it has been worked for, and so it comes first."""
+        try:
+            said = await self._do(job, arguments, urgent=True)
+        except ConstraintError as error:
+            return str(error)
+        return None if said is None else str(said)
+
+    async def _compiled(self, job: str, arguments: dict[str, Any], param: str) -> Any:
+        """
+        The result of a job, remembered or worked out.
+
+        Raises:
+            InvalidRequest: The constraint is refused.
+        """
+        digest = hashlib.sha256(msgspec.json.encode([job, arguments])).digest()
+        if digest in self._results:
+            self._results.move_to_end(digest)
+            result = self._results[digest]
+        else:
+            if digest not in self._running:
+                task = asyncio.create_task(self._work_out(digest, job, arguments))
+                self._running[digest] = task
+                task.add_done_callback(lambda _: self._running.pop(digest, None))
+                task.add_done_callback(_look)
+            result = await asyncio.shield(self._running[digest])
+        if isinstance(result, ConstraintError):
+            raise InvalidRequest(f"`{param}` cannot be followed: {result}", param=param)
+        return result
+
+    async def _work_out(self, digest: bytes, job: str, arguments: dict[str, Any]) -> Any:
+        try:
+            result = await self._do(job, arguments)
+        except ConstraintError as error:
+            result = error
+        self._remember(digest, result)
+        return result
+
+    def _remember(self, digest: bytes, result: Any) -> None:
+        self._results[digest] = result
+        self._sizes += _size(result)
+        while len(self._results) > MAX_REMEMBERED or self._sizes > _REMEMBERED_BYTES:
+            self._sizes -= _size(self._results.popitem(last=False)[1])
+
+    async def _do(self, job: str, arguments: dict[str, Any], urgent: bool = False) -> Any:
+        """Have a job done: at once, or where that takes too long with more patience."""
+        try:
+            return await self._quick.do(job, arguments, urgent)
+        except _helper.TooLong:
+            return await self._patient.do(job, arguments, urgent)
+
+
+def _schema_text(schema: Mapping[str, Any], param: str) -> str:
+    text = msgspec.json.encode(schema)
+    _check_size(text, MAX_SCHEMA_BYTES, param)
+    return text.decode()
+
+
+def _check_size(text: bytes, most: int, param: str) -> None:
+    if len(text) > most:
+        raise InvalidRequest(
+            f"`{param}` cannot be followed: it has {len(text)} bytes; at most {most} are read. Shorten it.",
+            param=param,
+        )
+
+
+def _size(result: Any) -> int:
+    """About how much memory a result takes."""
+    return 200 + (
+        len(result) * (1 if isinstance(result, str) else 200)
+        if result and not isinstance(result, ConstraintError)
+        else 0
+    )
+
+
+def _look(task: "asyncio.Task[Any]") -> None:
+    """An error that nobody waits for any longer has been seen."""
+    if not task.cancelled():
+        task.exception()

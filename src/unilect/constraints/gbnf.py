@@ -1,0 +1,466 @@
+"""
+GBNF, llama.cpp's grammar language, read in linear time and without recursion: what llama.cpp's own parser and its stacks do not survive is refused.
+
+llama.cpp expands a rule's alternatives into stacks, one for each way to reach the next character. Its check for left recursion
+does not see rules that are empty through another rule, and it counts neither stacks nor expanded elements: a grammar of some
+bytes can take all memory. Both are counted here, without expanding anything.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md, src/llama-grammar.cpp
+"""
+
+import re
+from typing import NoReturn
+
+from msgspec import Struct
+
+from unilect.constraints import ConstraintError
+
+MAX_BYTES = 64 * 1024
+MAX_RULES = 5000
+MAX_SYMBOLS = 30_000
+MAX_DEPTH = 64
+MAX_ALTERNATES = 10_000
+MAX_REPEAT = 2000  # llama.cpp's own; a larger upper bound is none there
+MAX_PRODUCT = 100_000
+MAX_ELEMENTS = 200_000
+MAX_STACKS = 50_000
+_LAST_CODE_POINT = 0x10FFFF
+_MOST_TOKENS = 2**31
+_SHOWN = 30
+_SHOWN_RULES = 6
+
+_BLANKS = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
+_BLANKS_AND_LINES = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)*")
+_NAME = re.compile(r"[a-zA-Z0-9-]+")
+_REPEAT = re.compile(r"\{[ \t]*([0-9]{1,20})[ \t]*(?:(,)[ \t]*([0-9]{0,20})[ \t]*)?\}")
+_TOKEN = re.compile(r"!?<(?:\[([0-9]{1,20})\]|[^\[>\0][^>\0]*)>")
+_CHARACTER = re.compile(
+    r"""\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})|\\([trn\\"\[\]-])|([^\\])""",
+    re.DOTALL,
+)
+_ESCAPED = {"t": 9, "r": 13, "n": 10}
+_LINE = re.compile(r"\r\n?|\n")
+_PLAIN_OR_TOKEN = re.compile(
+    r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*|(!?<[^>]*>)', re.DOTALL
+)
+_TIMES: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+
+
+class Item(Struct):
+    """
+    One symbol of a rule.
+
+    Attributes:
+        rule: The rule or group that it refers to, or None for characters and tokens.
+        size: llama.cpp's elements for it.
+        least, most: How often it stands; None for ever so often.
+        product: The repetitions around the innermost symbol, multiplied.
+    """
+
+    rule: int | None
+    size: int
+    least: int = 1
+    most: int | None = 1
+    product: int = 1
+
+
+class Rule(Struct):
+    """
+    A rule, or a group inside one.
+
+    Attributes:
+        name: Its name; of a group that of the rule around it.
+        line: Where it begins.
+        alternates: Sequences of items; None for a rule that is referred to and not defined.
+    """
+
+    name: str
+    line: int
+    alternates: list[list[Item]] | None = None
+
+
+class Grammar(Struct):
+    """
+    What was read.
+
+    Attributes:
+        rules: All rules and groups.
+        root: The rule that an answer follows.
+        token_ids: Token ids that stand in it (`<[id]>`).
+        names_tokens: It names tokens by their text, which only the model's vocabulary can tell.
+    """
+
+    rules: list[Rule]
+    root: int
+    token_ids: frozenset[int]
+    names_tokens: bool
+
+
+def analyse(text: str, most_bytes: int = MAX_BYTES) -> Grammar:
+    """
+    Read a grammar.
+
+    Raises:
+        ConstraintError: llama.cpp cannot follow it, or only with endless memory; the message says why and in which line.
+    """
+    size = len(text.encode("utf-8", "replace"))
+    if size > most_bytes:
+        raise ConstraintError(f"it has {size} bytes; at most {most_bytes} are read. Shorten it.")
+    if "\0" in text:
+        raise ConstraintError("it holds a NUL character, which would end it. Remove it.")
+    grammar = _Parser(text).parse()
+    nullable = _nullable(grammar.rules)
+    _check_stacks(grammar.rules, _left_corners(grammar.rules, nullable))
+    return grammar
+
+
+def without_tokens(text: str, stand_in: int = 5) -> str:
+    """A grammar that was analysed, each of its tokens replaced by one that every vocabulary has."""
+    return _PLAIN_OR_TOKEN.sub(lambda found: f"<[{stand_in}]>" if found[1] else found[0], text)
+
+
+class _Group(Struct):
+    """A rule or group that is being read."""
+
+    rule: int
+    alternates: list[list[Item]]
+
+    def item(self) -> Item:
+        """The whole group as a symbol of what is around it."""
+        products = [item.product for items in self.alternates for item in items]
+        return Item(self.rule, 1, product=max(products, default=1))
+
+
+class _Parser:
+    """Reads a grammar from its first to its last character, once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._line, self._counted = 1, 0
+        self._rules: list[Rule] = []
+        self._by_name: dict[str, int] = {}
+        self._symbols = self._alternates = self._elements = 0
+        self._last: Item | None = None  # what a repetition repeats
+        self._tokens: set[int] = set()
+        self._names_tokens = False
+
+    def parse(self) -> Grammar:
+        """The whole grammar."""
+        self._skip(lines=True)
+        while self._at < len(self._text):
+            self._rule()
+        for rule in self._rules:
+            if rule.alternates is None:
+                raise ConstraintError(
+                    f"line {rule.line}: the rule `{rule.name[:_SHOWN]}` is not defined. Define it with `::=`."
+                )
+        if "root" not in self._by_name:
+            raise ConstraintError("it has no rule `root`, which an answer follows. Define one.")
+        root = self._by_name["root"]
+        return Grammar(self._rules, root, frozenset(self._tokens), self._names_tokens)
+
+    def _rule(self) -> None:
+        number = self._named(self._name("the name of a rule was expected"))
+        self._skip()
+        if not self._text.startswith("::=", self._at):
+            self._fail("`::=` was expected behind the name of a rule")
+        self._at += 3
+        self._skip(lines=True)
+        self._rules[number].alternates = self._alternatives(number)
+        if self._at < len(self._text) and self._text[self._at] not in "\r\n":
+            self._fail("a symbol or the end of the line was expected")
+        self._skip(lines=True)
+
+    def _alternatives(self, number: int) -> list[list[Item]]:
+        """The alternates of a rule, with all groups inside it."""
+        groups, self._last = [_Group(number, [[]])], None
+        while self._at < len(self._text):
+            sign, lines = self._text[self._at], False
+            if sign == "(":
+                self._at += 1
+                groups.append(self._group(groups))
+                lines = True
+            elif sign == ")" and len(groups) > 1:
+                self._at += 1
+                group = groups.pop()
+                self._rules[group.rule].alternates = group.alternates
+                self._add(groups[-1], group.item())
+            elif sign == "|":
+                self._at += 1
+                groups[-1].alternates.append([])
+                self._alternates, self._last, lines = self._alternates + 1, None, True
+            elif sign in "*+?{":
+                self._repeat(sign)
+            elif not self._symbol(sign, groups[-1]):
+                break
+            self._skip(lines=lines or len(groups) > 1)
+            self._check_counts()
+        if len(groups) > 1:
+            self._fail("a group is not closed; `)` was expected")
+        return groups[0].alternates
+
+    def _group(self, groups: list[_Group]) -> _Group:
+        if len(groups) > MAX_DEPTH:
+            self._fail(f"groups are nested more than {MAX_DEPTH} levels deep; flatten them")
+        self._last = None
+        self._alternates += 1
+        self._rules.append(Rule(self._rules[groups[0].rule].name, self._here()))
+        return _Group(len(self._rules) - 1, [[]])
+
+    def _symbol(self, sign: str, group: _Group) -> bool:
+        """Read one symbol; False where none begins."""
+        if sign in '"[':
+            self._at += 1
+            size = self._class() if sign == "[" else self._literal()
+            self._last = None
+            if size:  # nothing, which cannot be repeated either
+                self._add(group, Item(None, size))
+        elif sign in "<!":
+            self._token()
+            self._add(group, Item(None, 1))
+        elif sign == ".":
+            self._at += 1
+            self._add(group, Item(None, 1))
+        elif _NAME.match(sign):
+            self._add(group, Item(self._named(self._name("a rule was expected")), 1))
+        else:
+            return False
+        return True
+
+    def _add(self, group: _Group, item: Item) -> None:
+        group.alternates[-1].append(item)
+        self._last = item
+        self._symbols += 1
+        self._elements += item.size
+
+    def _literal(self) -> int:
+        size = 0
+        while not self._text.startswith('"', self._at):
+            self._character("a literal is not closed")
+            size += 1
+        self._at += 1
+        return size
+
+    def _class(self) -> int:
+        """The elements of a character class."""
+        self._at += self._text.startswith("^", self._at)
+        size = 0
+        while not self._text.startswith("]", self._at):
+            first = self._character("a character class is not closed")
+            size += 1
+            if self._text.startswith("-", self._at) and not self._text.startswith("-]", self._at):
+                self._at += 1
+                last = self._character("a character class is not closed")
+                size += 1
+                if last < first:
+                    self._fail(
+                        f"a range of characters is reversed: U+{first:04X} comes behind U+{last:04X}; turn it round"
+                    )
+        if not size:
+            self._fail("a character class is empty; name the characters that it allows")
+        self._at += 1
+        return size
+
+    def _character(self, unclosed: str) -> int:
+        if self._at >= len(self._text):
+            self._fail(unclosed)
+        found = _CHARACTER.match(self._text, self._at)
+        if found is None:
+            self._fail(
+                'an escape is none of \\x, \\u, \\U, \\t, \\r, \\n, \\\\, \\", \\[, \\], \\-'
+            )
+        self._at = found.end()
+        if found.lastindex and found.lastindex <= 3:
+            point = int(found[found.lastindex], 16)
+            if point > _LAST_CODE_POINT:
+                self._fail(f"a code point is {point:X}; the last one is {_LAST_CODE_POINT:X}")
+            return point
+        return _ESCAPED.get(found[4] or "") or ord(found[4] or found[5])
+
+    def _token(self) -> None:
+        found = _TOKEN.match(self._text, self._at)
+        if found is None:
+            self._fail("a token was expected: `<[id]>` or `<text>`")
+        if found[1] is None:
+            self._names_tokens = True
+        elif (token := int(found[1])) >= _MOST_TOKENS:
+            self._fail(f"the token id {token} is one that no model has")
+        else:
+            self._tokens.add(token)
+        self._at = found.end()
+
+    def _repeat(self, sign: str) -> None:
+        item = self._last
+        if item is None or item.most == 0:
+            self._fail(f"`{sign}` has nothing before it that it could repeat")
+        if sign == "{":
+            least, most = self._times()
+        else:
+            self._at += 1
+            least, most = _TIMES[sign]
+        if least > MAX_REPEAT:
+            self._fail(f"a symbol is repeated {least} times; at most {MAX_REPEAT} are followed")
+        if most is not None and most < least:
+            self._fail(
+                f"a repetition is reversed: {{{least},{most}}}; the larger number stands last"
+            )
+        if most is not None and most > MAX_REPEAT:
+            most = None
+        rules = 1 if most is None else most - least
+        self._elements += least * item.size + rules * (item.size + 3)
+        item.size = least * item.size + (rules > 0)
+        item.product *= max(least, most or 1, 1)
+        if item.product > MAX_PRODUCT:
+            self._fail(
+                f"repetitions inside each other make {item.product} of one symbol; at most {MAX_PRODUCT} are followed"
+            )
+        item.least *= least
+        item.most = None if item.most is None or most is None else item.most * most
+        if item.most == 0:
+            self._last = None
+
+    def _times(self) -> tuple[int, int | None]:
+        found = _REPEAT.match(self._text, self._at)
+        if found is None:
+            self._fail("a repetition was expected: `{m}`, `{m,}` or `{m,n}`")
+        self._at = found.end()
+        least = int(found[1])
+        if found[2] is None:
+            return least, least
+        return least, int(found[3]) if found[3] else None
+
+    def _check_counts(self) -> None:
+        for counted, limit, what in (
+            (len(self._rules), MAX_RULES, "rules and groups"),
+            (self._symbols, MAX_SYMBOLS, "symbols"),
+            (self._alternates, MAX_ALTERNATES, "alternatives"),
+            (self._elements, MAX_ELEMENTS, "elements, its repetitions written out"),
+        ):
+            if counted > limit:
+                self._fail(f"it has more than {limit} {what}; make it smaller")
+
+    def _name(self, expected: str) -> str:
+        found = _NAME.match(self._text, self._at)
+        if found is None:
+            self._fail(expected)
+        self._at = found.end()
+        return found[0]
+
+    def _named(self, name: str) -> int:
+        """The number of a rule, which may not be defined yet."""
+        if name not in self._by_name:
+            self._by_name[name] = len(self._rules)
+            self._rules.append(Rule(name, self._here()))
+        return self._by_name[name]
+
+    def _skip(self, lines: bool = False) -> None:
+        found = (_BLANKS_AND_LINES if lines else _BLANKS).match(self._text, self._at)
+        assert found is not None  # it may be empty
+        self._at = found.end()
+
+    def _here(self) -> int:
+        """The number of this line; each character is counted once."""
+        self._line += len(_LINE.findall(self._text, self._counted, self._at))
+        self._counted = max(self._counted, self._at)
+        return self._line
+
+    def _fail(self, what: str) -> NoReturn:
+        raise ConstraintError(f"line {self._here()}: {what}.")
+
+
+def _nullable(rules: list[Rule]) -> list[bool]:
+    """For each rule whether it may be empty: each occurrence of a rule is looked at once, when the rule has turned out empty."""
+    waiting: list[int] = []  # per alternate: symbols that are not known to be empty
+    owner: list[int] = []
+    occurrences: list[list[int]] = [[] for _ in rules]
+    empty = [False] * len(rules)
+    found: list[int] = []
+    for number, rule in enumerate(rules):
+        for items in rule.alternates or ():
+            needed = 0
+            for item in items:
+                if item.least > 0:
+                    needed += 1
+                    if item.rule is not None:
+                        occurrences[item.rule].append(len(owner))
+            owner.append(number)
+            waiting.append(needed)
+            if not needed and not empty[number]:
+                empty[number] = True
+                found.append(number)
+    while found:
+        for place in occurrences[found.pop()]:
+            waiting[place] -= 1
+            if not waiting[place] and not empty[owner[place]]:
+                empty[owner[place]] = True
+                found.append(owner[place])
+    return empty
+
+
+def _left_corners(rules: list[Rule], nullable: list[bool]) -> list[list[tuple[int | None, int]]]:
+    """For each rule the symbols with which it may begin, with how many places in it each begins at."""
+    corners: list[list[tuple[int | None, int]]] = []
+    for rule in rules:
+        begin: list[tuple[int | None, int]] = []
+        for items in rule.alternates or ():
+            for item in items:
+                if item.most == 0:
+                    continue
+                skipped = item.least == 0 or (item.rule is not None and nullable[item.rule])
+                inside = item.rule is not None and nullable[item.rule]
+                begin.append((item.rule, (item.most or item.least + 1) if inside else 1))
+                if not skipped:
+                    break
+        corners.append(begin)
+    return corners
+
+
+def _check_stacks(rules: list[Rule], corners: list[list[tuple[int | None, int]]]) -> None:
+    """
+    Count the stacks of each rule's beginning, those of the rules that it begins with first.
+
+    Raises:
+        ConstraintError: A rule begins with itself, or has too many stacks.
+    """
+    stacks = [0] * len(rules)
+    state = [0] * len(rules)  # 1: on the path, 2: counted
+    for first in range(len(rules)):
+        if state[first]:
+            continue
+        path, places = [first], [0]
+        state[first] = 1
+        while path:
+            number = path[-1]
+            if places[-1] < len(corners[number]):
+                below = corners[number][places[-1]][0]
+                places[-1] += 1
+                if below is None or state[below] == 2:
+                    continue
+                if state[below] == 1:
+                    raise _left_recursion(rules, path[path.index(below) :])
+                state[below] = 1
+                path.append(below)
+                places.append(0)
+                continue
+            count = sum(
+                times * (1 if below is None else stacks[below]) for below, times in corners[number]
+            )
+            stacks[number] = max(1, count)
+            if count > MAX_STACKS:
+                raise ConstraintError(
+                    f"line {rules[number].line}: the rule `{rules[number].name[:_SHOWN]}` can begin in more than "
+                    f"{MAX_STACKS} ways. Have fewer alternatives and optional symbols begin alike."
+                )
+            state[number] = 2
+            path.pop()
+            places.pop()
+
+
+def _left_recursion(rules: list[Rule], cycle: list[int]) -> ConstraintError:
+    names = list(dict.fromkeys(rules[number].name[:_SHOWN] for number in cycle))
+    shown = ", ".join(f"`{name}`" for name in names[:_SHOWN_RULES])
+    return ConstraintError(
+        f"line {rules[cycle[0]].line}: left recursion: {shown} can begin with itself, also where what stands before "
+        "it may be empty. Write the repetition with `*` or `+`, or behind a character."
+    )

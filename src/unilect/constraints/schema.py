@@ -1,0 +1,310 @@
+"""
+JSON Schemas of clients, walked without recursion: what is too large or too deep is refused, and the keywords that are used are listed.
+
+A use of a keyword is named as engines tell them apart: `format:uuid`; `pattern` and `pattern:anchored`, since llama.cpp follows a
+pattern from `^` to `$` only; `minimum` and `minimum:integer`; `properties:beside` for what stands beside a `$ref` or a union.
+
+Source: https://json-schema.org/draft/2020-12/json-schema-core, https://json-schema.org/draft/2020-12/json-schema-validation
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from unilect.constraints import ConstraintError
+
+MAX_NODES = 10_000
+MAX_DEPTH = 64
+MAX_UNIONS = 16
+MAX_REFS = 128
+MAX_VALUES = 10_000
+MAX_PATTERN = 2000
+MAX_PATTERNS = 20_000
+MAX_REPEAT = 2000
+_SHOWN = 60
+
+_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_SINGLE = frozenset(
+    {
+        "additionalItems",
+        "additionalProperties",
+        "contains",
+        "contentSchema",
+        "else",
+        "if",
+        "items",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    }
+)
+_UNIONS = ("anyOf", "oneOf")
+_VALUES = frozenset({"enum", "const", "default", "examples"})
+_INTEGER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+#: Keywords that say something about an answer; all others are remarks.
+ASSERTIONS = (_MAPS | _LISTS | _SINGLE | _INTEGER) - {"$defs", "definitions", "contentSchema"} | {
+    "$dynamicRef",
+    "$recursiveRef",
+    "$ref",
+    "const",
+    "dependencies",
+    "dependentRequired",
+    "enum",
+    "format",
+    "maxContains",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "minContains",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "multipleOf",
+    "pattern",
+    "required",
+    "type",
+    "uniqueItems",
+}
+#: Values at which a keyword asks for nothing.
+_IDLE: dict[str, tuple[Any, ...]] = {
+    "uniqueItems": (False,),
+    "minItems": (0,),
+    "minLength": (0,),
+    "minProperties": (0,),
+    "required": ([],),
+    "additionalProperties": (True, {}),
+    "unevaluatedProperties": (True, {}),
+    "unevaluatedItems": (True, {}),
+    "additionalItems": (True, {}),
+    "items": (True, {}),
+    "dependentRequired": ({},),
+    "patternProperties": ({},),
+}
+_COUNTED = re.compile(r"\{([0-9]{1,9})[0-9]*(?:,([0-9]{0,9})[0-9]*)?\}")
+_ALL_TYPES = 7
+
+
+class Use(NamedTuple):
+    """A keyword that a schema uses, and where: `$.properties.name`."""
+
+    keyword: str
+    path: str
+
+
+def analyse(schema: Any) -> list[Use]:
+    """
+    The keywords that a schema uses, each at each place.
+
+    Raises:
+        ConstraintError: It is too large, too deep, or refers to what is not in it.
+    """
+    uses: list[Use] = []
+    patterns = values = nodes = 0
+    waiting: list[tuple[Any, str, int, int]] = [(schema, "$", 0, 0)]
+    while waiting:
+        node, path, depth, unions = waiting.pop()
+        nodes += 1
+        if nodes > MAX_NODES:
+            raise ConstraintError(f"it has more than {MAX_NODES} parts; make it smaller")
+        if depth > MAX_DEPTH:
+            raise ConstraintError(
+                f"at {shortened(path)}: it is nested more than {MAX_DEPTH} levels deep; flatten it"
+            )
+        if unions > MAX_UNIONS:
+            raise ConstraintError(
+                f"at {shortened(path)}: more than {MAX_UNIONS} `anyOf` or `oneOf` are nested; flatten them"
+            )
+        if isinstance(node, bool):
+            continue
+        if not isinstance(node, Mapping):
+            raise ConstraintError(f"at {shortened(path)}: an object was expected, or true or false")
+        uses += _uses(node, path)
+        values += sum(_size(node[name]) for name in ("enum", "const") if name in node)
+        patterns += _check_patterns(node, path)
+        if values > MAX_VALUES or patterns > MAX_PATTERNS:
+            what = "values in `enum`" if values > MAX_VALUES else "characters of patterns"
+            most = MAX_VALUES if values > MAX_VALUES else MAX_PATTERNS
+            raise ConstraintError(f"it has more than {most} {what}; have fewer")
+        for child, where, keyword in _children(node):
+            union = keyword in _UNIONS
+            waiting.append((child, path + where, depth + 1, unions + union))
+    _check_refs(schema)
+    return uses
+
+
+def unenforced(uses: list[Use], enforced: Collection[str]) -> list[Use]:
+    """The uses of a schema that a backend does not enforce while it generates."""
+    return [use for use in uses if use.keyword not in enforced]
+
+
+def _uses(node: Mapping[str, Any], path: str) -> Iterator[Use]:
+    beside = "$ref" in node or any(isinstance(node.get(name), list) for name in _UNIONS)
+    for name, value in node.items():
+        if name not in ASSERTIONS or _is_idle(name, value):
+            continue
+        if name in ("then", "else") and "if" not in node:
+            continue
+        if name in _INTEGER and _is_integer(node.get("type")):
+            name += ":integer"
+        elif name == "format":
+            name += f":{str(value)[:_SHOWN]}"
+        elif name == "pattern" and _anchored(value):
+            name += ":anchored"
+        elif name == "items" and isinstance(value, list):
+            name += ":list"
+        if beside and name not in ("$ref", "type", *_UNIONS):
+            name += ":beside"
+        yield Use(name, path)
+
+
+def _is_integer(kind: Any) -> bool:
+    return kind == "integer" or (
+        isinstance(kind, list) and "integer" in kind and "number" not in kind
+    )
+
+
+def _is_idle(name: str, value: Any) -> bool:
+    idle = _IDLE.get(name, ())
+    if name == "type" and isinstance(value, list) and len(value) >= _ALL_TYPES:
+        return True
+    return any(value == one and type(value) is type(one) for one in idle)
+
+
+def _anchored(pattern: Any) -> bool:
+    return isinstance(pattern, str) and pattern.startswith("^") and pattern.endswith("$")
+
+
+def _children(node: Mapping[str, Any]) -> Iterator[tuple[Any, str, str]]:
+    """The schemas inside a schema, each with its path from there."""
+    for name, value in node.items():
+        if name in _MAPS and isinstance(value, Mapping):
+            for key, child in value.items():
+                yield child, f".{name}.{key[:_SHOWN]}", name
+        elif name == "dependencies" and isinstance(value, Mapping):
+            for key, child in value.items():
+                if not isinstance(child, list):
+                    yield child, f".{name}.{key[:_SHOWN]}", name
+        elif (name in _LISTS or name == "items") and isinstance(value, list):
+            for number, child in enumerate(value):
+                yield child, f".{name}[{number}]", name
+        elif name in _SINGLE:
+            yield value, f".{name}", name
+        elif name in _MAPS or name in _LISTS:
+            yield None, f".{name}", name  # which is no schema, and is told so
+
+
+def _size(value: Any) -> int:
+    """The values inside a value, it included."""
+    count, waiting = 0, [value]
+    while waiting and count <= MAX_VALUES:
+        one = waiting.pop()
+        count += 1
+        if isinstance(one, Mapping):
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+    return count
+
+
+def _check_patterns(node: Mapping[str, Any], path: str) -> int:
+    """The characters of a node's patterns."""
+    patterns = [node["pattern"]] if "pattern" in node else []
+    if isinstance(node.get("patternProperties"), Mapping):
+        patterns += node["patternProperties"]
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise ConstraintError(f"at {shortened(path)}: `pattern` is no text")
+        if len(pattern) > MAX_PATTERN:
+            raise ConstraintError(
+                f"at {shortened(path)}: a pattern has {len(pattern)} characters; at most {MAX_PATTERN} are followed"
+            )
+        for found in _COUNTED.finditer(pattern):
+            if max(int(found[1]), int(found[2] or 0)) > MAX_REPEAT:
+                raise ConstraintError(
+                    f"at {shortened(path)}: a pattern repeats more than {MAX_REPEAT} times; repeat less often"
+                )
+    return sum(map(len, patterns))
+
+
+def _check_refs(schema: Any) -> None:
+    """
+    Follow all references as compilers do: each part once, as deep as references lead.
+
+    Raises:
+        ConstraintError: One leads nowhere, to itself alone, or through too many others.
+    """
+    seen: set[int] = set()
+    waiting: list[tuple[Any, str, int]] = [(schema, "$", 0)]
+    while waiting:
+        node, path, refs = waiting.pop()
+        if not isinstance(node, Mapping) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if refs > MAX_REFS:
+            raise ConstraintError(
+                f"at {shortened(path)}: more than {MAX_REFS} `$ref` lead one to the next; use fewer"
+            )
+        for name in ("$dynamicRef", "$recursiveRef"):
+            if name in node:
+                _target(schema, node[name], path)
+        ref = node.get("$ref")
+        if ref is not None:
+            target = _target(schema, ref, path)
+            _check_loop(schema, target, path)
+        for child, where, name in _children(node):
+            if name not in (
+                "$defs",
+                "definitions",
+            ):  # they are followed where something refers to them
+                waiting.append((child, path + where, refs))
+        if ref is not None:
+            waiting.append((target, path, refs + 1))
+
+
+def _check_loop(schema: Any, node: Any, path: str) -> None:
+    """
+    Raises:
+        ConstraintError: The references from here lead in a circle, without anything between.
+    """
+    for _ in range(MAX_REFS + 1):
+        if not isinstance(node, Mapping) or "$ref" not in node:
+            return
+        node = _target(schema, node["$ref"], path)
+    raise ConstraintError(
+        f"at {shortened(path)}: `$ref` leads in a circle, or through more than {MAX_REFS} others"
+    )
+
+
+def _target(schema: Any, ref: Any, path: str) -> Any:
+    """
+    What a reference means.
+
+    Raises:
+        ConstraintError: Nothing in this schema.
+    """
+    if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
+        raise ConstraintError(
+            f"at {shortened(path)}: `$ref` is {str(ref)[:_SHOWN]!r}; only `#` and `#/...`, which lead into the schema itself, "
+            "are followed, and nothing is fetched"
+        )
+    node = schema
+    for step in ref[2:].split("/") if ref != "#" else ():
+        key = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping) and key in node:
+            node = node[key]
+        elif isinstance(node, list) and key.isdecimal() and int(key[:9]) < len(node):
+            node = node[int(key[:9])]
+        else:
+            raise ConstraintError(
+                f"at {shortened(path)}: `$ref` leads to {ref[:_SHOWN]!r}, which the schema does not hold"
+            )
+    return node
+
+
+def shortened(path: str) -> str:
+    """A path that fits a message: its beginning and its end."""
+    return path if len(path) <= 2 * _SHOWN else f"{path[:_SHOWN]}...{path[-_SHOWN:]}"

@@ -1,0 +1,104 @@
+"""
+The settings of a GGUF model, checked before anything is started, and what its child is told of them.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from unilect.engines._gguf_file import GgufHead, check_adapter
+from unilect.engines._gguf_memory import needs
+from unilect.errors import ConfigError
+from unilect.model_config import ModelConfig
+
+MAX_DEFAULT_CONTEXT = 8192
+_Read = TypeVar("_Read")
+
+
+def child_settings(
+    name: str,
+    path: Path,
+    head: GgufHead,
+    config: ModelConfig,
+    *,
+    context: int,
+    threads: int,
+    lora: list[tuple[str, float]],
+    template: str | None,
+    engines: int,
+    embedding: bool,
+) -> dict[str, Any]:
+    """What a child is told, but for its socket and its key."""
+    return {
+        "name": name,
+        "path": str(path),
+        "needs": msgspec.to_builtins(needs(head, path, config, context, embedding)),
+        "context": context,
+        "parallel": 1 if embedding else config.parallel,
+        "threads": threads,
+        "batch": config.batch,
+        "gpu_layers": config.gpu_layers,
+        "lora": lora,
+        "mmproj": None if embedding else config.mmproj,
+        "chat_template": template,
+        "cache_ram_mib": 0 if embedding else config.cache_ram_mib,
+        "engines": engines,
+        "cache_type_k": config.cache_type_k,
+        "cache_type_v": config.cache_type_v,
+        "embedding": embedding,
+        "pooling": config.pooling or (None if head.pooling else "mean"),
+    }
+
+
+def checked(read: Callable[[Path], _Read], path: Path) -> _Read:
+    """
+    What a reader says of a file.
+
+    Raises:
+        ConfigError: There is no such file, or it is no sound GGUF file.
+    """
+    try:
+        return read(path)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def context_of(head: GgufHead, config: ModelConfig) -> int:
+    """
+    Tokens of each request.
+
+    Raises:
+        ConfigError: More than the model was made for.
+    """
+    if config.context is None:
+        return min(head.context, MAX_DEFAULT_CONTEXT)
+    if config.context > head.context:
+        raise ConfigError(
+            f"context: {config.context} is more than the {head.context} tokens that the model was made for."
+        )
+    return config.context
+
+
+def lora_of(text: str) -> tuple[str, float]:
+    """`path` or `path=0.5`."""
+    path, _, scale = text.rpartition("=")
+    try:
+        value = (path, float(scale)) if path else (text, 1.0)
+    except ValueError:
+        value = (text, 1.0)
+    checked(check_adapter, Path(value[0]))
+    return value
+
+
+def template_of(given: str | None) -> tuple[str | None, list[str]]:
+    """The Jinja of the option `chat_template`, and the stop words that belong to it."""
+    if given is None:
+        return None, []
+    from unilect import (
+        templates,
+    )  # Jinja takes 30 ms to import, which only those who need it shall pay
+
+    form = templates.read(given)
+    return templates.jinja(form), form.stop

@@ -1,0 +1,70 @@
+"""
+Why a child ended, from what it wrote to stderr: in words for the operator, without what a client wrote and without a debugger's lines.
+
+While a model loads no client's text is in the process, so the first line that speaks of an error is the reason. Later a library
+may repeat a client's grammar or a piece of an answer: of these lines only known forms are told, which hold none of it.
+"""
+
+import re
+import signal
+from collections import deque
+
+_KEPT_LINES = 60
+_MOST_CHARACTERS = 300
+#: Control characters, also those that only some terminals follow; a line's text is all that is told.
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+#: What llama.cpp puts before a line: time, level.
+_PREFIX = re.compile(r"^[\d.:]+ [DIWE] ")
+#: What gdb says when a library calls it to show where it ended.
+_DEBUGGER = re.compile(
+    r"\[(?:Inferior|New LWP|Thread|Detaching)|#\d+ |0x[0-9a-f]+ in |warning: |Using host libthread_db|This GDB|Enable debuginfod|Debuginfod"
+    r"|Downloading |To make this setting|See:|Reading symbols|\(gdb\)|Could not attach|ptrace|No stack"
+)
+_TELLING = re.compile(
+    r"error|failed|cannot|unable|invalid|unknown|not support|out of memory|bad_alloc", re.IGNORECASE
+)
+#: Forms that leave no room for what a client wrote: the place of an assertion, the name of an exception, a size.
+_HARMLESS = (
+    re.compile(r"\S*?(?P<told>[\w-]{1,40}\.(?:c|cpp|h|cu|m):\d{1,6}: GGML_ASSERT)\("),
+    re.compile(
+        r"terminate called after throwing an instance of '(?P<told>std::(?:bad_alloc|length_error|runtime_error|out_of_range))'"
+    ),
+    re.compile(r"\S*?: ?(?P<told>failed to allocate (?:\w{1,10} )?buffer of size \d{1,20})$"),
+    re.compile(r"(?P<told>CUDA error|MemoryError|RecursionError|torch\.OutOfMemoryError)\b"),
+)
+
+
+class LastWords:
+    """The last lines that a child wrote to stderr."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+
+    def hear(self, line: bytes) -> str:
+        """Keep a line; returns it as it may be logged."""
+        text = _CONTROL.sub(" ", line.decode(errors="replace")).strip()
+        if text:
+            self._lines.append(text)
+        return text
+
+    def of_load(self, status: int | None) -> str:
+        """Why a child ended while it loaded."""
+        lines = [_PREFIX.sub("", line) for line in self._lines if not _DEBUGGER.match(line)]
+        telling = [line for line in lines if _TELLING.search(line)]
+        return (telling or lines[-1:] or [_status(status)])[0][:_MOST_CHARACTERS]
+
+    def of_death(self, status: int | None) -> str:
+        """Why a child ended that served."""
+        lines = [_PREFIX.sub("", line) for line in self._lines]
+        found = (form.match(line) for line in lines for form in _HARMLESS)
+        told = next((match["told"] for match in found if match), "")
+        return f"{told} ({_status(status)})" if told else _status(status)
+
+
+def _status(status: int | None) -> str:
+    if status is None or status >= 0:
+        return f"exit status {status}"
+    name = signal.Signals(-status).name
+    if name == "SIGKILL":
+        return "killed (SIGKILL): by hand, or by the system for want of memory"
+    return f"crashed ({name})"

@@ -1,0 +1,198 @@
+"""
+Which requests an engine has died of: they are not begun again, and are refused for a while.
+
+Who ran in the engine when it died is a suspect, and so is who had left without an answer: its work goes on behind it.
+
+1. One that was there alone is the culprit. Of several, the only one that was there at an earlier death, too.
+2. Suspects take turns, so that the next death tells them apart: until an answer has begun, or all through it for one that has been at
+   two deaths. Who is answered is cleared.
+3. Requests are told apart by a digest of what they ask; of those that are answered none is made before an engine has died.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from unilect.errors import RequestKilledEngine
+
+REMEMBERED_S = 600.0
+MAX_CULPRITS = 1024
+MAX_DEATHS = 32
+_LINGERS_S = 120.0  # where no watchdog says earlier that an engine has done with it
+#: What may differ between two requests that ask for the same.
+_ASIDE = (
+    "model", "user", "seed", "stream", "stream_options", "metadata", "store", "service_tier", "safety_identifier",
+    "prompt_cache_key", "prompt_cache_retention",
+)  # fmt: skip
+
+
+class Ticket:
+    """
+    A request in an engine.
+
+    Attributes:
+        life: The life of the child that it is in.
+        since: When it came.
+        left_at: When it left without an answer.
+    """
+
+    __slots__ = ("_digest", "_request", "left_at", "life", "since")
+
+    def __init__(self, request: Any, life: int, since: float) -> None:
+        self._request = request
+        self.life = life
+        self.since = since
+        self.left_at = 0.0
+        self._digest: bytes | None = None
+
+    @property
+    def digest(self) -> bytes:
+        """Of what it asks."""
+        if self._digest is None:
+            self._digest = digest(self._request)
+            self._request = None  # it may be large
+        return self._digest
+
+
+class _Death(Struct, frozen=True):
+    """A death that no request is known to be to blame for."""
+
+    at: float
+    suspects: frozenset[bytes]
+
+
+class Suspects:
+    """
+    The requests of one engine.
+
+    Args:
+        clock: Seconds, of any beginning.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._running: set[Ticket] = set()
+        self._lingering: list[Ticket] = []
+        self._deaths: list[_Death] = []
+        self._culprits: OrderedDict[bytes, float] = OrderedDict()
+        self._turn = asyncio.Lock()
+
+    def check(self, request: Any) -> None:
+        """
+        Raises:
+            RequestKilledEngine: The engine has died of such a request, not long ago.
+        """
+        if self._culprits and (rest_s := self._rest_s(digest(request))) > 0:
+            raise RequestKilledEngine(
+                "The model's engine ended while it worked on this request, and does not take it again for "
+                f"{rest_s:.0f} s. Change the request: a simpler grammar or schema, a shorter text.",
+                retry_after_s=rest_s,
+            )
+
+    def is_culprit(self, ticket: Ticket) -> bool:
+        """Whether the engine has died of this request."""
+        return bool(self._culprits) and self._rest_s(ticket.digest) > 0
+
+    def times_suspected(self, request: Any) -> int:
+        """At how many deaths a request was there, of which nobody knows the culprit."""
+        self._forget()
+        if not self._deaths:
+            return 0
+        name = digest(request)
+        return sum(name in death.suspects for death in self._deaths)
+
+    async def take_turn(self) -> None:
+        """Wait until no other suspect runs."""
+        await self._turn.acquire()
+
+    def give_turn(self) -> None:
+        """The next suspect may run."""
+        self._turn.release()
+
+    def enter(self, request: Any, life: int) -> Ticket:
+        """A request goes into the engine, in this of its lives."""
+        ticket = Ticket(request, life, self._clock())
+        self._running.add(ticket)
+        return ticket
+
+    def leave(self, ticket: Ticket, answered: bool) -> None:
+        """A request leaves. One without an answer may still be at work."""
+        if ticket not in self._running:
+            return
+        self._running.discard(ticket)
+        if not answered:
+            ticket.left_at = self._clock()
+            ticket.digest  # noqa: B018 - made now, so that nothing else is kept of it
+            self._lingering = [*self._lingering[-MAX_CULPRITS:], ticket]
+        elif self._deaths:
+            self._clear(ticket.digest)
+
+    def well(self, asked_at: float) -> None:
+        """The engine has answered a question of this time: it has done with all that had left by then."""
+        self._lingering = [ticket for ticket in self._lingering if ticket.left_at > asked_at]
+
+    def died(self, before: float | None = None) -> int:
+        """
+        The engine has died.
+
+        Args:
+            before: What came later is not to blame.
+
+        Returns:
+            Of how many deaths, this one and earlier ones, the culprit is now known.
+        """
+        now = self._clock()
+        self._forget()
+        there = [*self._running, *(t for t in self._lingering if now - t.left_at < _LINGERS_S)]
+        names = {ticket.digest for ticket in there if before is None or ticket.since <= before}
+        self._running, self._lingering = set(), []
+        earlier = frozenset[bytes]().union(*(death.suspects for death in self._deaths))
+        common = names if len(names) == 1 else names & earlier
+        if len(common) != 1:
+            if names:
+                self._deaths = [*self._deaths[1 - MAX_DEATHS :], _Death(now, frozenset(names))]
+            return 0
+        (culprit,) = common
+        self._culprits[culprit] = now + REMEMBERED_S
+        self._culprits.move_to_end(culprit)
+        while len(self._culprits) > MAX_CULPRITS:
+            self._culprits.popitem(last=False)
+        unsolved = [death for death in self._deaths if culprit not in death.suspects]
+        solved, self._deaths = len(self._deaths) - len(unsolved), unsolved
+        return 1 + solved
+
+    def _rest_s(self, name: bytes) -> float:
+        """How long a request is refused yet."""
+        rest_s = self._culprits.get(name, 0.0) - self._clock()
+        if rest_s <= 0:
+            self._culprits.pop(name, None)
+        return rest_s
+
+    def _clear(self, name: bytes) -> None:
+        left = (
+            msgspec.structs.replace(death, suspects=death.suspects - {name})
+            for death in self._deaths
+        )
+        self._deaths = [death for death in left if death.suspects]
+
+    def _forget(self) -> None:
+        now = self._clock()
+        self._deaths = [death for death in self._deaths if now - death.at < REMEMBERED_S]
+
+
+def digest(request: Any) -> bytes:
+    """A digest of what a request asks."""
+    if isinstance(request, Struct):
+        names = {field.name for field in msgspec.structs.fields(request)}
+        aside: dict[str, Any] = {name: None for name in _ASIDE if name in names}
+        if "wire" in names:
+            aside["wire"] = {}
+        request = msgspec.structs.replace(request, **aside)
+    data = msgspec.msgpack.encode((type(request).__name__, request))
+    return hashlib.blake2b(data, digest_size=16).digest()

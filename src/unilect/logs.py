@@ -1,0 +1,195 @@
+"""
+The one way to stderr: log records and access lines wait in a bounded queue, which one thread writes out.
+
+1. Adding a line never waits: where nobody reads the pipe, or the disk is full, the thread stands still and the event loop does not.
+2. The queue has bounds. What does not fit is dropped and counted, and so is what stderr refuses (EPIPE, ENOSPC, EIO); the
+   next write that succeeds tells how many lines were lost.
+3. Lines come out in the order in which they were added, in one format.
+"""
+
+import errno
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+BATCH_S = 0.05  # the thread gathers lines for so long: a write for each costs more than the request's JSON
+RETRY_S = 0.25  # between attempts to write where stderr takes nothing
+CLOSE_S = 1.0  # how long the end of the process waits for the last lines
+MAX_LINES = 10_000
+MAX_BYTES = 4 * 1024 * 1024
+
+Write = Callable[[bytes], int]
+
+
+class Stamp:
+    """Times as the log has them, `2026-01-31 12:00:00.123`; the part that lasts a second is formatted once in it."""
+
+    def __init__(self) -> None:
+        self._now = (0, "")
+
+    def __call__(self, seconds: float) -> str:
+        """The local time for Unix seconds."""
+        second, text = self._now
+        if int(seconds) != second:
+            second, text = int(seconds), time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+            self._now = second, text
+        return f"{text}.{int((seconds - second) * 1000):03d}"
+
+
+class LogSink:
+    """
+    Writes lines to a file descriptor, from a thread of its own that is started by the first line.
+
+    Args:
+        write: What takes bytes and returns how many it took, as `os.write` does; stderr's by default.
+        max_lines, max_bytes: How much may wait.
+        batch_s, retry_s: How long the thread gathers lines, and rests after a refused write.
+
+    Attributes:
+        lost: Lines that were dropped and have not been told of yet.
+    """
+
+    def __init__(
+        self,
+        write: Write | None = None,
+        *,
+        max_lines: int = MAX_LINES,
+        max_bytes: int = MAX_BYTES,
+        batch_s: float = BATCH_S,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self.lost = 0
+        self._write = write or _write_stderr
+        self._max_lines, self._max_bytes = max_lines, max_bytes
+        self._batch_s, self._retry_s = batch_s, retry_s
+        self._stamp = Stamp()
+        self._lock = threading.Lock()
+        self._lines: list[str] = []
+        self._size = 0
+        self._torn = False  # the last write ended in the middle of a line
+        self._some, self._closing, self._over = (threading.Event() for _ in range(3))
+        self._thread: threading.Thread | None = None
+
+    def add(self, text: str, level: str = "INFO", now: float | None = None) -> None:
+        """Log a line, soon."""
+        line = f"{self._stamp(time.time() if now is None else now)} {level} {text}\n"
+        with self._lock:
+            if (
+                len(self._lines) >= self._max_lines
+                or self._size + len(line) > self._max_bytes
+                or self._closing.is_set()
+            ):
+                self.lost += 1
+                return
+            self._lines.append(line)
+            self._size += len(line)
+            if len(self._lines) > 1:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+                self._thread.start()
+        self._some.set()
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Write what waits, for so long at most; later lines are lost."""
+        self._closing.set()
+        self._some.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            self._over.set()
+
+    def _run(self) -> None:
+        while True:
+            self._some.wait()
+            self._closing.wait(self._batch_s)
+            self._some.clear()
+            last = self._closing.is_set()
+            with self._lock:
+                lines, self._lines, self._size = self._lines, [], 0
+                lost, self.lost = self.lost, 0
+            written = self._write_all(self._told(lost) + "".join(lines))
+            if not written:
+                with self._lock:
+                    self.lost += lost + len(lines)
+                self._closing.wait(self._retry_s)
+                self._some.set()  # to tell what was lost as soon as stderr takes it
+            if last:
+                return
+
+    def _told(self, lost: int) -> str:
+        if not lost:
+            return ""
+        lines = "1 log line was" if lost == 1 else f"{lost} log lines were"
+        return f"{self._stamp(time.time())} WARNING {lines} lost: stderr could not be written\n"
+
+    def _write_all(self, text: str) -> bool:
+        """Write a batch; false where stderr refuses it."""
+        rest = ("\n" * self._torn + text).encode(errors="backslashreplace")
+        while rest:
+            try:
+                taken = self._write(rest)
+            except BlockingIOError:  # who shares the pipe has made it non-blocking
+                if self._over.wait(self._retry_s):
+                    return False
+            except (OSError, ValueError):
+                return False
+            else:
+                if taken:
+                    self._torn = rest[taken - 1 : taken] != b"\n"
+                rest = rest[taken:]
+        return True
+
+
+class SinkHandler(logging.Handler):
+    """Hands log records to a sink."""
+
+    def __init__(self, sink: LogSink) -> None:
+        super().__init__()
+        self.sink = sink
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log a record, with its traceback where it has one."""
+        try:
+            text = self.format(record)
+        except (TypeError, ValueError):  # arguments that do not fit their message
+            text = f"{record.msg!r} {record.args!r}"
+        self.sink.add(text, record.levelname, record.created)
+
+    def close(self) -> None:
+        """Write what waits; `logging.shutdown` calls it at exit."""
+        self.sink.close()
+        super().close()
+
+
+def log_to_stderr(level: str) -> SinkHandler:
+    """All records of a level and above go to stderr from now on; the handler's `close` ends that."""
+    handler = SinkHandler(LogSink())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    return handler
+
+
+def sink_of(logger: logging.Logger) -> LogSink | None:
+    """The sink that a logger's records end in, if there is one."""
+    found: logging.Logger | None = logger
+    while found is not None:
+        for handler in found.handlers:
+            if isinstance(handler, SinkHandler):
+                return handler.sink
+        found = found.parent if found.propagate else None
+    return None
+
+
+def _write_stderr(data: bytes) -> int:
+    """
+    Write to stderr, below Python's own buffer.
+
+    Raises:
+        OSError: It is closed, or takes no more.
+    """
+    if sys.stderr is None:
+        raise OSError(errno.EBADF, "there is no stderr")
+    return os.write(sys.stderr.fileno(), data)

@@ -1,0 +1,137 @@
+"""
+What `unilect config check` looks at: all that `serve` would before it starts anything. Nothing is started, fetched or listened on.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from unilect import hub, sources
+from unilect.backend import Backend
+from unilect.config import Config, each_listener
+from unilect.errors import ConfigError, Mistakes
+from unilect.model_config import ModelConfig
+from unilect.redact import redacted
+from unilect.tls import server_context
+
+_KINDS = {
+    "gguf": "GGUF model",
+    "hf": "model of transformers",
+    "chatglm": "model of chatglm.cpp",
+    "openai": "server of OpenAI's API",
+    "llamacpp": "llama.cpp's server",
+    "fastchat": "FastChat's controller",
+}
+
+
+def look(config: Config, found: Mistakes) -> Iterator[str]:
+    """
+    Look at a configuration as `serve` would.
+
+    Args:
+        found: Gets the mistakes.
+
+    Yields:
+        Lines that say where it listens, and what each model is.
+    """
+    with found:
+        server_context(config)
+    scheme = "http" if config.tls_cert is None else "https"
+    keys = f"{len(config.api_keys)} keys" if len(config.api_keys) > 1 else "a key"
+    for each in each_listener(config):
+        host = f"[{each.host}]" if ":" in each.host else each.host
+        port = each.port or "(a free port)"
+        yield f"{scheme}://{host}:{port}: {each.dialect}, {keys if config.api_keys else 'no key'}"
+    models, shared = sources.served(config), dict[Any, Any]()
+    for name, table in models.items():
+        yield from _model(name, table, models, shared, found)
+
+
+def _model(
+    name: str,
+    table: ModelConfig,
+    models: Mapping[str, ModelConfig],
+    shared: dict[Any, Any],
+    found: Mistakes,
+) -> Iterator[str]:
+    with found:
+        sources.check_server(name, table, models)
+    sources.check_model(name, table, found)
+    for source in table.sources:
+        told = ["no model"]
+        with found:
+            place = sources.place_of(name, source, table, shared=shared)
+            here = _here(place)
+            told = _told(place, sources.backend(here) if here is not None else None)
+            if here is None:
+                _check_beside(place, found)
+        which = "" if source in ("", sources.DEMO, f"{sources.DEMO}:") else f" {redacted(source)}"
+        yield f"{name}: {told[0]}{which}{''.join(f', {more}' for more in told[1:])}"
+
+
+def _here(place: sources.Place) -> sources.Place | None:
+    """A place whose files are on this machine; None where they would have to be fetched first."""
+    if _kind(place) not in ("gguf", "hf") or place.scheme == sources.DEMO:
+        return place
+    with _of(place.name, "source"):
+        path = hub.local_copy(place.location)
+    return None if path is None else structs.replace(place, location=str(path))
+
+
+def _told(place: sources.Place, backend: Backend | None) -> list[str]:
+    """What a backend is, in a few words."""
+    kind, config = _kind(place), place.config
+    demo = place.scheme == sources.DEMO
+    words = ["the bundled model" if demo else _KINDS.get(kind, "backend")]
+    if backend is None:
+        words.append("on the Hugging Face hub, fetched when it is served")
+    elif kind in ("gguf", "hf", "chatglm"):
+        words.append(f"context {backend.capabilities.context}")
+        words += [f"{config.parallel} requests at a time"] if kind != "chatglm" else []
+    elif config.model == sources.ALL:
+        words.append("all its models, not asked")
+    else:
+        words.append("not asked")
+    return words
+
+
+def _check_beside(place: sources.Place, found: Mistakes) -> None:
+    """What a model needs beside the files that are to be fetched: what is installed, and other files."""
+    name, table = place.name, place.config
+    if _kind(place) == "hf":
+        from unilect.engines.hf import check_installed
+
+        with found, _of(name, "source"):
+            check_installed(place.location)
+    if table.chat_template is not None:
+        from unilect import templates  # with Jinja, which takes 30 ms to import
+
+        with found, _of(name, "chat_template"):
+            templates.find(table.chat_template)
+    paths = [("mmproj", table.mmproj), ("tokenizer", table.tokenizer)]
+    for text in table.lora:
+        path, equals, scale = text.rpartition("=")
+        paths.append(("lora", path if equals and re.fullmatch(r"[\d.e+-]+", scale) else text))
+    for option, given in paths:
+        if given is not None and not Path(given).expanduser().exists():
+            found.add(
+                f"models.{name}: {option}: there is nothing at {given}. Name a file or folder of this machine.",
+                ("models", name, option),
+            )
+
+
+@contextmanager
+def _of(name: str, option: str) -> Iterator[None]:
+    """A mistake with the model and the option that it is about."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"models.{name}: {error}", ("models", name, option)) from error
+
+
+def _kind(place: sources.Place) -> str:
+    return sources.BACKENDS[place.scheme][1] if place.scheme in sources.BACKENDS else place.scheme

@@ -1,0 +1,320 @@
+"""Tests of unilect.constraints.checker and its helper processes: the real libraries, and what is too hard for them."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from unilect.constraints import _helper
+from unilect.constraints.checker import MAX_WAITING, MODEL, Checker
+from unilect.errors import CheckerUnavailable, InvalidRequest
+
+HARD = {"type": "string", "pattern": "^(a?){2000}a{2000}$"}
+DEFINITIONS: dict[str, Any] = {
+    f"d{i}": {"type": "object", "properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}}
+    for i in range(1100)
+}
+CHAIN = {"$ref": "#/$defs/d0", "$defs": DEFINITIONS | {"d1100": {"type": "string"}}}
+#: The helper without its analysis of grammars: what only limits can end.
+BLIND = (
+    "from unilect.constraints import _child, gbnf; gbnf.analyse = lambda *text: None; _child.main()"
+)
+#: A server that dies with a helper at work.
+DYING = """
+import asyncio
+from unilect.constraints.checker import Checker
+async def main():
+    checker = Checker()
+    await checker.gbnf('root ::= "a"', "grammar")
+    print(checker._quick.pid, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@asynccontextmanager
+async def checking(command: list[str] | None = None) -> AsyncIterator[Checker]:
+    """A checker that is closed at the end."""
+    checker = Checker(command)
+    try:
+        yield checker
+    finally:
+        await checker.aclose()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def checker() -> AsyncIterator[Checker]:
+    """One for the tests that leave it as it is."""
+    async with checking() as made:
+        yield made
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is too hard in the patient lane is so after the time of the quick one."""
+    monkeypatch.setattr(_helper, "PATIENT_S", _helper.QUICK_S)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The jobs that helpers are given."""
+    jobs: list[str] = []
+    do = _helper.Lane.do
+
+    async def counted(lane: _helper.Lane, name: str, *args: Any) -> Any:
+        jobs.append(name)
+        return await do(lane, name, *args)
+
+    monkeypatch.setattr(_helper.Lane, "do", counted)
+    return jobs
+
+
+async def until(true: Callable[[], Any]) -> None:
+    """Wait until something is so; the tests' own limit of time ends it where it never is."""
+    while not true():
+        await asyncio.sleep(0.005)
+
+
+async def test_no_process_before_its_use() -> None:
+    """A checker that nobody asks starts no process."""
+    async with checking() as made:
+        assert (None, None) == (made._quick.pid, made._patient.pid)
+
+
+@pytest.mark.parametrize(
+    ("job", "constraint", "told"),
+    [
+        ("gbnf", 'root ::= "a"{5,2}', "line 1: a repetition is reversed"),
+        ("gbnf", "[" * 65000, "the name of a rule was expected"),
+        ("gbnf", "[" * 70000, "at most 65536 are read"),
+        ("gbnf", 'root ::= (("a" | "b" | "c" "d") "x" ("y" ("z"))){1000}', "exceeds sane defaults"),
+        ("llguidance", '%llguidance {}\nstart: /(a?){2000}a{2000}/', "too many expressions"),
+        ("llguidance", "%llguidance {}\nstart: nobody", "nobody"),
+        ("llguidance", 'root ::= "a"{1000000}', "a symbol is repeated 1000000 times"),
+        ("llguidance", "root ::= (", "a group is not closed"),
+        ("schema", {"type": "hiccup"}, 'at $.type: "hiccup"'),
+        ("schema", {"pattern": "(["}, 'at $.pattern: "(["'),
+        ("schema", {"$ref": "file:///etc/passwd"}, "nothing is fetched"),
+        ("schema", {"items": {"$dynamicRef": "http://127.0.0.1/"}}, "nothing is fetched"),
+        ("schema", {"enum": ["a" * 300_000]}, "at most 262144 are read"),
+        ("schema_to_gbnf", {"type": "string", "minLength": 3000}, "exceed"),
+    ],
+    ids=lambda one: str(one)[:24],
+)  # fmt: skip
+async def test_what_is_refused(checker: Checker, job: str, constraint: Any, told: str) -> None:
+    """A constraint that cannot be followed is refused with the parameter and the reason, also the second time."""
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="`here` cannot be followed") as caught:
+            await getattr(checker, job)(constraint, "here")
+        assert told in caught.value.message
+        assert "here" == caught.value.param
+
+
+async def test_what_is_followed(checker: Checker) -> None:
+    """Grammars of both languages pass, with tokens of a vocabulary that is not known here."""
+    await checker.gbnf('root ::= <[99999]> <think> "a"', "grammar")
+    await checker.llguidance('root ::= ("yes" | "no")+', "grammar")
+    await checker.llguidance('%llguidance {}\nstart: <|im_end|> "<|x|>" <[99999]> /<a>/', "grammar")
+
+
+async def test_a_grammar_of_a_schema(checker: Checker) -> None:
+    """llama.cpp's own grammar for a schema has one blank at most between two symbols, and allows what satisfies the schema."""
+    schema = {"type": "object", "properties": {"space": {"type": "integer"}}, "required": ["space"]}
+    grammar = await checker.schema_to_gbnf(schema, "response_format")
+
+    assert 'space ::= | " "' in grammar.splitlines()
+    assert "```" not in grammar
+    assert None is await checker.matches(grammar, '{"space": 3}')
+    for text in ('{"space":  3}', '{"space": "a"}', '{"space": 3', '```json\n{"space": 3}```'):
+        assert await checker.matches(grammar, text)
+
+
+async def test_answers_are_held_against_schemas(checker: Checker) -> None:
+    """A text satisfies a schema or not, whatever either is."""
+    day = {"type": "string", "format": "date"}
+    letters = {"type": "string", "pattern": r"^\p{L}+$"}
+
+    assert None is await checker.validate(day, '"2024-02-29"')
+    assert 'is not a "date"' in (await checker.validate(day, '"2023-02-29"') or "")
+    assert None is await checker.validate(letters, '"año"')
+    assert "does not match" in (await checker.validate(letters, '"a1"') or "")
+    assert "it is no JSON" in (await checker.validate({}, '{"a": ') or "")
+    assert "it is no JSON" in (await checker.validate({}, "NaN") or "")
+    assert "nested too deep" in (await checker.validate({}, "[" * 100_000) or "")
+    assert await checker.validate({"$ref": "http://127.0.0.1/"}, "1")
+    assert await checker.validate({"pattern": "^(?=(a+)+$)(a+)+b"}, f'"{"a" * 5000}"')
+
+
+async def test_fifty_at_once(asked: list[str]) -> None:
+    """Fifty who bring the same grammar wait for one job, and who comes later is answered from memory."""
+    async with checking() as made:
+        await asyncio.gather(*(made.gbnf('root ::= "a"', "grammar") for _ in range(50)))
+        await made.gbnf('root ::= "a"', "grammar")
+
+        assert ["gbnf"] == asked
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_takes_too_long(asked: list[str]) -> None:
+    """A job without an end is killed in both lanes and refused, jobs beside it are done, and the next one has a fresh helper."""
+    async with checking() as made:
+        await made.gbnf("root ::= .", "grammar")
+        killed = made._quick.pid
+        hard = asyncio.create_task(made.schema_to_gbnf(HARD, "response_format"))
+        await until(lambda: "schema_to_gbnf" in asked)
+        await made.gbnf('root ::= "b"', "grammar")
+        assert not hard.done()  # it is in the patient lane
+        with pytest.raises(InvalidRequest, match="takes too long"):
+            await hard
+
+        assert ["gbnf", "schema_to_gbnf", "gbnf", "schema_to_gbnf"] == asked
+        assert killed != made._quick.pid
+
+
+async def test_a_client_that_leaves(asked: list[str]) -> None:
+    """A job goes on when who brought it leaves, and its result is there for the next one."""
+    async with checking() as made:
+        leaving = asyncio.create_task(made.gbnf('root ::= "a"', "grammar"))
+        await until(lambda: asked)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await made.gbnf('root ::= "a"', "grammar")
+
+        assert ["gbnf"] == asked
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'root ::= "a"{5,2}',
+        'root ::= e root "a" | "b"\ne ::= "x"?',
+        "root ::= # x\r" + "(" * 32000 + '"a"' + ")" * 32000,
+    ],
+    ids=["reversed", "hidden recursion", "deep"],
+)
+@pytest.mark.usefixtures("impatient")
+async def test_what_only_limits_end(grammar: str) -> None:
+    """Without the analysis, what takes all memory or overflows the stack of llama.cpp ends the helper and is refused."""
+    command = [sys.executable, "-c", BLIND, str(os.getpid()), str(MODEL)]
+    async with checking(command) as made:
+        with pytest.raises(InvalidRequest, match=r"takes too|too deep or too large"):
+            await made.gbnf(grammar, "grammar")
+        await made.gbnf('root ::= "a"', "grammar")
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_stack_that_overflows() -> None:
+    """A chain of definitions that overflows llguidance's stack ends the helper, which is replaced, and is refused."""
+    async with checking() as made:
+        with pytest.raises(InvalidRequest, match="too deep or too large"):
+            await made.llguidance("%llguidance {}\nstart: %json " + json.dumps(CHAIN), "grammar")
+        await made.llguidance('root ::= "a"', "grammar")
+
+
+def kill(checker: Checker) -> int:
+    """Kill the quick lane's helper as somebody from outside would; its process id."""
+    pid = checker._quick.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_helper_that_is_killed() -> None:
+    """A job whose helper somebody kills is done by the next one; where that is killed too, it is an error of ours."""
+    async with checking() as made:
+        await made.gbnf("root ::= .", "grammar")
+        once = asyncio.create_task(made.schema_to_gbnf(HARD, "x"))
+        await asyncio.sleep(0)
+        kill(made)
+        with pytest.raises(InvalidRequest, match="takes too long"):
+            await once
+        await made.gbnf('root ::= "a"', "grammar")
+        twice = asyncio.create_task(made.schema_to_gbnf(HARD | {"title": "other"}, "x"))
+        await asyncio.sleep(0)
+        first = kill(made)
+        await until(lambda: made._quick.pid not in (first, None))
+        kill(made)
+        with pytest.raises(CheckerUnavailable, match=r"twice|cannot be started"):
+            await twice
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_closing_while_jobs_wait() -> None:
+    """Who waits when the server stops is told so, and no process is left."""
+    made = Checker()
+    await made.gbnf("root ::= .", "grammar")
+    process = psutil.Process(made._quick.pid)
+    jobs = [
+        asyncio.create_task(made.schema_to_gbnf(HARD | {"title": str(n)}, "x")) for n in range(4)
+    ]
+    await until(lambda: made._quick._jobs.qsize() == 3)
+    await made.aclose()
+
+    said = await asyncio.gather(*jobs, return_exceptions=True)
+    assert [CheckerUnavailable] * 4 == [type(error) for error in said]
+    assert not process.is_running()
+
+
+async def test_too_many_jobs() -> None:
+    """More jobs than may wait are refused for now, but for the answers that have been worked for."""
+    async with checking() as made:
+        jobs = [
+            asyncio.create_task(made.gbnf(f'root ::= "{n}"', "x")) for n in range(MAX_WAITING + 9)
+        ]
+        valid = asyncio.create_task(made.validate({}, "1"))
+        said = await asyncio.gather(*jobs, return_exceptions=True)
+
+        assert {type(None), CheckerUnavailable} == {type(one) for one in said}
+        assert None is await valid
+
+
+async def test_what_a_helper_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A helper has none of the server's secrets, no core to leave, and is the first that goes when memory runs out."""
+    monkeypatch.setenv("UNILECT_API_KEYS", "sk-secret")
+    async with checking() as made:
+        await made.gbnf("root ::= .", "grammar")
+        process = psutil.Process(made._quick.pid)
+
+        assert "sk-secret" not in str(process.environ())
+        assert (0, 0) == process.rlimit(psutil.RLIMIT_CORE)
+        assert 2**30 > process.rlimit(psutil.RLIMIT_DATA)[1] > 0
+        assert "1000" == Path(f"/proc/{process.pid}/oom_score_adj").read_text().strip()
+
+
+async def test_a_helper_dies_with_its_server() -> None:
+    """A server that is killed leaves no helper."""
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", DYING, stdout=asyncio.subprocess.PIPE
+    )
+    assert server.stdout is not None
+    helper = psutil.Process(int(await server.stdout.readline()))
+    server.kill()
+    await server.wait()
+
+    await asyncio.to_thread(helper.wait, 60)
+    assert not helper.is_running()
+
+
+async def test_a_helper_that_cannot_start() -> None:
+    """A helper that does not start is an error of ours, whichever way it fails."""
+    for command in (["/nowhere"], [sys.executable, "-c", ""]):
+        async with checking(command) as made:
+            with pytest.raises(CheckerUnavailable, match="cannot be started"):
+                await made.gbnf("root ::= .", "grammar")
+    wrong = [sys.executable, "-m", "unilect.constraints._child", str(os.getpid()), "/nowhere"]
+    async with checking(wrong) as made:
+        with pytest.raises(CheckerUnavailable, match="cannot be started"):
+            await made.gbnf("root ::= .", "grammar")

@@ -1,0 +1,313 @@
+"""Tests of unilect.engines._supervisor and _suspects: what the death of a child means for what ran in it, on a real child."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tiny_child import Tiny, until
+from unilect.engines import _process, _suspects, _watchdog
+from unilect.engines._process import MAX_DEATHS
+from unilect.engines._suspects import REMEMBERED_S, Suspects, digest
+from unilect.errors import BackendUnavailable, EngineDied, RequestKilledEngine
+from unilect.requests import ChatRequest, Message
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses are short."""
+    monkeypatch.setattr(_process, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(_watchdog, "PAUSE_S", 0.05)
+
+
+@contextlib.asynccontextmanager
+async def tiny(**settings: Any) -> AsyncIterator[Tiny]:
+    """A tiny child, stopped at the end."""
+    child = Tiny(**settings)
+    try:
+        yield child
+    finally:
+        await child.aclose()
+
+
+async def died(child: Tiny) -> None:
+    """Wait until the child has died, and is back."""
+    await until(lambda: child.process.starts == 2)
+
+
+def ended(child: Tiny, life: int) -> bool:
+    """Whether this life of a child is over."""
+    return child.process.state != "ready" or child.process.starts != life
+
+
+async def test_a_death_while_idle() -> None:
+    """A child that dies with nothing in it comes back by itself, and the death counts."""
+    async with tiny() as child:
+        assert ["hello"] == await child.ask("say hello")
+        child.kill()
+        await died(child)
+        assert 2 == child.process.starts
+        assert 1 == len(child.process._deaths)
+        assert ["hello"] == await child.ask("say hello")
+
+
+async def test_a_request_that_was_alone() -> None:
+    """A request that a child died of is not begun again, is refused from then on, and counts for nothing."""
+    async with tiny() as child:
+        with pytest.raises(EngineDied, match="worked on this request"):
+            await child.ask("die")
+        with pytest.raises(RequestKilledEngine) as refused:
+            await child.ask("die")
+        await until(lambda: child.process.starts == 2)
+
+        assert (400, "request_killed_engine") == (refused.value.status, refused.value.code)
+        assert not child.process._deaths
+        assert ["hello"] == await child.ask("say hello")
+
+
+async def test_several_that_ran() -> None:
+    """Of several requests at a death those that had not begun are begun again in turn; the one that kills again is refused."""
+    async with tiny() as child:
+        begun = await child.begin()
+        waiting = [asyncio.create_task(child.ask(f"wait {n}")) for n in range(2)]
+        await until(lambda: 3 == len(child.supervisor.suspects._running))
+        killer = asyncio.create_task(child.ask("die"))
+        with pytest.raises(EngineDied, match="in the middle"):
+            await anext(begun)
+        with pytest.raises(EngineDied):
+            await killer
+        with pytest.raises(RequestKilledEngine):
+            await child.ask("die")
+        assert ["innocent"] == await child.ask("say innocent")
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert len(child.process._deaths) < 3
+
+
+async def test_who_is_answered_is_cleared() -> None:
+    """A request that was at a death and is answered afterwards is no suspect of the next."""
+    async with tiny() as child:
+        begun = await child.begin()
+        fine = asyncio.create_task(child.ask("say fine"))
+        assert ["fine"] == await fine
+        child.supervisor.suspects.enter("say fine", child.process.starts)
+        child.kill()
+        with pytest.raises(EngineDied):
+            await anext(begun)
+        assert 1 == child.supervisor.suspects.times_suspected("say fine")
+        assert ["fine"] == await child.ask("say fine")
+        assert 0 == child.supervisor.suspects.times_suspected("say fine")
+        assert 1 == child.supervisor.suspects.times_suspected("begin")
+
+
+async def test_five_requests_that_kill() -> None:
+    """More requests that kill than deaths are allowed do not put a model out."""
+    async with tiny() as child:
+        for number in range(MAX_DEATHS + 1):
+            with pytest.raises(EngineDied):
+                await child.ask(f"die {number}")
+        assert ["hello"] == await child.ask("say hello")
+        assert MAX_DEATHS + 2 == child.process.starts
+
+
+async def test_deaths_of_which_nobody_is_to_blame() -> None:
+    """A child that dies again and again for no request's fault is given up for a while."""
+    async with tiny() as child:
+        await child.process.start()
+        for _ in range(MAX_DEATHS):
+            await child.until("ready")
+            life = child.process.starts
+            child.kill()
+            await until(partial(ended, child, life))
+        await child.until("failed")
+        with pytest.raises(BackendUnavailable, match="not started again") as told:
+            await child.ask("say hello")
+        assert told.value.retry_after_s
+
+
+async def test_a_hang() -> None:
+    """A child that answers nobody is killed; the request that ran is to blame, and what came after the hang is begun again."""
+    async with tiny(hang_timeout_s=0.5) as child:
+        await child.process.start()
+        killer = asyncio.create_task(child.ask("stop"))
+        await until(lambda: _halted(child.process.pid))
+        watchdog = child.supervisor._watchdog
+        asked = asyncio.Event()
+        ask = watchdog._ask
+
+        async def seen() -> bool:
+            asked.set()
+            return await ask()
+
+        watchdog._ask = seen
+        await asked.wait()
+        later = asyncio.create_task(child.ask("say later"))
+        with pytest.raises(EngineDied, match="hung while it worked on this request"):
+            await killer
+        assert ["later"] == await later
+        with pytest.raises(RequestKilledEngine):
+            await child.ask("stop")
+        assert 1 == child.process.hangs
+        assert not child.process._deaths
+
+
+def _halted(pid: int | None) -> bool:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "T"
+
+
+async def test_a_client_that_left_before_the_end() -> None:
+    """A request whose client left is still to blame for what it does to the child, and the one that came after it is not."""
+    async with tiny(hang_timeout_s=0.5) as child:
+        await child.process.start()
+        killer = asyncio.create_task(child.ask("stop"))
+        await until(lambda: _halted(child.process.pid))
+        killer.cancel()
+        await asyncio.gather(killer, return_exceptions=True)
+        await died(child)
+        with pytest.raises(RequestKilledEngine):
+            await child.ask("stop")
+
+
+async def test_a_lost_socket() -> None:
+    """A child whose socket was removed is started again by the next request, which is answered; nobody is blamed."""
+    async with tiny() as child:
+        begun = await child.begin()
+        folder = child.process._folder
+        assert folder is not None
+        (folder / "engine.sock").unlink()
+        folder.rmdir()
+        assert ["hello"] == await child.ask("say hello")
+        with pytest.raises(EngineDied):
+            await anext(begun)
+        assert 2 == child.process.starts
+        assert not child.process._deaths
+        assert ["hello"] == await child.ask("say hello")
+        assert 0 == child.supervisor.suspects.times_suspected("begin")
+        again = await child.begin()
+        await again.aclose()
+
+
+async def test_a_stopped_child_ends_what_runs() -> None:
+    """What runs when a child is stopped is told so, and is not begun again."""
+    async with tiny() as child:
+        waiting = asyncio.create_task(child.ask("wait"))
+        await until(lambda: child.supervisor.suspects._running)
+        await child.aclose()
+        with pytest.raises(BackendUnavailable, match="was stopped"):
+            await waiting
+        assert "stopped" == child.process.state
+
+
+async def test_few_calls_at_a_time() -> None:
+    """Calls of one answer wait where as many as are allowed are running."""
+    async with tiny() as child:
+        await child.process.start()
+        running, most = 0, 0
+        gate = asyncio.Event()
+
+        async def call() -> int:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await gate.wait()
+            running -= 1
+            return 7
+
+        calls = [asyncio.create_task(child.supervisor.call("x", call)) for _ in range(9)]
+        await until(lambda: running == 4)
+        gate.set()
+        assert [7] * 9 == await asyncio.gather(*calls)
+        assert 4 == most
+
+
+# Suspects, on a clock of the test's own
+
+
+@pytest.fixture
+def clock() -> list[float]:
+    """The time, which a test may set."""
+    return [0.0]
+
+
+@pytest.fixture
+def suspects(clock: list[float]) -> Suspects:
+    """Suspects at that time."""
+    return Suspects(lambda: clock[0])
+
+
+def test_a_culprit_is_forgiven(suspects: Suspects, clock: list[float]) -> None:
+    """A request that an engine died of is refused for ten minutes, and is taken again after that."""
+    suspects.enter("a", 1)
+    assert 1 == suspects.died()
+    with pytest.raises(RequestKilledEngine):
+        suspects.check("a")
+    suspects.check("b")
+    clock[0] = REMEMBERED_S
+    suspects.check("a")
+
+
+def test_the_one_of_two_deaths(suspects: Suspects) -> None:
+    """The only request that was at two deaths is to blame for both."""
+    for name in ("a", "b", "x"):
+        suspects.enter(name, 1)
+    assert 0 == suspects.died()
+    for name in ("c", "x"):
+        suspects.enter(name, 2)
+    assert 2 == suspects.died()
+    for name in ("a", "b", "c"):
+        suspects.check(name)
+    with pytest.raises(RequestKilledEngine):
+        suspects.check("x")
+
+
+def test_two_of_two_deaths(suspects: Suspects) -> None:
+    """Where several requests were at both deaths nobody is blamed yet, and they run one at a time."""
+    for _ in range(2):
+        suspects.enter("a", 1)
+        suspects.enter("b", 1)
+        assert 0 == suspects.died()
+    assert [2, 2, 0] == [suspects.times_suspected(name) for name in "abc"]
+    suspects.enter("b", 3)
+    assert 3 == suspects.died()
+
+
+def test_deaths_are_forgotten(suspects: Suspects, clock: list[float]) -> None:
+    """Nobody is suspected for a death of long ago."""
+    for name in ("a", "b"):
+        suspects.enter(name, 1)
+    suspects.died()
+    clock[0] = REMEMBERED_S
+    for name in ("a", "c"):
+        suspects.enter(name, 2)
+    assert 0 == suspects.died()
+    suspects.check("a")
+
+
+def test_memory_of_culprits_is_bounded(suspects: Suspects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more culprits than are remembered the oldest are forgotten."""
+    monkeypatch.setattr(_suspects, "MAX_CULPRITS", 2)
+    for name in "abc":
+        suspects.enter(name, 1)
+        suspects.died()
+    suspects.check("a")
+    for name in "bc":
+        with pytest.raises(RequestKilledEngine):
+            suspects.check(name)
+
+
+def test_what_is_asked_counts() -> None:
+    """Requests that differ in what is no part of the question are the same, and others are not."""
+    messages = [Message("user", "Hi")]
+    plain = digest(ChatRequest(messages=messages))
+
+    assert plain == digest(
+        ChatRequest(messages=messages, seed=7, stream=True, user="me", model="x")
+    )
+    assert plain != digest(ChatRequest(messages=messages, temperature=0.5))
+    assert plain != digest(ChatRequest(messages=[Message("user", "Ho")]))
+    assert digest("a") != digest(["a"])

@@ -1,0 +1,85 @@
+"""Hostile bodies by rule: no 5xx, no dead engine, no stall that others feel, no memory without bounds, no endless answer."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from attack import FLAGS, Attacker, Request, Target, assert_sound
+from hostile import bodies
+from watch import Felt, Watch, watching
+
+from engine import ENGINES_IN_CI, SOURCES
+from serving import KEY, serve
+
+#: How many bodies; on demand more, such as 5,000, and then the seconds are held against the promise, too.
+COUNT = int(os.environ.get("UNILECT_HOSTILE", "100"))
+THOROUGH = "UNILECT_HOSTILE" in os.environ
+ANSWER_S = 15.0 if THOROUGH else 60.0  # a test that runs beside others gives up late
+GROWTH_BYTES = 10**9
+STALL_S = 0.5
+LOOK_EVERY = 10
+
+
+@pytest.fixture(scope="module", params=ENGINES_IN_CI)
+def watched(request: pytest.FixtureRequest) -> Iterator[tuple[Target, Watch]]:
+    """A server on an engine, and who feels how it does."""
+    with ExitStack() as stack:
+        flags = [f"demo={SOURCES[request.param]}", "--api-key", KEY, *FLAGS]
+        server = stack.enter_context(serve(*flags))
+        attacker = stack.enter_context(Attacker(server, timeout_s=ANSWER_S))
+        [reply] = attacker.send([Request("/v1/embeddings", b'{"input": "a"}')])
+        assert reply.status == 200, reply
+        watch = stack.enter_context(watching(server.port, server.pid, KEY))
+        yield Target(server, attacker), watch
+
+
+def test_hostile_bodies(watched: tuple[Target, Watch], tmp_path: Path) -> None:
+    """Every hostile body is answered or refused, and neither the engine nor another client comes to harm."""
+    target, watch = watched
+    worst: dict[str, tuple[float, str]] = {}
+    faults: list[str] = []
+    names: list[str] = []
+    for number, made in enumerate(bodies(COUNT), 1):
+        hostile = made()
+        names.append(hostile.name)
+        request = Request(hostile.path, hostile.body)
+        begun = time.monotonic()
+        try:
+            [reply] = target.attacker.send([request])
+            assert_sound(reply, request)
+        except (AssertionError, ValueError, LookupError, TimeoutError) as error:
+            faults.append(f"{hostile.name}: {error!r:.300}")
+        _note(worst, "answer_s", time.monotonic() - begun, hostile.name)
+        if number % LOOK_EVERY == 0 or number == COUNT:
+            target.look()
+            felt = watch.felt()
+            faults += [f"{names[-LOOK_EVERY:]}: {what}" for what in _harm(felt)]
+            for figure in ("healthz_s", "busy_s", "gap_s"):
+                _note(worst, figure, getattr(felt, figure), " | ".join(names[-LOOK_EVERY:]))
+            growth = max(felt.grown_bytes.values(), default=0)
+            _note(worst, "grown_mb", growth / 1e6, " | ".join(names[-LOOK_EVERY:]))
+    print(json.dumps(worst, indent=1))
+    assert faults == []
+
+
+def _note(worst: dict[str, tuple[float, str]], figure: str, value: float, where: str) -> None:
+    if value >= worst.get(figure, (0.0, ""))[0]:
+        worst[figure] = (round(value, 3), where[:400])
+
+
+def _harm(felt: Felt) -> Iterator[str]:
+    """What the others may not feel."""
+    grown = max(felt.grown_bytes.values(), default=0)
+    if felt.broken:
+        yield f"another's stream broke: {felt.broken}"
+    if grown > GROWTH_BYTES:
+        yield f"a process grew: {asdict(felt)}"
+    if felt.busy_s > STALL_S or (THOROUGH and felt.healthz_s > STALL_S):
+        yield f"/healthz waited: {asdict(felt)}"
+    if THOROUGH and felt.gap_s > STALL_S:
+        yield f"another's stream stood still: {asdict(felt)}"

@@ -1,0 +1,169 @@
+"""Tests of unilect.logs."""
+
+import errno
+import logging
+import os
+import threading
+import time
+
+import pytest
+
+from unilect.logs import LogSink, SinkHandler
+
+PATIENCE_S = 20.0
+
+
+class Stderr:
+    """A stderr that a test can block and break."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.open, self.refused, self.taken = (
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
+        self.open.set()
+        self.error: OSError | None = None
+        self.most = 2**16
+
+    def write(self, data: bytes) -> int:
+        """Take bytes, as `os.write` does."""
+        assert self.open.wait(PATIENCE_S)
+        if self.error is not None:
+            self.refused.set()
+            raise self.error
+        self.data += data[: self.most]
+        self.taken.set()
+        return min(len(data), self.most)
+
+    @property
+    def texts(self) -> list[str]:
+        """The lines, without time and level."""
+        return [line.split(" ", 3)[3] for line in self.data.decode().splitlines()]
+
+
+def test_nobody_reads() -> None:
+    """While stderr blocks, adding lines blocks nobody, the memory is bounded, and what was dropped is told later in one line."""
+    stderr = Stderr()
+    stderr.open.clear()
+    sink = LogSink(stderr.write, max_lines=100, batch_s=0)
+    sink.add("first")
+    until_taken(sink)
+    for number in range(10_000):
+        sink.add(f"line {number}")
+
+    assert 9_900 == sink.lost
+    stderr.open.set()
+    sink.close(PATIENCE_S)
+    kept = [f"line {number}" for number in range(100)]
+    assert {"first", *kept, "9900 log lines were lost: stderr could not be written"} == {
+        *stderr.texts
+    }
+    assert kept == [text for text in stderr.texts if text.startswith("line")]
+
+
+def until_taken(sink: LogSink) -> None:
+    """Wait until the thread has the lines in its hands."""
+    deadline = time.monotonic() + PATIENCE_S
+    while sink._lines:
+        assert time.monotonic() < deadline
+        time.sleep(0)
+
+
+def test_long_lines() -> None:
+    """The queue is bounded in bytes, too."""
+    stderr = Stderr()
+    stderr.open.clear()
+    sink = LogSink(stderr.write, max_bytes=10_000, batch_s=0)
+    sink.add("first")
+    until_taken(sink)
+    for _ in range(100):
+        sink.add("x" * 1000)
+
+    assert 90 < sink.lost < 100
+    stderr.open.set()
+    sink.close(PATIENCE_S)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF])
+def test_stderr_breaks_for_a_while(number: int) -> None:
+    """A moment in which stderr refuses costs the lines of that moment, tells how many, and ends nothing."""
+    stderr = Stderr()
+    stderr.error = OSError(number, os.strerror(number))
+    sink = LogSink(stderr.write, batch_s=0, retry_s=0.001)
+    sink.add("lost")
+    assert stderr.refused.wait(PATIENCE_S)
+    stderr.error = None
+    assert stderr.taken.wait(PATIENCE_S)  # what was lost is told without a further line
+    sink.add("kept")
+    sink.close(PATIENCE_S)
+
+    assert ["1 log line was lost: stderr could not be written", "kept"] == stderr.texts
+
+
+def test_a_full_pipe_that_does_not_block() -> None:
+    """A pipe that somebody has made non-blocking gets every line, whole."""
+    stderr = Stderr()
+    stderr.error, stderr.most = BlockingIOError(errno.EAGAIN, "full"), 7
+    sink = LogSink(stderr.write, batch_s=0, retry_s=0.001)
+    sink.add("one line")
+    assert stderr.refused.wait(PATIENCE_S)
+    stderr.error = None
+    sink.close(PATIENCE_S)
+
+    assert ["one line"] == stderr.texts
+
+
+def test_a_torn_line() -> None:
+    """After a line that was cut off by an error the next one begins on a line of its own."""
+    stderr = Stderr()
+    stderr.most = 30
+    sink = LogSink(stderr.write, batch_s=0, retry_s=0.001)
+    write = stderr.write
+
+    def once(data: bytes) -> int:
+        taken = write(data)
+        stderr.error = OSError(errno.ENOSPC, "full")
+        return taken
+
+    sink._write = once
+    sink.add("x" * 100)
+    assert stderr.refused.wait(PATIENCE_S)
+    stderr.most, stderr.error, sink._write = 2**16, None, write
+    sink.add("next")
+    sink.close(PATIENCE_S)
+
+    assert "next" == stderr.texts[-1]
+    assert 3 == len(stderr.texts)
+
+
+def test_the_end_is_not_held_up() -> None:
+    """The end of the process waits only so long for a stderr that blocks."""
+    stderr = Stderr()
+    stderr.open.clear()
+    sink = LogSink(stderr.write, batch_s=0)
+    sink.add("never")
+    sink.close(0.01)
+
+    assert b"" == stderr.data
+    stderr.open.set()
+
+
+def test_records() -> None:
+    """Records come with their time, level and traceback, and one with wrong arguments is logged all the same."""
+    stderr = Stderr()
+    handler = SinkHandler(LogSink(stderr.write, batch_s=0))
+    logger = logging.Logger("x")
+    logger.addHandler(handler)
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logger.exception("it failed: %d", 7)
+    logger.warning("%d", "no number")
+    handler.close()
+
+    told = stderr.data.decode().splitlines()
+    assert told[0].endswith(" ERROR it failed: 7")
+    assert "ValueError: why" in told
+    assert told[-1].endswith(" WARNING '%d' ('no number',)")

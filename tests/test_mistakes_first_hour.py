@@ -1,0 +1,271 @@
+"""
+What a new user gets wrong in the first hour: each mistake is told with what it is, where it is, and what to do.
+
+Those about the hub are in tests/test_hub.py, those in a chat in tests/test_chat.py, those of a configuration file in tests/test_config.py.
+"""
+
+import errno
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from unilect import cli, sources
+from unilect.commands import merged
+from unilect.config import Config
+from unilect.demo import FOLDER, MODEL
+from unilect.errors import ConfigError
+from unilect.listener import Listener
+from unilect.registry import Registry
+
+HF = FOLDER / "hf"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of a test's own, with what people point at."""
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("UNILECT_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    whole = MODEL.read_bytes()
+    texts = {
+        "unilect.toml": "port = 1",
+        "conf.yaml": "port: 1",
+        "notes.md": "# Notes",
+        "page.gguf": "<!DOCTYPE html><html>" + " " * 99,
+        "pointer.gguf": "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+        "text.gguf": "no model, but a text\n" * 9,
+    }
+    for name, text in texts.items():
+        Path(name).write_text(text)
+    Path("empty.gguf").touch()
+    Path("cut.gguf").write_bytes(whole[: len(whole) // 2])
+    Path("chat.bin").write_bytes(b"ggml" + bytes(99))
+    Path("OK.GGUF").symlink_to(MODEL)
+    for folder in ("nothing", "one", "many", "adapter", "outer/inner", "lone", "no-tokenizer"):
+        Path(folder).mkdir(parents=True)
+    Path("one/ok.gguf").symlink_to(MODEL)
+    for name in ("a.gguf", "b.gguf"):
+        Path("many", name).symlink_to(MODEL)
+    Path("adapter/adapter_config.json").write_text("{}")
+    Path("outer/inner/config.json").write_text("{}")
+    Path("lone/model.safetensors").write_bytes(b"x" * 99)
+    for file in HF.iterdir():
+        for folder in ("hf", "cut", "no-head", "no-weights", "no-tokenizer"):
+            Path(folder).mkdir(exist_ok=True)
+            if not (folder == "no-tokenizer" and file.name.startswith(("tokenizer", "vocab"))):
+                Path(folder, file.name).symlink_to(file)
+    Path("no-weights/model.safetensors").unlink()
+    weights = (HF / "model.safetensors").read_bytes()
+    for folder, content in (("cut", weights[:-10]), ("no-head", b"\xff" * 99)):
+        Path(folder, "model.safetensors").unlink()
+        Path(folder, "model.safetensors").write_bytes(content)
+
+
+def told(*models: str, **engine: object) -> str:
+    """What `unilect serve` says of these models, before it starts one."""
+    with pytest.raises(ConfigError) as raised:
+        sources.registry(merged(models, None, {}, engine))
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "where", "what", "to_do"),
+    [
+        ("missing.gguf", "missing.gguf", "There is no file", "missing.gguf"),
+        ("unilect.toml", "unilect.toml: ", "this is a configuration file", "`unilect serve --config unilect.toml`"),
+        ("conf.yaml", "conf.yaml: ", "this is no model", "a TOML file"),
+        ("notes.md", "notes.md: ", "does not begin with `GGUF`", "Name a .gguf file, the folder of a model"),
+        ("chat.bin", "chat.bin: ", "a model of chatglm.cpp", "Write chatglm:chat.bin."),
+        ("lone/model.safetensors", "lone/model.safetensors: ", "holds weights only", "with the config.json and the tokenizer that are missing there: lone."),
+        ("hf/model.safetensors", "hf/model.safetensors: ", "holds weights only", "Name its folder: hf."),
+        ("gone.bin", "gone.bin: ", "there is no such file", "http://gone.bin"),
+        ("empty.gguf", "empty.gguf ", "it has 0 bytes", "Fetch it again"),
+        ("text.gguf", "text.gguf ", "does not begin with `GGUF`", "Fetch it again"),
+        ("page.gguf", "page.gguf ", "it is a web page", "download the file itself"),
+        ("pointer.gguf", "pointer.gguf ", "a pointer of git LFS", "run `git lfs pull`"),
+        ("cut.gguf", "cut.gguf ", "cut off", "Fetch it again"),
+        (f"x={FOLDER / 'lora-pirate.gguf'}", "lora-pirate.gguf ", "is a LoRA adapter, and no model", "the adapter as `lora`"),
+        ("nothing", "nothing: ", "this folder is empty", "Name a folder that holds a model"),
+        ("one", "one: ", "but ok.gguf", "Name that file: one/ok.gguf."),
+        ("many", "many: ", "holds GGUF files: a.gguf, b.gguf", "such as many/a.gguf."),
+        ("adapter", "adapter: ", "holds a LoRA adapter, and no model", "this folder as `lora`"),
+        ("outer", "outer: ", "no config.json", "Its folders hold models: outer/inner."),
+        ("gguf:many", "many ", "is a folder, not a GGUF file", "Name one of its files: many/a.gguf, many/b.gguf."),
+        ("no-weights", "no-weights: ", "no weights", "*.safetensors"),
+        ("no-tokenizer", "no-tokenizer: ", "a model and no tokenizer", "name their folder with `tokenizer`"),
+        ("cut", "cut/model.safetensors: ", "is damaged: it has", "Fetch it again"),
+        ("no-head", "no-head/model.safetensors: ", "its head cannot be read", "Fetch it again"),
+        ("hf:./none", "./none: ", "there is no such folder", "org/name"),
+        ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B: ", "there is no such file or folder", "hf:Qwen/Qwen3-4B (a model of transformers), or gguf:Qwen/Qwen3-4B/file.gguf"),
+        ("unsloth/Qwen3-4B-GGUF", "unsloth/Qwen3-4B-GGUF: ", "there is no such file or folder", "gguf:unsloth/Qwen3-4B-GGUF:Q4_K_M"),
+        ("qwen3-4b", "qwen3-4b: ", "pulls no models by such names", "gguf:org/repo/file.gguf"),
+        ("llama3.2:1b", "llama3.2:1b: ", "pulls no models by such names", 'source = "http://127.0.0.1:11434/v1", model = "llama3.2:1b"'),
+        ("ollama:x", "ollama:x: ", "pulls no models by such names", 'model = "x"'),
+        ("https://huggingface.co/datasets/a/b", "https://huggingface.co/datasets/a/b: ", "names no model", "Write hf:org/name"),
+        ("https://huggingface.co/a/b/resolve/v2/x.gguf", "x.gguf: ", "the revision v2", "Download the file"),
+        ("localhost:8000", "localhost:8000: ", "needs its scheme", "write http://localhost:8000"),
+        ("gpu:8000", "gpu:8000: ", "needs its scheme", "write http://gpu:8000"),
+        ("ftp://h/x", "ftp://h/x: ", "its scheme is none of", "http:, https:"),
+        ("my model=OK.GGUF", "my model=OK.GGUF: ", "`my model` can be no model's name", "such as my-model=OK.GGUF"),
+    ],
+)  # fmt: skip
+def test_sources(source: str, where: str, what: str, to_do: str) -> None:
+    """A source that cannot be served is told with its name, what it is, and what to write instead."""
+    message = told(source)
+
+    assert where in message
+    assert what in message
+    assert to_do in message
+    assert "\n" not in message
+
+
+def test_what_is_wrong_with_a_folder_is_told_before_anything_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A folder that holds no model is told as such also where transformers is not installed, and a whole one what to install."""
+    monkeypatch.setattr("unilect.engines.hf.find_spec", lambda name: None)
+
+    assert "this folder is empty" in told("nothing")
+    assert "no weights" in told("no-weights")
+    assert re.search(
+        r"^models.hf: hf: .* need torch.*`pip install .*\[transformers\]'?`", told("hf")
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "lora", "what", "to_do"),
+    [
+        ("demo:", "missing.gguf", "There is no file missing.gguf", "lora"),
+        ("demo:", str(FOLDER / "lora-pirate"), "is an adapter of peft, and this model is a GGUF file", "convert_lora_to_gguf.py"),
+        ("demo:", "OK.GGUF", "is a GGUF file, and no LoRA adapter", "Name the adapter"),
+        ("hf", str(FOLDER / "lora-pirate.gguf"), "is a file, and an adapter for a model of transformers is a folder", "Name that folder"),
+        ("hf", "gone", "there is no such folder", "Check the path"),
+    ],
+)  # fmt: skip
+def test_adapters(
+    source: str, lora: str, what: str, to_do: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adapter that is missing, or of the other kind of model, is told with what goes with this one."""
+    monkeypatch.setattr("unilect.engines.hf.find_spec", lambda name: True)
+
+    message = told(f"m={source}", lora=[lora])
+
+    assert message.startswith("models.m: lora: ")
+    assert what in message
+    assert to_do in message
+
+
+def test_a_model_in_upper_case() -> None:
+    """A GGUF file is one in upper case too, and without an ending."""
+    models = sources.registry(merged(["OK.GGUF"], None, {}, {})).models
+
+    assert ["OK"] == list(models)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "to_do"),
+    [
+        ("serve --model x.gguf", "No such option: --model.", "`unilect serve path/to/model.gguf`"),
+        ("serve -m=x.gguf", "No such option: -m.", "`unilect serve path/to/model.gguf`"),
+        ("serve x.gguf --ctx-size 4096", "No such option: --ctx-size.", "Use --context"),
+        ("worker x.gguf -ngl 99", "No such option: -ngl.", "Use --gpu-layers."),
+        ("serve --tensor-parallel-size 2", "No such option", "docs/configuration.md"),
+        ("serve --contxt 3", "No such option: --contxt", "--context"),
+        ("serve --port abc", "'--port'", "valid integer"),
+        ("run qwen3", "No such command 'run'.", "`unilect chat SOURCE`"),
+        ("pull qwen3", "No such command 'pull'.", "`unilect serve gguf:org/repo/file.gguf`"),
+        ("ps", "No such command 'ps'.", "`unilect models --url URL`"),
+        ("model.gguf", "No such command 'model.gguf'.", "`unilect serve model.gguf`"),
+        ("hf:org/name", "No such command 'hf:org/name'.", "`unilect serve hf:org/name`"),
+    ],
+)  # fmt: skip
+def test_the_command_line(arguments: str, what: str, to_do: str) -> None:
+    """A flag or a command that other servers have is told with what it is called here."""
+    done = CliRunner().invoke(cli.app, arguments.split(), env={"TERMINAL_WIDTH": "200"})
+    text = re.sub(r"[\s|│]+", " ", done.output)
+
+    assert 2 == done.exit_code
+    assert what in text
+    assert to_do in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "to_do"),
+    [
+        ("chat --url http://127.0.0.1:1 --context 512", "--context is for a server of our own", "leave one of them out"),
+        ("chat model.gguf --url http://127.0.0.1:1", "SOURCE is for a server of our own", "leave one of them out"),
+        ("chat --url localhost:8000", "--url localhost:8000: expected a URL", "http://127.0.0.1:8000/v1"),
+        ("models --url http://127.0.0.1:1", "http://127.0.0.1:1: ", "refused"),
+        ("worker", "worker: serves one model, and the configuration has none", "`unilect worker NAME=SOURCE`"),
+    ],
+)  # fmt: skip
+def test_commands(arguments: str, what: str, to_do: str) -> None:
+    """Arguments that do not go together, and servers that do not answer, are told in one line on stderr."""
+    done = CliRunner().invoke(cli.app, arguments.split())
+
+    assert 1 == done.exit_code
+    assert 1 == done.stderr.count("\n")
+    assert what in done.stderr
+    assert to_do in done.stderr
+
+
+def test_the_version() -> None:
+    """`unilect --version` says which version it is."""
+    done = CliRunner().invoke(cli.app, ["--version"])
+
+    assert (0, True) == (done.exit_code, bool(re.fullmatch(r"unilect \d+\.\d+\.\d+\S*\n", done.output)))  # fmt: skip
+
+
+async def refusal(config: Config) -> str:
+    """What is said where this address cannot be listened on."""
+    listener = Listener(config, Registry([]))
+    try:
+        with pytest.raises(ConfigError) as raised:
+            await listener.listen()
+    finally:
+        await listener.aclose()
+    return str(raised.value)
+
+
+async def test_a_port_in_use() -> None:
+    """A port that another program has is told once, with how to choose another."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = await refusal(Config(port=port))
+
+    assert message.startswith(f"port: cannot listen on 127.0.0.1:{port}, which is in use.")
+    assert "--port" in message
+    assert 1 == message.count("in use")
+
+
+@pytest.mark.parametrize(
+    ("raised", "where", "what", "to_do"),
+    [
+        (OSError(errno.EACCES, "denied"), "port: 80 ", "administrator only", "Choose another with --port"),
+        (OSError(errno.EADDRNOTAVAIL, "no"), "host: h ", "no address of this machine", "Use 127.0.0.1"),
+        (socket.gaierror(-2, "no name"), "host: h ", "no address of this machine", "0.0.0.0"),
+        (OSError(errno.EPERM, "odd"), "host: ", "cannot listen on h:80", "--host and --port"),
+    ],
+)  # fmt: skip
+def test_addresses(raised: OSError, where: str, what: str, to_do: str) -> None:
+    """An address that cannot be listened on is told by the option that is wrong, with what would work."""
+    from unilect.listener import _why_not
+
+    message = _why_not("h", 80, raised)
+
+    assert message.startswith(where)
+    assert what in message
+    assert to_do in message
+
+
+def test_the_host_of_an_older_server() -> None:
+    """`compat --help` tells the address that is really listened on."""
+    done = CliRunner().invoke(cli.app, ["compat", "chatglm", "--help"])
+
+    assert "[127.0.0.1; with --api-key or" in done.output

@@ -1,0 +1,80 @@
+"""Tests of unilect.redact: no credential is shown, and everything else is."""
+
+import pytest
+from hypothesis import strategies as st
+
+from properties import given
+from unilect.redact import Secrets, basic, redacted, secrets_of
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("http://me:pw@host:1/v1", "http://***@host:1/v1"),
+        ("https://sk-token@host/v1", "https://***@host/v1"),
+        ("fastchat+http://me:p%40w@host", "fastchat+http://***@host"),
+        ("http://me:p/w@host/v1", "http://***@host/v1"),
+        ("http://me:p?w#@host/v1", "http://***@host/v1"),
+        ("me:pw@host/v1", "***@host/v1"),
+        ("http://host:8000/v1@2", "http://host:8000/v1@2"),
+        ("http://host/v1?api-version=2024-10-21", "http://host/v1?api-version=2024-10-21"),
+        ("http://host/v1?key=abc&x=1", "http://host/v1?key=***&x=1"),
+        ("http://host/v1?x=1&API_KEY=abc", "http://host/v1?x=1&API_KEY=***"),
+        ("http://host/v1?access_token=a#b", "http://host/v1?access_token=***#b"),
+        ("http://host/v1?q=0123456789abcdef01234567", "http://host/v1?q=***"),
+        (
+            "models.a: http://u:p@h/v1?sig=x: no http://v:q@h2, see",
+            "models.a: http://***@h/v1?sig=*** no http://***@h2, see",
+        ),
+        ("hf:org/name@main", "hf:org/name@main"),
+        ("gguf:./model.gguf", "gguf:./model.gguf"),
+        ("no URL at all; a=b", "no URL at all; a=b"),
+    ],
+)
+def test_redacted(text: str, expected: str) -> None:
+    """Users, passwords and what may be a key in a query are masked, and nothing else is."""
+    assert expected == redacted(text)
+    assert expected == redacted(expected)
+
+
+@pytest.mark.parametrize("piece", ["//", "?a=", "&", "//a@", "a:@", "#;=", "http://a:"])
+def test_redacted_of_much(piece: str) -> None:
+    """A text of a megabyte is no harder than a short one."""
+    assert redacted(piece * (2**20 // len(piece)))
+
+
+def test_secrets_of_a_url() -> None:
+    """The user, the password, both as they are sent, and keys of the query are secrets of a URL."""
+    found = set(secrets_of("https://me:p%40w@host/v1?api_key=k%2B1&api-version=2024-10-21"))
+
+    assert {"me", "p@w", basic("me", "p@w"), "k+1"} == found
+
+
+KEY = "sk-abcdefghijklmnop"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"the key {KEY} is wrong", "the key *** is wrong"),
+        (f"Bearer {KEY}{KEY}x", "Bearer ******x"),
+        ("Incorrect API key provided: sk-abcd", "Incorrect API key provided: ***"),
+        ("my pw is PW, not pwd", "my *** is PW, not pwd"),
+        ("p%40w%2F was sent", "*** was sent"),
+        ("none of it", "none of it"),
+    ],
+)
+def test_secrets(text: str, expected: str) -> None:
+    """A secret is taken out whole, percent-encoded, and where the text was cut in its middle; a short one only as a word."""
+    assert expected == Secrets([KEY, "pw", "p@w/", "none", "", None]).removed_from(text)
+
+
+def test_no_secrets() -> None:
+    """Where there are no secrets a text stays as it is."""
+    assert "sk-abc" == Secrets().removed_from("sk-abc")
+
+
+@given(st.text(), st.text(min_size=8))
+def test_no_secret_is_left(text: str, secret: str) -> None:
+    """Whatever a text and a secret are, the secret is not in the text."""
+    assert secret.lower() in "none" or secret not in Secrets([secret]).removed_from(text + secret)
