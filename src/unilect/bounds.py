@@ -14,7 +14,7 @@ from unilect.errors import InvalidRequest
 
 LARGE_BYTES = 512 * 1024  # a smaller body cannot hold so much that it takes longer than 50 ms
 MAX_VALUES = 1_000_000  # /detokenize takes as many token ids
-MAX_PARTS = 150_000  # texts, names, lists and objects; 65,536 prompts are as many texts
+MAX_PARTS = 120_000  # texts, names, lists and objects; 65,536 prompts are as many texts
 MAX_FIELDS = 256
 MAX_NAME = 256
 MAX_DEPTH = 32  # of a JSON schema or any other free-form part; deeper ones are bombs

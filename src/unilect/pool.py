@@ -214,7 +214,9 @@ class Pool:
             return
         error.reword(member.secrets.removed_from)
         if self._is_to_blame(member, error, asked):
-            member.breaker.saw(error, self._now_s(), self._whose(asked))
+            # a digest costs a pass over the request, and what is no failure counts for nobody
+            whose = self._whose(asked) if error.status >= 502 else None
+            member.breaker.saw(error, self._now_s(), whose)
         self._told(member, error, was_out, asked is None or is_failure(error))
 
     def _told(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
