@@ -280,7 +280,9 @@ async def test_a_slow_reader() -> None:
         client.writer.write(GET)
         begin, size = loop.time(), 0
         while size < len(MUCH):
-            size += len(await client.reader.read(2**18))
+            data = await client.reader.read(2**18)
+            assert data, f"it was cut after {size} bytes"
+            size += len(data)
             if loop.time() - begin < 3 * limits.slow_client_s:
                 await asyncio.sleep(0.01)
 

@@ -254,6 +254,7 @@ class Connections:
         self._addresses = Counter[str]()
         self._closed, self._refused, self._told_at = Counter[str](), 0, 0.0
         self._cursor = 0
+        self._swept_at, self._clock = 0.0, 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -359,8 +360,11 @@ class Connections:
                     not oldest.is_sending
                 ):  # else the client may still read; the write deadline holds
                     self._close(oldest, why)
+        # a standstill of this process is no fault of a client's: time that nobody could write in does not count
+        self._clock += min(now - self._swept_at, 2 * limits.sweep_s)
+        self._swept_at = now
         for each in self._some():
-            if why := each.fault(now, limits):
+            if why := each.fault(self._clock, limits):
                 self._close(each, why)
         if self._closed and now - self._told_at >= TOLD_EVERY_S:
             self._tell(now)
