@@ -11,7 +11,7 @@ from aiohttp import web
 
 from certificates import certificate, needs_openssl
 from unilect.acceptor import Acceptor
-from unilect.connections import Connections, Limits
+from unilect.connections import MOST_CONNECTIONS, Connections, Limits, limits_of_system
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -280,7 +280,9 @@ async def test_a_slow_reader() -> None:
         client.writer.write(GET)
         begin, size = loop.time(), 0
         while size < len(MUCH):
-            size += len(await client.reader.read(2**18))
+            data = await client.reader.read(2**18)
+            assert data, f"it was cut after {size} bytes"
+            size += len(data)
             if loop.time() - begin < 3 * limits.slow_client_s:
                 await asyncio.sleep(0.01)
 
@@ -288,7 +290,7 @@ async def test_a_slow_reader() -> None:
 
 
 async def test_the_end_waits_for_what_is_sent() -> None:
-    """When the server closes, an answer that is still on its way is sent to the end, and a client that does not read ends nothing."""
+    """A connection is busy until the last byte of its answer is sent, which is what a stopping server waits for."""
     async with site(SOON, whole) as server:
         client = await server.client()
         client.writer.write(GET)
@@ -298,3 +300,25 @@ async def test_the_end_waits_for_what_is_sent() -> None:
         await until(lambda: server.connections.busy == 0)
 
         assert len(MUCH) == len(await read)
+
+
+async def test_the_end_waits_only_so_long() -> None:
+    """A server that closes is not held up by a client that does not read."""
+    async with site(SOON, whole) as server:
+        client = await server.client(limit=1024)
+        client.writer.write(GET)
+        await client.reader.readline()
+        async with asyncio.timeout(20):
+            await server.connections.aclose(0.01)
+
+        assert 0 == len(server.connections)
+
+
+def test_more_than_the_system_allows(caplog: pytest.LogCaptureFixture) -> None:
+    """A bound beyond the open files of the process is told at start, with the one that holds."""
+    possible = limits_of_system().connections
+    limits = limits_of_system(wanted=10**9)
+
+    assert limits.connections == possible or limits.connections > MOST_CONNECTIONS
+    assert f"{10**9}; raise `ulimit -n`" in caplog.text
+    assert 1 == limits_of_system(wanted=1).connections

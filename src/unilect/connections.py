@@ -19,6 +19,7 @@ import logging
 import resource
 import socket
 import struct
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -31,6 +32,9 @@ from msgspec import Struct
 log = logging.getLogger("unilect")
 RESERVED_FILES = 128  # for what is no client: engines, models' files, listening sockets
 MOST_CONNECTIONS = 20_000  # each takes about 10 kB
+MOST_SILENT = (
+    4096  # a burst of clients that shake hands at the same time is none to push each other out
+)
 PROGRESS_BYTES = 16 * 1024
 UNANSWERED = 3  # so many retransmissions or probes in a row
 CHECKED_AT_ONCE = 5_000  # connections whose writing one sweep looks at, in a few milliseconds
@@ -87,7 +91,9 @@ def limits_of_system(wanted: int | None = None, per_address: int | None = None) 
             wanted,
         )
     most = min(possible, MOST_CONNECTIONS if wanted is None else wanted)
-    return Limits(connections=most, silent=max(1, min(1024, most // 2)), per_address=per_address)
+    return Limits(
+        connections=most, silent=max(1, min(MOST_SILENT, most // 2)), per_address=per_address
+    )
 
 
 class Connection(web.RequestHandler):
@@ -218,7 +224,9 @@ class _TcpInfo(NamedTuple):
 
 
 def _tcp_info(sock: socket.socket) -> _TcpInfo | None:
-    """None where there is no such thing: the socket is closed."""
+    """None where there is no such thing: the socket is closed, or this is not Linux."""
+    if not sys.platform.startswith("linux"):
+        return None
     try:
         raw = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
         again, probes, silent_ms, acknowledged, not_sent = _TCP_INFO.unpack(raw)
@@ -246,6 +254,7 @@ class Connections:
         self._addresses = Counter[str]()
         self._closed, self._refused, self._told_at = Counter[str](), 0, 0.0
         self._cursor = 0
+        self._swept_at, self._clock = 0.0, 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -351,8 +360,11 @@ class Connections:
                     not oldest.is_sending
                 ):  # else the client may still read; the write deadline holds
                     self._close(oldest, why)
+        # a standstill of this process is no fault of a client's: time that nobody could write in does not count
+        self._clock += min(now - self._swept_at, 2 * limits.sweep_s)
+        self._swept_at = now
         for each in self._some():
-            if why := each.fault(now, limits):
+            if why := each.fault(self._clock, limits):
                 self._close(each, why)
         if self._closed and now - self._told_at >= TOLD_EVERY_S:
             self._tell(now)
