@@ -88,7 +88,7 @@ async def test_what_no_answer_satisfies(demo: Backend, checker: Checker) -> None
     ) as why:
         await events_of(held(spy, checker).generate(request))
 
-    assert (502, "constraint_violated", 3) == (why.value.status, why.value.code, len(spy.asked))
+    assert (422, "constraint_violated", 3) == (why.value.status, why.value.code, len(spy.asked))
     breaker = Breaker()
     for error in 20 * [why.value, CheckerUnavailable("busy", retry_after_s=2)]:
         breaker.saw(error, 0.0)

@@ -5,14 +5,14 @@ Its model's backends first, each once; then those of the model's fallback. What 
 elsewhere, and neither is a request that an engine of ours died of: it would take the others with it.
 """
 
-from unilect.errors import CheckerUnavailable, ConstraintViolated, EngineDied, UnilectError
+from unilect.errors import CheckerUnavailable, EngineDied, UnilectError
 from unilect.pool import Member
 from unilect.registry import Lease, Model, Registry
 from unilect.requests import Request
 
 _ELSEWHERE = frozenset({429, 502, 503, 504})
 #: What another backend would not change, or would suffer from, too.
-_OF_THE_REQUEST = (CheckerUnavailable, ConstraintViolated, EngineDied)
+_OF_THE_REQUEST = (CheckerUnavailable, EngineDied)
 
 
 class Attempts:

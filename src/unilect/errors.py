@@ -19,6 +19,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + BodyTooLarge                  413
     + UnsupportedEncoding           415  a compressed request body
     + MisdirectedRequest            421  a Host that this server does not answer for
+    + ConstraintViolated            422  the finished answer does not satisfy its schema or grammar
     + RateLimited                   429
     | + QuotaExceeded               429  all that the caller may use is used up
     | + EngineOverloaded            429  the backend has more requests than it takes
@@ -27,7 +28,6 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + BackendError                  502  the backend broke off or answered nonsense
     | + EngineDied                  502  our own engine process ended in mid-answer
     | + OutOfMemory                 502  the backend has no memory for this request
-    | + ConstraintViolated          502  the finished answer does not satisfy its schema or grammar
     + BackendUnavailable            503  no backend can take the request now
     | + BackendUnreachable          503  nobody listens where the backend should be
     | + CheckerUnavailable          503  grammars and schemas cannot be compiled now
@@ -261,6 +261,15 @@ class MisdirectedRequest(UnilectError):
     number = 40001
 
 
+class ConstraintViolated(UnilectError):
+    """The answer has ended and does not satisfy its schema or grammar; the same request may succeed, or one that asks for less."""
+
+    status = 422  # client libraries repeat a 5xx by themselves, and each time costs several answers
+    type = "invalid_request_error"
+    code = "constraint_violated"
+    number = 40302
+
+
 class RateLimited(UnilectError):
     """The caller, or the backend, is over its limit."""
 
@@ -309,12 +318,6 @@ class OutOfMemory(BackendError):
 
     code = "out_of_memory"
     number = 50002
-
-
-class ConstraintViolated(BackendError):
-    """The answer has ended and does not satisfy its schema or grammar; the backend itself is well."""
-
-    code = "constraint_violated"
 
 
 class BackendUnavailable(UnilectError):
