@@ -130,9 +130,12 @@ class Pool:
         self._affinity: Affinity[Member] = Affinity()
         self._looks: dict[Member, asyncio.Task[None]] = {}
 
-    async def start(self) -> list[UnilectError]:
+    async def start(self, tell: bool = True) -> list[UnilectError]:
         """
         Start every backend.
+
+        Args:
+            tell: The log says why one could not be started; false where the caller does.
 
         Returns:
             Why some could not be started; they are looked after.
@@ -143,6 +146,8 @@ class Pool:
             self.members, await asyncio.gather(*starts, return_exceptions=True), strict=True
         ):
             if isinstance(result, UnilectError):
+                if not tell:
+                    member.told_at_s = self._now_s()
                 self.saw(member, result)
                 errors.append(result)
             elif isinstance(result, BaseException):

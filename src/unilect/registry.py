@@ -189,7 +189,7 @@ class Model:
         """
         self._arrive()
         try:
-            errors = await self.pool.start()
+            errors = await self.pool.start(tell=not self.required)
         finally:
             self.left()
         self._cold = self._cold and bool(errors)

@@ -85,7 +85,9 @@ def make(folder: Path) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def model(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HfEngine]:
     """The engine on such a model."""
-    engine = HfEngine("tiny", make(tmp_path_factory.mktemp("model")), ModelConfig(context=512, parallel=32))
+    engine = HfEngine(
+        "tiny", make(tmp_path_factory.mktemp("model")), ModelConfig(context=512, parallel=32)
+    )
     await engine.start()
     yield engine
     await engine.aclose()

@@ -215,10 +215,11 @@ def test_chatglm_langchain(chatglm: Shell) -> None:
 
 
 def test_fastchat_models(fastchat: Shell) -> None:
-    """The controller's models are listed under their own names, with FastChat's permissions."""
-    (card,) = fastchat(FASTCHAT_MODELS)["data"]
+    """The controller's models, its workers' and its own, are listed under their own names, with FastChat's permissions."""
+    cards = {card["id"]: card for card in fastchat(FASTCHAT_MODELS)["data"]}
 
-    assert ("vicuna-7b-v1.3", "model_permission") == (card["id"], card["permission"][0]["object"])
+    assert {"vicuna-7b-v1.3", "demo"} == cards.keys()
+    assert "model_permission" == cards["vicuna-7b-v1.3"]["permission"][0]["object"]
 
 
 def test_fastchat_chat(fastchat: Shell) -> None:

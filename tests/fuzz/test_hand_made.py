@@ -92,8 +92,8 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("a field named __class__", CHAT, '{%s, "__class__": {}}' % HI, 200, None),  # noqa: UP031
     ("a field without a name", CHAT, '{%s, "": 1}' % HI, 200, None),  # noqa: UP031
     ("a header in a name", CHAT, '{%s, "a\\r\\nSet-Cookie: b": 1}' % HI, 200, None),  # noqa: UP031
-    ("a name of 100 KB", CHAT, '{%s, "%s": 1}' % (HI, "a" * 100_000), 200, None),  # noqa: UP031
-    ("5,000 unknown fields", CHAT, "{%s, %s}" % (HI, ", ".join(f'"f{i}": {i}' for i in range(5000))), 200, None),  # noqa: UP031
+    ("a name of 100 KB", CHAT, '{%s, "%s": 1}' % (HI, "a" * 100_000), 400, None),  # noqa: UP031
+    ("5,000 unknown fields", CHAT, "{%s, %s}" % (HI, ", ".join(f'"f{i}": {i}' for i in range(5000))), 400, None),  # noqa: UP031
     ("an address to call", CHAT, '{%s, "api_base": "http://127.0.0.1:9/", "base_url": "x", "api_key": "x"}' % HI, 200, None),  # noqa: UP031
     ("headers to send", EMBEDDINGS, '{"input": "a", "extra_headers": {"a\\nb": "c"}, "a\\nb": 1}', 200, None),
     # the model
@@ -178,7 +178,7 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("a call without arguments", CHAT, called(""), 200, None),
     ("a call cut off", CHAT, called('{"city": "Os'), 400, "messages[1].tool_calls[0].function.arguments"),
     ("a call of Python", CHAT, called("__import__('os').system('id')"), 400, "messages[1].tool_calls[0].function.arguments"),
-    ("a call 200,000 deep", CHAT, called("[" * 200_000 + "]" * 200_000), 400, "messages[1].tool_calls[0].function.arguments"),
+    ("a call 200,000 deep", CHAT, called("[" * 200_000 + "]" * 200_000), 400, "messages[1]"),
     # formats and grammars
     ("a schema that is no schema", CHAT, schema('{"type": "cat"}'), 400, "*"),
     ("a schema 40 levels deep", CHAT, schema('{"not":' * 40 + "{}" + "}" * 40), 400, "response_format"),
@@ -193,11 +193,10 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("a grammar 30,000 deep", COMPLETIONS, '{"prompt": "a", "grammar": "root ::= %s"}' % ("(" * 30_000), 400, "grammar"),
     ("a grammar of 100 KB", COMPLETIONS, '{"prompt": "a", "grammar": "%s"}' % ("a" * 100_000), 400, "grammar"),
     ("a template's program", CHAT, '{%s, "chat_template_kwargs": {"tokenize": true}}' % HI, 400, "chat_template_kwargs"),  # noqa: UP031
-    ("a template", CHAT, '{%s, "chat_template": "{{ 1 }}"}' % HI, 200, None),  # noqa: UP031
+    ("a template", CHAT, '{%s, "chat_template": "{{ 1 }}"}' % HI, 400, "chat_template"),  # noqa: UP031
 ]  # fmt: skip
 #: engine, name -> the statuses of which one is right there: what costs it nothing need not be refused.
 OTHERWISE = {
-    ("hf", "a grammar of a million"): {200},
     ("hf", "a schema of a billion items"): {200, 400},  # as the first token wants it
 }
 
@@ -342,7 +341,7 @@ def test_raw_http(server: Server, data: str | bytes, allowed: set[int]) -> None:
 
 PATHS = [
     "/v1/models", "/v1/models/demo", "/models", "/v1/chat/completions", "/v1/completions", "/v1/embeddings",
-    "/metrics", "/openapi.json", "/docs", "/", "/v1", "/nothing", "/healthz/", "/healthz/../metrics",
+    "/metrics", "/openapi.json", "/docs", "/", "/v1", "/nothing", "/healthz/x", "/healthz/../metrics",
     "/healthz/%2e%2e/metrics", "/%68ealthz/..%2fmetrics", "//healthz", "/healthz;/metrics", "/metrics?/healthz",
     "/metrics#/healthz", "/HEALTHZ", "/v1/models/%2e%2e/%2e%2e/healthz", "http://127.0.0.1/metrics",
     "http://127.0.0.1/healthz/../metrics", "http://evil.example/metrics", "*", "/metrics\\..\\healthz",
@@ -360,7 +359,7 @@ def test_no_key(server: Server, method: str, path: str) -> None:
     assert statuses[0] in {400, 401, 403, 404, 405, 421}, answer[:2000]
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/healthz/"])
 def test_public_routes(server: Server, path: str) -> None:
     """The two public routes answer without a key, and say nothing but that."""
     statuses, answer, _ = conversed(

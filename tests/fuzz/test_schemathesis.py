@@ -15,7 +15,7 @@ from serving import KEY, Server
 
 EXAMPLES = max(10, int(os.environ.get("UNILECT_FUZZ", "200")) // 10)  # of each operation and mode
 # nothing can be wrong with a request of these
-BODILESS = ["healthz", "readyz", "metrics", "list_models", "native_props", "native_health"]
+BODILESS = ["home", "healthz", "readyz", "metrics", "list_models", "native_props", "native_health"]
 OPERATIONS = ["retrieve_model", "create_chat_completion", "create_completion", "create_embedding"]
 OPERATIONS += ["create_raw_chat_completion", "check_tokens", "create_engine_embedding"]
 OPERATIONS += ["create_langchain_answer"]
