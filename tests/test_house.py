@@ -39,8 +39,7 @@ BUDGETS = {
 ENVIRONMENT = {
     "config.py": "the configuration's only reader",
     "chat.py": "a server of its own gets it, with a key",
-    "constraints/_helper.py": "a helper gets what its interpreter and its libraries need, and no secrets",
-    "engines/_environment.py": "a child gets what it may need of it, without proxies and secrets",
+    "child_environment.py": "a child gets what it may need of it, without proxies and secrets",
 }
 #: Where everything may be caught, and why.
 CATCH_ALL = {

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from unilect.child_environment import child_environment
 from unilect.constraints import ConstraintError
 from unilect.errors import CheckerUnavailable
 
@@ -29,9 +30,6 @@ _WALL = 3  # times as long, where the helper is not given the processor
 _START_S = 30.0
 _LINE_BYTES = 64 * 1024 * 1024
 _LOOK_S = 0.1
-#: What a helper needs of the environment; it has no secrets of ours then.
-_PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "SYSTEMROOT")
-_PREFIXES = ("PYTHON", "LC_", "COV_")
 _TOO_LONG = (
     "it takes too long to be compiled. Make it smaller, with fewer alternatives and repetitions."
 )
@@ -184,7 +182,7 @@ class Lane:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
-                env=_environment(),
+                env=child_environment(),
                 limit=_LINE_BYTES,
                 start_new_session=True,
             )
@@ -243,14 +241,6 @@ def _processor_s(pid: int) -> float | None:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _environment() -> dict[str, str]:
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in _PASSED_ON or name.startswith(_PREFIXES)
-    }
 
 
 def _fail(answer: "asyncio.Future[Any]", error: Exception) -> None:

@@ -31,7 +31,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from unilect.engines._environment import child_environment as _child_environment
+from unilect.child_environment import child_environment
 from unilect.engines._last_words import LastWords
 from unilect.errors import BackendUnavailable
 
@@ -263,7 +263,7 @@ class ChildProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=_child_environment() | self._environment,
+            env=child_environment() | self._environment,
             limit=2**20,
             start_new_session=True,  # Ctrl-C in the terminal is ours to handle
         )

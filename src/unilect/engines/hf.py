@@ -23,16 +23,13 @@ from unilect.constraints.keywords import LLGUIDANCE
 from unilect.engines import _frames as frames
 from unilect.engines import _text_bounds as bounds
 from unilect.engines._hf_folder import (
-    Folder,
     check_folder,
-    has_tokenizer,
-    must_merge,
     own_template,
     read_folder,
 )
 from unilect.engines._hf_parameters import PARAMETERS, TOOL_PARAMETERS
 from unilect.engines._hf_request import bound_by
-from unilect.engines._hf_rope import stretched
+from unilect.engines._hf_settings import adapter_of, child_settings, merges
 from unilect.engines._memory import resident_bytes
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._supervisor import CALLS_AT_ONCE, Supervisor
@@ -50,7 +47,6 @@ from unilect.sources import Place
 from unilect.upstreams._llamacpp_wire import with_prompt_tokens
 
 log = logging.getLogger("unilect")
-MAX_DEFAULT_CONTEXT = 8192
 _CHILD = "unilect.engines._hf_child"
 _READ = 0.9  # of the time until a model is ready, when all of its weights have been read
 _NEEDED = ("torch", "transformers", "llguidance", "safetensors")
@@ -254,11 +250,19 @@ class HfEngine:
         self._checker = checker
         self._name = name
         self._chat_template = templates.find(config.chat_template) if config.chat_template else None
-        adapters = [_adapter(text) for text in config.lora]
-        merge = [path for path, _ in adapters] if _merges(adapters) else []
+        adapters = [adapter_of(text) for text in config.lora]
+        merge = [path for path, _ in adapters] if merges(adapters) else []
         self._blend = [] if merge else adapters
         self._template = self._template_of(config)
-        settings = self._settings(config, config.threads or threads, merge, engines)
+        settings = child_settings(
+            self._folder,
+            config,
+            self._chat_template,
+            text=self._template,
+            threads=config.threads or threads,
+            merge=merge,
+            engines=engines,
+        )
         key = msgspec.json.encode(settings)
         children = {} if shared is None else shared
         if key not in children:
@@ -380,98 +384,6 @@ class HfEngine:
         brought = own_template(Path(config.tokenizer)) if config.tokenizer else ""
         return brought or self._folder.template
 
-    def _settings(
-        self, config: ModelConfig, threads: int, merge: list[str], engines: int
-    ) -> dict[str, Any]:
-        """
-        What the child is told.
-
-        Raises:
-            ConfigError: A setting does not go with this folder, or with this engine.
-        """
-        folder, template = self._folder, self._chat_template
-        longest = _longest(folder, config)
-        _check(folder, config, longest)
-        return {
-            "path": str(folder.path),
-            "generates": folder.generates,
-            "size_bytes": folder.size_bytes,
-            "stored_bytes": folder.stored_bytes,
-            "embedding_values": folder.embedding_values,
-            "tied": folder.tied,
-            "cache_values": folder.cache_values if folder.generates else 0,
-            "cache_ram_mib": config.cache_ram_mib,
-            "engines": engines,
-            "context": config.context or min(longest, MAX_DEFAULT_CONTEXT),
-            "parallel": config.parallel,
-            "threads": threads,
-            "batch": config.batch,
-            "dtype": config.dtype,
-            "device": config.device,
-            "quantize": config.quantize,
-            "trust_remote_code": config.trust_remote_code,
-            "allow_pickle": config.allow_pickle,
-            "tokenizer": config.tokenizer,
-            "rope_scaling": config.rope_scaling,
-            "chat_template": self._template if config.chat_template or config.tokenizer else "",
-            "foreign_template": template is not None,
-            "stop": template.stop if template else (),
-            "stop_token_ids": template.stop_token_ids if template else (),
-            "pooling": config.pooling or folder.pooling or "mean",
-            "merge": merge,
-        }
-
-
-def _longest(folder: Folder, config: ModelConfig) -> int:
-    """
-    The longest context that the model can have.
-
-    Raises:
-        ConfigError: It cannot be stretched.
-    """
-    if config.rope_scaling is None:
-        return folder.context
-    if folder.own_code and config.trust_remote_code:
-        raise ConfigError(
-            f"rope_scaling: {folder.path} brings code of its own, which has its own way."
-        )
-    return stretched(config.rope_scaling, folder.text_config, folder.positions)
-
-
-def _check(folder: Folder, config: ModelConfig, longest: int) -> None:
-    if config.context is not None and config.context > longest:
-        reason = "it can be stretched to" if config.rope_scaling else "the model was made for"
-        raise ConfigError(
-            f"context: {config.context} is more than the {longest} tokens that {reason}."
-        )
-    if config.tokenizer is not None and not has_tokenizer(Path(config.tokenizer)):
-        raise ConfigError(f"tokenizer: {config.tokenizer} is no folder that holds a tokenizer.")
-    if folder.pickled and not config.allow_pickle:
-        raise ConfigError(
-            f"{folder.path}: its weights are pickles, which can run code when they are loaded. Get them as "
-            "*.safetensors, or set `allow_pickle = true` where you trust their maker."
-        )
-
-
-def _merges(adapters: list[tuple[str, float]]) -> bool:
-    """
-    Raises:
-        ConfigError: An adapter that must be merged has a scale.
-    """
-    merge = any([must_merge(Path(path)) for path, _ in adapters])
-    if merge and any(scale != 1.0 for _, scale in adapters):
-        raise ConfigError("lora: an adapter that changes whole layers cannot be scaled.")
-    return merge
-
-
-def _adapter(text: str) -> tuple[str, float]:
-    """`path` or `path=0.5`."""
-    path, _, scale = text.rpartition("=")
-    try:
-        return (path, float(scale)) if path else (text, 1.0)
-    except ValueError:
-        return text, 1.0
-
 
 def _parameters(tools: bool) -> dict[str, Any]:
     return PARAMETERS | ({} if tools else dict.fromkeys(TOOL_PARAMETERS, "refused"))
@@ -493,7 +405,7 @@ def backend(place: Place) -> HfEngine:
     """
     local = Path(place.location).expanduser()
     if local.is_dir():
-        adapters = [_adapter(text)[0] for text in place.config.lora]
+        adapters = [adapter_of(text)[0] for text in place.config.lora]
         given = [place.config.tokenizer] if place.config.tokenizer else []
         check_folder(local, [Path(folder) for folder in (*given, *adapters)])
     check_installed(place.location)

@@ -1,4 +1,4 @@
-"""Tests of unilect.engines._environment, on a real child."""
+"""Tests of unilect.child_environment, on a real child."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from unilect.engines._environment import child_environment
+from unilect.child_environment import child_environment
 
 SECRET = {
     "UNILECT_API_KEYS": "sk-1,sk-2",
