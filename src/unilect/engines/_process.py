@@ -43,6 +43,9 @@ FIRST_PAUSE_S = (
     0.25  # the first death is usually an accident; running clients retry within a second
 )
 MAX_PAUSE_S = 30.0
+_FROM_OUTSIDE = frozenset(
+    -number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+)
 _LONGEST_WAIT_S = 2.5  # for a pause to end; of a longer one requests are told at once
 
 #: stopped: not started yet, or stopped. died: it comes back. failed: the last start failed; the next request tries again.
@@ -102,6 +105,7 @@ class ChildProcess:
         self.hangs = 0
         self.replaced = 0
         self.on_death: Callable[[int], int] = lambda life: 0
+        self._last_status: int | None = None
 
     @property
     def alive(self) -> bool:
@@ -114,6 +118,13 @@ class ChildProcess:
         process = self._process
         serves = self.state == "ready" and process is not None and process.returncode is None
         return process.pid if process is not None and serves else None
+
+    @property
+    def killed_from_outside(self) -> bool:
+        """Whether the last life was ended by a signal that no fault of a process sends: by hand, or by the system for want of memory."""
+        process = self._process
+        status = None if process is None else process.returncode
+        return (self._last_status if status is None else status) in _FROM_OUTSIDE
 
     @property
     def closed(self) -> bool:
@@ -316,6 +327,7 @@ class ChildProcess:
         await process.wait()
         if self._process is not process or self.state != "ready":
             return
+        self._last_status = process.returncode
         self._ended_at = time.monotonic()
         self._deaths.append(self._ended_at)
         for _ in range(min(self.on_death(self.starts), len(self._deaths))):

@@ -162,7 +162,8 @@ class Supervisor:
         """
         if life > self._ended_life:
             before = self._hung_at if self._hung_life == life else None
-            self._ended_life, self._solved = life, self.suspects.died(before)
+            by_itself = self._hung_life == life or not self.process.killed_from_outside
+            self._ended_life, self._solved = life, self.suspects.died(before, by_itself)
         return self._solved if life == self._ended_life else 0
 
     def _enter(self) -> None:
