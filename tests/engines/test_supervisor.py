@@ -68,6 +68,24 @@ async def test_a_request_that_was_alone() -> None:
         assert ["hello"] == await child.ask("say hello")
 
 
+async def test_a_kill_from_outside() -> None:
+    """A request that was alone when somebody killed the child is begun again, and refused only where that happens twice."""
+    async with tiny() as child:
+        waiting = asyncio.create_task(child.ask("wait"))
+        for life in (1, 2):
+            await until(
+                lambda life=life: (
+                    child.process.starts == life and child.supervisor.suspects._running
+                )
+            )  # type: ignore[misc]
+            child.kill()
+            await until(partial(ended, child, life))
+        with pytest.raises(EngineDied, match="worked on this request"):
+            await waiting
+        with pytest.raises(RequestKilledEngine):
+            await child.ask("wait")
+
+
 async def test_several_that_ran() -> None:
     """Of several requests at a death those that had not begun are begun again in turn; the one that kills again is refused."""
     async with tiny() as child:
@@ -263,6 +281,16 @@ def test_the_one_of_two_deaths(suspects: Suspects) -> None:
         suspects.check(name)
     with pytest.raises(RequestKilledEngine):
         suspects.check("x")
+
+
+def test_copies_of_one_request(suspects: Suspects) -> None:
+    """Several that ask for the same are several: none of them is known to be to blame for the first death."""
+    tickets = [suspects.enter("same", 1) for _ in range(2)]
+
+    assert 0 == suspects.died()
+    assert not any(map(suspects.is_culprit, tickets))
+    suspects.enter("same", 2)
+    assert 2 == suspects.died()
 
 
 def test_two_of_two_deaths(suspects: Suspects) -> None:
