@@ -108,8 +108,16 @@ def test_the_table_is_complete() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_table_is_true(kind: str) -> None:
     """A backend reads the options that are for its kind, and no others."""
-    module = f"{'engines' if kind in ENGINES else 'upstreams'}/{kind}.py"
-    code = (Path(unilect.__file__).parent / module).read_text()
+    folder = Path(unilect.__file__).parent / ("engines" if kind in ENGINES else "upstreams")
+    code = "".join(
+        file.read_text()
+        for file in (
+            folder / f"{kind}.py",
+            folder / f"_{kind}_settings.py",
+            folder / f"_{kind}_memory.py",
+        )
+        if file.exists()
+    )
     for call, reads in READ_BY.items():
         code = code.replace(call, reads)
     read = set(re.findall(r"config\.(\w+)", code)) & OPTIONS.keys()

@@ -222,6 +222,8 @@ def is_neutral(request: Request, name: str) -> bool:
     value = getattr(request, name)
     if value is None:
         return True
+    if name in foreign.OFF_BELOW_ZERO and value <= 0:
+        return True
     if name in _SWITCHED_BY and is_neutral(request, _SWITCHED_BY[name]):
         return True
     if isinstance(value, msgspec.Struct):
