@@ -167,3 +167,25 @@ def test_records() -> None:
     assert told[0].endswith(" ERROR it failed: 7")
     assert "ValueError: why" in told
     assert told[-1].endswith(" WARNING '%d' ('no number',)")
+
+
+def test_a_line_while_a_line_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the garbage collector logs while a line is added, as a task that failed unheard does, locks nobody up."""
+    stderr = Stderr()
+    sink = LogSink(stderr.write, batch_s=0)
+    is_set = sink._closing.is_set
+    collected: list[str] = ["collected"]
+
+    def collect() -> bool:
+        if collected:
+            sink.add(collected.pop())
+        return is_set()
+
+    monkeypatch.setattr(sink._closing, "is_set", collect)
+    adding = threading.Thread(target=sink.add, args=("first",), daemon=True)
+    adding.start()
+    adding.join(PATIENCE_S)
+
+    assert not adding.is_alive()
+    sink.close(PATIENCE_S)
+    assert {"first", "collected"} == set(stderr.texts)

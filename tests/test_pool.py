@@ -621,3 +621,15 @@ async def test_a_model_that_goes_between_two_attempts() -> None:
             await site.says()
 
         assert (1, 0, True) == (sum(site.asked), model._in_use, model.gone)
+
+
+async def test_what_is_kept_of_a_failure() -> None:
+    """A request that failed everywhere is remembered by digest, and by errors that hold nothing of it."""
+    async with farm(BROKEN, BROKEN) as site:
+        with pytest.raises(BackendUnavailable):
+            await site.says("Hi")
+        (failed,) = site.service.registry.get("m").pool._suspects.values()
+
+    assert {BackendError} == {type(error) for error in failed.values()}
+    held = [(e.__traceback__, e.__cause__, e.__context__) for e in failed.values()]
+    assert [(None, None, None)] * 2 == held

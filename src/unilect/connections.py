@@ -20,6 +20,7 @@ import resource
 import socket
 import struct
 import sys
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -256,6 +257,7 @@ class Connections:
         self._cursor = 0
         self._swept_at, self._clock = 0.0, 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._now = time.monotonic  # which event loops go by, too
 
     def __len__(self) -> int:
         return len(self._all)
@@ -388,9 +390,6 @@ class Connections:
             log.info("closed %d connection%s: %s", count, "s" * (count != 1), why)
         self._closed.clear()
         self._told_at = now
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 def announced(

@@ -101,6 +101,13 @@ class UnilectError(Exception):
         told.message = f"{self.message} (Request {request_id}.)"
         return told
 
+    def alone(self) -> Self:
+        """The same error to be kept: without its traceback, which holds the request and all that was made of it."""
+        kept = type(self).__new__(type(self))
+        kept.__dict__.update(self.__dict__)
+        kept.args = self.args
+        return kept
+
     def detail(self) -> dict[str, Any]:
         """The inner error object: message, type, param and code."""
         return {

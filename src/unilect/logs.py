@@ -66,7 +66,7 @@ class LogSink:
         self._max_lines, self._max_bytes = max_lines, max_bytes
         self._batch_s, self._retry_s = batch_s, retry_s
         self._stamp = Stamp()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may run what logs while it is held
         self._lines: list[str] = []
         self._size = 0
         self._torn = False  # the last write ended in the middle of a line

@@ -253,7 +253,7 @@ class Pool:
             return True
         digest = _digest(asked.request)
         failed = self._suspects.setdefault(digest, {})
-        failed[member] = error
+        failed[member] = error.alone()
         self._suspects.move_to_end(digest)
         if len(self._suspects) > _SUSPECTS:
             self._suspects.popitem(last=False)

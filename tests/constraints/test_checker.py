@@ -318,3 +318,52 @@ async def test_a_helper_that_cannot_start() -> None:
     async with checking(wrong) as made:
         with pytest.raises(CheckerUnavailable, match="cannot be started"):
             await made.gbnf("root ::= .", "grammar")
+
+
+#: Says what is no answer to its first job, and is silent; its next life answers.
+BABBLER = """
+import json, os, sys
+print('{"ready": true}', flush=True)
+sys.stdin.readline()
+if not os.path.exists(sys.argv[1]):
+    open(sys.argv[1], "w").close()
+    print("no answer", flush=True)
+    sys.stdin.readline()
+print('{"done": 7}', flush=True)
+sys.stdin.readline()
+"""
+
+
+async def test_a_helper_that_babbles(tmp_path: Path) -> None:
+    """A helper that says what is no answer is replaced, and who waits is served."""
+    command = [sys.executable, "-c", BABBLER, str(tmp_path / "babbled")]
+    lane = _helper.Lane(command, _helper.PATIENT_S, 4)
+    try:
+        assert 7 == await lane.do("gbnf", {})
+    finally:
+        await lane.aclose()
+
+
+async def test_who_waits_for_a_job_leaves() -> None:
+    """A job for which nobody waits any longer is not done."""
+    done: list[str] = []
+    lane = _helper.Lane([sys.executable, "-c", BABBLER], _helper.PATIENT_S, 4)
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def answer(job: _helper.Job) -> str:
+        done.append(job.name)
+        begun.set()
+        await go.wait()
+        return job.name
+
+    lane._done = answer  # type: ignore[method-assign]
+    try:
+        first, left, last = (asyncio.create_task(lane.do(name, {})) for name in "abc")
+        await begun.wait()
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        go.set()
+        assert ["a", "c"] == await asyncio.gather(first, last)
+        assert ["a", "c"] == done
+    finally:
+        await lane.aclose()

@@ -46,6 +46,31 @@ async def test_a_line_without_an_end_stops_nobody() -> None:
         await child.aclose()
 
 
+class _Late(ChildProcess):
+    """A child whose first word is heard when it is gone, as on a machine that has much else to do."""
+
+    async def _handshake(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
+        await process.wait()
+        return await super()._handshake(process)
+
+
+@pytest.mark.asyncio
+async def test_a_child_that_dies_as_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that is gone when its word is heard was never ready: the start fails, the next one waits, and no folder is left."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = 'print(\'{"ready": {"ok": true}}\', flush=True)'
+    child = _Late("brief", [sys.executable, "-c", code], lambda path: {}, start_timeout_s=20)
+
+    for _ in range(2):
+        with pytest.raises(BackendUnavailable, match="ended while it loaded"):
+            await child.start()
+    assert (0, 2) == (child.starts, child._failures)
+    assert [] == list(tmp_path.iterdir())
+    await child.aclose()
+
+
 @pytest.mark.asyncio
 async def test_a_process_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the system refuses is an error with its reason, for which another backend can be asked; no folder is left."""

@@ -91,7 +91,7 @@ class Lane:
             )
         answer = asyncio.get_running_loop().create_future()
         self._jobs.put_nowait((not urgent, next(self._numbers), Job(name, arguments, answer)))
-        if self._worker is None:
+        if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
         return await answer
 
@@ -108,6 +108,8 @@ class Lane:
     async def _work(self) -> None:
         while True:
             job = (await self._jobs.get())[2]
+            if job.answer.done():  # nobody waits for it any longer
+                continue
             try:
                 value = await self._done(job)
             except (ConstraintError, CheckerUnavailable) as error:
@@ -229,9 +231,11 @@ async def _read(process: asyncio.subprocess.Process) -> dict[str, Any] | None:
     assert process.stdout is not None
     try:
         line = await process.stdout.readline()
-    except (ValueError, ConnectionError):  # longer than any answer
+        return msgspec.json.decode(line, type=dict[str, Any]) if line.endswith(b"\n") else None
+    except (ValueError, ConnectionError):  # longer than any answer, or none
+        with suppress(ProcessLookupError):
+            process.kill()
         return None
-    return msgspec.json.decode(line, type=dict[str, Any]) if line.endswith(b"\n") else None
 
 
 def _processor_s(pid: int) -> float | None:
@@ -261,4 +265,4 @@ def _not_started(why: str) -> CheckerUnavailable:
 
 
 def _status(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    return f"signal {signal.strsignal(-code) or -code}" if code < 0 else f"exit status {code}"

@@ -43,9 +43,6 @@ FIRST_PAUSE_S = (
     0.25  # the first death is usually an accident; running clients retry within a second
 )
 MAX_PAUSE_S = 30.0
-_FROM_OUTSIDE = frozenset(
-    -number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-)
 _LONGEST_WAIT_S = 2.5  # for a pause to end; of a longer one requests are told at once
 
 #: stopped: not started yet, or stopped. died: it comes back. failed: the last start failed; the next request tries again.
@@ -97,7 +94,8 @@ class ChildProcess:
         self._folder_lock: int | None = None
         self._last_words = LastWords()
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
-        self._failures: list[BackendUnavailable] = []  # of the starts since it was last ready
+        self._failures = 0  # of the starts since it was last ready
+        self._failure = ""  # the last one
         self._ended_at = 0.0
         self._ready: dict[str, Any] = {}
         self.state: State = "stopped"
@@ -105,7 +103,6 @@ class ChildProcess:
         self.hangs = 0
         self.replaced = 0
         self.on_death: Callable[[int], int] = lambda life: 0
-        self._last_status: int | None = None
 
     @property
     def alive(self) -> bool:
@@ -120,11 +117,10 @@ class ChildProcess:
         return process.pid if process is not None and serves else None
 
     @property
-    def killed_from_outside(self) -> bool:
-        """Whether the last life was ended by a signal that no fault of a process sends: by hand, or by the system for want of memory."""
+    def ended_from_outside(self) -> bool:
+        """Whether somebody else ended the child that served: by SIGKILL, as the kernel does for want of memory, or in order."""
         process = self._process
-        status = None if process is None else process.returncode
-        return (self._last_status if status is None else status) in _FROM_OUTSIDE
+        return process is not None and process.returncode in (-signal.SIGKILL, -signal.SIGTERM, 0)
 
     @property
     def closed(self) -> bool:
@@ -205,11 +201,12 @@ class ChildProcess:
             self._ready = await self._launch()
         except BackendUnavailable as error:
             if self.state == "loading":  # else it was given up, and nothing was tried
-                self._failures.append(error)
+                self._failures += 1
+                self._failure = error.message
                 self._ended_at = time.monotonic()
             self.state = "failed"
             raise
-        self._failures.clear()
+        self._failures = 0
         self.state = "ready"
         self.starts += 1
         return self._ready
@@ -231,12 +228,12 @@ class ChildProcess:
                 "is not started again for now. The server's log says why.",
                 retry_after_s=FORGIVEN_AFTER_S - (now - self._deaths[0]),
             )
-        times = max(len(self._deaths), len(self._failures))
+        times = max(len(self._deaths), self._failures)
         pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(10, max(0, times - 1)))
         rest_s = self._ended_at + pause_s - now if self._ended_at else 0.0
         if self._failures and rest_s > _LONGEST_WAIT_S:
             self.state = "failed"
-            raise BackendUnavailable(self._failures[-1].message, retry_after_s=rest_s)
+            raise BackendUnavailable(self._failure, retry_after_s=rest_s)
         await asyncio.sleep(max(0.0, rest_s))
 
     async def _launch(self) -> dict[str, Any]:
@@ -301,7 +298,7 @@ class ChildProcess:
                     said = msgspec.json.decode(line, type=dict[str, Any])
                 except msgspec.DecodeError:
                     continue  # a library that prints
-                if "ready" in said:
+                if "ready" in said and process.returncode is None:
                     return dict(said["ready"])
                 if "failed" in said:
                     raise BackendUnavailable(str(said["failed"]))
@@ -327,7 +324,6 @@ class ChildProcess:
         await process.wait()
         if self._process is not process or self.state != "ready":
             return
-        self._last_status = process.returncode
         self._ended_at = time.monotonic()
         self._deaths.append(self._ended_at)
         for _ in range(min(self.on_death(self.starts), len(self._deaths))):

@@ -162,8 +162,8 @@ class Supervisor:
         """
         if life > self._ended_life:
             before = self._hung_at if self._hung_life == life else None
-            by_itself = self._hung_life == life or not self.process.killed_from_outside
-            self._ended_life, self._solved = life, self.suspects.died(before, by_itself)
+            outside = self._hung_life != life and self.process.ended_from_outside
+            self._ended_life, self._solved = life, self.suspects.died(before, outside)
         return self._solved if life == self._ended_life else 0
 
     def _enter(self) -> None:

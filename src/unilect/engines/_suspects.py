@@ -3,8 +3,9 @@ Which requests an engine has died of: they are not begun again, and are refused 
 
 Who ran in the engine when it died is a suspect, and so is who had left without an answer: its work goes on behind it.
 
-1. One that was there alone is the culprit, unless the engine was killed from outside. Of several, the only one that was there at an
-   earlier death, too; several that ask for the same are several.
+1. One that was there alone is the culprit. Of several, the only one that was there at an earlier death, too; and so of one where
+   somebody else ended the engine (an operator, the kernel for another process's memory): it has bounds of its own for memory.
+   Several that ask for the same are several.
 2. Suspects take turns, so that the next death tells them apart: until an answer has begun, or all through it for one that has been at
    two deaths. Who is answered is cleared.
 3. Requests are told apart by a digest of what they ask; of those that are answered none is made before an engine has died.
@@ -138,13 +139,13 @@ class Suspects:
         """The engine has answered a question of this time: it has done with all that had left by then."""
         self._lingering = [ticket for ticket in self._lingering if ticket.left_at > asked_at]
 
-    def died(self, before: float | None = None, by_itself: bool = True) -> int:
+    def died(self, before: float | None = None, outside: bool = False) -> int:
         """
         The engine has died.
 
         Args:
             before: What came later is not to blame.
-            by_itself: No signal from outside ended it.
+            outside: Somebody else ended it: who was there alone may be begun once more.
 
         Returns:
             Of how many deaths, this one and earlier ones, the culprit is now known.
@@ -156,7 +157,7 @@ class Suspects:
         names = {ticket.digest for ticket in there}
         self._running, self._lingering = set(), []
         earlier = frozenset[bytes]().union(*(death.suspects for death in self._deaths))
-        common = names if len(there) == 1 and by_itself else names & earlier
+        common = names if len(there) == 1 and not outside else names & earlier
         if len(common) != 1:
             if names:
                 self._deaths = [*self._deaths[1 - MAX_DEATHS :], _Death(now, frozenset(names))]
