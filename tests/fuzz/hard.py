@@ -48,6 +48,8 @@ GRAMMARS: dict[str, str] = {
     "an open text": 'root ::= "a',
     "an open group": "root ::= (",
     "a NUL": 'root ::= "\x00"',
+    "many ways": "root ::= ([a-z]* [a-z]*){0,200}",
+    "many ways for some texts": "root ::= ([a-df-z]* [a-df-z]*){0,8}",
     "many alternatives": "root ::= " + " | ".join(f'"{i}"' for i in range(9_000)),
     "a hard pattern": "%llguidance {}\nstart: /(a?){2000}a{2000}/",
     "a pattern of a million": "%llguidance {}\nstart: /a{1000000}/",
@@ -59,6 +61,7 @@ GRAMMARS: dict[str, str] = {
 PATTERNS: dict[str, str] = {
     "doubling": "^(a?){2000}a{2000}$",
     "nested stars": "^(((a*)*)*)*$",
+    "many ways": "^([a-df-z]*[a-df-z]*){0,8}$",
     "many": "^a{1000000}$",
     "without anchors": "a+",
     "deep": "^" + "(" * 5_000 + "a" + ")" * 5_000 + "$",

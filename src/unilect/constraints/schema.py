@@ -136,6 +136,19 @@ def analyse(schema: Any) -> list[Use]:
     return uses
 
 
+def patterns(schema: Any) -> list[str]:
+    """The different patterns of a schema that has been analysed."""
+    found: dict[str, None] = {}
+    waiting = [schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Mapping):
+            if isinstance(node.get("pattern"), str):
+                found[node["pattern"]] = None
+            waiting += [child for child, _, _ in _children(node)]
+    return list(found)
+
+
 def unenforced(uses: list[Use], enforced: Collection[str]) -> list[Use]:
     """The uses of a schema that a backend does not enforce while it generates."""
     return [use for use in uses if use.keyword not in enforced]
