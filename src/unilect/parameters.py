@@ -247,7 +247,9 @@ def _is_neutral_raw(request: Request, name: str) -> bool:
         return False
     if elsewhere:
         return value is None or value in _NEUTRAL.get(name, _EMPTY)
-    return foreign.is_neutral(name, value, isinstance(request, ChatRequest))
+    if foreign.is_neutral(name, value, isinstance(request, ChatRequest)):
+        return True
+    return foreign.is_said(name, value, msgspec.structs.asdict(request))
 
 
 def _asked(request: Request) -> Sequence[str]:
