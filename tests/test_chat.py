@@ -214,7 +214,10 @@ def test_set(url: str, model: Model) -> None:
             "/set temprature 1",
             "There is no parameter `temprature`. Is `temperature` meant? There are ",
         ),
-        ("/set foo 3", "There is no parameter `foo`. There are adaptive_decay, adaptive_target, audio, best_of,"),
+        (
+            "/set foo 3",
+            "There is no parameter `foo`. There are adaptive_decay, adaptive_target, audio, best_of,",
+        ),
     ],
 )
 def test_wrong_command_is_one_line(url: str, line: str, said: str) -> None:

@@ -78,9 +78,13 @@ def read_head(path: Path) -> ChatglmHead:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
     except (struct.error, OverflowError) as error:
-        raise ValueError(f"{path} is no valid chatglm.cpp file: it is cut off. Fetch it again.") from error
+        raise ValueError(
+            f"{path} is no valid chatglm.cpp file: it is cut off. Fetch it again."
+        ) from error
     except _Damaged as error:
-        raise ValueError(f"{path} is no valid chatglm.cpp file: {error}. Fetch or convert it again.") from error
+        raise ValueError(
+            f"{path} is no valid chatglm.cpp file: {error}. Fetch or convert it again."
+        ) from error
 
 
 def _head(file: BinaryIO, size: int) -> ChatglmHead:
