@@ -38,6 +38,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "conf.yaml": "port: 1",
         "notes.md": "# Notes",
         "page.gguf": "<!DOCTYPE html><html>" + " " * 99,
+        "lone.safetensors": "x" * 99,
         "pointer.gguf": "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
         "text.gguf": "no model, but a text\n" * 9,
     }
@@ -77,13 +78,14 @@ def told(*models: str, **engine: object) -> str:
 @pytest.mark.parametrize(
     ("source", "where", "what", "to_do"),
     [
-        ("missing.gguf", "missing.gguf", "There is no file", "missing.gguf"),
+        ("missing.gguf", "missing.gguf", "There is no file", "Check the path."),
         ("unilect.toml", "unilect.toml: ", "this is a configuration file", "`unilect serve --config unilect.toml`"),
         ("conf.yaml", "conf.yaml: ", "this is no model", "a TOML file"),
         ("notes.md", "notes.md: ", "does not begin with `GGUF`", "Name a .gguf file, the folder of a model"),
         ("chat.bin", "chat.bin: ", "a model of chatglm.cpp", "Write chatglm:chat.bin."),
-        ("lone/model.safetensors", "lone/model.safetensors: ", "holds weights only", "with the config.json and the tokenizer that are missing there: lone."),
-        ("hf/model.safetensors", "hf/model.safetensors: ", "holds weights only", "Name its folder: hf."),
+        ("lone/model.safetensors", "lone/model.safetensors: ", "holds weights only", "with the config.json and the tokenizer that are missing there: lone"),
+        ("lone.safetensors", "lone.safetensors: ", "holds weights only", "that are missing there: ./"),
+        ("hf/model.safetensors", "hf/model.safetensors: ", "holds weights only", "Name its folder: hf"),
         ("gone.bin", "gone.bin: ", "there is no such file", "http://gone.bin"),
         ("empty.gguf", "empty.gguf ", "it has 0 bytes", "Fetch it again"),
         ("text.gguf", "text.gguf ", "does not begin with `GGUF`", "Fetch it again"),
@@ -141,7 +143,7 @@ def test_what_is_wrong_with_a_folder_is_told_before_anything_is_installed(
 @pytest.mark.parametrize(
     ("source", "lora", "what", "to_do"),
     [
-        ("demo:", "missing.gguf", "There is no file missing.gguf", "lora"),
+        ("demo:", "missing.gguf", "There is no file missing.gguf", "Check the path."),
         ("demo:", str(FOLDER / "lora-pirate"), "is an adapter of peft, and this model is a GGUF file", "convert_lora_to_gguf.py"),
         ("demo:", "OK.GGUF", "is a GGUF file, and no LoRA adapter", "Name the adapter"),
         ("hf", str(FOLDER / "lora-pirate.gguf"), "is a file, and an adapter for a model of transformers is a folder", "Name that folder"),
@@ -201,7 +203,9 @@ def test_the_command_line(arguments: str, what: str, to_do: str) -> None:
         ("chat --url http://127.0.0.1:1 --context 512", "--context is for a server of our own", "leave one of them out"),
         ("chat model.gguf --url http://127.0.0.1:1", "SOURCE is for a server of our own", "leave one of them out"),
         ("chat --url localhost:8000", "--url localhost:8000: expected a URL", "http://127.0.0.1:8000/v1"),
-        ("models --url http://127.0.0.1:1", "http://127.0.0.1:1: ", "refused"),
+        ("models --url http://127.0.0.1:1", "http://127.0.0.1:1: ", "refused by 127.0.0.1:1. Start it, or check the address."),
+        ("chat --url http://127.0.0.1:1", "http://127.0.0.1:1/v1: ", "refused by 127.0.0.1:1. Start it, or check the address."),
+        ("compat llamacp", "no server `llamacp`", "Name one of llamacpp, chatglm, fastchat, alpaca."),
         ("worker", "worker: serves one model, and the configuration has none", "`unilect worker NAME=SOURCE`"),
     ],
 )  # fmt: skip

@@ -101,6 +101,7 @@ MISTAKES = [
     # models that contradict each other, or do nothing
     Mistake("an alias twice", "`b` belongs to models.a", ":4: models.c:", "Give each name once", '[models.a]\naliases = ["b"]\n[models.c]\naliases = ["b"]\n'),
     Mistake("no such fallback", "no model `spar`", ":2: models.a.fallback:", "`spare`", '[models.a]\nfallback = "spar"\n[models.spare]\n'),
+    Mistake("a fallback like none", "no model `zz`", ":2: models.a.fallback:", "Name another model", '[models.a]\nfallback = "zz"\n[models.b]\n'),
     Mistake("a circle of fallbacks", "goes in a circle", ":2: models.a.fallback:", "a -> b -> a", '[models.a]\nfallback = "b"\n[models.b]\nfallback = "a"\n'),
     Mistake("without effect on the model", "no effect on http://127.0.0.1:1/v1", ":3: models.a: context:", "leave it out", '[models.a]\nsource = "http://127.0.0.1:1/v1"\ncontext = 512\n'),
     Mistake("without effect on the server", "no effect without allowed_origins", ":1: allowed_methods:", "set that too", 'allowed_methods = "GET"\n'),
@@ -111,11 +112,11 @@ MISTAKES = [
     Mistake("a default of what requests say", "each request says this", ":2: models.a.defaults.stream:", "leave it out", "[models.a]\ndefaults = { stream = true }\n"),
     Mistake("a default of the other kind", "no such parameter", ":2: models.a.completion_defaults.tools:", "docs/api.md", "[models.a]\ncompletion_defaults = { tools = [] }\n"),
     # files of models
-    Mistake("a model beside the file", "no file", ":2: models.a:", "FOLDER/a/model.gguf", '[models.a]\nsource = "a/model.gguf"\n'),
+    Mistake("a model beside the file", "no file", ":2: models.a:", "FOLDER/a/model.gguf. Check the path.", '[models.a]\nsource = "a/model.gguf"\n'),
     Mistake("an adapter beside the file", "no file", ":2: models.a:", "FOLDER/x.gguf", '[models.a]\nlora = "x.gguf=0.5"\n'),
     Mistake("an adapter of a model of the hub", "nothing at FOLDER/x.gguf", ":3: models.a: lora:", "Name a file", '[models.a]\nsource = "gguf:org/repo/x.gguf"\nlora = "x.gguf"\n'),
     Mistake("a template", "x.jinja", ":2: models.a: chat_template:", "no named format", '[models.a]\nchat_template = "x.jinja"\n'),
-    Mistake("more context than there is", "999999 is more than the 2048 tokens", ":2: models.a: context:", "2048", "[models.a]\ncontext = 999999\n"),
+    Mistake("more context than there is", "999999 is more than the 2048 tokens", ":2: models.a: context:", "Choose at most 2048, or leave it out.", "[models.a]\ncontext = 999999\n"),
     Mistake("a source that is none", "no such file", ":2: models.a: nothing:", "Name a GGUF file", '[models.a]\nsource = "nothing"\n'),
     Mistake("an address of the hub", "names no model", ":2: models.a:", "gguf:org/repo/file.gguf", '[models.a]\nsource = "https://huggingface.co/datasets/x"\n'),
     # the environment

@@ -223,6 +223,31 @@ def test_fields_of_other_servers(name: str) -> None:
     assert judge(chat(**{name: asking}), PASSES)[1] == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "ours", "other"),
+    [
+        ("num_predict", 8, {"max_tokens": 8}, {"max_tokens": 9}),
+        ("max_output_tokens", 8, {"max_completion_tokens": 8}, {}),
+        ("rep_pen", 1.1, {"repeat_penalty": 1.1}, {"repeat_penalty": 1.2}),
+        ("rep_pen", 1.1, {"repetition_penalty": 1.1}, {}),
+        ("mirostat_mode", 2, {"mirostat": 2}, {"mirostat": 1}),
+        ("ban_eos_token", True, {"ignore_eos": True}, {"ignore_eos": False}),
+        ("dynamic_temperature", True, {"dynatemp_range": 0.5}, {"dynatemp_range": 0}),
+        ("min_tokens", 8, {"ignore_eos": True}, {"ignore_eos": True, "stop": "x"}),
+        ("custom_token_bans", "1, 2", {"logit_bias": {"1": False, "2": False}}, {"logit_bias": {"1": False, "2": -1}}),
+        ("grammar_string", "root ::= x", {"grammar": "root ::= x"}, {"grammar": "root ::= y"}),
+    ],
+)  # fmt: skip
+def test_said_twice(name: str, value: Any, ours: dict[str, Any], other: dict[str, Any]) -> None:
+    """A field of another server's that says what ours says already asks for nothing, and one that says something else is refused."""
+    takes = Capabilities(parameters=dict.fromkeys([*ours, *other], "native"))
+
+    assert judge(chat(**{name: value}, **ours), takes)[1] == ()
+    with pytest.raises(UnsupportedParameter) as raised:
+        judge(chat(**{name: value}, **other), takes)
+    assert name == raised.value.param
+
+
 def test_long_names() -> None:
     """A field of a name that is too long to be told is refused with its length."""
     with pytest.raises(InvalidRequest, match="300 characters") as raised:

@@ -249,9 +249,15 @@ def model_names(url: str, api_key: str | None) -> list[str]:
         try:
             return runner.run(_listed(server))
         except UnilectError as error:
-            raise ConfigError(f"{url}: {error.for_operator}") from error
+            raise ConfigError(f"{url}: {_with_remedy(error)}") from error
         finally:
             runner.run(server.aclose())
+
+
+def _with_remedy(error: UnilectError) -> str:
+    """Why a server does not answer, and what to do."""
+    todo = " Start it, or check the address." if error.connection_failed else ""
+    return error.for_operator + todo
 
 
 async def _listed(server: HttpServer) -> list[str]:
@@ -320,7 +326,7 @@ def _chat(url: str, model: str | None, api_key: str | None, system: str | None) 
                 screen.note(f"{conversation.model} at {redacted(url)}. {hint}")
             chat.run()
         except UnilectError as error:
-            raise ConfigError(f"{redacted(url)}: {error.for_operator}") from error
+            raise ConfigError(f"{redacted(url)}: {_with_remedy(error)}") from error
         finally:
             runner.run(server.aclose())
     return 1 if chat.failed and not screen.interactive else 0

@@ -130,7 +130,9 @@ def setup(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -
         SystemExit: The arguments are wrong, or ask for help.
     """
     if name not in FLAGS:
-        raise ConfigError(f"compat: there is no {name[:50]}; there are {', '.join(FLAGS)}.")
+        raise ConfigError(
+            f"compat: there is no server `{name[:50]}`. Name one of {', '.join(FLAGS)}."
+        )
     given = vars(_parser(name).parse_args(arguments))
     done = Setup(Config())
     values = _BUILD[name](given, environment, done)

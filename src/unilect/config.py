@@ -351,7 +351,7 @@ def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:
             if len(seen) > 1:
                 return  # told of the model whose fallback it is
             near = nearest(model.fallback, config.models)
-            hint = f"; did you mean `{near}`?" if near else "."
+            hint = f"; did you mean `{near}`?" if near else ". Name another model of the file."
             raise ConfigError(
                 f"models.{name}.fallback: there is no model `{model.fallback[:100]}`{hint}", path
             )

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from unilect.backend import Backend, Batches
 from unilect.errors import InvalidRequest
@@ -18,6 +18,8 @@ from unilect.events import Choice, Event, Extra, Finish, Fold, Opaque, Progress,
 from unilect.parameters import refusal
 from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, Prompt
 
+#: What llama.cpp tells of an answer's length, by the field it stands in.
+_LENGTHS = {"timings": ("predicted_n",), "generation_settings": ("n_predict", "max_tokens")}
 _QUEUE_BATCHES = 64  # what the choices of one request may run ahead of the client
 
 
@@ -168,6 +170,12 @@ def _with_native(extra: Extra | None, fields: dict[str, Any]) -> Extra:
     return msgspec.structs.replace(known, native=fields | known.native)
 
 
+def _with_zeros(told: Any, names: tuple[str, ...]) -> Any:
+    """What a server says of an answer of one token, for an answer without it."""
+    told = msgspec.json.decode(told) if isinstance(told, Raw) else told
+    return told | {name: 0 for name in names if name in told}
+
+
 async def _read_only(backend: Backend, part: _Part) -> list[Event]:
     """The end of an answer without a token: one is made and not told, so that all is checked and the prompt is read."""
     asked = part.request.changed(max_tokens=1)
@@ -184,6 +192,9 @@ async def _read_only(backend: Backend, part: _Part) -> list[Event]:
                     used = event
     if native:
         native = native | {"tokens_predicted": 0, "stop_type": "limit", "stopping_word": ""}
+        for name, lengths in _LENGTHS.items():
+            if name in native:
+                native[name] = _with_zeros(native[name], lengths)
     return [
         Finish("length", part.index, Extra(native=native) if native else None),
         msgspec.structs.replace(used, completion_tokens=0, reasoning_tokens=None),

@@ -8,9 +8,11 @@ Sources: the request schemas of vLLM, SGLang, llama.cpp's server, Ollama, TGI, t
 the values are their defaults, and those that SillyTavern, Open WebUI, LangChain and the AI SDK send unasked.
 """
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 Values: TypeAlias = tuple[Any, ...]
+Said: TypeAlias = Mapping[str, Any]
 
 
 def _names(text: str) -> frozenset[str]:
@@ -43,8 +45,8 @@ _EMPTY_IS_NEUTRAL = _names("""
     prompt_name input_type
 """)
 _NULL_IS_NEUTRAL = _names("""
-    allowed_token_ids prompt_logprobs truncate_prompt_tokens thinking enable_thinking thinking_budget think num_predict
-    max_output_tokens random_seed eos_token_id
+    allowed_token_ids prompt_logprobs truncate_prompt_tokens thinking enable_thinking thinking_budget think
+    random_seed eos_token_id
 """)
 #: The orders of samplers that ask for nothing: llama.cpp's own, and SillyTavern's.
 SAMPLER_ORDERS = (
@@ -58,6 +60,8 @@ CHANGES_ANSWER: dict[str, Values] = {
     **dict.fromkeys(_NULL_IS_NEUTRAL, ()),
     **dict.fromkeys(CONSTRAINTS, ()),
     "guided_json_object": (False,),
+    "num_predict": (-1, -2),  # as much as there is room for
+    "max_output_tokens": (-1,),
     **dict.fromkeys(("format", "grammar_string"), ("",)),
     "length_penalty": (1,),
     "skip_special_tokens": (True,),
@@ -80,6 +84,19 @@ CHANGES_ANSWER: dict[str, Values] = {
     "guidance_scale": (1,),
     "encoder_repetition_penalty": (1,),
 }
+#: The name of a field -> ours for the same: SillyTavern says each thing by the names that all its servers have.
+SAME_AS: dict[str, tuple[str, ...]] = {
+    "num_predict": ("max_tokens", "max_completion_tokens"),
+    "max_output_tokens": ("max_tokens", "max_completion_tokens"),
+    "random_seed": ("seed",),
+    "rep_pen": ("repeat_penalty", "repetition_penalty"),
+    "typical": ("typical_p",),
+    "nsigma": ("top_n_sigma",),
+    "mirostat_mode": ("mirostat",),
+    "ban_eos_token": ("ignore_eos",),
+    "stop_sequences": ("stop",),
+    "grammar_string": ("grammar",),
+}
 #: A chat's prompt is written by its template, special tokens included.
 CHANGES_CHAT: dict[str, Values] = {"add_special_tokens": (False,)}
 #: Any value below zero, and zero, asks for nothing.
@@ -96,3 +113,23 @@ def is_neutral(name: str, value: Any, chat: bool) -> bool:
     if chat and name in CHANGES_CHAT:
         return value in CHANGES_CHAT[name]
     return value in CHANGES_ANSWER[name]
+
+
+def is_said(name: str, value: Any, ours: Said) -> bool:
+    """
+    True for a field of `CHANGES_ANSWER` that asks for nothing more than our own parameters do.
+
+    Args:
+        ours: What the request says by our names.
+    """
+    if any(ours.get(same) == value for same in SAME_AS.get(name, ())):
+        return True
+    match name:
+        case "dynamic_temperature":
+            return value is True and bool(ours.get("dynatemp_range"))
+        case "min_tokens":  # an answer that only its length ends
+            return ours.get("ignore_eos") is True and not ours.get("stop")
+        case "custom_token_bans" if isinstance(value, str):
+            biases = ours.get("logit_bias") or {}
+            return all(biases.get(token.strip()) is False for token in value.split(","))
+    return False

@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 from unilect.backend import Capabilities, Support
 from unilect.bounds import check_free_form
 from unilect.errors import InvalidRequest, UnilectError, WrongType
-from unilect.foreign import CHANGES_ANSWER, CONSTRAINTS
+from unilect.foreign import CHANGES_ANSWER, CONSTRAINTS, SAME_AS
 from unilect.parameters import parameters_of, refusal
 from unilect.regex_grammar import grammar_of, literal
 from unilect.requests import (
@@ -148,9 +148,16 @@ def _stated(request: GenerationRequest) -> list[str]:
     if request.grammar:
         names.append("grammar")
     for name, raw in request.wire.items():
-        if name in CONSTRAINTS and not _is_nothing(name, raw):
+        if name in CONSTRAINTS and not _is_nothing(name, raw) and not _is_said(request, name):
             names.append(name)
     return names
+
+
+def _is_said(request: GenerationRequest, name: str) -> bool:
+    """True for a constraint that our own parameter says too."""
+    same = (getattr(request, ours) for ours in SAME_AS.get(name, ()))
+    said = [value for value in same if value]
+    return bool(said) and _decoded(name, request.wire[name]) in said
 
 
 def _is_nothing(name: str, raw: Raw) -> bool:

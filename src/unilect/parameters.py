@@ -125,7 +125,7 @@ def judge(
         if support in ("native", "emulated") or is_neutral(request, name):
             continue
         if support == "refused" and (unsupported == "refuse" or name in CONSTRAINTS):
-            raise refusal(name, _why(name, fields))
+            raise _refused(name, fields)
         ignored[name] = None
     if not ignored:
         return request, ()
@@ -151,12 +151,15 @@ def _elsewhere(request: Request, name: str, capabilities: Capabilities) -> Suppo
     return "refused" if support is None and name in foreign.CHANGES_ANSWER else support
 
 
-def _why(name: str, fields: frozenset[str]) -> str:
-    """Why a parameter is refused."""
+def _refused(name: str, fields: frozenset[str]) -> UnsupportedParameter:
+    """The error for a parameter that the backend lacks, or that another endpoint has."""
     if name in fields or name not in _every_parameter():
-        return _NOT_HONOURED
+        return refusal(name)
     places = [path for path, kind in ENDPOINTS.items() if name in parameters_of(kind)]
-    return f"it belongs to {' and '.join(places)}"
+    return UnsupportedParameter(
+        f"The parameter `{name}` is not supported here: it belongs to {' and '.join(places)}. Leave it out, or ask there.",
+        param=name,
+    )
 
 
 def filled(request: RequestT, defaults: Mapping[str, Any]) -> RequestT:
@@ -249,7 +252,9 @@ def _is_neutral_raw(request: Request, name: str) -> bool:
         return False
     if elsewhere:
         return value is None or value in _NEUTRAL.get(name, _EMPTY)
-    return foreign.is_neutral(name, value, isinstance(request, ChatRequest))
+    if foreign.is_neutral(name, value, isinstance(request, ChatRequest)):
+        return True
+    return foreign.is_said(name, value, msgspec.structs.asdict(request))
 
 
 def _asked(request: Request) -> Sequence[str]:

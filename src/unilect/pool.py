@@ -227,7 +227,7 @@ class Pool:
     def _told(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
         """Tell the log once that a backend is out, or fails; and look after one that is out."""
         about = CALLER.get().request_id
-        told = f"{error.for_operator} ({about})" if about else error.for_operator
+        told = error.for_operator.removeprefix(f"{self._name}: ") + (f" ({about})" if about else "")
         if member.breaker.open and not was_out:
             log.warning("%s: %s is out: %s", self._name, member.source, told)
         elif fails and not was_out and self._now_s() > member.told_at_s + TELL_EVERY_S:

@@ -147,7 +147,8 @@ def _no_model(file: str) -> str:
     if suffix == ".safetensors" or suffix in _PICKLES:
         whole = (Path(folder) / "config.json").exists()
         rest = "" if whole else ", with the config.json and the tokenizer that are missing there"
-        return f"this file holds weights only. Name its folder{rest}: {folder}."
+        named = "./" if folder == "." else folder
+        return f"this file holds weights only. Name its folder{rest}: {named}"
     return (
         "this is no GGUF file, for it does not begin with `GGUF`. Name a .gguf file, the folder of a model of "
         "transformers, or a server's URL."

@@ -236,6 +236,25 @@ def test_any_fields(given_fields: dict[str, Any]) -> None:
     assert set(body) == set(request.wire)
 
 
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"messages": [{"role": "usr", "content": "x"}]}, "`messages[0].role`: expected one of `system`, `developer`, `user`, `assistant`, `tool`, `function`, found 'usr'."),
+        ({"messages": [{"role": "user", "content": [{"type": "img"}]}]}, "`messages[0].content[0].type`: expected one of `text`, `image_url`, `input_audio`, `file`, `refusal`, found 'img'."),
+        ({"reasoning_effort": "huge"}, "`reasoning_effort`: expected one of `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, found 'huge'."),
+        ({"mirostat": 7}, "`mirostat`: expected one of `0`, `1`, `2`, found 7."),
+        ({"tool_choice": "must"}, "`tool_choice`: expected one of `none`, `auto`, `required`, found 'must'."),
+    ],
+)  # fmt: skip
+def test_values_of_an_enumeration(fields: dict[str, Any], told: str) -> None:
+    """A value that is none of an enumeration is told with those that are."""
+    body = {"messages": [{"role": "user", "content": "x"}]} | fields
+    with pytest.raises(InvalidRequest) as raised:
+        BodyDecoder(ChatRequest).decode(msgspec.json.encode(body))
+
+    assert told == raised.value.message
+
+
 def test_free_forms() -> None:
     """A schema of a sensible size and depth is taken."""
     check_free_form("x", {"type": "object", "properties": {"a": {"enum": ["b"] * 1000}}})

@@ -95,7 +95,7 @@ def test_running_answer_is_finished_after_sigterm() -> None:
     [
         (["missing.gguf"], "There is no file"),
         (["./empty.gguf"], "is no GGUF file"),
-        (["./text.gguf"], "no sound GGUF file"),
+        (["./text.gguf"], "no valid GGUF file"),
         (["./cut.gguf"], "cut off"),
         (["./garbled.gguf"], "The engine ended while it loaded the model"),
         (["demo:", "--host", "0.0.0.0"], "no key is set"),

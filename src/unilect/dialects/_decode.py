@@ -11,12 +11,23 @@ Source: https://jcristharif.com/msgspec/api.html (the form of its error messages
 import asyncio
 import codecs
 import re
-from collections.abc import Callable
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from types import UnionType
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from aiohttp import web
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from unilect.bounds import LARGE_BYTES, MAX_FIELDS, check_free_form
 from unilect.errors import InvalidRequest, WrongType
@@ -32,6 +43,7 @@ _AT = " - at `"
 _MISSING = re.compile(r"Object missing required field `(.+?)`")
 _OF_TYPE = re.compile(r", got `\w+`$")  # the type is wrong; else the value
 _OF_LENGTH = re.compile(r"Expected `(?:array|object)` of length <= \d+")
+_OF_ENUM = re.compile(r"Invalid (?:enum )?value (.+)", re.DOTALL)
 _STEPS = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
@@ -60,7 +72,7 @@ class BodyDecoder(Generic[RequestT]):
         try:
             request = self._decoder.decode(body)
         except msgspec.ValidationError as error:
-            raise wrong_field(str(error), body) from error
+            raise wrong_field(str(error), body, self._decoder.type) from error
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise _no_json(error) from error
         return msgspec.structs.replace(request, wire=wire_of(body) if wire is None else wire)
@@ -130,12 +142,15 @@ def listed(name: str, sort: Callable[[], list[Prompt]]) -> list[Prompt]:
         ) from error
 
 
-def wrong_field(message: str, body: bytes | None = None) -> InvalidRequest:
+def wrong_field(
+    message: str, body: bytes | None = None, request_class: Any = None
+) -> InvalidRequest:
     """
     The error for a field that msgspec refused, from its message.
 
     Args:
         body: Where the field stands: how long a list is that is too long is seen there.
+        request_class: What the body becomes: the values of an enumeration are seen there.
 
     >>> wrong_field("Expected `int`, got `str` - at `$.max_tokens`").message
     '`max_tokens`: expected `int`, got `str`.'
@@ -148,6 +163,9 @@ def wrong_field(message: str, body: bytes | None = None) -> InvalidRequest:
         param = f"{param}.{missing.group(1)}" if param else missing.group(1)
         return WrongType(f"`{param[:100]}` is missing; it is required.", param=param[:100])
     told = _lower(what)
+    if request_class is not None and (found := _OF_ENUM.fullmatch(what)):
+        allowed = ", ".join(f"`{value}`" for value in _values(request_class, path))
+        told = f"expected one of {allowed}, found {found.group(1)}" if allowed else told
     if not param:
         return WrongType(f"The request's body: {told}. Send one JSON object.")
     if body is not None and _OF_LENGTH.fullmatch(what) and (has := _length(body, path)) is not None:
@@ -170,6 +188,37 @@ def _length(body: bytes, path: str) -> int | None:
         return len(_LIST.decode(raw)) if is_list else len(_WIRE.decode(raw))
     except (msgspec.DecodeError, UnicodeError, RecursionError, LookupError):
         return None
+
+
+def _values(kind: Any, path: str) -> list[Any]:
+    """The values of the enumeration at a path of msgspec's; none where the path is not followed."""
+    kinds = [kind]
+    for name, _ in _STEPS.findall(path):
+        kinds = list(_flat(kinds))
+        if name:
+            structs = [one for one in kinds if isinstance(one, type) and issubclass(one, Struct)]
+            kinds = [
+                get_type_hints(one)[name] for one in structs if name in one.__struct_fields__
+            ] or [
+                Literal[one.__struct_config__.tag]
+                for one in structs
+                if one.__struct_config__.tag_field == name
+            ]
+    found = dict[Any, None]()
+    for one in _flat(kinds, lists=False):
+        if get_origin(one) is Literal:
+            found |= dict.fromkeys(get_args(one))
+    return list(found)
+
+
+def _flat(kinds: Iterable[Any], lists: bool = True) -> Iterator[Any]:
+    """The kinds that a union, or the items of a list, may be."""
+    for kind in kinds:
+        origin = get_origin(kind)
+        if origin in (UnionType, Union) or (lists and origin is list):
+            yield from _flat(get_args(kind), lists)
+        else:
+            yield kind
 
 
 def _lower(text: str) -> str:

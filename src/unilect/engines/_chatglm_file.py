@@ -64,7 +64,7 @@ def read_head(path: Path) -> ChatglmHead:
     Read and check a file.
 
     Raises:
-        ValueError: It is missing, cannot be read, or is no sound model file. The message is one sentence.
+        ValueError: It is missing, cannot be read, or is no valid model file. The message is one sentence.
     """
     if path.is_dir():
         raise ValueError(
@@ -74,13 +74,17 @@ def read_head(path: Path) -> ChatglmHead:
         with path.open("rb") as file:
             return _head(file, path.stat().st_size)
     except FileNotFoundError as error:
-        raise ValueError(f"There is no file {path}.") from error
+        raise ValueError(f"There is no file {path}. Check the path.") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
     except (struct.error, OverflowError) as error:
-        raise ValueError(f"{path} is no sound chatglm.cpp file: it is cut off.") from error
+        raise ValueError(
+            f"{path} is no valid chatglm.cpp file: it is cut off. Fetch it again."
+        ) from error
     except _Damaged as error:
-        raise ValueError(f"{path} is no sound chatglm.cpp file: {error}.") from error
+        raise ValueError(
+            f"{path} is no valid chatglm.cpp file: {error}. Fetch or convert it again."
+        ) from error
 
 
 def _head(file: BinaryIO, size: int) -> ChatglmHead:

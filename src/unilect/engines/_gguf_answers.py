@@ -24,6 +24,7 @@ from unilect.events import (
     Event,
     Extra,
     Finish,
+    Opaque,
     Progress,
     ReasoningDelta,
     TextDelta,
@@ -52,6 +53,7 @@ CONVERSATION = (
     "top_logprobs",
 )
 _VERBOSE = "__verbose"
+_BUILD = "system_fingerprint"
 _SEEDS = 2**32 - 1  # the last one means any
 
 
@@ -101,7 +103,8 @@ async def chatted(
         async with aclosing(answer) as batches:
             async for batch in batches:
                 told.add(batch)
-                yield [_without_verbose(event) for event in batch]
+                if left := [event for told in batch if (event := _without_verbose(told))]:
+                    yield left
         return
     except BackendError as error:
         lost = fault(error)
@@ -242,15 +245,21 @@ def _marks_of(template: str) -> list[str]:
     return [mark for mark in marks if mark and mark in template]
 
 
-def _without_verbose(event: Event) -> Event:
-    """An event with what the server's last chunk says beside OpenAI's fields: that the context was full."""
+def _without_verbose(event: Event) -> Event | None:
+    """
+    An event with what the server's last chunk says beside OpenAI's fields: that the context was full.
+
+    Its fingerprint names no build, and is left out.
+    """
     extra = getattr(event, "extra", None)
-    if extra is None or _VERBOSE not in extra.chunk:
+    if extra is None or not {_VERBOSE, _BUILD} & extra.chunk.keys():
         return event
-    chunk = {name: value for name, value in extra.chunk.items() if name != _VERBOSE}
-    if extra.chunk[_VERBOSE].get("truncated"):
+    chunk = {name: value for name, value in extra.chunk.items() if name not in (_VERBOSE, _BUILD)}
+    if extra.chunk.get(_VERBOSE, {}).get("truncated"):
         chunk["truncated"] = True
     left = msgspec.structs.replace(extra, chunk=chunk)
+    if left == Extra() and isinstance(event, Opaque):
+        return None
     return msgspec.structs.replace(event, extra=None if left == Extra() else left)
 
 

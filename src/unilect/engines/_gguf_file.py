@@ -107,7 +107,7 @@ def read_head(path: Path) -> GgufHead:
     Read and check the head of a file.
 
     Raises:
-        ValueError: The file is missing, cannot be read, or is no sound GGUF file. The message is one sentence.
+        ValueError: The file is missing, cannot be read, or is no valid GGUF file. The message is one sentence.
     """
     try:
         if path.is_dir():
@@ -120,15 +120,15 @@ def read_head(path: Path) -> GgufHead:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return GgufHead(_Reader(data, size).head(), size)
     except FileNotFoundError as error:
-        raise ValueError(f"There is no file {path}.") from error
+        raise ValueError(f"There is no file {path}. Check the path.") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
     except (struct.error, IndexError, UnicodeDecodeError, OverflowError) as error:
         raise ValueError(
-            f"{path} is no sound GGUF file: its head is cut off or damaged. Fetch it again."
+            f"{path} is no valid GGUF file: its head is cut off or damaged. Fetch it again."
         ) from error
     except _Damaged as error:
-        raise ValueError(f"{path} is no sound GGUF file: {error}. Fetch it again.") from error
+        raise ValueError(f"{path} is no valid GGUF file: {error}. Fetch it again.") from error
 
 
 def read_model(path: Path) -> GgufHead:

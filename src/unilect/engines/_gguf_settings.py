@@ -76,7 +76,8 @@ def context_of(head: GgufHead, config: ModelConfig) -> int:
         return min(head.context, MAX_DEFAULT_CONTEXT)
     if config.context > head.context:
         raise ConfigError(
-            f"context: {config.context} is more than the {head.context} tokens that the model was made for."
+            f"context: {config.context} is more than the {head.context} tokens that the model was made for. "
+            f"Choose at most {head.context}, or leave it out."
         )
     return config.context
 

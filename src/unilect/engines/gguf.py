@@ -461,7 +461,7 @@ def backend(place: Place) -> GgufEngine:
     The engine for `path/to/x.gguf` or `gguf:...`: a local file, or one of the hub as `org/repo/file.gguf`.
 
     Raises:
-        ConfigError: There is no such file, or it is no sound GGUF file.
+        ConfigError: There is no such file, or it is no valid GGUF file.
     """
     return engine(
         place,
