@@ -26,11 +26,11 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 6_600,
-    "constraints": 1_300,
-    "demo": 10,
-    "dialects": 2_200,
-    "engines": 6_900,
+    "": 7_900,
+    "constraints": 1_350,
+    "demo": 15,
+    "dialects": 2_350,
+    "engines": 7_200,
     "gateway": 700,
     "upstreams": 3_900,
 }
