@@ -57,11 +57,25 @@ REFUSED: list[tuple[str, str, Any]] = [
     (CHAT, "continue_final_message", True),
     (CHAT, "enable_thinking", False),
 ]  # fmt: skip
+#: What SillyTavern sends to llama.cpp, but for what is about nothing there and is named as ignored.
+SILLY_TAVERN: dict[str, Any] = {
+    "n_predict": 8, "num_predict": 8, "max_new_tokens": 8, "max_tokens": 8, "n": 1, "seed": -1, "stream": False, "stop": [],
+    "temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "typical_p": 1, "typical": 1, "top_a": 0, "tfs": 1, "skew": 0,
+    "repetition_penalty": 1.1, "repeat_penalty": 1.1, "rep_pen": 1.1, "repeat_last_n": 64, "frequency_penalty": 0,
+    "presence_penalty": 0, "min_tokens": 0, "add_bos_token": True, "skip_special_tokens": True, "include_reasoning": True,
+    "smoothing_factor": 0, "mirostat": 0, "mirostat_mode": 0, "mirostat_tau": 5, "mirostat_eta": 0.1, "ban_eos_token": False,
+    "ignore_eos": False, "custom_token_bans": "", "banned_strings": [], "guidance_scale": 1, "negative_prompt": "",
+    "grammar": "", "grammar_string": "", "logit_bias": [], "cache_prompt": True, "n_probs": 0, "min_keep": 0, "nsigma": 0,
+    "top_n_sigma": 0, "dry_multiplier": 0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": 0,
+    "dry_sequence_breakers": ["\n", ":"], "xtc_threshold": 0.1, "xtc_probability": 0, "adaptive_target": -0.01, "adaptive_decay": 0.9,
+    "samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "tfs_z", "typical_p", "xtc", "top_p", "min_p", "adaptive_p", "temperature"],
+}  # fmt: skip
 NEUTRAL: list[tuple[str, dict[str, Any]]] = [
     (CHAT, {"echo": False, "suffix": None, "best_of": 1, "encoding_format": "float", "prompt": ""}),
     (CHAT, {"min_tokens": 0, "skip_special_tokens": True, "length_penalty": 1.0, "documents": []}),
     (CHAT, {"guided_json": None, "guided_regex": None, "format": "", "add_special_tokens": False}),
     (CHAT, {"top_a": 0, "tfs": 1, "nsigma": 0, "adaptive_target": -0.01, "guidance_scale": 1}),
+    (NATIVE, SILLY_TAVERN),
     (COMPLETIONS, {"tools": [], "tool_choice": "auto", "top_logprobs": 0, "functions": None}),
     (COMPLETIONS, {"add_special_tokens": True, "include_stop_str_in_output": False, "top_a": 0}),
     (EMBEDDINGS, {"n": 1, "stream": False, "stop": [], "tools": [], "tool_choice": "none"}),

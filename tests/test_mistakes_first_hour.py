@@ -5,13 +5,19 @@ Those about the hub are in tests/test_hub.py, those in a chat in tests/test_chat
 """
 
 import errno
+import json
 import re
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytest_asyncio
 from typer.testing import CliRunner
 
+from appserver import App, serving
+from engine import engine
 from unilect import cli, sources
 from unilect.commands import merged
 from unilect.config import Config
@@ -66,6 +72,13 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder, content in (("cut", weights[:-10]), ("no-head", b"\xff" * 99)):
         Path(folder, "model.safetensors").unlink()
         Path(folder, "model.safetensors").write_bytes(content)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def app() -> AsyncIterator[App]:
+    """An application in front of the bundled model."""
+    async with engine("gguf") as running, serving(running) as app:
+        yield app
 
 
 def told(*models: str, **engine: object) -> str:
@@ -217,6 +230,49 @@ def test_commands(arguments: str, what: str, to_do: str) -> None:
     assert 1 == done.stderr.count("\n")
     assert what in done.stderr
     assert to_do in done.stderr
+
+
+def test_an_unknown_architecture() -> None:
+    """A file whose architecture llama.cpp does not know is told with what to install, or to serve it from."""
+    data = MODEL.read_bytes()
+    Path("new.gguf").write_bytes(data.replace(b"llama", b"lyama"))
+    done = CliRunner().invoke(cli.app, ["serve", "new.gguf", "--port", "0"])
+
+    assert 1 == done.exit_code
+    assert (
+        "new.gguf has the architecture `lyama`, which the installed llama.cpp does not know"
+        in done.stderr
+    )
+    assert "pip install -U xllamacpp" in done.stderr
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+
+
+@pytest.mark.parametrize(
+    ("body", "what", "to_do"),
+    [
+        ("{", "The request's body is not valid JSON", "Send one JSON object."),
+        ("{}", "`messages` is missing", "it is required"),
+        ({"messages": [{"role": "usr"}]}, "`messages[0].role`: ", "expected one of `system`, `developer`, `user`"),
+        ({"model": "x"}, "The model `x` is not served here.", "Models: m."),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "`messages[0].content` holds an image", "the model `m` reads text only"),
+        ({"messages": [{"role": "user", "content": "a" * 9000}]}, "context length is 2048 tokens, and the prompt has", "Shorten the prompt"),
+        ({"echo": True}, "The parameter `echo` is not supported here", "it belongs to /v1/completions. Leave it out, or ask there."),
+    ],
+)  # fmt: skip
+@pytest.mark.asyncio(loop_scope="module")
+async def test_requests(app: App, body: Any, what: str, to_do: str) -> None:
+    """A request that is wrong is told with the field, and what would be right."""
+    if isinstance(body, dict):
+        body = json.dumps({"messages": [{"role": "user", "content": "Hi"}]} | body)
+    url = f"http://127.0.0.1:{app.port}/v1/chat/completions"
+    async with app.session.post(url, data=body) as response:
+        message = (await response.json())["error"]["message"]
+
+    assert response.status in (400, 404)
+    assert what in message
+    assert to_do in message
 
 
 def test_the_version() -> None:

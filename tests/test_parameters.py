@@ -101,6 +101,7 @@ MATTER: list[tuple[str, Any]] = [
     ("mirostat", 2),
     ("grammar", "root ::= x"),
 ]
+NEUTRAL += [("adaptive_target", -0.01), ("top_n_sigma", -0.5)]
 
 
 @pytest.mark.parametrize(("name", "value"), NEUTRAL)

@@ -77,6 +77,8 @@ _SWITCHED_BY = {
     "dynatemp_exponent": "dynatemp_range",
     "adaptive_decay": "adaptive_target",
 }
+#: Any value below zero switches it off; SillyTavern sends -0.01.
+_OFF_BELOW_ZERO = frozenset({"adaptive_target", "top_n_sigma", "t_max_predict_ms"})
 _EMPTY = foreign.EMPTY
 #: The endpoints, and what is asked there.
 ENDPOINTS: dict[str, type[Request]] = {
@@ -228,6 +230,8 @@ def is_neutral(request: Request, name: str) -> bool:
     if name in foreign.OFF_BELOW_ZERO and value <= 0:
         return True
     if name in _SWITCHED_BY and is_neutral(request, _SWITCHED_BY[name]):
+        return True
+    if name in _OFF_BELOW_ZERO and value < 0:
         return True
     if isinstance(value, msgspec.Struct):
         return type(value).__name__ == "TextFormat"
