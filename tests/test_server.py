@@ -67,8 +67,9 @@ def upstream() -> Iterator[tuple[Upstream, str]]:
 
 @contextmanager
 def started(url: str, *flags: str, **how: Any) -> "Iterator[tuple[subprocess.Popen[bytes], int]]":
-    """`unilect serve` for the model at a URL, and its port."""
+    """`unilect serve` for the model at a URL, and its port; it heeds signals, also where the tests run with some ignored (nohup)."""
     command = [sys.executable, "-m", "unilect", "serve", f"m={url}", "--port", "0", *flags]
+    how = {"preexec_fn": heed_signals} | how
     process = subprocess.Popen(command, stdout=subprocess.PIPE, **how)
     late = threading.Timer(STARTS_S, process.kill)
     late.start()
@@ -83,6 +84,12 @@ def started(url: str, *flags: str, **how: Any) -> "Iterator[tuple[subprocess.Pop
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def heed_signals() -> None:
+    """Signals do what they do by default."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def asked(
@@ -235,6 +242,7 @@ def test_a_closed_terminal(upstream: tuple[Upstream, str]) -> None:
     master, slave = pty.openpty()
 
     def take_terminal() -> None:
+        heed_signals()
         os.setsid()
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
