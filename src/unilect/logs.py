@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-BATCH_S = 0.05  # the thread gathers lines for so long: a write for each costs more than the request's JSON
+BATCH_S = 0.1  # lines are gathered for so long: a write for each costs more than the JSON
 RETRY_S = 0.25  # between attempts to write where stderr takes nothing
 CLOSE_S = 1.0  # how long the end of the process waits for the last lines
 MAX_LINES = 10_000
