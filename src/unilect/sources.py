@@ -25,7 +25,7 @@ from unilect.errors import ConfigError, ConfigErrors, Mistakes
 from unilect.model_config import NAME, ModelConfig
 from unilect.model_kinds import ENGINES, UPSTREAMS, check_options
 from unilect.pool import Member
-from unilect.redact import Secrets, secrets_of
+from unilect.redact import Secrets, redacted, secrets_of
 from unilect.registry import Model, Registry, check_defaults
 from unilect.requests import ChatRequest, CompletionRequest
 
@@ -423,7 +423,7 @@ def _tell(name: str, source: str) -> None:
     """Say where a source was taken for something else than it says; of a URL only its end, since it may hold a secret."""
     meant = hints.read_as(source)
     if meant != source:
-        log.info("models.%s: %s is read as %s", name, source, meant)
+        log.info("models.%s: %s is read as %s", name, redacted(source), redacted(meant))
     scheme, _, location = source.partition(":")
     if _is_upstream(scheme) and (end := hints.endpoint(location)):
         log.warning(
