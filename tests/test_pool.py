@@ -24,7 +24,7 @@ from scripted import (
     stream_of,
 )
 from unilect import pool
-from unilect.context import CALLER, Caller
+from unilect.context import IN_HAND, Record
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
@@ -189,11 +189,11 @@ async def test_one_callers_failures_count_once(monkeypatch: pytest.MonkeyPatch) 
     async with farm(poisoned, fallback=GOOD) as site:
         (member,) = site.members
         for number in range(50):
-            CALLER.set(Caller("req", "key-a" if number else "key-b"))
+            IN_HAND.set(Record("req", "key-a" if number else "key-b"))
             assert "Hello" == await site.says(f"poison {number}")
         assert not member.breaker.open
         for number in range(5):
-            CALLER.set(Caller("req", f"key-{number}"))
+            IN_HAND.set(Record("req", f"key-{number}"))
             await site.says(f"poison {number}")
         assert member.breaker.open
 
@@ -203,7 +203,7 @@ async def test_a_backend_that_fails_where_another_answers_is_out(
 ) -> None:
     """A backend on which requests fail that another one answers gets no more of them, though they are all one caller's."""
     monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
-    CALLER.set(Caller("req", "key-a"))
+    IN_HAND.set(Record("req", "key-a"))
     async with farm(says(answer(b"no", "500 Oops")), GOOD) as site:
         for number in range(30):
             assert "Hello" == await site.says(f"{number}")
@@ -245,7 +245,7 @@ async def test_why_a_backend_is_out_is_told_once(
 ) -> None:
     """The log says once why a backend cannot be reached or fails, with the request's id and without credentials."""
     monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
-    CALLER.set(Caller("req_7", ""))
+    IN_HAND.set(Record("req_7", ""))
     key = "sk-very-secret-key"
     told = msgspec.json.encode({"error": {"message": f"out of memory for {key}\n\x1b[31m"}})
     async with farm(says(answer(told, "500 Oops")), GOOD) as site:

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from unilect.connections import Connection, Connections, Limits, announced
+from unilect.connections import Connection, Connections, Limits
 
 log = logging.getLogger("unilect")
 BACKLOG = 1024
@@ -44,7 +44,6 @@ class Acceptor:
         tls: ssl.SSLContext | None = None,
         **options: object,
     ) -> None:
-        server.request_handler = announced(server.request_handler)
         self._new: Callable[[socket.socket, str], Connection] = lambda sock, address: Connection(
             connections, sock, address, server, **options
         )

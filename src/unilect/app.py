@@ -15,8 +15,7 @@ from unilect.dialects import DIALECTS, fastchat_controller, fastchat_worker
 from unilect.dialects._fastchat_admission import Admission
 from unilect.dialects._fastchat_workers import Workers
 from unilect.dialects._manners import OPENAI, Manners, manners_of
-from unilect.dialects._routes import Handler, Route
-from unilect.errors import ModelNotFound
+from unilect.dialects._routes import Route
 from unilect.gateway.bodies import Bodies
 from unilect.gateway.guard import Guard
 from unilect.gateway.keys import Keys
@@ -59,16 +58,15 @@ def create_app(
     workers = Workers(registry, config.fastchat_dispatch)
     routes += fastchat_routes(config, service, work, workers)
     public = {path for route in routes if route.public for path in _spellings(route)}
-    guard = Guard(config, public, manners, bodies)
+    guard = Guard(config, public, manners, bodies, registry.look_again)
     guard.pages = frozenset(path for route in routes if route.page for path in _spellings(route))
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SERVICE], app[GUARD], app[WORK] = service, guard, work
     for route in routes:
-        handler = _sought(route.handler, registry)
         for path in _spellings(route):
-            app.router.add_route(route.method, path, handler)
+            app.router.add_route(route.method, path, route.handler)
             if route.method == "GET":
-                app.router.add_route("HEAD", path, handler)
+                app.router.add_route("HEAD", path, route.handler)
 
     async def clean_up(app: web.Application) -> None:
         workers.aclose()
@@ -76,21 +74,6 @@ def create_app(
 
     app.on_cleanup.append(clean_up)
     return app
-
-
-def _sought(handler: Handler, registry: Registry) -> Handler:
-    """A route that is tried again where its model is not known and has come meanwhile, or just now."""
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except ModelNotFound:  # before anything was begun
-            if registry.seek is None:
-                raise
-            await registry.seek()
-        return await handler(request)
-
-    return handle
 
 
 def _spellings(route: Route) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 The connections of clients: how many there may be, how long each may stay silent, and when a slow or a vanished one is let go.
 
 1. A connection is *silent* until the head of its request is whole, *answering* until its answer is written, and *idle* between
-   two requests. A silent one has `head_s` for its first byte, and as long again from there for the rest of the head.
+   two requests; a head of which a part came before the last answer was written counts once more of it comes. A silent one has `head_s` for its first byte, and as long again from there for the rest of the head.
 2. When the table is full the oldest silent connection makes room for a new one, else the oldest idle one, else the new one is
    refused. One that answers is never closed for a newcomer.
 3. Whatever is written (a stream, a whole answer, an error), the client must take `PROGRESS_BYTES` of it, or all, in every
@@ -22,7 +22,6 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NamedTuple
@@ -109,8 +108,6 @@ class Connection(web.RequestHandler):
     """
 
     __slots__ = (
-        "_ahead",
-        "_request",
         "_stands_at",
         "_stands_since",
         "_table",
@@ -134,37 +131,31 @@ class Connection(web.RequestHandler):
         self.state = SILENT
         self.opening: asyncio.Task[None] | None = None
         self._table = table
-        self._request: web.BaseRequest | None = None
-        self._ahead = False  # bytes of the next request came before this one was answered
         self._stands_since: float | None = None  # the client takes nothing
         self._stands_at = 0
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of a head or a body."""
-        if data:
-            if self.state == IDLE:
-                self._table.turn(self, SILENT)
-            elif self.state == SILENT:
-                self._table.begun(self)
-            elif self._request is not None and self._request.content.is_eof():
-                self._ahead = True
         super().data_received(data)
+        if self.state == ANSWERING:
+            return
+        if (
+            self._messages
+        ):  # nearly always: a head comes in one piece, and what changes twice costs twice
+            self._table.turn(self, ANSWERING)
+        elif not data:  # aiohttp's own look at what it has kept
+            return
+        elif self.state == IDLE:
+            self._table.turn(self, SILENT)
+        else:
+            self._table.begun(self)
 
-    def begin(self, request: web.BaseRequest) -> None:
-        """A head is whole, and its request is about to be handled."""
-        self._request = request
-        self._ahead = False
-        self._table.turn(self, ANSWERING)
-
-    async def finish_response(
-        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
-    ) -> tuple[web.StreamResponse, bool]:
-        """Write what is left of an answer: all of a whole one."""
-        try:
-            return await super().finish_response(request, resp, start_time)
-        finally:
-            self._request = None
-            self._table.turn(self, SILENT if self._ahead else IDLE)
+    def log_access(
+        self, request: web.BaseRequest, response: web.StreamResponse, time: float | None
+    ) -> None:
+        """An answer is written, and aiohttp would log it here."""
+        if not self._messages:  # else the next request is here already
+            self._table.turn(self, IDLE)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection has ended."""
@@ -390,20 +381,6 @@ class Connections:
             log.info("closed %d connection%s: %s", count, "s" * (count != 1), why)
         self._closed.clear()
         self._told_at = now
-
-
-def announced(
-    handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
-    """A server's handler that tells the connection when a request begins; it costs no frame of its own while that runs."""
-
-    def begin(request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
-        protocol = request.protocol
-        if isinstance(protocol, Connection):
-            protocol.begin(request)
-        return handle(request)
-
-    return begin
 
 
 def _is_loopback(address: str) -> bool:

@@ -71,22 +71,20 @@ class LogSink:
         self._size = 0
         self._torn = False  # the last write ended in the middle of a line
         self._some, self._closing, self._over = (threading.Event() for _ in range(3))
+        self._takes = True
         self._thread: threading.Thread | None = None
 
     def add(self, text: str, level: str = "INFO", now: float | None = None) -> None:
         """Log a line, soon."""
         line = f"{self._stamp(time.time() if now is None else now)} {level} {text}\n"
         with self._lock:
-            if (
-                len(self._lines) >= self._max_lines
-                or self._size + len(line) > self._max_bytes
-                or self._closing.is_set()
-            ):
+            count, self._size = len(self._lines), self._size + len(line)
+            if count >= self._max_lines or self._size > self._max_bytes or not self._takes:
+                self._size -= len(line)
                 self.lost += 1
                 return
             self._lines.append(line)
-            self._size += len(line)
-            if len(self._lines) > 1:
+            if count:
                 return
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="log", daemon=True)
@@ -95,6 +93,7 @@ class LogSink:
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Write what waits, for so long at most; later lines are lost."""
+        self._takes = False
         self._closing.set()
         self._some.set()
         if self._thread is not None:

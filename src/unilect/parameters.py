@@ -113,9 +113,11 @@ def judge(
         UnsupportedParameter: A parameter would matter and is not honoured.
     """
     ignored: dict[str, None] = {}
-    table, fields = capabilities.parameters, parameters_of(type(request))
-    for name in _asked(request):
-        if name in request.own or name in ACCEPTED:
+    table, fields, own = capabilities.parameters, parameters_of(type(request)), request.own
+    for name in request.wire or _asked(request):
+        if name in own:
+            continue
+        if name in ACCEPTED:
             if name in _NOT_DONE and not is_neutral(request, name):
                 ignored[name] = None
             continue
@@ -262,9 +264,7 @@ def _is_neutral_raw(request: Request, name: str) -> bool:
 
 
 def _asked(request: Request) -> Sequence[str]:
-    """The fields that the client set; all that are not None where another dialect built the request."""
-    if request.wire:
-        return list(request.wire)
+    """The fields that are set in a request that another dialect built."""
     fields = msgspec.structs.asdict(request)
     return [name for name, value in fields.items() if value is not None and name != "wire"]
 

@@ -25,7 +25,7 @@ import msgspec
 from unilect.affinity import Affinity, digests
 from unilect.backend import Backend
 from unilect.breaker import Breaker, is_failure
-from unilect.context import CALLER
+from unilect.context import in_hand
 from unilect.errors import BackendTimeout, BackendUnavailable, UnilectError
 from unilect.redact import Secrets, redacted
 from unilect.requests import Request
@@ -226,7 +226,7 @@ class Pool:
 
     def _told(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
         """Tell the log once that a backend is out, or fails; and look after one that is out."""
-        about = CALLER.get().request_id
+        about = in_hand().request_id
         told = error.for_operator.removeprefix(f"{self._name}: ") + (f" ({about})" if about else "")
         if member.breaker.open and not was_out:
             log.warning("%s: %s is out: %s", self._name, member.source, told)
@@ -271,7 +271,7 @@ class Pool:
         """To whom failures are counted once: to the caller, where there are several, else to the request."""
         if asked is None or asked.request is None:
             return None
-        caller = CALLER.get().name
+        caller = in_hand().caller
         if caller and len(self._callers) < 2:
             self._callers.add(caller)
         return caller if caller and len(self._callers) > 1 else _digest(asked.request)

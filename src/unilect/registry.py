@@ -155,7 +155,8 @@ class Model:
                     raise BackendUnavailable("The model was stopped.", retry_after_s=5)
                 tried.add(member)
                 try:
-                    return Lease(self, member, await self._ready(member), request, tried)
+                    backend = await (self._first(member) if self._cold else member.acquire())
+                    return Lease(self, member, backend, request, tried)
                 except UnilectError as error:
                     self.saw(member, error)
                     last = error
@@ -166,10 +167,8 @@ class Model:
             self.left()
             raise
 
-    async def _ready(self, member: Member) -> Backend:
-        """The backend of a member; it is logged where a request has to wait until the model is loaded."""
-        if not self._cold:
-            return await member.acquire()
+    async def _first(self, member: Member) -> Backend:
+        """The backend of a member whose model has to be loaded, which is logged: a request waits for it."""
         self._cold, began = False, time.monotonic()
         log.info("%s: starting, for a request", self.name)
         try:
@@ -297,6 +296,13 @@ class Registry:
         if len(self._leaving) >= self._sweep_at:
             self._leaving = [one for one in self._leaving if not one.gone]
             self._sweep_at = 2 * len(self._leaving) + _SWEEP
+
+    async def look_again(self) -> bool:
+        """Look for further models, since one that was asked for is not known; false where there is nobody to ask."""
+        if self.seek is None:
+            return False
+        await self.seek()
+        return True
 
     def get(self, name: str | None) -> Model:
         """

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from unilect import emulation, foreign_constraints
 from unilect.attempts import Attempts
 from unilect.backend import Backend, Batches, Capabilities
+from unilect.context import in_hand
 from unilect.enforcement import Enforced, bonds
 from unilect.errors import (
     BackendUnavailable,
@@ -22,7 +23,6 @@ from unilect.errors import (
     UnilectError,
 )
 from unilect.events import Event, Usage
-from unilect.gateway.access_log import current_entry
 from unilect.gateway.metrics import Meter, Metrics, tells
 from unilect.parameters import judge
 from unilect.registry import Lease, Model, Registry
@@ -65,8 +65,8 @@ class Run:
         self._names: dict[str, str] = {}
         self._attempts = Attempts(registry, self.model, request)
         self._meter = metrics.start(self.model.name, endpoint)
-        self._entry = current_entry()
-        self._entry.asked(self.model.name, self._meter)
+        self._record = in_hand()
+        self._record.asked(self.model.name, self._meter)
 
     @property
     def usage(self) -> Usage:
@@ -119,7 +119,7 @@ class Run:
             UnilectError: The model cannot answer such a request.
         """
         self.answering = model = lease.model
-        self._entry.leased(model.name, lease.source)
+        self._record.leased(model.name, lease.source)
         capabilities = lease.backend.capabilities
         request, self._names = foreign_constraints.in_our_words(self._request, capabilities)
         request = model.with_defaults(model.prepare(request))
@@ -200,11 +200,11 @@ class Service:
         model = self.model(request.model)
         attempts = Attempts(self.registry, model, request, falls_back=False)  # its vectors differ
         with self.metrics.start(model.name, "embeddings") as meter:
-            entry = current_entry()
-            entry.asked(model.name, meter)
+            record = in_hand()
+            record.asked(model.name, meter)
             while True:
                 lease = await attempts.next()
-                entry.leased(lease.model.name, lease.source)
+                record.leased(lease.model.name, lease.source)
                 try:
                     with lease:
                         embeddings, ignored = await _embed(lease, request)
@@ -225,10 +225,10 @@ class Service:
         self._check_ready()
         model = self.model(name)
         with self.metrics.start(model.name, endpoint) as meter:
-            entry = current_entry()
-            entry.asked(model.name, meter)
+            record = in_hand()
+            record.asked(model.name, meter)
             with await model.acquire() as lease:
-                entry.leased(lease.model.name, lease.source)
+                record.leased(lease.model.name, lease.source)
                 yield Call(model, lease.backend, meter)
 
     def _check_ready(self) -> None:

@@ -261,7 +261,7 @@ async def relay(
 
 
 def _headers(request: web.Request, run: Run) -> dict[str, str]:
-    headers = {"X-Request-Id": request[REQUEST_ID], **request.get(CORS_HEADERS, {})}
+    headers = {"X-Request-Id": request[REQUEST_ID]} | request[CORS_HEADERS]
     if run.answering is not run.model:
         headers["X-Unilect-Fallback"] = run.answering.name
     if run.ignored:

@@ -10,8 +10,9 @@ from appserver import serving, upstream
 from scripted import HELLO, Exchange, answer, says, scripted, stream_of
 from unilect.backend import Backend
 from unilect.config import Config
+from unilect.context import Record
 from unilect.gateway import access_log
-from unilect.gateway.access_log import AccessLog, Entry
+from unilect.gateway.access_log import AccessLog, answered
 from unilect.gateway.metrics import Metrics
 from unilect.logs import LogSink, SinkHandler
 from unilect.pool import Member
@@ -95,11 +96,11 @@ async def test_a_line_tells_the_fallback(lines: Closing) -> None:
 
 def test_names_of_others() -> None:
     """Control characters in the name of a discovered model do not reach the log."""
-    entry = Entry()
-    entry.asked("a\x1b[2Jb\nc", Metrics().start("x", "y"))
-    entry.leased("d\re", "hf:/models/\x1bq")
+    record = Record()
+    record.asked("a\x1b[2Jb\nc", Metrics().start("x", "y"))
+    record.leased("d\re", "hf:/models/\x1bq")
 
-    assert entry.text().isprintable()
+    assert answered(record).isprintable()
 
 
 async def test_lines_keep_their_order(lines: Closing) -> None:

@@ -1,77 +1,35 @@
 """
 The log line of each request, and what it tells beside the guard's own facts: model, backend, tokens, time to the first token.
 
-Those are known further down, so the guard opens an `Entry` for each request and finds it filled in at the end. The entry travels
-in a context variable: every request runs in a task of its own.
+Those are known further down, where they are put into the request's record.
 """
 
 import logging
-from contextvars import ContextVar
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from unilect.gateway.metrics import Meter
+from unilect.context import Record
 from unilect.logs import sink_of
 
 access = logging.getLogger("unilect.access")
-_entry: ContextVar["Entry | None"] = ContextVar("entry", default=None)
 
 
-class Entry:
-    """
-    What is known of one request.
-
-    Attributes:
-        model: The model that was asked for.
-        answering: The model that answered: its fallback, where that is another one.
-        source: Where the answering backend comes from.
-        meter: What measures the request.
-    """
-
-    __slots__ = ("answering", "meter", "model", "source")
-
-    def __init__(self) -> None:
-        self.model = self.answering = self.source = ""
-        self.meter: Meter | None = None
-
-    def asked(self, model: str, meter: Meter) -> None:
-        """A request for a model begins."""
-        self.model = self.answering = model
-        self.meter = meter
-
-    def leased(self, model: str, source: str) -> None:
-        """A backend is about to answer."""
-        self.answering = model
-        self.source = source
-
-    def text(self) -> str:
-        """The end of the log line; empty where no model was asked."""
-        meter = self.meter
-        if meter is None:
-            return ""
-        text = f" model={_printable(self.model)}"
-        if self.source:
-            text += f" backend={_without_secrets(self.source)}"
-        usage = meter.usage
-        if usage.prompt_tokens or usage.completion_tokens:
-            text += f" prompt={usage.prompt_tokens} completion={usage.completion_tokens}"
-        if meter.first_token_s is not None:
-            text += f" first={meter.first_token_s * 1000:.1f} ms"
-        if self.answering != self.model:
-            text += f" fallback={_printable(self.answering)}"
-        return text
-
-
-def open_entry() -> Entry:
-    """A new entry for the request that this task answers."""
-    entry = Entry()
-    _entry.set(entry)
-    return entry
-
-
-def current_entry() -> Entry:
-    """The entry of the request that this task answers; one that nobody reads outside of a request."""
-    return _entry.get() or Entry()
+def answered(record: Record) -> str:
+    """The end of a request's line: what is known of its answer; empty where no model was asked."""
+    meter = record.meter
+    if meter is None:
+        return ""
+    text = f" model={_printable(record.model)}"
+    if record.source:
+        text += f" backend={_without_secrets(record.source)}"
+    usage, first_s = meter.usage, meter.first_token_s
+    if usage.prompt_tokens or usage.completion_tokens:
+        text += f" prompt={usage.prompt_tokens} completion={usage.completion_tokens}"
+    if first_s is not None:
+        text += f" first={first_s * 1000:.1f} ms"
+    if record.answering != record.model:
+        text += f" fallback={_printable(record.answering)}"
+    return text
 
 
 class AccessLog:

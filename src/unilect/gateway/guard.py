@@ -14,6 +14,7 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -21,7 +22,7 @@ from aiohttp import web
 
 from unilect.bounds import LARGE_BYTES, check_body
 from unilect.config import Config, is_loopback
-from unilect.context import CALLER, Caller
+from unilect.context import IN_HAND, Record
 from unilect.dialects._manners import OPENAI, Manners
 from unilect.errors import (
     AuthenticationError,
@@ -29,12 +30,13 @@ from unilect.errors import (
     InvalidRequest,
     MethodNotAllowed,
     MisdirectedRequest,
+    ModelNotFound,
     PermissionDenied,
     RouteNotFound,
     UnilectError,
     UnsupportedEncoding,
 )
-from unilect.gateway.access_log import AccessLog, open_entry
+from unilect.gateway.access_log import AccessLog, answered
 from unilect.gateway.bodies import Bodies
 from unilect.gateway.foreign_urls import hint
 from unilect.gateway.keys import Keys
@@ -55,6 +57,7 @@ _SDK_HEADERS = (  # what the official JavaScript client sends from a browser
     "X-Stainless-Timeout",
 )
 _SIGN_IN = {**HEADERS, "WWW-Authenticate": 'Basic realm="unilect", charset="UTF-8"'}
+_NO_HEADERS: dict[str, str] = {}
 _METHODS = ("GET", "POST", "OPTIONS")
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -68,6 +71,7 @@ class Guard:
         public: Paths of the routes that need no key.
         manners: The listener's.
         bodies: What reads request bodies, for all listeners.
+        look_again: Looks for models that have come meanwhile, where a request's is not known; false where there are none to come.
 
     Attributes:
         active: Requests that are being answered.
@@ -81,13 +85,16 @@ class Guard:
         public: Collection[str],
         manners: Manners = OPENAI,
         bodies: Bodies | None = None,
+        look_again: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.active = 0
+        self._look_again = look_again
         self._bodies = bodies or Bodies(config.max_body_bytes)
         self.pages: Collection[str] = ()
         self.log = AccessLog()
         self._manners = manners
         self._keys = Keys(config.api_keys, manners.any_key_scheme)
+        self._needs_key = bool(self._keys)
         self._public = frozenset(public)
         self._hosts = _host_names(config)
         self._origins = frozenset(config.allowed_origins)
@@ -99,21 +106,24 @@ class Guard:
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let a request through to its route, or answer with the error that it meets."""
         start = time.perf_counter()
-        request[REQUEST_ID] = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
+        request_id = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
+        request[REQUEST_ID] = request_id
         caller, status = "-", 499
-        entry = open_entry() if self.log.on else None
+        record = Record(request_id)
+        IN_HAND.set(record)
         self.active += 1
         try:
             self._check_host(request)
             allowed = self._check_origin(request)
-            if allowed:
-                request[CORS_HEADERS] = self._cors_for(request)
+            request[CORS_HEADERS] = self._cors_for(request) if allowed else _NO_HEADERS
             if request.method == "OPTIONS" and allowed:
                 status = 204
                 return web.Response(status=204, headers=self._cors_for(request))
-            if not self._is_public(request):
-                caller = self._keys.caller(request.headers, as_password=self._is_page(request))
-            CALLER.set(Caller(request[REQUEST_ID], caller if self._keys else ""))
+            path = _canonical(request)
+            if path not in self._public:
+                as_password = path in self.pages and _only_reads(request)
+                caller = self._keys.caller(request.headers, as_password)
+                record.caller = caller if self._needs_key else ""
             response = await self._answer(request, handler)
             status = response.status
             if allowed and not response.prepared:  # a stream has sent its head already, with these
@@ -125,10 +135,10 @@ class Guard:
             return response
         finally:
             self.active -= 1
-            if entry is not None:
+            if self.log.on:
                 self.log.add(
-                    f"{request[REQUEST_ID]} {request.method} {request.path[:200]!r} {status} "
-                    f"{(time.perf_counter() - start) * 1000:.1f} ms {caller}{entry.text()}"
+                    f"{request_id} {request.method} {request.path[:200]!r} {status} "
+                    f"{(time.perf_counter() - start) * 1000:.1f} ms {caller}{answered(record)}"
                 )
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -140,10 +150,15 @@ class Guard:
         """
         try:
             if request.can_read_body:
-                await self._read(request)
-                if len(body := await request.read()) > LARGE_BYTES:
+                body = await self._read(request)
+                if len(body) > LARGE_BYTES:
                     await check_body(body)
-            return await handler(request)
+            try:
+                return await handler(request)
+            except ModelNotFound:  # before anything was begun
+                if self._look_again is None or not await self._look_again():
+                    raise
+                return await handler(request)
         except UnilectError:
             raise
         except web.HTTPNotFound as error:
@@ -170,7 +185,7 @@ class Guard:
                 f"The server failed on this request ({request[REQUEST_ID]}); that is a flaw of unilect."
             ) from error
 
-    async def _read(self, request: web.Request) -> None:
+    async def _read(self, request: web.Request) -> bytes:
         """
         Read the body, in time; the route finds it read.
 
@@ -184,22 +199,12 @@ class Guard:
             )
         if request.content.is_eof():  # all of it came with the head, as nearly always
             try:
-                await request.read()
+                return await request.read()
             except web.HTTPRequestEntityTooLarge as error:
                 raise self._bodies.too_large() from error
-            return
         body = await self._bodies.read(request.content.readany, request.content_length)
         request._read_bytes = body  # what `request.read` returns from now on
-
-    def _is_public(self, request: web.Request) -> bool:
-        resource = request.match_info.route.resource
-        return resource is not None and resource.canonical in self._public
-
-    def _is_page(self, request: web.Request) -> bool:
-        """Only for what changes nothing: a browser sends a password whoever made it ask."""
-        resource = request.match_info.route.resource
-        reads = request.method in ("GET", "HEAD")
-        return reads and resource is not None and resource.canonical in self.pages
+        return body
 
     def _check_host(self, request: web.Request) -> None:
         """
@@ -209,8 +214,7 @@ class Guard:
             MisdirectedRequest: The Host header names another host.
         """
         host = request.headers.get("Host", "")
-        name = host.rpartition(":")[0] if _HAS_PORT.search(host) else host
-        if self._hosts is not None and name.lower() not in self._hosts:
+        if self._hosts is not None and _host_name(host) not in self._hosts:
             raise MisdirectedRequest(
                 "This server does not answer for the host that the request names. Add it to "
                 "`allowed_hosts` if it should.",
@@ -235,7 +239,8 @@ class Guard:
         )
 
     def _error(self, request: web.Request, error: UnilectError) -> web.Response:
-        asks = isinstance(error, AuthenticationError) and self._is_page(request)
+        is_page = _canonical(request) in self.pages and _only_reads(request)
+        asks = is_page and isinstance(error, AuthenticationError)
         if asks and wants_html(request.headers.get("Accept", "")):
             return web.Response(status=401, body=sign_in().encode(), headers=_SIGN_IN)
         headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
@@ -258,6 +263,17 @@ class Guard:
         return {"Access-Control-Allow-Origin": request.headers.get("Origin", ""), **self._cors}
 
 
+def _canonical(request: web.Request) -> str | None:
+    """The path of the route that a request goes to, as the route was added; None where there is none."""
+    resource = request.match_info.route.resource
+    return None if resource is None else resource.canonical
+
+
+def _only_reads(request: web.Request) -> bool:
+    """Whether a password will do in place of a key: a browser sends it whoever made it ask, so only where nothing changes."""
+    return request.method in ("GET", "HEAD")
+
+
 def _cors_headers(config: Config) -> dict[str, str]:
     """What pages of allowed origins are told; the origin itself is the request's."""
     names = ("Authorization", "Content-Type", "X-API-Key", "api-key", *_SDK_HEADERS)
@@ -271,6 +287,12 @@ def _cors_headers(config: Config) -> dict[str, str]:
     if config.allow_credentials:
         headers["Access-Control-Allow-Credentials"] = "true"
     return headers
+
+
+@lru_cache(64)
+def _host_name(host: str) -> str:
+    """The name in a Host header, without the port."""
+    return (host.rpartition(":")[0] if _HAS_PORT.search(host) else host).lower()
 
 
 def _host_names(config: Config) -> frozenset[str] | None:
