@@ -19,9 +19,9 @@ from serving import KEY, Server, serve
 
 LIBRARIES = {
     "openai0": OPENAI["0"],
-    "langchain": Recipe((("langchain-openai>=1.7",),)),
+    "langchain": Recipe(("langchain-openai>=1.7",)),
     "llamaindex": Recipe(
-        (("llama-index-llms-openai-like>=0.8", "llama-index-embeddings-openai>=0.7"),)
+        ("llama-index-llms-openai-like>=0.8", "llama-index-embeddings-openai>=0.7")
     ),
     "litellm": LITELLM,
 }

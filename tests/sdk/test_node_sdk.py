@@ -18,9 +18,15 @@ CHECKS = re.findall(rf'^(?:{KINDS})\("(\w+)"', SCRIPT.read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module", params=ENGINES_IN_CI)
-def results(request: pytest.FixtureRequest, server_on: Callable[[str], Server]) -> Results:
+def results(
+    request: pytest.FixtureRequest,
+    server_on: Callable[[str], Server],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Results:
     """What the client says about each engine."""
-    folder = environments.node_folder()
+    folder = tmp_path_factory.mktemp("node")
+    shutil.copy(SCRIPT, folder)
+    (folder / "node_modules").symlink_to(environments.node_folder() / "node_modules")
     return run([shutil.which("node") or "node", SCRIPT.name], server_on(request.param), cwd=folder)
 
 
