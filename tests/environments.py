@@ -24,6 +24,8 @@ SDK = ROOT / "tests" / "sdk"
 USERS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unilect"
 CACHE = Path(os.environ.get("UNILECT_TEST_CACHE") or USERS) / "environments"
 INSTALL_TIMEOUT_S = 600
+#: Marks a module of tests that may have to make environments first.
+may_install = pytest.mark.timeout(3 * INSTALL_TIMEOUT_S)
 
 
 @dataclass(frozen=True)

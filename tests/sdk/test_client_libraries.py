@@ -17,6 +17,7 @@ import environments
 from environments import OPENAI, Recipe
 from serving import KEY, Server, serve
 
+pytestmark = environments.may_install
 LIBRARIES = {
     "openai0": OPENAI["0"],
     "langchain": Recipe(("langchain-openai>=1.7",)),

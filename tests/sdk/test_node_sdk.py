@@ -13,6 +13,7 @@ from engine import ENGINES_IN_CI
 from serving import Server
 
 SCRIPT = Path(__file__).parent / "node_client.mjs"
+pytestmark = environments.may_install
 KINDS = "check|knows" if KNOWLEDGE else "check"
 CHECKS = re.findall(rf'^(?:{KINDS})\("(\w+)"', SCRIPT.read_text(), re.MULTILINE)
 
