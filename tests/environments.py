@@ -2,8 +2,8 @@
 Where foreign software lives that tests talk to: Python environments with packages that ours must not have, a folder with the
 JavaScript client.
 
-They are made once, under `.cache/environments` (or `UNILECT_TEST_CACHE`, which several working trees can share), and kept.
-An environment that cannot be made fails the tests in continuous integration and skips them elsewhere.
+They are made once, in the user's cache (or under `UNILECT_TEST_CACHE`), and kept: each has its recipe in its name, so that working
+trees with other recipes share what is the same and leave each other's alone. An environment that cannot be made fails the tests in continuous integration and skips them elsewhere.
 """
 
 import fcntl
@@ -12,17 +12,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 SDK = ROOT / "tests" / "sdk"
-CACHE = Path(os.environ.get("UNILECT_TEST_CACHE") or ROOT / ".cache") / "environments"
+USERS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unilect"
+CACHE = Path(os.environ.get("UNILECT_TEST_CACHE") or USERS) / "environments"
 INSTALL_TIMEOUT_S = 600
+#: Marks a module of tests that may have to make environments first.
+may_install = pytest.mark.timeout(3 * INSTALL_TIMEOUT_S)
 
 
 @dataclass(frozen=True)
@@ -31,22 +34,18 @@ class Recipe:
     How an environment is made.
 
     Attributes:
-        steps: What each `install` gets, in order: requirements and flags.
-        pip: Install with pip and not with uv, which ignores the places for wheels that pip is configured with.
-        variables: Added to the environment of the installs, for packages that are built from source.
-        timeout_s: The longest time for one step.
+        wanted: The requirements.
+        pip: Those that pip installs before: uv, which is much faster, ignores the places for wheels that pip is configured with.
     """
 
-    steps: tuple[tuple[str, ...], ...]
-    pip: bool = False
-    variables: Mapping[str, str] = field(default_factory=dict)
-    timeout_s: float = INSTALL_TIMEOUT_S
+    wanted: tuple[str, ...]
+    pip: tuple[str, ...] = ()
 
 
 OPENAI = {  # major version 3 is in our own environment
-    "0": Recipe((("openai==0.28.1", "numpy", "setuptools<80"),)),
-    "1": Recipe((("openai>=1.109,<2", "pydantic"),)),
-    "2": Recipe((("openai>=2,<3", "pydantic"),)),
+    "0": Recipe(("openai==0.28.1", "numpy", "setuptools<80")),
+    "1": Recipe(("openai>=1.109,<2", "pydantic")),
+    "2": Recipe(("openai>=2,<3", "pydantic")),
 }
 
 
@@ -60,38 +59,35 @@ def openai_python(version: str) -> Path:
 
 
 def python(name: str, recipe: Recipe) -> Path:
-    """The interpreter of the environment of this name, made by its recipe where it is not there or was made by another."""
-    folder = CACHE / name
-    _make(folder, repr(recipe), lambda: _install_python(folder, recipe))
-    return folder / "bin" / "python"
+    """The interpreter of the environment of this name and recipe, made where it is not there."""
+    content = f"{recipe} {sys.version} {sys.base_prefix}"
+    return _made(name, content, lambda folder: _install_python(folder, recipe)) / "bin" / "python"
 
 
 def node_folder() -> Path:
-    """The folder that has the JavaScript client, and our script beside it, since modules are looked for from there."""
-    folder = CACHE / "node"
-    lock = (SDK / "package-lock.json").read_text()
-    _make(folder, hashlib.sha256(lock.encode()).hexdigest(), lambda: _install_node(folder))
-    shutil.copy(SDK / "node_client.mjs", folder)
-    return folder
+    """The folder with the JavaScript client; a script that imports it needs its `node_modules` beside itself."""
+    return _made("node", (SDK / "package-lock.json").read_text(), _install_node)
 
 
-def _make(folder: Path, content: str, make: Callable[[], None]) -> None:
-    """Make a folder anew unless it was made to its end with this content; another process that makes it is waited for."""
+def _made(name: str, content: str, make: Callable[[Path], None]) -> Path:
+    """The folder of this name and content, made unless it was made to its end; another process that makes it is waited for."""
+    folder = CACHE / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     done = folder / "done"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f"{folder.name}.lock")):
-        if done.is_file() and done.read_text() == content:
-            return
+        if done.is_file():
+            return folder
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            make()
+            make(folder)
         except (OSError, subprocess.SubprocessError) as error:
             output = getattr(error, "stderr", None) or ""
-            reason = f"{folder.name} cannot be made: {error} {output[-1000:]}"
+            reason = f"{name} cannot be made: {error} {output[-1000:]}"
             if os.environ.get("CI") == "true":
                 pytest.fail(reason, pytrace=False)
             pytest.skip(reason)
-        done.write_text(content)
+        done.touch()
+    return folder
 
 
 @contextmanager
@@ -104,14 +100,11 @@ def _locked(file: Path) -> Iterator[None]:
 def _install_python(folder: Path, recipe: Recipe) -> None:
     uv = os.environ.get("UV") or shutil.which("uv") or str(ROOT / ".cache" / "uv" / "bin" / "uv")
     python = str(folder / "bin" / "python")
-    if recipe.pip:
-        _run(sys.executable, "-m", "venv", str(folder))
-        install = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    else:
-        _run(uv, "venv", "--quiet", "--no-project", "--python", sys.executable, str(folder))
-        install = (uv, "pip", "install", "--quiet", "--python", python)
-    for step in recipe.steps:
-        _run(*install, *step, variables=recipe.variables, timeout_s=recipe.timeout_s)
+    _run(uv, "venv", "--quiet", "--no-project", "--python", sys.executable, str(folder))
+    if recipe.pip:  # what is used of it is compiled when it is; all of torch takes a minute
+        pip = (uv, "tool", "run", "--quiet", "--python", sys.executable, "pip", "--python", python)
+        _run(*pip, "install", "--quiet", "--no-compile", *recipe.pip)
+    _run(uv, "pip", "install", "--quiet", "--python", python, *recipe.wanted, *recipe.pip)
 
 
 def _install_node(folder: Path) -> None:
@@ -121,18 +114,7 @@ def _install_node(folder: Path) -> None:
     _run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
 
 
-def _run(
-    *command: str,
-    cwd: Path | None = None,
-    variables: Mapping[str, str] | None = None,
-    timeout_s: float = INSTALL_TIMEOUT_S,
-) -> None:
+def _run(*command: str, cwd: Path | None = None) -> None:
     subprocess.run(
-        command,
-        cwd=cwd,
-        env=os.environ | dict(variables or {}),
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
+        command, cwd=cwd, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S
     )

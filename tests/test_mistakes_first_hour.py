@@ -17,7 +17,7 @@ import pytest_asyncio
 from typer.testing import CliRunner
 
 from appserver import App, serving
-from engine import engine
+from engine import engine, needs_transformers
 from unilect import cli, sources
 from unilect.commands import merged
 from unilect.config import Config
@@ -116,7 +116,7 @@ def told(*models: str, **engine: object) -> str:
         ("no-tokenizer", "no-tokenizer: ", "a model and no tokenizer", "name their folder with `tokenizer`"),
         ("cut", "cut/model.safetensors: ", "is damaged: it has", "Fetch it again"),
         ("no-head", "no-head/model.safetensors: ", "its head cannot be read", "Fetch it again"),
-        ("hf:./none", "./none: ", "there is no such folder", "org/name"),
+        pytest.param("hf:./none", "./none: ", "there is no such folder", "org/name", marks=needs_transformers),
         ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B: ", "there is no such file or folder", "hf:Qwen/Qwen3-4B (a model of transformers), or gguf:Qwen/Qwen3-4B/file.gguf"),
         ("unsloth/Qwen3-4B-GGUF", "unsloth/Qwen3-4B-GGUF: ", "there is no such file or folder", "gguf:unsloth/Qwen3-4B-GGUF:Q4_K_M"),
         ("qwen3-4b", "qwen3-4b: ", "pulls no models by such names", "gguf:org/repo/file.gguf"),

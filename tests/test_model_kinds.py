@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 import unilect
+from engine import needs_transformers
 from unilect.config import Config
 from unilect.demo import FOLDER, MODEL
 from unilect.errors import ConfigError
@@ -51,9 +52,18 @@ READ_BY = {"key_headers(config)": "config.api_key config.api_key_header"}
         ("gguf", {"allow_pickle": True}, "allow_pickle: is for models of transformers"),
         ("gguf", {"tokenizer": "folder"}, "tokenizer: is for models of transformers"),
         ("gguf", {"api_key": "k"}, "api_key: is for servers of OpenAI's API and llama.cpp's"),
-        ("hf", {"mmproj": "x.gguf"}, "mmproj: is for GGUF models"),
-        ("hf", {"gpu_layers": 0}, "gpu_layers: is for GGUF models"),
-        ("hf", {"cache_type_k": "q8_0"}, "cache_type_k: is for GGUF models"),
+        pytest.param(
+            "hf", {"mmproj": "x.gguf"}, "mmproj: is for GGUF models", marks=needs_transformers
+        ),
+        pytest.param(
+            "hf", {"gpu_layers": 0}, "gpu_layers: is for GGUF models", marks=needs_transformers
+        ),
+        pytest.param(
+            "hf",
+            {"cache_type_k": "q8_0"},
+            "cache_type_k: is for GGUF models",
+            marks=needs_transformers,
+        ),
         ("openai", {"context": 512}, "context: is for GGUF models, models of transformers and"),
         ("openai", {"parallel": 8}, "parallel: is for GGUF models and models of transformers"),
         ("openai", {"chat_template": "chatml"}, "chat_template: is for GGUF models"),

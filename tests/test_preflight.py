@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from certificates import certificate, needs_openssl
+from engine import needs_transformers
 from unilect.commands import check_config
 from unilect.demo import FOLDER, MODEL
 
@@ -31,6 +32,7 @@ def check(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> list
 
 
 @needs_openssl
+@needs_transformers
 def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It says where the server would listen and what each model is, without credentials, and OK."""
     certificate(tmp_path)

@@ -17,16 +17,13 @@ from unilect import demo
 #: its worker ends; torch comes from where pip finds a build for processors
 RECIPE = Recipe(
     (
-        ("torch==2.13.0",),
-        (
-            "fschat[model_worker]==0.2.36",
-            "transformers<5",
-            "peft<0.18",
-            "pydantic<2",
-            "fastapi<0.110",
-        ),
+        "fschat[model_worker]==0.2.36",
+        "transformers<5",
+        "peft<0.18",
+        "pydantic<2",
+        "fastapi<0.110",
     ),
-    pip=True,
+    pip=("torch==2.13.0",),
 )
 MODEL = Path(demo.__file__).parent / "hf"
 READY = "Uvicorn running on"

@@ -31,6 +31,7 @@ model = "*"
 """
 ANSWER = "The capital of France is Paris."
 START_TIMEOUT_S = 60.0
+pytestmark = environments.may_install
 
 
 class World(NamedTuple):

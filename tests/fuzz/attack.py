@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -10,11 +11,14 @@ from typing import Any, Self
 
 import aiohttp
 import psutil
+import pytest
 
 from engine import SOURCES
 from serving import KEY, Server, serve
 
 AT_ONCE = 8
+#: Marks a test that sends many bodies; on demand it takes hours.
+many = pytest.mark.timeout(0 if {"UNILECT_FUZZ", "UNILECT_HOSTILE"} & {*os.environ} else 900)
 TIMEOUT_S = 60.0  # an answer that fills the context takes seconds on a busy machine; one that hangs never comes
 HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
 # A short context bounds every answer, whatever a request asks for.

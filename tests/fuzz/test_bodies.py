@@ -6,11 +6,13 @@ import os
 from typing import Any
 
 import pytest
-from attack import Attacker, Request, assert_sound
+from attack import Attacker, Request, assert_sound, many
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-BODIES = int(os.environ.get("UNILECT_FUZZ", "1600"))
+from engine import THOROUGH
+
+BODIES = int(os.environ.get("UNILECT_FUZZ", "1600" if THOROUGH else "400"))
 BATCH = 8  # bodies that are under way at the same time
 
 TOOL = {
@@ -273,6 +275,7 @@ bodies = (
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")  # bodies are large
+@many
 @settings(max_examples=max(1, BODIES // BATCH))
 @given(batch=st.lists(bodies, min_size=BATCH, max_size=BATCH))
 def test_random_bodies(attacker: Attacker, batch: list[Request]) -> None:

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 import schemathesis
-from attack import TIMEOUT_S, Reply, Request, Target, assert_sound
+from attack import TIMEOUT_S, Reply, Request, Target, assert_sound, many
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import ENGINES_IN_CI
+from engine import ENGINES_IN_CI, THOROUGH
 from serving import KEY, Server
 
-EXAMPLES = max(10, int(os.environ.get("UNILECT_FUZZ", "200")) // 10)  # of each operation and mode
+#: Of each operation and mode.
+EXAMPLES = max(10, int(os.environ.get("UNILECT_FUZZ", "200" if THOROUGH else "100")) // 10)
 # nothing can be wrong with a request of these
 BODILESS = ["home", "healthz", "readyz", "metrics", "list_models", "native_props", "native_health"]
 OPERATIONS = ["retrieve_model", "create_chat_completion", "create_completion", "create_embedding"]
@@ -59,6 +60,7 @@ def test_operations(api: Any) -> None:
     assert {*BODILESS, *OPERATIONS} == names
 
 
+@many
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
 @pytest.mark.parametrize(("engine", "name", "mode"), CASES, scope="session")
 def test_operation(target: Target, api: Any, name: str, mode: str) -> None:

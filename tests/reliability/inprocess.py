@@ -74,6 +74,20 @@ class Site:
     async def _is_busy(self, slots: int) -> bool:
         return await self.busy() == slots
 
+    async def figures(self, *names: str) -> float:
+        """The sum of the lines of `/metrics` that begin so."""
+        async with self.client.get(self.url + "/metrics") as response:
+            lines = (await response.text()).splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(names))
+
+    async def asked(self) -> float:
+        """How many requests are with the server."""
+        return await self.figures("unilect_requests_waiting{", "unilect_requests_running{")
+
+    async def is_idle(self) -> bool:
+        """True when no request is with the server."""
+        return await self.asked() == 0
+
     def post(self, path: str = "/v1/chat/completions", **body: Any) -> Any:
         """POST a body; messages that say hello where it has none."""
         if path.endswith("chat/completions"):

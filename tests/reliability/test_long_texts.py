@@ -9,6 +9,7 @@ import psutil
 import pytest
 from inprocess import Site
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 MANY = 15_000_000
 LONG = "word " * (MANY // 5)
 MOST_GROWTH = 100 * 2**20

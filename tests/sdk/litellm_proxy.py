@@ -15,7 +15,7 @@ from environments import Recipe
 from loopback import free_port
 from serving import KEY, Server
 
-LITELLM = Recipe((("litellm[proxy]>=1.106",),))
+LITELLM = Recipe(("litellm[proxy]>=1.106",))
 START_TIMEOUT_S = 120.0
 
 

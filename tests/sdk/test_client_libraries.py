@@ -17,11 +17,12 @@ import environments
 from environments import OPENAI, Recipe
 from serving import KEY, Server, serve
 
+pytestmark = environments.may_install
 LIBRARIES = {
     "openai0": OPENAI["0"],
-    "langchain": Recipe((("langchain-openai>=1.7",),)),
+    "langchain": Recipe(("langchain-openai>=1.7",)),
     "llamaindex": Recipe(
-        (("llama-index-llms-openai-like>=0.8", "llama-index-embeddings-openai>=0.7"),)
+        ("llama-index-llms-openai-like>=0.8", "llama-index-embeddings-openai>=0.7")
     ),
     "litellm": LITELLM,
 }

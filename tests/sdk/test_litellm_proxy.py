@@ -8,8 +8,10 @@ import openai
 import pytest
 from litellm_proxy import Proxy
 
+import environments
 from serving import KEY, Server, serve
 
+pytestmark = environments.may_install
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
 WEATHER: Any = {
     "type": "function",

@@ -13,14 +13,21 @@ from engine import ENGINES_IN_CI
 from serving import Server
 
 SCRIPT = Path(__file__).parent / "node_client.mjs"
+pytestmark = environments.may_install
 KINDS = "check|knows" if KNOWLEDGE else "check"
 CHECKS = re.findall(rf'^(?:{KINDS})\("(\w+)"', SCRIPT.read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module", params=ENGINES_IN_CI)
-def results(request: pytest.FixtureRequest, server_on: Callable[[str], Server]) -> Results:
+def results(
+    request: pytest.FixtureRequest,
+    server_on: Callable[[str], Server],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Results:
     """What the client says about each engine."""
-    folder = environments.node_folder()
+    folder = tmp_path_factory.mktemp("node")
+    shutil.copy(SCRIPT, folder)
+    (folder / "node_modules").symlink_to(environments.node_folder() / "node_modules")
     return run([shutil.which("node") or "node", SCRIPT.name], server_on(request.param), cwd=folder)
 
 

@@ -12,6 +12,7 @@ from engine import ENGINES, ENGINES_IN_CI
 from serving import Server
 
 SCRIPT = Path(python_client.__file__)
+pytestmark = environments.may_install
 CHECKS = [name for name in python_client.CHECKS if KNOWLEDGE or name not in python_client.KNOWLEDGE]
 #: major versions of the client, each with the engines behind the server
 CASES = [
