@@ -198,5 +198,30 @@ async def test_a_request_that_ran_at_two_deaths_is_refused(engine: str) -> None:
 async def streaming(running: Site, max_tokens: int) -> Any:
     """A stream that has begun."""
     response = await running.post(max_tokens=max_tokens, ignore_eos=True, stream=True).__aenter__()
-    await response.content.readline()
+    while (await response.content.readline()).startswith(b":"):  # it still waits for the engine
+        await response.content.readline()
     return response
+
+
+@on_each_engine
+async def test_a_request_is_refused_before_the_engine_is_back(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an engine has died of is refused while the engine still starts; another request waits for it and is answered."""
+    model = ModelConfig(source=SOURCES[engine], parallel=2)
+    async with site(Config(port=0, models={"demo": model}, log_level="error")) as running:
+        child, may_start = running.child, asyncio.Event()
+        monkeypatch.setattr(child, "_pause", may_start.wait)
+        stream = await streaming(running, 1500)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGSEGV)
+        told = (await frames(stream))[-1]["error"]["code"]
+        other = asyncio.create_task(status_of(running, max_tokens=5))
+        refused = await asyncio.wait_for(status_of(running, max_tokens=1500, stream=True), 60)
+        lives = child.starts
+        assert not other.done()
+        may_start.set()
+
+        assert ("engine_died", (400, "request_killed_engine")) == (told, refused)
+        assert 1 == lives
+        assert (200, None) == await other
