@@ -25,7 +25,7 @@ import msgspec
 from unilect.affinity import Affinity, digests
 from unilect.backend import Backend
 from unilect.breaker import Breaker, is_failure
-from unilect.context import CALLER
+from unilect.context import CALLER, apart
 from unilect.errors import BackendTimeout, BackendUnavailable, UnilectError
 from unilect.redact import Secrets, redacted
 from unilect.requests import Request
@@ -237,8 +237,7 @@ class Pool:
         if fails:
             member.told_at_s = max(member.told_at_s, self._now_s())
         if member.breaker.open and self._spares and member not in self._looks:
-            loop = asyncio.get_running_loop()
-            self._looks[member] = loop.create_task(self._look(member))
+            self._looks[member] = apart(self._look(member))
 
     def _is_to_blame(self, member: Member, error: UnilectError, asked: Asked | None) -> bool:
         """

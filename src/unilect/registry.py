@@ -17,6 +17,7 @@ import msgspec
 from unilect.backend import Backend
 from unilect.config_values import convert, dotted, nearest
 from unilect.constraints.checker import Checker
+from unilect.context import apart
 from unilect.errors import BackendUnavailable, Mistakes, ModelNotFound, UnilectError
 from unilect.parameters import Unsupported, filled
 from unilect.pool import Asked, Member, Pool
@@ -227,7 +228,7 @@ class Model:
         if self._in_use == 0:
             self._closed = True
             if self._stopping is None:
-                self._stopping = asyncio.get_running_loop().create_task(self.aclose())
+                self._stopping = apart(self.aclose())
 
     @property
     def gone(self) -> bool:
@@ -245,7 +246,7 @@ class Model:
         if self._stopping is not None:
             return  # a request came while it stopped, and left before it was done
         log.info("%s: idle, stopping", self.name)
-        self._stopping = asyncio.get_running_loop().create_task(self._stop())
+        self._stopping = apart(self._stop())
 
     async def _stop(self) -> None:
         try:
