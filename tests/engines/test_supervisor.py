@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tiny_child import Tiny, until
+from tiny_child import Tiny, halted, until
 from unilect.engines import _process, _suspects, _watchdog
 from unilect.engines._process import MAX_DEATHS
 from unilect.engines._suspects import KEPT_WHOLE, REMEMBERED_S, Suspects, Ticket, digest
@@ -149,16 +149,18 @@ async def test_deaths_of_which_nobody_is_to_blame() -> None:
 
 async def test_a_hang() -> None:
     """A child that answers nobody is killed; the request that ran is to blame, and what came after the hang is begun again."""
-    async with tiny(hang_timeout_s=0.5) as child:
+    async with tiny(hang_timeout_s=60) as child:
         await child.process.start()
         killer = asyncio.create_task(child.ask("stop"))
-        await until(lambda: _halted(child.process.pid))
+        await until(lambda: halted(child.process.pid))
         watchdog = child.supervisor._watchdog
         asked = asyncio.Event()
         ask = watchdog._ask
 
         async def seen() -> bool:
-            asked.set()
+            if not asked.is_set():
+                asked.set()
+                await until(lambda: 2 == len(child.supervisor.suspects._running))
             return await ask()
 
         watchdog._ask = seen
@@ -173,17 +175,12 @@ async def test_a_hang() -> None:
         assert not child.process._deaths
 
 
-def _halted(pid: int | None) -> bool:
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] == "T"
-
-
 async def test_a_client_that_left_before_the_end() -> None:
     """A request whose client left is still to blame for what it does to the child, and the one that came after it is not."""
-    async with tiny(hang_timeout_s=0.5) as child:
+    async with tiny(hang_timeout_s=60) as child:
         await child.process.start()
         killer = asyncio.create_task(child.ask("stop"))
-        await until(lambda: _halted(child.process.pid))
+        await until(lambda: halted(child.process.pid))
         killer.cancel()
         await asyncio.gather(killer, return_exceptions=True)
         await died(child)
