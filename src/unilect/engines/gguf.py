@@ -18,11 +18,12 @@ import msgspec
 from msgspec import Struct
 
 from unilect import hub
-from unilect.backend import Batches, Capabilities
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLAMACPP
 from unilect.engines import _gguf_request as wire
 from unilect.engines import _text_bounds as bounds
+from unilect.engines._fetched import when_here
 from unilect.engines._forced_call import call_style, forced_call, must_call
 from unilect.engines._gguf_answers import (
     CONVERSATION,
@@ -457,19 +458,14 @@ class GgufEngine:
             )
 
 
-def backend(place: Place) -> GgufEngine:
+def backend(place: Place) -> Backend:
     """
     The engine for `path/to/x.gguf` or `gguf:...`: a local file, or one of the hub as `org/repo/file.gguf`.
 
     Raises:
         ConfigError: There is no such file, or it is no valid GGUF file.
     """
-    return engine(
-        place,
-        hub.local_file(
-            place.location, lambda part, size=0, /: place.progress("downloading", part, size)
-        ),
-    )
+    return when_here(place, hub.local_file, engine)
 
 
 def engine(place: Place, path: Path) -> GgufEngine:

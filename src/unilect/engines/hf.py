@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 
 from unilect import hub, templates
-from unilect.backend import Batches, Capabilities
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLGUIDANCE
 from unilect.engines import _frames as frames
 from unilect.engines import _text_bounds as bounds
+from unilect.engines._fetched import when_here
 from unilect.engines._hf_folder import (
     check_folder,
     own_template,
@@ -407,7 +408,7 @@ def check_installed(location: str) -> None:
         raise ConfigError(f"{location}: models of transformers need {needed}. {how}")
 
 
-def backend(place: Place) -> HfEngine:
+def backend(place: Place) -> Backend:
     """
     The engine for `path/to/folder` or `hf:...`: a local folder, or a repository of the hub as `org/name`.
 
@@ -420,9 +421,11 @@ def backend(place: Place) -> HfEngine:
         given = [place.config.tokenizer] if place.config.tokenizer else []
         check_folder(local, [Path(folder) for folder in (*given, *adapters)])
     check_installed(place.location)
-    folder = hub.local_folder(
-        place.location, lambda part, size=0, /: place.progress("downloading", part, size)
-    )
+    return when_here(place, hub.local_folder, engine)
+
+
+def engine(place: Place, folder: Path) -> HfEngine:
+    """The engine for a folder, with the settings of a place."""
     return HfEngine(
         place.name,
         folder,
