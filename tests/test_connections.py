@@ -41,7 +41,7 @@ class Client:
     async def ends(self) -> bytes:
         """Everything up to the end of the connection, which must come."""
         data = b""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             try:
                 while more := await self.reader.read(2**16):
                     data += more
@@ -72,7 +72,7 @@ class Site:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until something holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 
@@ -114,7 +114,7 @@ async def test_a_silent_connection() -> None:
         await go_on.wait()
         return web.Response(text="hello")
 
-    async with site(Limits(head_s=0.05, sweep_s=0.01), handler) as server:
+    async with site(Limits(head_s=1.0, sweep_s=0.01), handler) as server:
         busy = await server.client()
         asked = asyncio.create_task(busy.ask())
         await answering.wait()
@@ -141,7 +141,7 @@ async def test_a_head_byte_by_byte() -> None:
 
 async def test_a_head_after_an_answer() -> None:
     """The time for a head holds for each request of a connection, and a connection between two requests has more."""
-    async with site(Limits(head_s=0.05, sweep_s=0.01)) as server:
+    async with site(Limits(head_s=1.0, sweep_s=0.01)) as server:
         idle, half = await server.client(), await server.client()
         assert (b"hello", b"hello") == (await idle.ask(), await half.ask())
         half.writer.write(b"GET /")
@@ -152,7 +152,7 @@ async def test_a_head_after_an_answer() -> None:
 
 async def test_an_idle_connection() -> None:
     """A connection between two requests is closed after its time."""
-    async with site(Limits(idle_s=0.05, sweep_s=0.01)) as server:
+    async with site(Limits(idle_s=1.0, sweep_s=0.01)) as server:
         client = await server.client()
         assert b"hello" == await client.ask()
         assert b"" == await client.ends()
@@ -162,7 +162,7 @@ async def test_an_idle_connection() -> None:
 async def test_a_silent_handshake(tmp_path: Path) -> None:
     """A connection that never begins its TLS handshake is in the table, and is closed after its time."""
     cert = certificate(tmp_path)
-    async with site(Limits(head_s=0.2, sweep_s=0.01), cert=cert) as server:
+    async with site(Limits(head_s=1.0, sweep_s=0.01), cert=cert) as server:
         plain = Site(server.connections, server._port, None)
         silent = await plain.client()
         other = await server.client()
@@ -273,7 +273,7 @@ async def test_a_client_that_does_not_read(tmp_path: Path, tls: bool, handler: H
 
 async def test_a_slow_reader() -> None:
     """A client that reads slowly, but reads, gets all of its answer, though that takes much longer than it may stand still."""
-    limits = Limits(slow_client_s=0.3, sweep_s=0.01)
+    limits = Limits(slow_client_s=1.0, sweep_s=0.01)
     async with site(limits, whole) as server:
         client = await server.client(limit=2**18)
         loop = asyncio.get_running_loop()
@@ -308,7 +308,7 @@ async def test_the_end_waits_only_so_long() -> None:
         client = await server.client(limit=1024)
         client.writer.write(GET)
         await client.reader.readline()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await server.connections.aclose(0.01)
 
         assert 0 == len(server.connections)

@@ -187,6 +187,28 @@ async def test_a_model_that_has_just_come(controller: bool) -> None:
         assert "/refresh_all_workers" not in fake.asked
 
 
+async def test_stopping_while_somebody_asks() -> None:
+    """Who waits for a look when the server stops is answered, and not broken off."""
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    async def silent(exchange: Exchange) -> None:
+        asked.set()
+        await never.wait()
+
+    async with scripted(silent) as server:
+        given = config(server.url)
+        registry = sources.registry(given)
+        finder = Discovery(given, registry)
+        asking = asyncio.create_task(finder.ask())
+        await asked.wait()
+        await finder.aclose()
+        ended = await asyncio.gather(asking, return_exceptions=True)
+        await registry.aclose()
+        never.set()
+
+    assert [None] == ended
+
+
 async def test_an_empty_registry_says_so() -> None:
     """Before anything is found a request gets 404, not a failure."""
     with pytest.raises(ModelNotFound, match="Models: none"):

@@ -35,7 +35,7 @@ class Controller(FakeFastChat):
 
 async def calls(controller: Controller, number: int) -> list[tuple[str, Any]]:
     """The next calls."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return [await controller.calls.get() for _ in range(number)]
 
 

@@ -42,6 +42,7 @@ CATCH_ALL = {
     "gateway/guard.py": "a flaw of ours becomes a 500 in the envelope",
     "emulation.py": "a task's flaw is carried to the reader, which raises it",
     "pool.py": "a flaw in a look at a backend is logged, and is not the last look",
+    "engines/_fetched.py": "what a thread raises is carried to who waits, who raises it",
     "engines/_hf_constraint.py": "llguidance raises the bare class for a grammar that it cannot read",
     "engines/_hf_child.py": "a flaw in one answer is carried to its reader, and the others go on",
     "engines/_hf_load.py": "a folder that somebody else made makes transformers raise anything; it is told and not loaded",

@@ -336,7 +336,7 @@ async def test_one_that_is_down_joins_when_it_comes_up(monkeypatch: pytest.Monke
             assert "Hello" == await site.says(f"{number}")
         assert member.breaker.open
         async with scripted(script, port=port) as again:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while member.breaker.open:
                     await asyncio.sleep(0)
             looked = len(again.requests)
@@ -387,7 +387,7 @@ async def test_a_look_waits_for_a_model_that_loads(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(pool, "LOOK_TIMEOUT_S", 0.001)
     backend: Any = Loading()
     looked_after, member = await looked_at(backend)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await backend.begun.wait()
         asyncio.get_running_loop().call_later(0.01, backend.loaded.set)
         while member.breaker.open:
@@ -411,7 +411,7 @@ async def test_a_flaw_in_a_look_is_not_the_last_look(
     backend: Any = Flawed()
     backend.loaded.set()
     looked_after, member = await looked_at(backend)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await looked_after._looks[member]
     await looked_after.aclose()
 
@@ -426,7 +426,7 @@ async def test_who_comes_back_is_told_once(
     monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
     backend: Any = Loading()
     looked_after, member = await looked_at(backend)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await backend.begun.wait()
         looked_after.saw(member, None)
         backend.loaded.set()
@@ -562,7 +562,7 @@ async def test_a_single_backend_with_a_fallback(monkeypatch: pytest.MonkeyPatch)
             assert "f" == run.answering.name
         assert 1 == member.served
         async with scripted(GOOD, port=server.port):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while member.breaker.open:
                     await asyncio.sleep(0)
             run = site.run()
@@ -603,7 +603,7 @@ async def test_what_a_model_that_goes_still_answers_ends_with_the_server() -> No
         site.service.registry.forget("m")
         await site.service.registry.aclose()
         with pytest.raises(UnilectError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await answer
 
 

@@ -245,7 +245,7 @@ async def test_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> N
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
         )
         writer.write(head % len(body) + body)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await server.gone.acquire()
         while app.guard.active:
             await asyncio.sleep(0)

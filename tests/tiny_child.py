@@ -74,6 +74,10 @@ class Tiny:
         await self.supervisor.aclose()
 
     async def _ask(self) -> None:
+        if halted(
+            self.process.pid
+        ):  # told at once: after a short time a busy one would seem to hang, too
+            raise TimeoutError
         async for _ in self._said("say well"):
             pass
 
@@ -94,6 +98,12 @@ class Tiny:
             writer.close()
         if said != b".\n":
             raise BackendError("broke off")
+
+
+def halted(pid: int | None) -> bool:
+    """Whether a process stands still."""
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "T"
 
 
 async def until(condition: Any, deadline_s: float = 60.0) -> None:

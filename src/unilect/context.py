@@ -3,6 +3,7 @@ The request in hand, for what lies too deep to be told of it: whose failure it i
 what the request's own line tells in the end.
 
 The guard opens a record for each request; whatever runs for that request, in its task or in one that it has started, finds it.
+Work that belongs to nobody's request is started with `tasks.apart`.
 """
 
 from contextvars import ContextVar

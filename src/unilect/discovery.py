@@ -17,10 +17,11 @@ import msgspec
 
 from unilect import sources
 from unilect.config import Config
-from unilect.errors import ConfigError, UnilectError
+from unilect.errors import BackendUnavailable, ConfigError, UnilectError
 from unilect.model_config import ModelConfig
 from unilect.redact import Secrets, secrets_of
 from unilect.registry import Registry
+from unilect.tasks import apart, shared
 
 log = logging.getLogger("unilect")
 EVERY_S = 10.0
@@ -71,8 +72,9 @@ class Discovery:
     async def look(self) -> None:
         """Ask every server for its list, and take in and let go what has changed; all who want it at the same time share one look."""
         if self._looking is None:
-            self._looking = asyncio.create_task(self._look_at_all())
-        await asyncio.shield(self._looking)
+            self._looking = apart(self._look_at_all())
+        with suppress(BackendUnavailable):  # `aclose`: what is not known by then is not found
+            await shared(self._looking)
 
     async def aclose(self) -> None:
         """Ask no more."""

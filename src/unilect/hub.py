@@ -73,6 +73,12 @@ def local_file(location: str, on_progress: OnProgress) -> Path:
     return _fetch_all(repo, files, on_progress, _sizes(repo) if count > 1 else {})[0]
 
 
+def is_here(location: str) -> bool:
+    """Whether the hub need not be asked for a location: it is there, or can be nothing of the hub's."""
+    hub = _HUB_FILE.match(location) or _is_repo(location.partition(":")[0])
+    return Path(location).expanduser().exists() or not hub
+
+
 def local_copy(location: str, folder: bool = False) -> Path | None:
     """
     The local path of a file or a folder without fetching anything: itself, or what the hub's cache has of it.
@@ -88,7 +94,7 @@ def local_copy(location: str, folder: bool = False) -> Path | None:
     """
     path = Path(location).expanduser()
     match, repo = _HUB_FILE.match(location), location.partition(":")[0]
-    if path.exists() or not (match or _is_repo(repo)):
+    if is_here(location):
         return path
     # its downloads ask the hub for other things even where they may read the cache only
     from huggingface_hub import try_to_load_from_cache

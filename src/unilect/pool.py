@@ -29,6 +29,7 @@ from unilect.context import in_hand
 from unilect.errors import BackendTimeout, BackendUnavailable, UnilectError
 from unilect.redact import Secrets, redacted
 from unilect.requests import Request
+from unilect.tasks import apart
 from unilect.turnstile import Turnstile
 
 log = logging.getLogger("unilect")
@@ -237,8 +238,7 @@ class Pool:
         if fails:
             member.told_at_s = max(member.told_at_s, self._now_s())
         if member.breaker.open and self._spares and member not in self._looks:
-            loop = asyncio.get_running_loop()
-            self._looks[member] = loop.create_task(self._look(member))
+            self._looks[member] = apart(self._look(member))
 
     def _is_to_blame(self, member: Member, error: UnilectError, asked: Asked | None) -> bool:
         """

@@ -21,6 +21,7 @@ from unilect.errors import BackendUnavailable, Mistakes, ModelNotFound, UnilectE
 from unilect.parameters import Unsupported, filled
 from unilect.pool import Asked, Member, Pool
 from unilect.requests import Request
+from unilect.tasks import apart
 
 log = logging.getLogger("unilect")
 _SWEEP = (
@@ -226,7 +227,7 @@ class Model:
         if self._in_use == 0:
             self._closed = True
             if self._stopping is None:
-                self._stopping = asyncio.get_running_loop().create_task(self.aclose())
+                self._stopping = apart(self.aclose())
 
     @property
     def gone(self) -> bool:
@@ -244,7 +245,7 @@ class Model:
         if self._stopping is not None:
             return  # a request came while it stopped, and left before it was done
         log.info("%s: idle, stopping", self.name)
-        self._stopping = asyncio.get_running_loop().create_task(self._stop())
+        self._stopping = apart(self._stop())
 
     async def _stop(self) -> None:
         try:

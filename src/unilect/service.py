@@ -231,6 +231,20 @@ class Service:
                 record.leased(lease.model.name, lease.source)
                 yield Call(model, lease.backend, meter)
 
+    async def described(self, name: str | None, endpoint: str) -> Model:
+        """
+        A model of which only is told what it can do. What runs here is not loaded for that, nor kept from being idle: its files say
+        enough. A server elsewhere is asked.
+
+        Raises:
+            UnilectError: No such model, or its server cannot be asked.
+        """
+        model = self.model(name)
+        if not model.required:
+            async with self.lease(name, endpoint):
+                pass
+        return model
+
     def _check_ready(self) -> None:
         if not self.ready:
             raise BackendUnavailable("The server is stopping. Try again soon.", retry_after_s=5)

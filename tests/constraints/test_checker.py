@@ -269,6 +269,10 @@ async def test_closing_while_jobs_wait() -> None:
     said = await asyncio.gather(*jobs, return_exceptions=True)
     assert [CheckerUnavailable] * 4 == [type(error) for error in said]
     assert not process.is_running()
+    for late in (made.gbnf('root ::= "b"', "grammar"), made.validate({}, "1")):
+        with pytest.raises(CheckerUnavailable):
+            await late
+    assert (None, None) == (made._quick.pid, made._patient.pid)
 
 
 async def test_too_many_jobs() -> None:

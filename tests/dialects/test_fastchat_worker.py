@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from appserver import App, serving
-from engine import Spy, engine
+from engine import Spy, engine, made
 from unilect.app import WORK
 from unilect.config import Config
 from unilect.dialects._fastchat_prompt import Marks
@@ -216,6 +216,16 @@ async def test_details_and_status(app: App) -> None:
         assert status == await response.json()
     app.service.ready = False
     assert [] == (await call(app, "/worker_get_status"))["model_names"]
+
+
+async def test_details_of_a_model_that_does_not_run() -> None:
+    """What a worker tells of a model without a key does not start it."""
+    spy = Spy(made("gguf"))
+    async with serving(spy, CONFIG) as idle:
+        assert {"context_length": 2048} == await call(idle, "/model_details", model="m")
+        assert (await call(idle, "/worker_get_conv_template", model="m"))["conv"]
+
+    assert 0 == spy.starts
 
 
 async def test_the_other_routes_want_a_key(app: App) -> None:

@@ -10,7 +10,7 @@ import pytest_asyncio
 from hypothesis import strategies as st
 
 from appserver import App, chunks, serving, upstream
-from engine import ENGINES_IN_CI, Spy, engine
+from engine import ENGINES_IN_CI, Spy, engine, made
 from properties import given
 from scripted import HELLO, frames, says, scripted, stream_of
 from unilect.dialects._llamacpp_answer import NativeEncoder
@@ -162,6 +162,19 @@ async def test_embeddings(app: App) -> None:
     assert [0, 1] == [item["index"] for item in many]
     assert one["embedding"] == pytest.approx(many[0]["embedding"], abs=1e-5)
     assert one["embedding"] != pytest.approx(many[1]["embedding"], abs=1e-3)
+
+
+async def test_props_of_a_model_that_does_not_run() -> None:
+    """A model that is asked what it can do is not started for that."""
+    spy = Spy(made("gguf"))
+    async with serving(spy) as idle:
+        status, body = await idle.get("/props")
+
+    assert (200, 2048) == (
+        status,
+        msgspec.json.decode(body)["default_generation_settings"]["n_ctx"],
+    )
+    assert 0 == spy.starts
 
 
 @in_one_loop

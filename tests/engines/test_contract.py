@@ -3,8 +3,6 @@
 import asyncio
 import json
 import math
-import os
-import signal
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -398,10 +396,13 @@ async def test_leaving_frees_the_place(base: Backend) -> None:
 async def test_a_child_that_dies_is_replaced(models: dict[str, Any]) -> None:
     """After a crash the child comes back, with what its model needs."""
     child = process(models["pirate"])
-    assert child.pid is not None
-    os.kill(child.pid, signal.SIGKILL)
-    assert await child.has_died(5)
+    running = child._process
+    assert running is not None
+    running.kill()
+    await running.wait()
+    await models["pirate"].check()
 
+    assert child.pid is not None
     assert "Arr" in await text_of(models["pirate"], chat("Hello!"))
 
 

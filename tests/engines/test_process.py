@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -37,7 +37,6 @@ async def test_a_line_without_an_end_stops_nobody() -> None:
     )
     try:
         await child.start()
-        assert await child.has_died(60)
         watcher = child._watcher
         assert watcher is not None
         await watcher
@@ -226,6 +225,52 @@ async def test_a_death_that_a_request_sees_first(tmp_path: Path) -> None:
 
     assert ["hello"] == answer
     assert 1 == deaths
+
+
+async def test_a_child_that_is_taken_apart_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that is ending is waited for, however long its memory takes to be given back; one that serves is not."""
+    monkeypatch.setattr(_process, "_DYING_S", 0.0)
+    child = Tiny()
+    await child.process.start()
+    assert not await child.process.has_ended(1)
+    real, ending = child.process._process, _Ending()
+    child.process._process = cast(Any, ending)
+    asked = asyncio.create_task(child.process.has_ended(1))
+    await ending.waited_for.wait()
+    assert not asked.done()
+    ending.reap()
+    assert await asked
+    child.process._process = real
+    await child.aclose()
+    assert await child.process.has_ended(1)
+
+
+class _Ending:
+    """
+    A process that has ended, and is not reaped before `reap`.
+
+    Attributes:
+        waited_for: Somebody waits for it, and not for the first time.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.posix_spawn("/bin/true", ["true"], {})
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        self.returncode: int | None = None
+        self.waited_for, self._reaped = asyncio.Event(), asyncio.Event()
+        self._waits = 0
+
+    def reap(self) -> None:
+        """Let it go."""
+        self.returncode = os.waitpid(self.pid, 0)[1]
+        self._reaped.set()
+
+    async def wait(self) -> None:
+        """Wait until it is reaped."""
+        self._waits += 1
+        if self._waits > 1:
+            self.waited_for.set()
+        await self._reaped.wait()
 
 
 async def test_a_start_while_it_stops() -> None:

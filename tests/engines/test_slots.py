@@ -117,7 +117,7 @@ async def test_one_who_leaves_as_it_is_its_turn_gives_the_slot_on(give_first: bo
     for step in steps if give_first else reversed(steps):
         step()
 
-    assert await asyncio.wait_for(second, 10) == 0
+    assert await asyncio.wait_for(second, 60) == 0
     with pytest.raises(asyncio.CancelledError):
         await first
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tiny_child import Tiny, until
+from tiny_child import Tiny, halted, until
 from unilect.engines import _process, _suspects, _watchdog
 from unilect.engines._process import MAX_DEATHS
-from unilect.engines._suspects import REMEMBERED_S, Suspects, digest
+from unilect.engines._suspects import KEPT_WHOLE, REMEMBERED_S, Suspects, Ticket, digest
 from unilect.errors import BackendUnavailable, EngineDied, RequestKilledEngine
 from unilect.requests import ChatRequest, Message
 
@@ -112,14 +112,14 @@ async def test_who_is_answered_is_cleared() -> None:
         begun = await child.begin()
         fine = asyncio.create_task(child.ask("say fine"))
         assert ["fine"] == await fine
-        child.supervisor.suspects.enter("say fine", child.process.starts)
+        child.supervisor.suspects.enter(Ticket("say fine"), child.process.starts)
         child.kill()
         with pytest.raises(EngineDied):
             await anext(begun)
-        assert 1 == child.supervisor.suspects.times_suspected("say fine")
+        assert 1 == child.supervisor.suspects.times_suspected(Ticket("say fine"))
         assert ["fine"] == await child.ask("say fine")
-        assert 0 == child.supervisor.suspects.times_suspected("say fine")
-        assert 1 == child.supervisor.suspects.times_suspected("begin")
+        assert 0 == child.supervisor.suspects.times_suspected(Ticket("say fine"))
+        assert 1 == child.supervisor.suspects.times_suspected(Ticket("begin"))
 
 
 async def test_five_requests_that_kill() -> None:
@@ -149,16 +149,18 @@ async def test_deaths_of_which_nobody_is_to_blame() -> None:
 
 async def test_a_hang() -> None:
     """A child that answers nobody is killed; the request that ran is to blame, and what came after the hang is begun again."""
-    async with tiny(hang_timeout_s=0.5) as child:
+    async with tiny(hang_timeout_s=60) as child:
         await child.process.start()
         killer = asyncio.create_task(child.ask("stop"))
-        await until(lambda: _halted(child.process.pid))
+        await until(lambda: halted(child.process.pid))
         watchdog = child.supervisor._watchdog
         asked = asyncio.Event()
         ask = watchdog._ask
 
         async def seen() -> bool:
-            asked.set()
+            if not asked.is_set():
+                asked.set()
+                await until(lambda: 2 == len(child.supervisor.suspects._running))
             return await ask()
 
         watchdog._ask = seen
@@ -173,17 +175,12 @@ async def test_a_hang() -> None:
         assert not child.process._deaths
 
 
-def _halted(pid: int | None) -> bool:
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] == "T"
-
-
 async def test_a_client_that_left_before_the_end() -> None:
     """A request whose client left is still to blame for what it does to the child, and the one that came after it is not."""
-    async with tiny(hang_timeout_s=0.5) as child:
+    async with tiny(hang_timeout_s=60) as child:
         await child.process.start()
         killer = asyncio.create_task(child.ask("stop"))
-        await until(lambda: _halted(child.process.pid))
+        await until(lambda: halted(child.process.pid))
         killer.cancel()
         await asyncio.gather(killer, return_exceptions=True)
         await died(child)
@@ -205,7 +202,7 @@ async def test_a_lost_socket() -> None:
         assert 2 == child.process.starts
         assert not child.process._deaths
         assert ["hello"] == await child.ask("say hello")
-        assert 0 == child.supervisor.suspects.times_suspected("begin")
+        assert 0 == child.supervisor.suspects.times_suspected(Ticket("begin"))
         again = await child.begin()
         await again.aclose()
 
@@ -219,6 +216,35 @@ async def test_a_stopped_child_ends_what_runs() -> None:
         with pytest.raises(BackendUnavailable, match="was stopped"):
             await waiting
         assert "stopped" == child.process.state
+
+
+async def test_what_ran_before_a_stop_is_not_blamed() -> None:
+    """A request whose end is seen only when the stopped child runs again is to blame for nothing."""
+    async with tiny() as child:
+        begun = await child.begin()
+        await child.aclose()
+        assert ["hello"] == await child.ask("say hello")
+        with pytest.raises(EngineDied):
+            await anext(begun)
+        again = await child.begin()
+        await again.aclose()
+        assert 0 == child.supervisor.suspects.times_suspected(Ticket("begin"))
+
+
+async def test_copies_that_wait_their_turn() -> None:
+    """Of two requests alike that wait their turn the second is refused when the first has shown what it does."""
+    async with tiny() as child:
+        await child.process.start()
+        suspects = child.supervisor.suspects
+        for request in ("die", "other"):
+            suspects.enter(Ticket(request), 0)
+        suspects.died(0)
+        asked = (child.ask("die") for _ in range(2))
+        first, second = await asyncio.gather(*asked, return_exceptions=True)
+
+        assert [EngineDied, RequestKilledEngine] == [type(first), type(second)]
+        assert ["hello"] == await child.ask("say hello")
+        assert 2 == child.process.starts
 
 
 async def test_few_calls_at_a_time() -> None:
@@ -258,74 +284,108 @@ def suspects(clock: list[float]) -> Suspects:
     return Suspects(lambda: clock[0])
 
 
+def entered(suspects: Suspects, request: str, life: int = 1) -> Ticket:
+    """A request that is in a life of the engine."""
+    ticket = Ticket(request)
+    suspects.enter(ticket, life)
+    return ticket
+
+
 def test_a_culprit_is_forgiven(suspects: Suspects, clock: list[float]) -> None:
     """A request that an engine died of is refused for ten minutes, and is taken again after that."""
-    suspects.enter("a", 1)
-    assert 1 == suspects.died()
+    entered(suspects, "a", 1)
+    assert 1 == suspects.died(1)
     with pytest.raises(RequestKilledEngine):
-        suspects.check("a")
-    suspects.check("b")
+        suspects.check(Ticket("a"))
+    suspects.check(Ticket("b"))
     clock[0] = REMEMBERED_S
-    suspects.check("a")
+    suspects.check(Ticket("a"))
 
 
 def test_the_one_of_two_deaths(suspects: Suspects) -> None:
     """The only request that was at two deaths is to blame for both."""
     for name in ("a", "b", "x"):
-        suspects.enter(name, 1)
-    assert 0 == suspects.died()
+        entered(suspects, name, 1)
+    assert 0 == suspects.died(1)
     for name in ("c", "x"):
-        suspects.enter(name, 2)
-    assert 2 == suspects.died()
+        entered(suspects, name, 2)
+    assert 2 == suspects.died(2)
     for name in ("a", "b", "c"):
-        suspects.check(name)
+        suspects.check(Ticket(name))
     with pytest.raises(RequestKilledEngine):
-        suspects.check("x")
+        suspects.check(Ticket("x"))
 
 
 def test_copies_of_one_request(suspects: Suspects) -> None:
     """Several that ask for the same are several: none of them is known to be to blame for the first death."""
-    tickets = [suspects.enter("same", 1) for _ in range(2)]
+    tickets = [entered(suspects, "same", 1) for _ in range(2)]
 
-    assert 0 == suspects.died()
+    assert 0 == suspects.died(1)
     assert not any(map(suspects.is_culprit, tickets))
-    suspects.enter("same", 2)
-    assert 2 == suspects.died()
+    entered(suspects, "same", 2)
+    assert 2 == suspects.died(2)
 
 
 def test_two_of_two_deaths(suspects: Suspects) -> None:
     """Where several requests were at both deaths nobody is blamed yet, and they run one at a time."""
-    for _ in range(2):
-        suspects.enter("a", 1)
-        suspects.enter("b", 1)
-        assert 0 == suspects.died()
-    assert [2, 2, 0] == [suspects.times_suspected(name) for name in "abc"]
-    suspects.enter("b", 3)
-    assert 3 == suspects.died()
+    for life in (1, 2):
+        entered(suspects, "a", life)
+        entered(suspects, "b", life)
+        assert 0 == suspects.died(life)
+    assert [2, 2, 0] == [suspects.times_suspected(Ticket(name)) for name in "abc"]
+    entered(suspects, "b", 3)
+    assert 3 == suspects.died(3)
 
 
 def test_deaths_are_forgotten(suspects: Suspects, clock: list[float]) -> None:
     """Nobody is suspected for a death of long ago."""
     for name in ("a", "b"):
-        suspects.enter(name, 1)
-    suspects.died()
+        entered(suspects, name, 1)
+    suspects.died(1)
     clock[0] = REMEMBERED_S
     for name in ("a", "c"):
-        suspects.enter(name, 2)
-    assert 0 == suspects.died()
-    suspects.check("a")
+        entered(suspects, name, 2)
+    assert 0 == suspects.died(2)
+    suspects.check(Ticket("a"))
 
 
 def test_memory_of_culprits_is_bounded(suspects: Suspects, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more culprits than are remembered the oldest are forgotten."""
     monkeypatch.setattr(_suspects, "MAX_CULPRITS", 2)
     for name in "abc":
-        suspects.enter(name, 1)
-        suspects.died()
-    suspects.check("a")
+        entered(suspects, name, 1)
+        suspects.died(1)
+    suspects.check(Ticket("a"))
     for name in "bc":
         with pytest.raises(RequestKilledEngine):
-            suspects.check(name)
+            suspects.check(Ticket(name))
+
+
+def test_the_dead_of_another_life(suspects: Suspects) -> None:
+    """What ran in a life that was ended in order is no suspect of the next life's death."""
+    left, _ = entered(suspects, "left", 1), entered(suspects, "runs", 1)
+    suspects.leave(left, answered=False)
+    entered(suspects, "alone", 2)
+
+    assert 1 == suspects.died(2)
+    for name in ("left", "runs"):
+        assert 0 == suspects.times_suspected(Ticket(name))
+    with pytest.raises(RequestKilledEngine):
+        suspects.check(Ticket("alone"))
+
+
+def test_digests_that_nobody_needs(suspects: Suspects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that leave are digested where an engine dies of them, or where more of them would have to be kept."""
+    made: list[str] = []
+    monkeypatch.setattr(
+        _suspects, "digest", lambda request: made.append(request) or digest(request)
+    )
+    for number in range(KEPT_WHOLE + 2):
+        suspects.leave(entered(suspects, f"{number}"), answered=False)
+    assert ["0", "1"] == made
+    suspects.died(1)
+    assert KEPT_WHOLE + 2 == len(made)
+    assert 1 == suspects.times_suspected(Ticket(f"{KEPT_WHOLE}"))
 
 
 def test_what_is_asked_counts() -> None:

@@ -411,7 +411,7 @@ async def test_case_23_timeouts_and_batch_size() -> None:
                 await fake_script(exchange)
 
         fake_script, fake.server._script = fake.script, script
-        async with in_front(fake, timeout_s=0.05, embedding_batch=2) as app:
+        async with in_front(fake, timeout_s=1.0, embedding_batch=2) as app:
             async with app.post("/v1/chat/completions", model="m") as response:
                 body = await response.json()
             fake.answers["/worker_get_embeddings"] = {"embedding": [[1.0]] * 2, "token_num": 2}

@@ -279,7 +279,7 @@ async def test_a_body_is_not_read_without_a_key() -> None:
     async with served() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             line = await reader.readline()
         writer.close()
         await writer.wait_closed()
@@ -366,7 +366,7 @@ async def test_a_flaw_in_a_begun_answer(caplog: pytest.LogCaptureFixture) -> Non
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /x HTTP/1.1\r\nHost: localhost\r\nX-API-Key: sk-test\r\n\r\n")
         told = b""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with suppress(ConnectionError):
                 told = await reader.read(2**16)
                 told += await reader.read()
@@ -413,7 +413,7 @@ async def test_a_client_that_leaves() -> None:
         await begun.wait()
         writer.close()
         await writer.wait_closed()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await cancelled.wait()
         assert server.guard.active == 0
 

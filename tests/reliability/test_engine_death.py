@@ -11,6 +11,7 @@ import pytest
 from inprocess import Site, site, until
 
 from engine import ENGINES_IN_CI, SOURCES
+from tiny_child import halted
 from unilect.config import Config, ModelConfig
 
 STREAMS = 8
@@ -133,11 +134,20 @@ async def waiting(running: Site, requests: int) -> bool:
     return f'unilect_requests_waiting{{model="demo"}} {requests}.0' in text
 
 
-async def test_engine_that_hangs_is_killed_and_comes_back() -> None:
+async def test_engine_that_hangs_is_killed_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that an engine hangs on is told so and refused from then on, also where its client has left; others are answered."""
-    models = {"demo": ModelConfig(hang_timeout_s=1.0)}
-    async with site(Config(port=0, models=models, log_level="warning")) as running:
-        child = running.engine()._generator
+    async with site(Config(port=0, models={"demo": ModelConfig()}, log_level="warning")) as running:
+        engine = running.engine()
+        child = engine._generator
+
+        async def ask() -> None:
+            if halted(
+                child.pid
+            ):  # told at once: after a short time a busy engine would seem to hang, too
+                raise TimeoutError
+            await engine._ask()
+
+        monkeypatch.setattr(engine._supervisors[child], "_ask", ask)
         first, second = ({"max_tokens": count, "stream": True} for count in (1500, 1501))
         response = await hanging(running, first)
         told = (await frames(response))[-1]["error"]
@@ -198,5 +208,30 @@ async def test_a_request_that_ran_at_two_deaths_is_refused(engine: str) -> None:
 async def streaming(running: Site, max_tokens: int) -> Any:
     """A stream that has begun."""
     response = await running.post(max_tokens=max_tokens, ignore_eos=True, stream=True).__aenter__()
-    await response.content.readline()
+    while (await response.content.readline()).startswith(b":"):  # it still waits for the engine
+        await response.content.readline()
     return response
+
+
+@on_each_engine
+async def test_a_request_is_refused_before_the_engine_is_back(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an engine has died of is refused while the engine still starts; another request waits for it and is answered."""
+    model = ModelConfig(source=SOURCES[engine], parallel=2)
+    async with site(Config(port=0, models={"demo": model}, log_level="error")) as running:
+        child, may_start = running.child, asyncio.Event()
+        monkeypatch.setattr(child, "_pause", may_start.wait)
+        stream = await streaming(running, 1500)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGSEGV)
+        told = (await frames(stream))[-1]["error"]["code"]
+        other = asyncio.create_task(status_of(running, max_tokens=5))
+        refused = await asyncio.wait_for(status_of(running, max_tokens=1500, stream=True), 60)
+        lives = child.starts
+        assert not other.done()
+        may_start.set()
+
+        assert ("engine_died", (400, "request_killed_engine")) == (told, refused)
+        assert 1 == lives
+        assert (200, None) == await other

@@ -354,7 +354,7 @@ async def test_silence(fake: FakeFastChat) -> None:
 
     async with scripted(silent) as server:
         fake.addresses = [f"http://127.0.0.1:{server.port}"]
-        worker = await started(fake, timeout_s=0.05)
+        worker = await started(fake, timeout_s=1.0)
         with pytest.raises(BackendTimeout):
             await answer(worker.generate(chat(stream=True)))
 

@@ -218,7 +218,7 @@ async def test_a_client_that_leaves(real: LlamaCppUpstream) -> None:
             if isinstance(batch[-1], TextDelta):
                 break
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while b'"is_processing":true' in await real._server.get("/slots"):
             await asyncio.sleep(0)
     await real.check()

@@ -148,7 +148,7 @@ async def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     async def silent(exchange: Exchange) -> None:
         await exchange.client_gone()
 
-    async with scripted(silent) as server, asyncio.timeout(5):
+    async with scripted(silent) as server, asyncio.timeout(60):
         http = HttpServer(server.url)
         assert await learn(http, http, "m", "") is None
 
@@ -164,7 +164,7 @@ async def test_a_root_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         else:
             await exchange.client_gone()
 
-    async with scripted(script) as server, asyncio.timeout(5):
+    async with scripted(script) as server, asyncio.timeout(60):
         root = HttpServer(server.url.removesuffix("/v1"))
         found = await learn(HttpServer(server.url), root, "m", "")
 

@@ -22,6 +22,7 @@ import msgspec
 from unilect.child_environment import child_environment
 from unilect.constraints import ConstraintError
 from unilect.errors import CheckerUnavailable
+from unilect.tasks import apart
 
 log = logging.getLogger("unilect")
 QUICK_S = 0.5
@@ -66,6 +67,7 @@ class Lane:
         self._numbers = itertools.count()
         self._worker: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._closed = False
 
     @property
     def pid(self) -> int | None:
@@ -84,6 +86,8 @@ class Lane:
             ConstraintError: It is refused; TooLong where it was not done in time.
             CheckerUnavailable: Too many jobs wait, or the helper cannot be started, or is being stopped.
         """
+        if self._closed:
+            raise _stopped()
         if self._jobs.qsize() >= self._most and not urgent:
             raise CheckerUnavailable(
                 "Too many grammars and schemas wait to be compiled. Try again in a moment.",
@@ -92,11 +96,12 @@ class Lane:
         answer = asyncio.get_running_loop().create_future()
         self._jobs.put_nowait((not urgent, next(self._numbers), Job(name, arguments, answer)))
         if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
+            self._worker = apart(self._work())
         return await answer
 
     async def aclose(self) -> None:
-        """Kill the helper; who waits is told so."""
+        """Kill the helper, for good; who waits is told so."""
+        self._closed = True
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)

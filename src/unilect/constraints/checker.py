@@ -17,6 +17,7 @@ import msgspec
 from unilect.constraints import ConstraintError, _helper, gbnf
 from unilect.constraints.schema import Use
 from unilect.errors import InvalidRequest
+from unilect.tasks import apart
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_LLGUIDANCE_BYTES = 512 * 1024  # one that we make holds the schemas of all tools
@@ -95,10 +96,8 @@ class Checker:
         return await self._held("matches", {"grammar": grammar, "text": text})
 
     async def aclose(self) -> None:
-        """End the helpers; who waits for them is told that the server stops."""
+        """End the helpers, for good; who waits for them, or comes later, is told that the server stops."""
         await asyncio.gather(self._quick.aclose(), self._patient.aclose())
-        for task in list(self._running.values()):
-            task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def _held(self, job: str, arguments: dict[str, Any]) -> str | None:
@@ -122,10 +121,8 @@ class Checker:
             result = self._results[digest]
         else:
             if digest not in self._running:
-                task = asyncio.create_task(self._work_out(digest, job, arguments))
-                self._running[digest] = task
+                self._running[digest] = task = apart(self._work_out(digest, job, arguments))
                 task.add_done_callback(lambda _: self._running.pop(digest, None))
-                task.add_done_callback(_look)
             result = await asyncio.shield(self._running[digest])
         if isinstance(result, ConstraintError):
             raise InvalidRequest(f"`{param}` cannot be followed: {result}", param=param)
@@ -174,9 +171,3 @@ def _size(result: Any) -> int:
         if result and not isinstance(result, ConstraintError)
         else 0
     )
-
-
-def _look(task: "asyncio.Task[Any]") -> None:
-    """An error that nobody waits for any longer has been seen."""
-    if not task.cancelled():
-        task.exception()

@@ -193,15 +193,15 @@ class Calls:
     async def worker_get_conv_template(self, request: web.Request) -> web.StreamResponse:
         """Tell the template: marks that we find again in the prompt."""
         named = decoded(await request.read(), Named)
-        async with self._service.lease(named.model, "fastchat") as lease:
-            chat = lease.backend.capabilities.chat
-            return answer(request, {"conv": self._work.marks(lease.model.name).conv(chat)})
+        model = await self._service.described(named.model, "fastchat")
+        chat = model.backend.capabilities.chat
+        return answer(request, {"conv": self._work.marks(model.name).conv(chat)})
 
     async def model_details(self, request: web.Request) -> web.StreamResponse:
         """Tell the model's context."""
         named = decoded(await request.read(), Named)
-        async with self._service.lease(named.model, "fastchat") as lease:
-            context = lease.backend.capabilities.context
+        model = await self._service.described(named.model, "fastchat")
+        context = model.backend.capabilities.context
         return answer(request, {"context_length": context or UNKNOWN_CONTEXT})
 
     async def worker_get_status(self, request: web.Request) -> web.StreamResponse:

@@ -213,8 +213,8 @@ def _states(service: Service) -> list[Route]:
 
     async def native_props(request: web.Request) -> web.StreamResponse:
         """Tell what the server is."""
-        async with service.lease(request.query.get("model"), "props") as lease:
-            return _json(request, props(lease.model.name, lease.backend.capabilities))
+        model = await service.described(request.query.get("model"), "props")
+        return _json(request, props(model.name, model.backend.capabilities))
 
     async def native_health(request: web.Request) -> web.StreamResponse:
         """Say that requests are taken, or not."""

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -34,6 +34,7 @@ import msgspec
 from unilect.child_environment import child_environment
 from unilect.engines._last_words import LastWords
 from unilect.errors import BackendUnavailable
+from unilect.tasks import apart, shared
 
 log = logging.getLogger("unilect")
 STOP_TIMEOUT_S = 5.0
@@ -44,6 +45,9 @@ FIRST_PAUSE_S = (
 )
 MAX_PAUSE_S = 30.0
 _LONGEST_WAIT_S = 2.5  # for a pause to end; of a longer one requests are told at once
+_DYING_S = 0.2  # from a broken connection to the first sign that the process ends
+_REAPED_S = 30.0  # from that sign to its end: a large process is taken apart first
+_PF_EXITING = 0x4  # of the flags in /proc/PID/stat: the process ends, and closes what it has open
 
 #: stopped: not started yet, or stopped. died: it comes back. failed: the last start failed; the next request tries again.
 State: TypeAlias = Literal["stopped", "loading", "ready", "stopping", "died", "failed"]
@@ -65,7 +69,7 @@ class ChildProcess:
         state: What it is doing.
         starts: How often it has become ready; tells one life from the next.
         hangs: How often it was killed because it hung.
-        replaced: The last life that we ended ourselves because it could not be reached any more.
+        replaced: The last life that we ended ourselves: it was stopped, or could not be reached any more.
         on_death: Told which life has ended unasked; returns how many of the deaths so far one request is to blame for.
     """
 
@@ -117,6 +121,11 @@ class ChildProcess:
         return process.pid if process is not None and serves else None
 
     @property
+    def comes_back(self) -> bool:
+        """Whether it has been ready, and serves or will serve again by itself."""
+        return self.starts > 0 and self.state in ("ready", "died", "loading")
+
+    @property
     def ended_from_outside(self) -> bool:
         """Whether somebody else ended the child that served: by SIGKILL, as the kernel does for want of memory, or in order."""
         process = self._process
@@ -147,28 +156,21 @@ class ChildProcess:
         while self._stopping is not None and not self._stopping.done():
             await asyncio.shield(self._stopping)
         if self._starting is None or self._starting.done():
-            self._starting = _task(self._bring_up())
-            self._starting.add_done_callback(_heard)
-        starting = self._starting
-        try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not starting.cancelled() or (task is not None and task.cancelling()):
-                raise
-            raise _stopped() from None
+            self._starting = apart(self._bring_up())
+        return await shared(self._starting)
 
-    async def has_died(self, within_s: float = 0.2) -> bool:
-        """True when the child that served is gone, or goes within a moment (its broken connections are seen first)."""
+    async def has_ended(self, life: int) -> bool:
+        """True when this life of the child is over, or ends just now (its broken connections are seen first)."""
         process = self._process
-        if process is None:
+        if life != self.starts or self.state != "ready" or process is None:
             return True
-        try:
-            async with asyncio.timeout(within_s):
-                await process.wait()
-        except TimeoutError:
-            return False
-        return True
+        for within_s in (_DYING_S, _REAPED_S):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await process.wait()
+            if process.returncode is not None or not _is_ending(process.pid):
+                break
+        return process.returncode is not None
 
     def kill_hung(self) -> None:
         """Kill a child that answers nobody; it is started again like any that died."""
@@ -181,7 +183,8 @@ class ChildProcess:
         """Stop the child: SIGTERM, and SIGKILL after STOP_TIMEOUT_S. One that still loads is not waited for."""
         if self._stopping is None or self._stopping.done():
             serves, self.state = self.state == "ready", "stopping"  # at once: who comes now waits
-            self._stopping = _task(self._shut_down(serves))
+            self.replaced = self.starts
+            self._stopping = apart(self._shut_down(serves))
         await asyncio.shield(self._stopping)
 
     async def _bring_up(self) -> dict[str, Any]:
@@ -247,7 +250,7 @@ class ChildProcess:
                 f"The engine's process cannot be started: {error.strerror or error}."
             ) from error
         self._process = process
-        self._watcher = _task(self._watch(process))
+        self._watcher = apart(self._watch(process))
         try:
             async with asyncio.timeout(self._start_timeout_s):
                 return await self._handshake(process)
@@ -331,7 +334,7 @@ class ChildProcess:
         log.error("%s: the engine died: %s", self.name, words.of_death(process.returncode))
         self._forget()
         self.state = "died"
-        self._reviving = _task(self._restart())
+        self._reviving = apart(self._restart())
 
     async def _restart(self) -> None:
         if self.closed:  # stopped between the death and now: nobody wants it back
@@ -379,18 +382,13 @@ class ChildProcess:
             self._folder = None
 
 
-def _heard(task: asyncio.Task[Any]) -> None:
-    """Who waits for a start is told how it ended; where nobody waits any more nobody needs it."""
-    if not task.cancelled():
-        task.exception()
-
-
-def _task(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    return asyncio.get_running_loop().create_task(work)
-
-
-def _stopped() -> BackendUnavailable:
-    return BackendUnavailable("The model was stopped.", retry_after_s=5)
+def _is_ending(pid: int) -> bool:
+    """Whether a process is on its way out, or gone; false where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return os.path.exists("/proc/self")
+    return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:

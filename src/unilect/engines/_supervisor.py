@@ -73,15 +73,18 @@ class Supervisor:
             EngineDied: It died, and the answer had begun, or it died of this request.
             UnilectError: As the child says, or as it cannot be started.
         """
+        ticket = Ticket(request)
         for last in (False, True):
-            self.suspects.check(request)
-            suspected = self.suspects.times_suspected(request)
+            self.suspects.check(ticket)
+            suspected = self.suspects.times_suspected(ticket)
             if suspected:
                 await self.suspects.take_turn()
-            begun, answered, ticket = False, False, None
+            begun, answered, entered = False, False, False
             try:
                 await self.process.start()
-                ticket = self.suspects.enter(request, self.process.starts)
+                self.suspects.check(ticket)  # another one like it may have shown what it does
+                self.suspects.enter(ticket, self.process.starts)
+                entered = True
                 self._enter()
                 async with aclosing(answer()) as items:
                     async for item in items:
@@ -94,18 +97,25 @@ class Supervisor:
                 answered = True
                 return
             except (BackendError, BackendUnavailable, BackendTimeout) as error:
-                if ticket is None:
+                if not entered:
                     raise
                 await self._judge(error, ticket, last or begun)
             except UnilectError:
                 answered = True  # by a refusal
                 raise
             finally:
-                if ticket is not None:
+                if entered:
                     self.suspects.leave(ticket, answered)
                     self._leave()
                 if suspected:
                     self.suspects.give_turn()
+
+    def check(self, request: Any) -> None:
+        """
+        Raises:
+            RequestKilledEngine: The child has died of such a request.
+        """
+        self.suspects.check(Ticket(request))
 
     async def call(self, request: Any, function: Callable[[], Awaitable[_Item]]) -> _Item:
         """The one value that the child answers with; few such calls run at the same time."""
@@ -132,13 +142,12 @@ class Supervisor:
             UnilectError: The error itself where the child lives; BackendUnavailable where it was stopped; EngineDied.
         """
         process = self.process
+        ended = process.closed or await process.has_ended(ticket.life)
         if process.closed:
             raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
-        if process.starts == ticket.life and not await process.has_died():
+        if not ended:
             raise error
-        if process.closed:
-            raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
-        if ticket.life != process.replaced:  # of that nobody is to blame
+        if ticket.life > process.replaced:  # of that nobody is to blame
             self._died(ticket.life)
         hung = self._hung_life == ticket.life
         if self.suspects.is_culprit(ticket):
@@ -163,7 +172,7 @@ class Supervisor:
         if life > self._ended_life:
             before = self._hung_at if self._hung_life == life else None
             outside = self._hung_life != life and self.process.ended_from_outside
-            self._ended_life, self._solved = life, self.suspects.died(before, outside)
+            self._ended_life, self._solved = life, self.suspects.died(life, before, outside)
         return self._solved if life == self._ended_life else 0
 
     def _enter(self) -> None:

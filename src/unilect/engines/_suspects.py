@@ -24,6 +24,7 @@ from msgspec import Struct
 from unilect.errors import RequestKilledEngine
 
 REMEMBERED_S = 600.0
+KEPT_WHOLE = 4  # of those that left: their digest is made when it is needed, if ever
 MAX_CULPRITS = 1024
 MAX_DEATHS = 32
 _LINGERS_S = 120.0  # where no watchdog says earlier that an engine has done with it
@@ -36,21 +37,20 @@ _ASIDE = (
 
 class Ticket:
     """
-    A request in an engine.
+    A request that asks for an engine.
 
     Attributes:
-        life: The life of the child that it is in.
-        since: When it came.
+        life: The life of the child that it is in, or was in last.
+        since: When it came there.
         left_at: When it left without an answer.
     """
 
     __slots__ = ("_digest", "_request", "left_at", "life", "since")
 
-    def __init__(self, request: Any, life: int, since: float) -> None:
+    def __init__(self, request: Any) -> None:
         self._request = request
-        self.life = life
-        self.since = since
-        self.left_at = 0.0
+        self.life = 0
+        self.since = self.left_at = 0.0
         self._digest: bytes | None = None
 
     @property
@@ -85,12 +85,12 @@ class Suspects:
         self._culprits: OrderedDict[bytes, float] = OrderedDict()
         self._turn = asyncio.Lock()
 
-    def check(self, request: Any) -> None:
+    def check(self, ticket: Ticket) -> None:
         """
         Raises:
             RequestKilledEngine: The engine has died of such a request, not long ago.
         """
-        if self._culprits and (rest_s := self._rest_s(digest(request))) > 0:
+        if self._culprits and (rest_s := self._rest_s(ticket.digest)) > 0:
             raise RequestKilledEngine(
                 "The model's engine ended while it worked on this request, and does not take it again for "
                 f"{rest_s:.0f} s. Change the request: a simpler grammar or schema, a shorter text.",
@@ -101,13 +101,12 @@ class Suspects:
         """Whether the engine has died of this request."""
         return bool(self._culprits) and self._rest_s(ticket.digest) > 0
 
-    def times_suspected(self, request: Any) -> int:
+    def times_suspected(self, ticket: Ticket) -> int:
         """At how many deaths a request was there, of which nobody knows the culprit."""
         self._forget()
         if not self._deaths:
             return 0
-        name = digest(request)
-        return sum(name in death.suspects for death in self._deaths)
+        return sum(ticket.digest in death.suspects for death in self._deaths)
 
     async def take_turn(self) -> None:
         """Wait until no other suspect runs."""
@@ -117,11 +116,10 @@ class Suspects:
         """The next suspect may run."""
         self._turn.release()
 
-    def enter(self, request: Any, life: int) -> Ticket:
+    def enter(self, ticket: Ticket, life: int) -> None:
         """A request goes into the engine, in this of its lives."""
-        ticket = Ticket(request, life, self._clock())
+        ticket.life, ticket.since = life, self._clock()
         self._running.add(ticket)
-        return ticket
 
     def leave(self, ticket: Ticket, answered: bool) -> None:
         """A request leaves. One without an answer may still be at work."""
@@ -130,8 +128,9 @@ class Suspects:
         self._running.discard(ticket)
         if not answered:
             ticket.left_at = self._clock()
-            ticket.digest  # noqa: B018 - made now, so that nothing else is kept of it
             self._lingering = [*self._lingering[-MAX_CULPRITS:], ticket]
+            for older in self._lingering[-KEPT_WHOLE - 1 : -KEPT_WHOLE]:
+                older.digest  # noqa: B018 - made now, so that nothing else is kept of it
         elif self._deaths:
             self._clear(ticket.digest)
 
@@ -139,11 +138,12 @@ class Suspects:
         """The engine has answered a question of this time: it has done with all that had left by then."""
         self._lingering = [ticket for ticket in self._lingering if ticket.left_at > asked_at]
 
-    def died(self, before: float | None = None, outside: bool = False) -> int:
+    def died(self, life: int, before: float | None = None, outside: bool = False) -> int:
         """
         The engine has died.
 
         Args:
+            life: Which of its lives is over.
             before: What came later is not to blame.
             outside: Somebody else ended it: who was there alone may be begun once more.
 
@@ -152,8 +152,9 @@ class Suspects:
         """
         now = self._clock()
         self._forget()
-        there = [*self._running, *(t for t in self._lingering if now - t.left_at < _LINGERS_S)]
-        there = [ticket for ticket in there if before is None or ticket.since <= before]
+        left = (ticket for ticket in self._lingering if now - ticket.left_at < _LINGERS_S)
+        there = {ticket for ticket in (*self._running, *left) if ticket.life == life}
+        there = {ticket for ticket in there if before is None or ticket.since <= before}
         names = {ticket.digest for ticket in there}
         self._running, self._lingering = set(), []
         earlier = frozenset[bytes]().union(*(death.suspects for death in self._deaths))
@@ -199,4 +200,4 @@ def digest(request: Any) -> bytes:
             aside["wire"] = {}
         request = msgspec.structs.replace(request, **aside)
     data = msgspec.msgpack.encode((type(request).__name__, request))
-    return hashlib.blake2b(data, digest_size=16).digest()
+    return hashlib.sha256(data).digest()  # processors have instructions for it

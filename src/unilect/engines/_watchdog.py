@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from unilect.errors import UnilectError
+from unilect.tasks import apart
 
 PAUSE_S = 2.0
 
@@ -44,7 +45,7 @@ class Watchdog:
         """A request begins."""
         self._running += 1
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._watch())
+            self._task = apart(self._watch())
 
     def leave(self) -> None:
         """A request has ended."""

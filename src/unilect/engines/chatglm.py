@@ -103,7 +103,7 @@ class ChatglmEngine:
 
     async def start(self) -> None:
         """Load the model; see `Backend`."""
-        if self._child.alive:
+        if self._child.comes_back:
             return
         ready = await self._child.start()
         if not ready.get("openmp"):
@@ -148,7 +148,8 @@ class ChatglmEngine:
         return len(await self._tokens("/tokenize", prompt))
 
     async def check(self) -> None:
-        """A started child is watched, so there is nothing to ask; see `Backend`."""
+        """Wait until a child that died is back; see `Backend`."""
+        await self._child.start()
 
     async def aclose(self) -> None:
         """Stop the child; see `Backend`."""
@@ -159,7 +160,7 @@ class ChatglmEngine:
 
     async def _batches(self, request: ChatRequest | CompletionRequest, body: bytes) -> Batches:
         """The answer's events; a chat's are read for calls and trimmed, a completion's are as they are."""
-        server = await self._started()
+        server = await self._connected()
         reader = None
         if isinstance(request, ChatRequest):
             reader = AnswerReader(wire.tool_names(request))
@@ -175,13 +176,12 @@ class ChatglmEngine:
 
     async def _post(self, path: str, body: dict[str, Any]) -> bytes:
         async def function() -> bytes:
-            return await (await self._started()).post(path, msgspec.json.encode(body))
+            return await (await self._connected()).post(path, msgspec.json.encode(body))
 
         return await self._supervisor.call(body, function)
 
-    async def _started(self) -> HttpServer:
-        """The connection to the child, which is started where it is not running; a new one after every start."""
-        await self.start()
+    async def _connected(self) -> HttpServer:
+        """The connection to the started child; a new one after every start."""
         if self._server is None or self._server[0] != self._child.pid:
             if self._server is not None:
                 await self._server[1].aclose()

@@ -18,11 +18,12 @@ import msgspec
 from msgspec import Struct
 
 from unilect import hub
-from unilect.backend import Batches, Capabilities
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLAMACPP
 from unilect.engines import _gguf_request as wire
 from unilect.engines import _text_bounds as bounds
+from unilect.engines._fetched import when_here
 from unilect.engines._forced_call import call_style, forced_call, must_call
 from unilect.engines._gguf_answers import (
     CONVERSATION,
@@ -163,7 +164,7 @@ class GgufEngine:
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
         self._vocabulary: int | None = None
-        self._told = False
+        self._told = self._is_known = False
         self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
         self._chat_template = self._template or ""
         self._style = call_style(self._chat_template)
@@ -183,27 +184,27 @@ class GgufEngine:
 
     async def start(self) -> None:
         """Start the child that this model mainly needs; see `Backend`."""
-        if self._head.embedding_only:
-            self._tell(await self._embedder.start())
-            return
-        if self._generator.alive and self._vocabulary is not None:
-            return
+        if self._is_known and self._main.comes_back:
+            return  # what is refused is told without waiting for it; who is not waits in `run`
         with unknown_architecture(self._path, self._head):
-            self._tell(await self._generator.start())
-        server = await self._server(self._generator)
-        self._learn(msgspec.json.decode(await server.get("/props"), type=_Props))
-        models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
-        self._vocabulary = models.data[0].meta.n_vocab
+            self._tell(await self._main.start())
+        if not self._head.embedding_only:
+            server = await self._server(self._generator)
+            self._learn(msgspec.json.decode(await server.get("/props"), type=_Props))
+            models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
+            self._vocabulary = models.data[0].meta.n_vocab
+        self._is_known = True
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request, once it is its turn; see `Backend`."""
         bounds.check_request(request, self._longest)
+        supervisor = self._supervisors[self._generator]
+        supervisor.check(request)
         body = await self._body(request)  # what is wrong with it is told without waiting
         slot = await self._slots.take(wire.conversation(request))
         answer = partial(self._answer, request, body | {"id_slot": slot})
         try:
-            running = self._supervisors[self._generator].run(request, answer, is_begun)
-            async with aclosing(running) as batches:
+            async with aclosing(supervisor.run(request, answer, is_begun)) as batches:
                 async for batch in batches:
                     yield batch
         except InvalidRequest as error:
@@ -252,7 +253,7 @@ class GgufEngine:
                 body = await server.post("/detokenize", msgspec.json.encode({"tokens": tokens}))
             except BackendError as error:
                 # 500 is what llama.cpp says to an id beyond its vocabulary
-                if await self._main.has_died():
+                if await self._main.has_ended(self._main.starts):
                     raise
                 raise unknown_token("prompt") from error
             return msgspec.json.decode(body, type=_Content).content
@@ -276,7 +277,8 @@ class GgufEngine:
         return await self._call(request, ask)
 
     async def check(self) -> None:
-        """A started child is watched, so there is nothing to ask; see `Backend`."""
+        """Wait until a child that died is back; see `Backend`."""
+        await self._main.start()
 
     async def aclose(self) -> None:
         """Stop both children; see `Backend`."""
@@ -287,6 +289,7 @@ class GgufEngine:
         await asyncio.gather(*(one.aclose() for one in self._supervisors.values()))
         if self._has_own_checker:
             await self._checker.aclose()
+            self._checker = Checker()  # the engine may be started again
 
     async def _ask(self) -> None:
         """Something that llama.cpp answers from its queue, between two steps."""
@@ -397,8 +400,7 @@ class GgufEngine:
             self._on_progress(min(1.0, resident_bytes(pid) / max(1, self._head.size_bytes)))
 
     async def _server(self, child: ChildProcess) -> HttpServer:
-        """The connection to a child, which is started where it is not running; a new one after every start."""
-        await child.start()
+        """The connection to a started child; a new one after every start."""
         pid, server = self._servers.get(child, (None, None))
         if server is None or pid != child.pid:
             if server is not None:
@@ -456,19 +458,14 @@ class GgufEngine:
             )
 
 
-def backend(place: Place) -> GgufEngine:
+def backend(place: Place) -> Backend:
     """
     The engine for `path/to/x.gguf` or `gguf:...`: a local file, or one of the hub as `org/repo/file.gguf`.
 
     Raises:
         ConfigError: There is no such file, or it is no valid GGUF file.
     """
-    return engine(
-        place,
-        hub.local_file(
-            place.location, lambda part, size=0, /: place.progress("downloading", part, size)
-        ),
-    )
+    return when_here(place, hub.local_file, engine)
 
 
 def engine(place: Place, path: Path) -> GgufEngine:

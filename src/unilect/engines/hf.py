@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 
 from unilect import hub, templates
-from unilect.backend import Batches, Capabilities
+from unilect.backend import Backend, Batches, Capabilities
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLGUIDANCE
 from unilect.engines import _frames as frames
 from unilect.engines import _text_bounds as bounds
+from unilect.engines._fetched import when_here
 from unilect.engines._hf_folder import (
     check_folder,
     own_template,
@@ -113,8 +114,7 @@ class HfServer:
         self._users.add(name)  # before it is up: who stops meanwhile is not the last one
         try:
             said = await self.child.start()
-            if blend and not self._has(name):
-                await self._add(name, blend)
+            await self.add(name, blend)
         except BaseException:
             if not known:
                 self._users.discard(name)
@@ -125,7 +125,10 @@ class HfServer:
             log.warning("%s: %s", name, said["warning"])
         return said
 
-    async def _add(self, name: str, blend: list[tuple[str, float]]) -> None:
+    async def add(self, name: str, blend: list[tuple[str, float]]) -> None:
+        """Have the LoRA blend of a model in the child, which runs."""
+        if not blend or self._has(name):
+            return
         async with self._lock:
             if not self._has(name):
                 pid = self.child.pid
@@ -269,6 +272,7 @@ class HfEngine:
             children[key] = HfServer(name, settings, config, on_progress)
         self._server: HfServer = children[key]
         self._context: int = settings["context"]
+        self._is_known = False
         self.capabilities = Capabilities(
             parameters=_parameters("tools" in self._template),
             fans_out=True,
@@ -281,11 +285,14 @@ class HfEngine:
 
     async def start(self) -> None:
         """Start the child; see `Backend`."""
+        if self._is_known and self._server.child.comes_back:
+            return  # what is refused is told without waiting for it; who is not waits in `run`
         said = await self._server.start(self._name, self._blend)
         if self._folder.generates and said.get("chat") and not self.capabilities.chat:
             self.capabilities = msgspec.structs.replace(
                 self.capabilities, chat=True, parameters=_parameters(bool(said.get("tools")))
             )
+        self._is_known = True
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
@@ -314,7 +321,7 @@ class HfEngine:
         body = msgspec.structs.replace(request, wire={})
 
         async def answer() -> AsyncGenerator[frames.Reply]:
-            await self.start()
+            await self._server.add(self._name, self._blend)
             async with aclosing(self._server.replies(operation, body, self._adapter)) as replies:
                 async for reply in replies:
                     yield reply
@@ -353,8 +360,13 @@ class HfEngine:
         prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
         return msgspec.msgpack.decode(await self._value("count", prompt), type=int)
 
+    async def check(self) -> None:
+        """Wait until a child that died is back; see `Backend`."""
+        await self._server.child.start()
+
     async def aclose(self) -> None:
         """Stop; see `Backend`."""
+        self._is_known = False
         await self._server.stop(self._name)
 
     @property
@@ -372,7 +384,7 @@ class HfEngine:
 
     async def _value(self, operation: str, body: Any) -> bytes:
         async def function() -> bytes:
-            await self.start()
+            await self._server.add(self._name, self._blend)
             return await self._server.value(operation, body, self._adapter)
 
         return await self._server.supervisor.call((operation, body), function)
@@ -396,7 +408,7 @@ def check_installed(location: str) -> None:
         raise ConfigError(f"{location}: models of transformers need {needed}. {how}")
 
 
-def backend(place: Place) -> HfEngine:
+def backend(place: Place) -> Backend:
     """
     The engine for `path/to/folder` or `hf:...`: a local folder, or a repository of the hub as `org/name`.
 
@@ -409,9 +421,11 @@ def backend(place: Place) -> HfEngine:
         given = [place.config.tokenizer] if place.config.tokenizer else []
         check_folder(local, [Path(folder) for folder in (*given, *adapters)])
     check_installed(place.location)
-    folder = hub.local_folder(
-        place.location, lambda part, size=0, /: place.progress("downloading", part, size)
-    )
+    return when_here(place, hub.local_folder, engine)
+
+
+def engine(place: Place, folder: Path) -> HfEngine:
+    """The engine for a folder, with the settings of a place."""
     return HfEngine(
         place.name,
         folder,

@@ -39,6 +39,7 @@ from unilect.requests import (
     Prompt,
 )
 from unilect.sources import Place
+from unilect.tasks import apart, shared
 from unilect.templates import ChatTemplate, find, names
 from unilect.upstreams import _llamacpp_request as wire
 from unilect.upstreams._base_url import key_headers
@@ -106,7 +107,7 @@ class LlamaCppUpstream:
         self._server = server
         self._given = template
         self._model = {"model": model} if model is not None else {}
-        self._learning = asyncio.Lock()
+        self._learning: asyncio.Task[None] | None = None
         self._learned = False
         self._generation = OF_2025
         self._template: ChatTemplate | None = template or find(TEMPLATE_OF_2023)
@@ -116,13 +117,12 @@ class LlamaCppUpstream:
         self.capabilities = _capabilities(OF_2025)
 
     async def start(self) -> None:
-        """Learn what the server is; see `Backend`."""
-        if self._learned:
-            return
-        async with self._learning:
-            if not self._learned:
-                await self._learn()
-                self._learned = True
+        """Learn what the server is, once for all who wait for it, also where that fails; see `Backend`."""
+        if not self._learned:
+            if self._learning is None or self._learning.done():
+                self._learning = apart(self._learn())
+            await shared(self._learning)
+            self._learned = True
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
@@ -188,6 +188,8 @@ class LlamaCppUpstream:
 
     async def aclose(self) -> None:
         """Close the connections."""
+        if self._learning is not None:
+            self._learning.cancel()
         await self._server.aclose()
 
     @property

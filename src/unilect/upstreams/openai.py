@@ -35,6 +35,7 @@ from unilect.requests import (
     Prompt,
 )
 from unilect.sources import Place
+from unilect.tasks import apart, shared
 from unilect.upstreams._base_url import check_base, key_headers, root_of
 from unilect.upstreams._embeddings import decode_embeddings
 from unilect.upstreams._http import HttpServer
@@ -88,7 +89,7 @@ class OpenAIUpstream:
         self._theirs = model or ""
         self._name = name
         self._asked_for = self._whole_answers = whole_answers
-        self._starting = asyncio.Lock()
+        self._asking: asyncio.Task[None] | None = None
         self._next_try = -math.inf
         self._asked_at = -math.inf
         self._doubts = 0
@@ -105,14 +106,18 @@ class OpenAIUpstream:
         """
         if self._server.doubts != self._doubts:
             self._doubt()
+        if asyncio.get_running_loop().time() >= self._next_try:
+            if self._asking is None or self._asking.done():
+                self._asking = apart(self._ask())
+            await shared(self._asking)
+
+    async def _ask(self) -> None:
+        """Learn, once for all who wait for it, also where that fails."""
         loop = asyncio.get_running_loop()
-        if loop.time() < self._next_try:
-            return
-        async with self._starting:
-            if (now_s := loop.time()) >= self._next_try:
-                self._asked_at = now_s
-                self._next_try = loop.time() + await self._learn()
-                self._doubts = self._server.doubts
+        self._asked_at = loop.time()
+        learnt_for_s = await self._learn()
+        self._next_try = loop.time() + learnt_for_s
+        self._doubts = self._server.doubts
 
     def _doubt(self) -> None:
         """The server was away, or does not know the model any more: what was learnt may be wrong."""
@@ -189,6 +194,8 @@ class OpenAIUpstream:
 
     async def aclose(self) -> None:
         """Close the connections."""
+        if self._asking is not None:
+            self._asking.cancel()
         await self._server.aclose()
         if self._root is not None:
             await self._root.aclose()

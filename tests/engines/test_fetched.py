@@ -1,0 +1,102 @@
+"""Tests of unilect.engines._fetched: models of the hub, whose files come when they are started."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import answer, chat
+from tiny_child import until
+from unilect import hub, sources
+from unilect.config import Config
+from unilect.demo import MODEL
+from unilect.errors import BackendUnavailable, ConfigError
+from unilect.model_config import ModelConfig
+
+
+def models(*names: str) -> Any:
+    """Models of the hub, not started."""
+    tables = {name: ModelConfig(source=f"gguf:org/repo/{name}.gguf") for name in names}
+    return sources.registry(Config(models=tables))
+
+
+async def test_models_are_fetched_when_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is fetched for a model before it is started; several are fetched side by side, each once, and answer."""
+    fetched: list[str] = []
+    both = threading.Barrier(2)
+
+    def fetch(location: str, on_progress: hub.OnProgress) -> Path:
+        both.wait(60)
+        on_progress(0.5, 10)
+        fetched.append(location)
+        return MODEL
+
+    monkeypatch.setattr(hub, "local_file", fetch)
+    registry = models("a", "b")
+    before = list(fetched)
+    try:
+        await registry.start(["a", "b", "a"])
+        said = await answer(registry.get("b").backend.generate(chat(max_tokens=2)))
+    finally:
+        await registry.aclose()
+
+    assert ([], ["org/repo/a.gguf", "org/repo/b.gguf"]) == (before, sorted(fetched))
+    assert said.choices[0].text
+
+
+async def test_a_model_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All who wait for a model that cannot be fetched are told by one attempt, the operator with the reason; the next start tries anew."""
+    tries: list[str] = []
+
+    def fetch(location: str, on_progress: hub.OnProgress) -> Path:
+        tries.append(location)
+        if len(tries) > 1:
+            return MODEL
+        raise ConfigError("the hub is away")
+
+    monkeypatch.setattr(hub, "local_file", fetch)
+    registry = models("a")
+    backend = registry.get("a").backend
+    try:
+        starts = await asyncio.gather(*(backend.start() for _ in range(5)), return_exceptions=True)
+        await backend.start()
+    finally:
+        await registry.aclose()
+
+    assert [BackendUnavailable] * 5 == [type(error) for error in starts]
+    assert {"models.a: the hub is away"} == {error.reason for error in starts}
+    assert "hub is away" not in str(starts[0])
+    assert 2 == len(tries)
+
+
+async def test_a_download_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is stopped while its files come is told so, and no more of them comes."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def fetch(location: str, on_progress: hub.OnProgress) -> Path:
+        begun.set()
+        try:
+            while True:
+                on_progress(0.1)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(hub, "local_file", fetch)
+    registry = models("a")
+    backend = registry.get("a").backend
+    starting = asyncio.create_task(backend.start())
+    await until(begun.is_set)
+    await registry.aclose()
+    with pytest.raises(BackendUnavailable, match="was stopped"):
+        await starting
+    await until(ended.is_set)
+
+
+def test_what_is_here_is_looked_at_at_once(tmp_path: Path) -> None:
+    """A local file that is no model is told where the model is made, before anything is started."""
+    file = tmp_path / "x.gguf"
+    file.write_bytes(b"no model")
+    with pytest.raises(ConfigError, match=r"models\.m"):
+        sources.registry(Config(models={"m": ModelConfig(source=str(file))}))
