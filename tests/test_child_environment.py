@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from engine import engine, process
 from unilect.child_environment import child_environment
 
 SECRET = {
@@ -49,3 +51,14 @@ def test_what_a_child_gets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {} == {name: value for name, value in got.items() if name in SECRET}
     assert NEEDED == {name: value for name, value in got.items() if name in NEEDED}
     assert os.environ["PATH"] == got["PATH"]
+
+
+async def test_what_an_engine_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running engine holds none of the server's secrets in its environment."""
+    for name in SECRET:
+        monkeypatch.setenv(name, "sk-of-the-server")
+    async with engine() as model:
+        got = Path(f"/proc/{process(model).pid}/environ").read_bytes()
+
+    assert b"PATH=" in got
+    assert b"sk-of-the-server" not in got

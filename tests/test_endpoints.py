@@ -183,6 +183,52 @@ async def test_max_completion_tokens(app: App) -> None:
 
 
 @in_one_loop
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, NATIVE])
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_no_limit(app: App, path: str, name: str) -> None:
+    """A limit of -1 is none, as llama.cpp has it: the answer ends where the model ends it."""
+    base = {"max_tokens": None, "n_predict": None, "stop": [".", " the"], "temperature": 0}
+    _, free, _ = await post(app, path, **base)
+    status, answer, ignored = await post(app, path, **base | {name: -1})
+
+    assert (200, "", text(free)) == (status, ignored, text(answer))
+
+
+@in_one_loop
+async def test_times_of_tokens(app: App) -> None:
+    """The times of an answer are told, or are named as what is not; the answer comes in any case."""
+    status, answer, ignored = await post(app, CHAT, timings_per_token=True)
+
+    assert (200, True) == (status, ("timings" in answer) != (ignored == "timings_per_token"))
+
+
+@in_one_loop
+async def test_kinds_of_inputs(app: App) -> None:
+    """Where a model has no prompts for kinds of inputs it is told where to write them."""
+    _, answer, _ = await post(app, EMBEDDINGS, input_type="query")
+
+    assert "write what it wants before a text into `input`" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ENGINES_IN_CI)
+async def test_thinking_that_a_template_switches(kind: str) -> None:
+    """`enable_thinking` by itself is told to a template that knows it, as `chat_template_kwargs` are."""
+    template = "{% if enable_thinking %}Think of it. {% endif %}{{ messages[0].content }}"
+    async with engine(kind, chat_template=template) as running, serving(running) as app:
+        counts = []
+        for fields in ({}, {"enable_thinking": False}, {"enable_thinking": True}):
+            by_name = {"chat_template_kwargs": fields}
+            for body in (fields, by_name):
+                status, answer, ignored = await post(app, CHAT, **body, max_tokens=1)
+                assert (200, "") == (status, ignored)
+                counts.append(answer["usage"]["prompt_tokens"])
+
+    assert 1 == len({*counts[:4]})
+    assert [counts[0] + 4] * 2 <= counts[4:]
+    assert counts[4] == counts[5]
+
+
+@in_one_loop
 async def test_what_cannot_change_the_answer(app: App) -> None:
     """A field that nobody knows, or that has no effect at an endpoint, is ignored and named."""
     _, _, chat = await post(app, CHAT, keep_alive=5, x_new=1)

@@ -6,9 +6,12 @@ Those about the hub are in tests/test_hub.py, those in a chat in tests/test_chat
 
 import errno
 import json
+import os
 import re
+import shutil
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +35,6 @@ HF = FOLDER / "hf"
 @pytest.fixture(autouse=True)
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of a test's own, with what people point at."""
-    import os
-
     for name in list(os.environ):
         if name.startswith("UNILECT_"):
             monkeypatch.delenv(name)
@@ -174,6 +175,64 @@ def test_adapters(
     assert message.startswith("models.m: lora: ")
     assert what in message
     assert to_do in message
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """As a user who may read what all may read; tests often run as one who may read everything."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize(
+    ("source", "path", "where"),
+    [
+        ("whole.gguf", "whole.gguf", "models.whole: whole.gguf: "),
+        ("shut/x.gguf", "shut", "models.x: shut/x.gguf: "),
+        ("whole", "whole/config.json", "models.whole: whole/config.json: "),
+        ("whole", "whole/model.safetensors", "models.whole: whole/model.safetensors: "),
+    ],
+)
+def test_files_that_may_not_be_read(
+    source: str, path: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that is there and may not be read is told as that, with the file and who must be allowed to."""
+    monkeypatch.setattr("unilect.engines.hf.find_spec", lambda name: True)
+    shutil.copytree(HF, "whole")
+    Path("shut").mkdir()
+    for name in ("whole.gguf", "shut/x.gguf"):
+        shutil.copy(MODEL, name)
+    sources.registry(merged([source], None, {}, {}))  # imports what that needs
+    Path().chmod(0o755)
+    Path(path).chmod(0)
+    try:
+        with as_nobody():
+            message = told(source)
+    finally:
+        Path(path).chmod(0o700)
+
+    assert message.startswith(where)
+    assert "cannot be read (Permission denied)." in message
+    assert "the user of this process may read it" in message
+
+
+@pytest.mark.parametrize("arguments", ["serve --config unilect.toml", "config check unilect.toml"])
+def test_settings_that_may_not_be_read(arguments: str) -> None:
+    """A configuration file that may not be read is told as that, with what to name instead."""
+    CliRunner().invoke(cli.app, ["config", "check", "unilect.toml"])  # imports what that needs
+    Path().chmod(0o755)
+    Path("unilect.toml").chmod(0)
+    with as_nobody():
+        done = CliRunner().invoke(cli.app, arguments.split())
+
+    assert done.exit_code
+    assert "unilect.toml: cannot be read (Permission denied)." in done.stderr
+    assert "Name a TOML file" in done.stderr
 
 
 def test_a_model_in_upper_case() -> None:

@@ -201,7 +201,7 @@ def test_a_parameter_of_another_endpoint(kind: type[Request], name: str) -> None
         return
     request = request_of(kind, BODIES[kind] | {name: "something"})
     nothing = request_of(kind, BODIES[kind] | {name: None})
-    if name in ("stream_options", "cache_prompt"):
+    if name in ("stream_options", "cache_prompt", "timings_per_token"):
         assert (name,) == judge(request, PASSES)[1]
     else:
         with pytest.raises(UnsupportedParameter, match="belongs to /v1/") as raised:

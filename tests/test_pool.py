@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from appserver import upstream
+from appserver import serving, upstream
 from engine import chat
 from scripted import (
     HELLO,
@@ -181,6 +181,29 @@ async def test_one_callers_requests_close_no_backend_for_others(count: int, same
             assert ["Hello"] * 6 == found[12:]
             assert {BackendUnavailable} == {type(error) for error in found[:12]}
         assert not any(member.breaker.open for member in site.members)
+
+
+async def test_one_callers_requests_over_http() -> None:
+    """Over HTTP, too: bursts that make both backends fail are refused, and every request of other callers is answered."""
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(scripted(poisoned)) for _ in range(2)]
+        members = [Member(upstream(server.url), server.url) for server in servers]
+        app = await stack.enter_async_context(serving(members))
+
+        async def status(text: str) -> int:
+            messages = [{"role": "user", "content": text}]
+            async with app.chat(messages=messages, stream=False) as response:
+                await response.read()
+            return response.status
+
+        bad, good = [], []
+        for burst in range(20):
+            running = [asyncio.create_task(status(f"poison {burst} {n}")) for n in range(12)]
+            good += [await status(f"{burst} {n}") for n in range(20)]
+            bad += await asyncio.gather(*running)
+
+    assert {200} == {*good}
+    assert {503} == {*bad}
 
 
 async def test_one_callers_failures_count_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def test_a_client_cannot_write_the_wire() -> None:
         {"temperature": 2.1},
         {"temperature": True},
         {"top_p": 1.1},
-        {"max_tokens": -1},
+        {"max_tokens": -2},
         {"max_tokens": 2**31},
         {"seed": 2**63},
         {"stop": ""},

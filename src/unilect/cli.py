@@ -47,7 +47,8 @@ app = typer.Typer(
 )
 
 ConfigFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--config", help="A TOML file; flags are stronger.")
+    Path | None,
+    typer.Option("--config", readable=False, help="A TOML file; flags are stronger."),
 ]
 Host: TypeAlias = Annotated[str | None, typer.Option(help="The address to listen on [127.0.0.1].")]
 Port: TypeAlias = Annotated[int | None, typer.Option(help="The port [8000]; 0 for a free one.")]
@@ -247,7 +248,7 @@ app.add_typer(config_app, name="config")
 
 @config_app.command("check")
 def config_check(
-    config: Annotated[Path | None, typer.Argument(help="A TOML file.")] = None,
+    config: Annotated[Path | None, typer.Argument(readable=False, help="A TOML file.")] = None,
 ) -> None:
     """Check a configuration file."""
     from unilect import commands

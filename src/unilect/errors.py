@@ -377,6 +377,11 @@ class ConfigError(Exception):
         return [self]
 
 
+def unreadable(error: OSError) -> str:
+    """What is said of a file that the system does not let us read."""
+    return f"{error.filename}: cannot be read ({error.strerror}). Check the path, and that the user of this process may read it."
+
+
 class ConfigErrors(ConfigError):
     """Several mistakes of one configuration, told together."""
 

@@ -45,9 +45,13 @@ _EMPTY_IS_NEUTRAL = _names("""
     prompt_name input_type
 """)
 _NULL_IS_NEUTRAL = _names("""
-    allowed_token_ids prompt_logprobs truncate_prompt_tokens thinking enable_thinking thinking_budget think
+    allowed_token_ids prompt_logprobs truncate_prompt_tokens thinking thinking_budget think
     random_seed eos_token_id
 """)
+#: What to do instead, where that is not to leave a field out.
+INSTEAD = {
+    "input_type": "the model has no prompts for kinds of inputs; write what it wants before a text into `input`"
+}
 #: The orders of samplers that ask for nothing: llama.cpp's own, and SillyTavern's.
 SAMPLER_ORDERS = (
     "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature",

@@ -66,6 +66,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "id_slot": (-1,),
     "samplers": ("", [], *(order.split(";") for order in foreign.SAMPLER_ORDERS)),
     "encoding_format": ("float",),
+    "enable_thinking": (),
 }
 #: What has no effect while another parameter is neutral.
 _SWITCHED_BY = {
@@ -86,8 +87,8 @@ ENDPOINTS: dict[str, type[Request]] = {
     "/v1/completions": CompletionRequest,
     "/v1/embeddings": EmbeddingRequest,
 }
-#: Without a word about them an answer of another endpoint than theirs is the same.
-_WITHOUT_EFFECT = frozenset({"stream_options", "cache_prompt"})
+#: Without a word about them an answer of another endpoint than theirs is the same, and the text of one that does not honour them.
+_WITHOUT_EFFECT = frozenset({"stream_options", "cache_prompt", "timings_per_token"})
 #: An answer that was to be bound to a form is never free, whatever the model's settings say.
 CONSTRAINTS = foreign.CONSTRAINTS | {"response_format", "grammar"}
 _NEUTRAL_BYTES = 1024  # no neutral value is as long
@@ -128,7 +129,8 @@ def judge(
             support = _elsewhere(request, name, capabilities)
         if support in ("native", "emulated") or is_neutral(request, name):
             continue
-        if support == "refused" and (unsupported == "refuse" or name in CONSTRAINTS):
+        strict = unsupported == "refuse" and name not in _WITHOUT_EFFECT
+        if support == "refused" and (strict or name in CONSTRAINTS):
             raise _refused(name, fields)
         ignored[name] = None
     if not ignored:
@@ -158,7 +160,7 @@ def _elsewhere(request: Request, name: str, capabilities: Capabilities) -> Suppo
 def _refused(name: str, fields: frozenset[str]) -> UnsupportedParameter:
     """The error for a parameter that the backend lacks, or that another endpoint has."""
     if name in fields or name not in _every_parameter():
-        return refusal(name)
+        return refusal(name, foreign.INSTEAD.get(name, _NOT_HONOURED))
     places = [path for path, kind in ENDPOINTS.items() if name in parameters_of(kind)]
     return UnsupportedParameter(
         f"The parameter `{name}` is not supported here: it belongs to {' and '.join(places)}. Leave it out, or ask there.",

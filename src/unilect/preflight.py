@@ -4,7 +4,6 @@ What `unilect config check` looks at: all that `serve` would before it starts an
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from msgspec import structs
 from unilect import hub, sources
 from unilect.backend import Backend
 from unilect.config import Config, each_listener
-from unilect.errors import ConfigError, Mistakes
+from unilect.errors import Mistakes
 from unilect.model_config import ModelConfig
 from unilect.redact import redacted
 from unilect.tls import server_context
@@ -77,7 +76,7 @@ def _here(place: sources.Place) -> sources.Place | None:
     """A place whose files are on this machine; None where they would have to be fetched first."""
     if _kind(place) not in ("gguf", "hf") or place.scheme == sources.DEMO:
         return place
-    with _of(place.name, "source"):
+    with sources.told_of(place.name):
         path = hub.local_copy(place.location, folder=_kind(place) == "hf")
     return None if path is None else structs.replace(place, location=str(path))
 
@@ -105,12 +104,12 @@ def _check_beside(place: sources.Place, found: Mistakes) -> None:
     if _kind(place) == "hf":
         from unilect.engines.hf import check_installed
 
-        with found, _of(name, "source"):
+        with found, sources.told_of(name):
             check_installed(place.location)
     if table.chat_template is not None:
         from unilect import templates  # with Jinja, which takes 30 ms to import
 
-        with found, _of(name, "chat_template"):
+        with found, sources.told_of(name):
             templates.find(table.chat_template)
     paths = [("mmproj", table.mmproj), ("tokenizer", table.tokenizer)]
     for text in table.lora:
@@ -122,15 +121,6 @@ def _check_beside(place: sources.Place, found: Mistakes) -> None:
                 f"models.{name}: {option}: there is nothing at {given}. Name a file or folder of this machine.",
                 ("models", name, option),
             )
-
-
-@contextmanager
-def _of(name: str, option: str) -> Iterator[None]:
-    """A mistake with the model and the option that it is about."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"models.{name}: {error}", ("models", name, option)) from error
 
 
 def _kind(place: sources.Place) -> str:

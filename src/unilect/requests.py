@@ -25,6 +25,7 @@ WIRE = "unilect:wire"  # not `wire`: a client may send a field of that name, whi
 Text = Annotated[str, Meta(max_length=16 * 1024 * 1024)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS_FIELD)]
+Limit = Annotated[int, Meta(ge=-1, le=MAX_TOKENS_FIELD)]  # -1 is none, as llama.cpp has it
 Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 StopWord = Annotated[str, Meta(min_length=1, max_length=256)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -277,8 +278,8 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Choices | None = None
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
+    max_tokens: Limit | None = None
+    max_completion_tokens: Limit | None = None
     stop: StopWord | Annotated[list[StopWord], Meta(max_length=16)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
@@ -356,9 +357,10 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     @property
     def token_limit(self) -> int | None:
         """The most tokens to generate for one choice, or its older name; None for as many as fit."""
-        if self.max_completion_tokens is not None:
-            return self.max_completion_tokens
-        return self.max_tokens
+        limit = (
+            self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        )
+        return None if limit == -1 else limit
 
     @property
     def stop_words(self) -> list[str]:
@@ -402,6 +404,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     prediction: dict[str, Any] | None = None
     web_search_options: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    enable_thinking: bool | None = None  # the same by itself, as Qwen's servers have it
 
     own: ClassVar[frozenset[str]] = GenerationRequest.own | {"messages"}
 

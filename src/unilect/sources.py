@@ -21,7 +21,7 @@ from unilect import source_hints as hints
 from unilect.backend import Backend
 from unilect.config import Config
 from unilect.constraints.checker import Checker
-from unilect.errors import ConfigError, ConfigErrors, Mistakes
+from unilect.errors import ConfigError, ConfigErrors, Mistakes, unreadable
 from unilect.model_config import NAME, ModelConfig
 from unilect.model_kinds import ENGINES, UPSTREAMS, check_options
 from unilect.pool import Member
@@ -130,7 +130,7 @@ def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfi
             ("models", name, "fallback"),
         )
     if config.model == ALL:
-        with _told_of(name):
+        with told_of(name):
             _lister(name, config)
 
 
@@ -324,7 +324,7 @@ def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[An
     with found:
         plain, option = config.completion_defaults, "completion_defaults"
         check_defaults(name, plain, CompletionRequest, option=option)
-    with found, _told_of(name):
+    with found, told_of(name):
         return _preparation(config)
     return lambda request: request
 
@@ -345,7 +345,7 @@ def place_of(
     Raises:
         ConfigError: The source is nothing that can be served.
     """
-    with _told_of(name):
+    with told_of(name):
         scheme, location = split(source)
     children = {} if shared is None else shared
     report = progress or _silent
@@ -361,16 +361,19 @@ def backend(place: Place) -> Backend:
     Raises:
         ConfigError: The source or a setting is wrong; what is missing here may be fetched first.
     """
-    with _told_of(place.name):
+    with told_of(place.name):
         return _factory(place.scheme)(place)
 
 
 @contextmanager
-def _told_of(name: str) -> Iterator[None]:
+def told_of(name: str) -> Iterator[None]:
     """The mistakes of a model with its name before them, and the option that each begins with; without one it is the source."""
     try:
         yield
-    except ConfigError as error:
+    except (ConfigError, PermissionError) as failure:
+        error = (
+            ConfigError(unreadable(failure)) if isinstance(failure, PermissionError) else failure
+        )
         told = Mistakes()
         for one in error.each:
             text = str(one)
@@ -378,7 +381,7 @@ def _told_of(name: str) -> Iterator[None]:
             option = option if option in ModelConfig.__struct_fields__ else "source"
             prefix = "" if text.startswith(f"models.{name}") else f"models.{name}: "
             told.add(prefix + text, one.path or ("models", name, option))
-        raise ConfigErrors(told.errors) from error
+        raise ConfigErrors(told.errors) from failure
 
 
 def _preparation(config: ModelConfig) -> Callable[[Any], Any]:

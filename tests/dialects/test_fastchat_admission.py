@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -103,6 +104,29 @@ async def test_a_token_opens(headers: dict[str, str]) -> None:
         assert (200, None) == await register(app, "http://127.0.0.1:1", "w", **headers)
         status, _ = await register(app, "http://127.0.0.3:1", "x", **headers)
         assert 400 == status
+
+
+async def test_many_workers_of_many_models() -> None:
+    """Workers that register more models than are taken are refused, and a refresh that drops them all is done with."""
+    async with controller() as app:
+        statuses = [
+            (
+                await register(
+                    app,
+                    f"http://127.0.0.1:1/{number}",
+                    *(f"m{number}-{each}" for each in range(256)),
+                    peer=f"127.0.0.{2 + number // 60}",
+                )
+            )[0]
+            for number in range(300)
+        ]
+        _, before = await call(app, "/list_models", {})
+        refreshed, _ = await call(app, "/refresh_all_workers", {})
+        _, after = await call(app, "/list_models", {})
+
+    assert {200: 4, 400: 296} == Counter(statuses)
+    assert 1024 == len({*before["models"]} - {"m"})
+    assert (200, set()) == (refreshed, {*after["models"]} - {"m"})
 
 
 async def test_our_own_worker_brings_the_token() -> None:

@@ -133,7 +133,7 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("n 17", CHAT, '{%s, "n": 17}' % HI, 400, "n"),  # noqa: UP031
     ("n 10**9", COMPLETIONS, '{"prompt": "a", "n": 1000000000}', 400, "n"),
     ("n true", CHAT, '{%s, "n": true}' % HI, 400, "n"),  # noqa: UP031
-    ("max_tokens -1", COMPLETIONS, '{"prompt": "a", "max_tokens": -1}', 400, "max_tokens"),
+    ("max_tokens -2", COMPLETIONS, '{"prompt": "a", "max_tokens": -2}', 400, "max_tokens"),
     ("max_tokens 2**31", COMPLETIONS, '{"prompt": "a", "max_tokens": 2147483648}', 400, "max_tokens"),
     ("max_tokens 2**31 - 1", COMPLETIONS, '{"prompt": "a", "max_tokens": 2147483647}', 200, None),
     ("max_tokens 1.0", COMPLETIONS, '{"prompt": "a", "max_tokens": 1.0}', 400, "max_tokens"),

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from inprocess import Site, site, until
 from engine import ENGINES_IN_CI, SOURCES
 from tiny_child import halted
 from unilect.config import Config, ModelConfig
+from unilect.engines._process import MAX_DEATHS
 
 STREAMS = 8
 on_each_engine = pytest.mark.parametrize("engine", ENGINES_IN_CI)
@@ -168,8 +170,7 @@ async def test_engine_that_hangs_is_killed_and_comes_back(monkeypatch: pytest.Mo
 
 async def hanging(running: Site, body: dict[str, Any]) -> Any:
     """A stream that has begun, of an engine that then stands still."""
-    response = await running.post(**body, ignore_eos=True).__aenter__()
-    await response.content.readline()
+    response = await streaming(running, body["max_tokens"])
     pid = running.child.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -206,10 +207,10 @@ async def test_a_request_that_ran_at_two_deaths_is_refused(engine: str) -> None:
 
 
 async def streaming(running: Site, max_tokens: int) -> Any:
-    """A stream that has begun."""
+    """A stream that has begun; while an engine starts there may be comments before it."""
     response = await running.post(max_tokens=max_tokens, ignore_eos=True, stream=True).__aenter__()
-    while (await response.content.readline()).startswith(b":"):  # it still waits for the engine
-        await response.content.readline()
+    while not (await response.content.readline()).startswith(b"data:"):
+        assert not response.content.at_eof()
     return response
 
 
@@ -235,3 +236,32 @@ async def test_a_request_is_refused_before_the_engine_is_back(
         assert ("engine_died", (400, "request_killed_engine")) == (told, refused)
         assert 1 == lives
         assert (200, None) == await other
+
+
+async def test_requests_that_kill_do_not_put_a_model_out() -> None:
+    """After more requests that an engine died of than it may die, the next one is answered; each was told what happened."""
+    models = {"demo": ModelConfig(parallel=1)}
+    async with site(Config(port=0, models=models, log_level="error")) as running:
+        for number in range(MAX_DEATHS + 1):
+            stream = await streaming(running, 1500 + number)
+            pid = running.child.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSEGV)
+            told = (await frames(stream))[-1]["error"]
+            assert "engine_died" == told["code"]
+        answered = await status_of(running, max_tokens=5)
+
+    assert (200, None) == answered
+
+
+@on_each_engine
+async def test_a_socket_that_was_removed_is_made_again(engine: str) -> None:
+    """Where a cleaner of temporary files has removed an engine's socket the next request is answered, by a new child."""
+    models = {"demo": ModelConfig(source=SOURCES[engine])}
+    async with site(Config(port=0, models=models, log_level="error")) as running:
+        old = running.child.pid
+        shutil.rmtree(Path(running.child.socket_path).parent)
+        answered = [await status_of(running, max_tokens=5) for _ in range(2)]
+
+        assert [(200, None)] * 2 == answered
+        assert old != running.child.pid

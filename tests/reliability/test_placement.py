@@ -1,10 +1,12 @@
 """Which slots of llama.cpp requests get, read from llama.cpp's own slots and from what it had in its cache."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from inprocess import Site, site, until
 
+from engine import takes_long
 from unilect.config import Config, ModelConfig
 
 LONG = {"max_tokens": 1500, "ignore_eos": True, "stream": True}
@@ -70,6 +72,27 @@ async def test_conversation_is_not_lost_when_another_takes_its_slot() -> None:
         counts = [await cached(running, who + STORY) for who in ("Ann", "Bob", "Ann")]
 
     assert all(held > tokens - 10 for held, tokens in counts)
+
+
+@takes_long
+async def test_conversations_do_not_fill_the_memory() -> None:
+    """Of more conversations than the bundled model may remember the oldest are dropped, and its engine grows no further."""
+    text = "The bear has a red hat. " * 180
+    async with served(1) as running:
+        held, tokens = await cached(running, f"0 {text}")
+        before = anonymous_bytes(running.child.pid)
+        for number in range(1, 28):
+            await cached(running, f"{number} {text}")
+        grown = anonymous_bytes(running.child.pid) - before
+
+    assert (held, 1500 < tokens) == (0, True)
+    assert grown < 90 * 2**20
+
+
+def anonymous_bytes(pid: int | None) -> int:
+    """What a process has of memory that is no file's."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) * 1024
 
 
 async def test_model_that_is_stopped_keeps_nobody_waiting() -> None:

@@ -270,6 +270,24 @@ async def test_a_wrong_base_url_is_told_at_the_start(caplog: pytest.LogCaptureFi
     assert f"the base URL is likely {server.url}" in caplog.text
 
 
+async def test_a_server_of_two_models(caplog: pytest.LogCaptureFixture) -> None:
+    """A server of several models, of which none is named, is told with their names and the option to set, and clients are not."""
+    listed = answer(b'{"data":[{"id":"qwen"},{"id":"llama"}]}')
+    async with scripted(says(listed)) as server:
+        config = Config(models={"m": ModelConfig(source=server.url)})
+        registry = sources.registry(config)
+        await registry.start(["m"])
+        async with serving_models(config, registry) as app:
+            async with app.chat(model="m", stream=False) as response:
+                seen = await response.text()
+
+    (line,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"][:1]
+    assert line.startswith(f"m: {server.url} fails: The server has 2 models (qwen, llama); ")
+    assert "name one with `model = ...`" in line
+    assert response.status >= 500
+    assert "qwen" not in seen
+
+
 async def test_another_model_after_a_restart() -> None:
     """A server that does not know its model any more is asked anew what it has, and the next request is answered."""
     models, now_s = ["old"], asyncio.get_running_loop().time()

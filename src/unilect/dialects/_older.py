@@ -16,15 +16,18 @@ from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest
 Wire: TypeAlias = dict[str, Raw]
 GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
 _LENGTHS = ("max_new_tokens", "n_predict", "max_length")
+_LIMITS = ("max_tokens", "max_completion_tokens")
 _OLDER = frozenset({*_LENGTHS, "do_sample", "n_cmpl"})
 _OLDER_OR_OF_CHATS = _OLDER | {"max_completion_tokens"}
 
 
 def in_our_words(request: GenerationT) -> GenerationT:
     """
-    A request without older names: the first length becomes `max_tokens` where that is not given (-1 and -2 ask for no limit),
+    A request without older names: the first length becomes `max_tokens` where that is not given (-1 asks for no limit, and -2),
     and `do_sample: false` is greedy.
     """
+    if unlimited := [name for name in _LIMITS if getattr(request, name) == -1]:
+        request = request.changed(**dict.fromkeys(unlimited))
     older = _OLDER_OR_OF_CHATS if isinstance(request, CompletionRequest) else _OLDER
     if older.isdisjoint(request.wire):
         return request

@@ -11,6 +11,8 @@ from typing import BinaryIO, Literal, TypeAlias
 
 from msgspec import Struct
 
+from unilect.errors import unreadable
+
 Family: TypeAlias = Literal["ChatGLM", "ChatGLM2", "ChatGLM3", "ChatGLM4"]
 MAX_TENSORS = 100_000
 _ALIGNMENT = 16
@@ -76,7 +78,7 @@ def read_head(path: Path) -> ChatglmHead:
     except FileNotFoundError as error:
         raise ValueError(f"There is no file {path}. Check the path.") from error
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
+        raise ValueError(unreadable(error)) from error
     except (struct.error, OverflowError) as error:
         raise ValueError(
             f"{path} is no valid chatglm.cpp file: it is cut off. Fetch it again."

@@ -31,8 +31,8 @@ TOOL_PARAMETERS = ("tools", "functions", "parallel_tool_calls")
 _REFUSED = (
     "seed", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "repeat_last_n", "mirostat", "mirostat_tau",
     "mirostat_eta", "logit_bias", "grammar", "ignore_eos", "cache_prompt", "logprobs", "top_logprobs", "response_format",
-    "tool_choice", "function_call", "reasoning_effort", "chat_template_kwargs", "verbosity", "modalities", "audio",
-    "prediction", "web_search_options", "suffix", "best_of", "tokenize", "num_beams", "use_beam_search",
+    "tool_choice", "function_call", "reasoning_effort", "chat_template_kwargs", "enable_thinking", "verbosity", "modalities",
+    "audio", "prediction", "web_search_options", "suffix", "best_of", "tokenize", "num_beams", "use_beam_search",
 )  # fmt: skip
 PARAMETERS: dict[str, Support] = {
     **dict.fromkeys(

@@ -5,7 +5,6 @@ Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import mmap
-import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from unilect.errors import BackendUnavailable
+from unilect.errors import BackendUnavailable, unreadable
 from unilect.source_hints import listed
 
 MAX_TENSORS = 100_000
@@ -122,7 +121,7 @@ def read_head(path: Path) -> GgufHead:
     except FileNotFoundError as error:
         raise ValueError(f"There is no file {path}. Check the path.") from error
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
+        raise ValueError(unreadable(error)) from error
     except (struct.error, IndexError, UnicodeDecodeError, OverflowError) as error:
         raise ValueError(
             f"{path} is no valid GGUF file: its head is cut off or damaged. Fetch it again."

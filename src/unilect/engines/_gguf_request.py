@@ -80,6 +80,7 @@ PARAMETERS: dict[str, Support] = {
     "function_call": "emulated",
     "reasoning_effort": "native",
     "chat_template_kwargs": "native",
+    "enable_thinking": "native",  # where the template knows it
     "verbosity": "refused",
     "modalities": "refused",
     "audio": "refused",

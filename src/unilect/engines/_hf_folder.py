@@ -306,7 +306,7 @@ def _json(file: Path, otherwise: str) -> dict[str, Any]:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
     except FileNotFoundError as error:
         raise ConfigError(f"{file.parent}: {otherwise} (no {file.name}).") from error
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: cannot be read as JSON.") from error
 
 
@@ -333,7 +333,7 @@ def _check_modules(path: Path) -> None:
         return
     try:
         modules = msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: cannot be read as JSON.") from error
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     if unknown := next((kind for kind in kinds if kind not in _MODULES), None):

@@ -37,6 +37,7 @@ _NATIVE = [
     "parallel_tool_calls",
     "reasoning_effort",
     "chat_template_kwargs",
+    "enable_thinking",  # where the template knows it
 ]
 PARAMETERS: dict[str, Support] = {
     **dict.fromkeys(_NATIVE, "native"),

@@ -78,6 +78,8 @@ def template_flags(request: ChatRequest) -> dict[str, Any]:
             f"`chat_template_kwargs` has {unknown[0][:50]!r}; known are {', '.join(sorted(_TEMPLATE_FLAGS))}.",
             param="chat_template_kwargs",
         )
+    if request.enable_thinking is not None:
+        flags.setdefault("enable_thinking", request.enable_thinking)
     if request.reasoning_effort is not None:
         flags.setdefault("reasoning_effort", request.reasoning_effort)
         flags.setdefault("enable_thinking", request.reasoning_effort != "none")

@@ -348,6 +348,8 @@ class GgufEngine:
         parameters = dict(wire.PARAMETERS)
         if not props.chat_template_caps.get("supports_tools"):
             parameters |= dict.fromkeys(wire.TOOL_PARAMETERS, "refused")
+        if "enable_thinking" not in self._chat_template:
+            parameters["enable_thinking"] = "refused"
         self.capabilities = msgspec.structs.replace(
             self.capabilities,
             parameters=parameters,

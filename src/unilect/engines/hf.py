@@ -274,7 +274,7 @@ class HfEngine:
         self._context: int = settings["context"]
         self._is_known = False
         self.capabilities = Capabilities(
-            parameters=_parameters("tools" in self._template),
+            parameters=_parameters(self._template),
             fans_out=True,
             fans_beams_out=True,
             schema_keywords=LLGUIDANCE,
@@ -290,7 +290,9 @@ class HfEngine:
         said = await self._server.start(self._name, self._blend)
         if self._folder.generates and said.get("chat") and not self.capabilities.chat:
             self.capabilities = msgspec.structs.replace(
-                self.capabilities, chat=True, parameters=_parameters(bool(said.get("tools")))
+                self.capabilities,
+                chat=True,
+                parameters=_parameters("tools" if said.get("tools") else ""),
             )
         self._is_known = True
 
@@ -397,8 +399,10 @@ class HfEngine:
         return brought or self._folder.template
 
 
-def _parameters(tools: bool) -> dict[str, Any]:
-    return PARAMETERS | ({} if tools else dict.fromkeys(TOOL_PARAMETERS, "refused"))
+def _parameters(template: str) -> dict[str, Any]:
+    tools = {} if "tools" in template else dict.fromkeys(TOOL_PARAMETERS, "refused")
+    thinks = {} if "enable_thinking" in template else {"enable_thinking": "refused"}
+    return PARAMETERS | tools | thinks
 
 
 def check_installed(location: str) -> None:

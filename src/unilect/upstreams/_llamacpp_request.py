@@ -89,6 +89,7 @@ _PARAMETERS: dict[str, Support] = {
     "function_call": "refused",
     "reasoning_effort": "refused",
     "chat_template_kwargs": "refused",
+    "enable_thinking": "refused",
     "verbosity": "refused",
     "modalities": "refused",
     "audio": "refused",

@@ -114,8 +114,8 @@ def choose(models: list[dict[str, Any]], wanted: str) -> str:
         return wanted
     if len(names) != 1:
         raise BackendError(
-            f"The server has {len(names)} models ({', '.join(names[:20])}); "
-            "name one with `model = ...`."
+            "The model's server has other models than one, and none is configured.",
+            reason=f"The server has {len(names)} models ({', '.join(names[:20])}); name one with `model = ...`.",
         )
     return names[0]
 

@@ -79,7 +79,7 @@ _OF_SGLANG = _names("regex ebnf")
 _OLD_LIMIT = {"max_completion_tokens": "max_tokens"}
 _ALL = _names(
     "n best_of echo suffix seed stop logit_bias logprobs top_logprobs presence_penalty frequency_penalty response_format "
-    "reasoning_effort chat_template_kwargs temperature top_p max_tokens max_completion_tokens dimensions"
+    "reasoning_effort chat_template_kwargs enable_thinking temperature top_p max_tokens max_completion_tokens dimensions"
 )
 _LLAMACPP = frozenset(LLAMACPP_PARAMETERS)
 _EVERYTHING = _ALL | _NOT_LOCAL | _MIROSTAT | _SAMPLING | _TOOLS | _LLAMACPP
@@ -102,7 +102,9 @@ OLLAMA = ServerKind(
     | _MIROSTAT
     | _SAMPLING
     | _LLAMACPP
-    | _names("best_of logit_bias tool_choice parallel_tool_calls chat_template_kwargs")
+    | _names(
+        "best_of logit_bias tool_choice parallel_tool_calls chat_template_kwargs enable_thinking"
+    )
     | (CHANGES_ANSWER.keys() - {"reasoning"}),
     refused_in_completions=_FORMAT,
     renamed=_OLD_LIMIT,

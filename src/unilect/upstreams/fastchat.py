@@ -64,7 +64,7 @@ _NATIVE = (
 _REFUSED = (
     "seed logit_bias min_p typical_p repeat_last_n mirostat mirostat_tau mirostat_eta grammar ignore_eos top_logprobs "
     "response_format tools tool_choice parallel_tool_calls functions function_call reasoning_effort verbosity modalities "
-    "audio prediction web_search_options chat_template_kwargs suffix"
+    "audio prediction web_search_options chat_template_kwargs enable_thinking suffix"
 )
 PARAMETERS: dict[str, Support] = {
     **dict.fromkeys(_NATIVE.split(), "native"),
