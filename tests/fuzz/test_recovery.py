@@ -13,7 +13,6 @@ from engine import ENGINES_IN_CI, SOURCES
 from serving import KEY, Server, serve
 
 
-
 def short(name: object) -> Request:
     """A request like no other: one that is alone in an engine as it crashes is refused from then on, and only that one."""
     return Request("/v1/completions", b'{"prompt": "a%s", "max_tokens": 1}' % str(name).encode())
@@ -34,9 +33,13 @@ def test_requests_at_the_moment_of_death(victim: Server, number: signal.Signals)
     with Attacker(victim, timeout_s=60) as attacker:  # an engine has to load
         threading.Timer(0.01, os.kill, (engine.pid, number)).start()
         # an answer that had begun cannot be begun again, and says so
-        assert {200, 502} >= {reply.status for reply in attacker.send([short(n) for n in range(80)])}
+        assert {200, 502} >= {
+            reply.status for reply in attacker.send([short(n) for n in range(80)])
+        }
         [again] = psutil.Process(victim.pid).children()
         os.kill(again.pid, signal.SIGTERM)
         again.wait(10)
-        assert {200} == {reply.status for reply in attacker.send([short(f"later {n}") for n in range(AT_ONCE)])}
+        assert {200} == {
+            reply.status for reply in attacker.send([short(f"later {n}") for n in range(AT_ONCE)])
+        }
     assert files == sorted(victim.log.parent.iterdir())
