@@ -23,6 +23,7 @@ from unilect.parameters import ignored_header
 from unilect.service import Run
 
 REQUEST_ID = web.RequestKey("request_id", str)
+SHORTENED = web.RequestKey("shortened", bytes)  # a large body with its long texts shortened, if any
 CORS_HEADERS = web.RequestKey(
     "cors_headers", dict[str, str]
 )  # where a page of another origin asks and may

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.bounds import LARGE_BYTES, check_free_form
+from unilect.bounds import LARGE_BYTES, check_body, check_free_form
 from unilect.dialects._decode import BodyDecoder, decoded, wire_of, wrong_field
 from unilect.errors import InvalidRequest
 from unilect.requests import ChatRequest
+from unilect.streaming import SHORTENED
 
 DECODER = BodyDecoder(ChatRequest)
 BODY = b'{"messages":[{"role":"user","content":"Hi"}],"x":1.50, "y" : {"a": [1, 2]}}'
@@ -140,10 +141,11 @@ def test_a_text_in_a_message_of_the_parser() -> None:
     assert len(raised.value.message) < 500
 
 
-class Asked:
+class Asked(dict[Any, Any]):
     """What a handler is given, as far as `decoded` looks at it."""
 
     def __init__(self, body: bytes) -> None:
+        super().__init__()
         self._body = body
 
     async def read(self) -> bytes:
@@ -169,6 +171,44 @@ async def test_others_are_served_between_the_passes(size: int, turns: int) -> No
     task.cancel()
 
     assert (turns, DECODER.decode(body)) == (seen, asked)
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "param"),
+    [
+        (b'{"messages":[{"role":"', b'","content":"a"}]}', "messages[0].role"),
+        (b'{"messages":[{"role":"user', b'","content":"a"}]}', "messages[0].role"),
+        (b'{"messages":[{"role":"user","content":"', b'"}],"n":true}', "n"),
+    ],
+)
+@pytest.mark.parametrize("text", [rb"\n", b"\x7f", "\u202e".encode(), b"y"])
+async def test_what_is_wrong_beside_a_long_text(
+    before: bytes, behind: bytes, param: str, text: bytes
+) -> None:
+    """A field that is wrong in a large body is told before the parser is given the long text, whatever is in it."""
+    sizes: list[int] = []
+
+    def decode(body: bytes, wire: Any) -> ChatRequest:
+        sizes.append(len(body))
+        return DECODER.decode(body, wire)
+
+    body = before + text * (LARGE_BYTES // len(text)) + behind
+    request: Any = Asked(body)
+    request[SHORTENED] = await check_body(body)
+    with pytest.raises(InvalidRequest) as raised:
+        await decoded(request, decode)
+
+    assert param == raised.value.param
+    assert max(sizes) < LARGE_BYTES // 10
+
+
+async def test_no_json_behind_a_long_text() -> None:
+    """Where a large body is no JSON is told of the body as it came."""
+    body = b'{"x":"' + b"y" * LARGE_BYTES + b'",}'
+    request: Any = Asked(body)
+    request[SHORTENED] = await check_body(body)
+    with pytest.raises(InvalidRequest, match=rf"byte {len(body) - 1}\b"):
+        await decoded(request, DECODER.decode)
 
 
 def test_a_missing_field() -> None:

@@ -60,7 +60,7 @@ def test_hostile_bodies(watched: tuple[Target, Watch], tmp_path: Path) -> None:
             target.look()
             felt = watch.felt()
             faults += [f"{names[-LOOK_EVERY:]}: {what}" for what in _harm(felt)]
-            for figure in ("healthz_s", "busy_s", "gap_s"):
+            for figure in ("healthz_s", "busy_s", "gap_s", "healthz_own_s", "gap_own_s"):
                 _note(worst, figure, getattr(felt, figure), " | ".join(names[-LOOK_EVERY:]))
             growth = max(felt.grown_bytes.values(), default=0)
             _note(worst, "grown_mb", growth / 1e6, " | ".join(names[-LOOK_EVERY:]))
@@ -80,7 +80,7 @@ def _harm(felt: Felt) -> Iterator[str]:
         yield f"another's stream broke: {felt.broken}"
     if grown > GROWTH_BYTES:
         yield f"a process grew: {asdict(felt)}"
-    if felt.busy_s > STALL_S or (TIMED and felt.healthz_s > STALL_S):
+    if felt.busy_s > STALL_S or (TIMED and felt.healthz_own_s > STALL_S):
         yield f"/healthz waited: {asdict(felt)}"
-    if TIMED and felt.gap_s > STALL_S:
+    if TIMED and felt.gap_own_s > STALL_S:
         yield f"another's stream stood still: {asdict(felt)}"

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -36,6 +37,8 @@ class Felt:
         healthz_s: The longest wait for `/healthz`, in seconds.
         busy_s: The processor time that the server's own process took within that wait: a stall of its making, and no noise.
         gap_s: The longest silence of the other stream between two reads, once it had begun.
+        healthz_own_s, gap_own_s: The same without the time in which those concerned stood in the queue for a processor, which the
+            kernel counts: what is left where a machine has enough of them.
         broken: How often the other stream ended in anything but `[DONE]`.
         finished: How often it ended well.
         grown_bytes: How far each process grew, at most, by its pid.
@@ -44,6 +47,8 @@ class Felt:
     healthz_s: float = 0.0
     busy_s: float = 0.0
     gap_s: float = 0.0
+    healthz_own_s: float = 0.0
+    gap_own_s: float = 0.0
     broken: list[str] = field(default_factory=list)
     finished: int = 0
     grown_bytes: dict[int, int] = field(default_factory=dict)
@@ -109,13 +114,17 @@ class _State:
         request = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\n\r\n".encode()
         while True:
             with suppress(OSError), self._connected() as connection:
+                threads = _threads(self._pid, engines=False)
                 while True:
                     begun, busy = time.monotonic(), _cpu_s(self._pid)
+                    queue = _Queue(threads)
                     connection.sendall(request)
                     if not connection.recv(65536):
                         break
                     waited = time.monotonic() - begun
+                    own_s = waited - queue.waited_s()
                     with self._lock:
+                        self._felt.healthz_own_s = max(self._felt.healthz_own_s, own_s)
                         if waited > self._felt.healthz_s:
                             self._felt.healthz_s = waited
                             self._felt.busy_s = _cpu_s(self._pid) - busy
@@ -138,12 +147,17 @@ class _State:
                     self._felt.broken.append(repr(error))
 
     def _read_stream(self, connection: socket.socket) -> None:
-        told, last = b"", 0.0
+        threads = _threads(self._pid, engines=True)
+        told, last, queue = b"", 0.0, _Queue(threads)
         while data := connection.recv(65536):
             now = time.monotonic()
-            with self._lock:
-                if last:
+            if last and now - last > self._felt.gap_own_s:
+                own_s = now - last - queue.waited_s()
+                with self._lock:
                     self._felt.gap_s = max(self._felt.gap_s, now - last)
+                    self._felt.gap_own_s = max(self._felt.gap_own_s, own_s)
+            if now - queue.since > PAUSE_S:
+                queue = _Queue(threads)
             told = (told + data)[-2000:]
             last = now if b"data:" in told else 0.0
         with self._lock:
@@ -171,6 +185,40 @@ class _State:
 
     def _connected(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self._port), timeout=60)
+
+
+class _Queue:
+    """How long, from now on, threads stand in the queue for a processor: this process's, a server's, and those of its engines."""
+
+    def __init__(self, threads: list[Path]) -> None:
+        self.since = time.monotonic()
+        self._threads = [*Path("/proc/self/task").glob("*"), *threads]
+        self._before = self._read()
+
+    def waited_s(self) -> float:
+        """All of them together so far: they wait for each other."""
+        pairs = zip(self._read(), self._before, strict=True)
+        return sum(max(now - before, 0.0) for now, before in pairs)
+
+    def _read(self) -> list[float]:
+        return [_queued_s(thread) for thread in self._threads]
+
+
+def _threads(pid: int, engines: bool) -> list[Path]:
+    """The threads of a server, and of its engines; what compiles grammars works for others."""
+    found = [*Path(f"/proc/{pid}/task").glob("*")]
+    with suppress(OSError, psutil.Error):
+        for child in psutil.Process(pid).children() if engines else ():
+            if not any("unilect.constraints" in part for part in child.cmdline()):
+                found += Path(f"/proc/{child.pid}/task").glob("*")
+    return found
+
+
+def _queued_s(task: Path) -> float:
+    """How long a thread has stood in the queue for a processor; 0 where the kernel does not tell, or the thread has ended."""
+    with suppress(OSError):
+        return int((task / "schedstat").read_text().split()[1]) / 1e9
+    return 0.0
 
 
 def _cpu_s(pid: int) -> float:

@@ -32,8 +32,9 @@ from msgspec import Raw, Struct
 from unilect.bounds import LARGE_BYTES, MAX_FIELDS, check_free_form
 from unilect.errors import InvalidRequest, WrongType
 from unilect.requests import Prompt, Request
+from unilect.streaming import SHORTENED
 
-__all__ = ["BodyDecoder", "check_free_form", "decoded", "listed", "wrong_field"]
+__all__ = ["BodyDecoder", "check_free_form", "check_short", "decoded", "listed", "wrong_field"]
 RequestT = TypeVar("RequestT", bound=Request)
 AskedT = TypeVar("AskedT")
 Wire: TypeAlias = dict[str, Raw]
@@ -94,11 +95,27 @@ async def decoded(request: web.Request, decode: Callable[[bytes, Wire | None], A
     if len(body) <= LARGE_BYTES:
         return decode(body, None)
     await asyncio.sleep(0)
+    check_short(request.get(SHORTENED, b""), lambda short: decode(short, None))
     wire = wire_of(body.removeprefix(codecs.BOM_UTF8))
     await asyncio.sleep(0)
     asked = decode(body, wire)
     await asyncio.sleep(0)
     return asked
+
+
+def check_short(short: bytes, decode: Callable[[bytes], object]) -> None:
+    """
+    Look for what is wrong in a body whose long texts are shortened, if it has any.
+
+    Raises:
+        InvalidRequest: A field is missing or wrong; the message names it.
+    """
+    try:
+        if short:
+            decode(short)
+    except InvalidRequest as error:
+        if error.param:  # a place in the body is told of the body itself
+            raise
 
 
 def wire_of(body: bytes) -> Wire:

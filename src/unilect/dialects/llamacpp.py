@@ -17,9 +17,9 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw
 
-from unilect.bounds import LARGE_BYTES
+from unilect.bounds import LARGE_BYTES, check_body
 from unilect.dialects import openai_completions, openai_embeddings
-from unilect.dialects._decode import BodyDecoder, decoded
+from unilect.dialects._decode import BodyDecoder, check_short, decoded
 from unilect.dialects._llamacpp_answer import NativeEncoder
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json
@@ -134,7 +134,7 @@ def _answers(service: Service) -> list[Route]:
                 native = await joined(service, native)
             written = as_body(native)
             if len(written) > LARGE_BYTES:
-                await asyncio.sleep(0)  # each pass over it takes its time
+                check_short(await check_body(written), openai_completions.decode)
             completion = openai_completions.decode(written)
             if len(written) > LARGE_BYTES:
                 await asyncio.sleep(0)

@@ -41,7 +41,7 @@ from unilect.gateway.bodies import Bodies
 from unilect.gateway.foreign_urls import hint
 from unilect.gateway.keys import Keys
 from unilect.pages import HEADERS, sign_in, wants_html
-from unilect.streaming import CORS_HEADERS, REQUEST_ID, has_left
+from unilect.streaming import CORS_HEADERS, REQUEST_ID, SHORTENED, has_left
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger("unilect")
@@ -152,7 +152,7 @@ class Guard:
             if request.can_read_body:
                 body = await self._read(request)
                 if len(body) > LARGE_BYTES:
-                    await check_body(body)
+                    request[SHORTENED] = await check_body(body)
             try:
                 return await handler(request)
             except ModelNotFound:  # before anything was begun
