@@ -255,7 +255,7 @@ async def stream(
                 if batch:
                     yield batch
                     batch = []
-                if done or decoder.finished(choices):
+                if done or (decoder.finishes and decoder.finished(choices)):
                     answer.hurry(END_TIMEOUT_S)
         except BackendTimeout:
             if not (done or decoder.finished(choices)):
