@@ -198,7 +198,7 @@ class Model:
 
     def with_defaults(self, request: Any) -> Any:
         """The request with this model's defaults for what it leaves out."""
-        return filled(request, self.defaults)
+        return filled(request, self.defaults) if self.defaults else request
 
     def left(self) -> None:
         """A lease has been given back."""
