@@ -9,7 +9,6 @@ import pytest
 from unilect.engines._gguf_request import (
     MAX_IMAGES,
     PARAMETERS,
-    TOOL_PARAMETERS,
     chat_body,
     compact,
     completion_body,
@@ -19,6 +18,7 @@ from unilect.engines._gguf_request import (
 )
 from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.requests import ChatRequest, CompletionRequest, Message
+from unilect.upstreams._support import TOOL_PARAMETERS
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 PNG = "data:image/png;base64,AAAA"

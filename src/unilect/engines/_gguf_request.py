@@ -12,12 +12,10 @@ from typing import Any
 
 import msgspec
 
-from unilect.backend import Support
 from unilect.engines._turns import arguments, template_flags, tools
 from unilect.errors import InvalidRequest
 from unilect.parameters import refusal, token_biases
 from unilect.requests import (
-    LLAMACPP_NATIVE,
     LLAMACPP_PARAMETERS,
     ChatRequest,
     CompletionRequest,
@@ -32,64 +30,23 @@ from unilect.requests import (
     TextPart,
 )
 from unilect.upstreams._llamacpp_request import check_samplers, top_logprobs
+from unilect.upstreams._support import honoured, names
 
-_SAMPLING = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "repeat_last_n",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "logit_bias",
-    "grammar",
-    "ignore_eos",
-    "cache_prompt",
+_SAMPLING = names(
+    "temperature top_p min_p typical_p seed presence_penalty frequency_penalty repeat_last_n mirostat mirostat_tau "
+    "mirostat_eta logit_bias grammar ignore_eos cache_prompt"
 )
 #: llama.cpp's own, told by the same name.
 _OWN_NAMES = tuple(name for name in LLAMACPP_PARAMETERS if name not in ("n_probs", "id_slot"))
-PARAMETERS: dict[str, Support] = {
-    **dict.fromkeys(_SAMPLING, "native"),
-    **dict.fromkeys(LLAMACPP_PARAMETERS, "native"),
-    **dict.fromkeys(LLAMACPP_NATIVE, "refused"),
-    "id_slot": "refused",  # slots are handed out by unilect
-    "top_k": "native",
-    "repeat_penalty": "native",
-    "repetition_penalty": "native",
-    "max_tokens": "native",
-    "tokenize": "native",
-    "max_completion_tokens": "native",
-    "stop": "native",
-    "n": "emulated",
-    "best_of": "emulated",
-    "num_beams": "refused",
-    "use_beam_search": "refused",
-    "echo": "emulated",
-    "suffix": "refused",
-    "logprobs": "native",
-    "top_logprobs": "native",
-    "response_format": "native",
-    "tools": "native",
-    "tool_choice": "emulated",
-    "parallel_tool_calls": "native",
-    "functions": "emulated",
-    "function_call": "emulated",
-    "reasoning_effort": "native",
-    "chat_template_kwargs": "native",
-    "enable_thinking": "native",  # where the template knows it
-    "verbosity": "refused",
-    "modalities": "refused",
-    "audio": "refused",
-    "prediction": "refused",
-    "web_search_options": "refused",
-    "encoding_format": "emulated",
-    "dimensions": "emulated",
-}
-TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
+_NATIVE = names(
+    "n_probs top_k repeat_penalty repetition_penalty max_tokens max_completion_tokens tokenize stop logprobs top_logprobs "
+    "response_format tools parallel_tool_calls reasoning_effort chat_template_kwargs "
+    "enable_thinking"  # where the template knows it
+)
+PARAMETERS = honoured(  # slots are handed out by unilect
+    (*_SAMPLING, *_OWN_NAMES, *_NATIVE),
+    names("n best_of echo tool_choice functions function_call encoding_format dimensions"),
+)
 MAX_IMAGES = 8
 MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's server no longer takes
 

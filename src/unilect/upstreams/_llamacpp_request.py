@@ -17,7 +17,6 @@ from unilect.errors import InvalidRequest
 from unilect.foreign import CONSTRAINTS
 from unilect.parameters import token_biases
 from unilect.requests import (
-    LLAMACPP_NATIVE,
     LLAMACPP_PARAMETERS,
     SAMPLER_LETTERS,
     ChatRequest,
@@ -28,24 +27,15 @@ from unilect.requests import (
     RefusalPart,
     TextPart,
 )
+from unilect.upstreams._support import honoured, names
 
 MAX_IMAGES = 8
 _FIRST_IMAGE = 10  # llama.cpp's own client counts from here
 _DATA_URL = re.compile(r"data:image/[\w.+-]{1,64};base64,")
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/= \t\r\n\v\f"
-_SAME_NAME = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repeat_last_n",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "grammar",
-    "ignore_eos",
+_SAME_NAME = names(
+    "temperature top_p min_p typical_p presence_penalty frequency_penalty repeat_last_n mirostat mirostat_tau mirostat_eta "
+    "grammar ignore_eos"
 )
 #: llama.cpp's own parameters that a body holds as they are; the others are put right below.
 _OWN_NAMES = tuple(
@@ -60,51 +50,16 @@ _OWN = frozenset(
 )  # secrets, and what is put right below
 _TOP_2023 = 20  # it tells no probability of a token that is not among the likeliest
 
-_PARAMETERS: dict[str, Support] = {
-    **dict.fromkeys(_SAME_NAME, "native"),
-    **dict.fromkeys(LLAMACPP_PARAMETERS, "native"),
-    "top_k": "native",
-    "seed": "native",
-    "repeat_penalty": "native",
-    "repetition_penalty": "native",
-    "logit_bias": "native",
-    "max_tokens": "native",
-    "max_completion_tokens": "native",
-    "stop": "native",
-    "cache_prompt": "native",
-    "tokenize": "native",
-    "logprobs": "native",
-    "top_logprobs": "native",
-    "response_format": "native",
-    "suffix": "native",
-    "n": "emulated",
-    "best_of": "emulated",
-    "echo": "emulated",
-    "encoding_format": "emulated",
-    "dimensions": "emulated",
-    "tools": "refused",
-    "tool_choice": "refused",
-    "parallel_tool_calls": "refused",
-    "functions": "refused",
-    "function_call": "refused",
-    "reasoning_effort": "refused",
-    "chat_template_kwargs": "refused",
-    "enable_thinking": "refused",
-    "verbosity": "refused",
-    "modalities": "refused",
-    "audio": "refused",
-    "prediction": "refused",
-    "web_search_options": "refused",
-    "num_beams": "refused",
-    "use_beam_search": "refused",
-    # what other servers know: it becomes `response_format` or `grammar`
-    **dict.fromkeys(CONSTRAINTS - {"json_schema"}, "refused"),
-    # of the server's own: they change it for others, write where they should not, or hide what is needed of an answer
-    "system_prompt": "refused",
-    "n_discard": "refused",
-    "n_cmpl": "refused",
-    **dict.fromkeys(LLAMACPP_NATIVE, "refused"),
-}
+_NATIVE = names(
+    "n_probs n_keep id_slot top_k seed repeat_penalty repetition_penalty logit_bias max_tokens max_completion_tokens stop "
+    "cache_prompt tokenize logprobs top_logprobs response_format suffix"
+)
+#: Beside those of no backend: what other servers know and becomes `response_format` or `grammar`, and what changes the server for
+#: others or hides what is needed of an answer.
+_REFUSED = {*CONSTRAINTS, "system_prompt", "n_cmpl"} - {"json_schema"}
+_PARAMETERS: dict[str, Support] = honoured(
+    (*_SAME_NAME, *_OWN_NAMES, *_NATIVE), names("n best_of echo encoding_format dimensions")
+) | dict.fromkeys(_REFUSED, "refused")
 
 
 class Generation(Struct, frozen=True):
