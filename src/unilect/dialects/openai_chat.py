@@ -77,13 +77,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
         encoder = ChatEncoder(asked.request, run.model.name, asked.legacy, asked.echoed, manners)
         return await respond(request, run, encoder, bool(asked.request.stream))
 
-    return both(
-        "POST",
-        "/chat/completions",
-        create_chat_completion,
-        request=ChatRequest,
-        summary="Answer a conversation",
-    )
+    return both("/chat/completions", create_chat_completion, "Answer a conversation", ChatRequest)
 
 
 class Question(Struct, frozen=True):

@@ -50,13 +50,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
         encoder = CompletionEncoder(completion, run.model.name, manners)
         return await respond(request, run, encoder, bool(completion.stream))
 
-    return both(
-        "POST",
-        "/completions",
-        create_completion,
-        request=CompletionRequest,
-        summary="Continue a text",
-    )
+    return both("/completions", create_completion, "Continue a text", CompletionRequest)
 
 
 def decode(body: bytes, wire: Wire | None = None) -> CompletionRequest:
@@ -116,12 +110,8 @@ class CompletionEncoder:
         choices = []
         for choice in answer.choices:
             text = (choice.reasoning or "") + (choice.text or "")
-            logprobs = None
-            if choice.logprobs is not None:
-                logprobs = legacy_logprobs(choice.logprobs, 0)
-            choices.append(
-                self._choice(choice.index, text, logprobs, choice.finish_reason) | choice.extra
-            )
+            told = self._text(text, choice.index, choice.logprobs)
+            choices.append(told | {"finish_reason": choice.finish_reason} | choice.extra)
         body = {"choices": choices, "usage": usage_object(answer.usage), "truncated": False}
         return encode_json(self._chunk.meta | body | answer.extra | ignored_object(ignored))
 
