@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from unilect.engines._gguf_request import (
-    MAX_IMAGES,
     PARAMETERS,
     chat_body,
     compact,
@@ -18,6 +17,7 @@ from unilect.engines._gguf_request import (
 )
 from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.requests import ChatRequest, CompletionRequest, Message
+from unilect.upstreams._llamacpp_request import MAX_IMAGES
 from unilect.upstreams._support import TOOL_PARAMETERS
 
 TOOL = {"type": "function", "function": {"name": "f"}}

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from unilect.engines._turns import arguments, template_flags, tools
-from unilect.errors import InvalidRequest
 from unilect.parameters import refusal, token_biases
 from unilect.requests import (
     LLAMACPP_PARAMETERS,
@@ -29,7 +28,13 @@ from unilect.requests import (
     RefusalPart,
     TextPart,
 )
-from unilect.upstreams._llamacpp_request import check_samplers, top_logprobs
+from unilect.upstreams._llamacpp_request import (
+    check_images,
+    check_one_constraint,
+    check_samplers,
+    top_logprobs,
+    wrong_part,
+)
 from unilect.upstreams._support import honoured, names
 
 _SAMPLING = names(
@@ -47,7 +52,6 @@ PARAMETERS = honoured(  # slots are handed out by unilect
     (*_SAMPLING, *_OWN_NAMES, *_NATIVE),
     names("n best_of echo tool_choice functions function_call encoding_format dimensions"),
 )
-MAX_IMAGES = 8
 MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's server no longer takes
 
 
@@ -91,20 +95,6 @@ def chat_body(
             body["response_format"] = _json_format(json_schema.name, json_schema.schema or {})
     check_one_constraint(request)
     return body
-
-
-def check_one_constraint(request: ChatRequest | CompletionRequest) -> None:
-    """
-    See that an answer is bound once.
-
-    Raises:
-        InvalidRequest: Both a grammar and a schema bind it.
-    """
-    if request.grammar and request.answer_schema is not None:
-        raise InvalidRequest(
-            "`grammar` and `response_format` cannot stand together; send one of them.",
-            param="grammar",
-        )
 
 
 def _json_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -197,10 +187,7 @@ def messages(conversation: list[Message]) -> list[dict[str, Any]]:
         fields.pop("refusal", None)
         fields.pop("function_call", None)
         out.append(fields)
-    if images > MAX_IMAGES:
-        raise InvalidRequest(
-            f"`messages` holds {images} images; at most {MAX_IMAGES} are read.", param="messages"
-        )
+    check_images(images)
     return out
 
 
@@ -216,14 +203,9 @@ def _part(part: Part, where: str) -> dict[str, Any]:
     match part:
         case TextPart(text) | RefusalPart(text):
             return {"type": "text", "text": text}
-        case ImagePart(image):
-            if not image.url.startswith("data:image/"):
-                raise InvalidRequest(
-                    f"`{where}`: images are taken as `data:image/...;base64,` URLs only; nothing is fetched.",
-                    param=where,
-                )
+        case ImagePart(image) if image.url.startswith("data:image/"):
             return {"type": "image_url", "image_url": {"url": image.url}}
-    raise InvalidRequest(f"`{where}`: this model reads text and images only.", param=where)
+    raise wrong_part(part, where)
 
 
 def _common(

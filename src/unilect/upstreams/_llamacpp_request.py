@@ -24,6 +24,7 @@ from unilect.requests import (
     GenerationRequest,
     ImagePart,
     Message,
+    Part,
     RefusalPart,
     TextPart,
 )
@@ -129,7 +130,9 @@ def body(
     top = top_logprobs(request)
     if top is not None:
         fields["n_probs"] = max(top, generation.top_logprobs)
-    fields |= _schema(request)
+    check_one_constraint(request)
+    if request.answer_schema is not None:
+        fields["json_schema"] = request.answer_schema
     fields["stream"] = True
     fields["return_progress"] = True  # only then does 2025 notice a client that leaves early
     return fields
@@ -180,16 +183,39 @@ def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
     return fields
 
 
-def _schema(request: GenerationRequest) -> dict[str, Any]:
-    """The schema of a `response_format`."""
-    if request.answer_schema is None:
-        return {}
-    if request.grammar:
+def check_one_constraint(request: GenerationRequest) -> None:
+    """
+    See that an answer is bound once.
+
+    Raises:
+        InvalidRequest: Both a grammar and a schema bind it.
+    """
+    if request.grammar and request.answer_schema is not None:
         raise InvalidRequest(
             "`grammar` and `response_format` cannot stand together; send one of them.",
             param="grammar",
         )
-    return {"json_schema": request.answer_schema}
+
+
+def check_images(count: int) -> None:
+    """
+    See that a conversation has not too many images.
+
+    Raises:
+        InvalidRequest: It has.
+    """
+    if count > MAX_IMAGES:
+        raise InvalidRequest(
+            f"`messages` holds {count} images; at most {MAX_IMAGES} are read.", param="messages"
+        )
+
+
+def wrong_part(part: Part, where: str) -> InvalidRequest:
+    """The error for a part of a message that llama.cpp cannot be given."""
+    what = "this model reads text and images only"
+    if isinstance(part, ImagePart):
+        what = "images are taken as `data:image/...;base64,` URLs only; nothing is fetched"
+    return InvalidRequest(f"`{where}`: {what}.", param=where)
 
 
 class Turns(Struct):
@@ -224,11 +250,7 @@ def turns(conversation: Sequence[Message], marker: str | None) -> Turns:
             content = "\n".join(_part(part, where, images, marker) for part in content)
         role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
         out.append(msgspec.structs.replace(message, role=role, content=content))
-    if len(images) > MAX_IMAGES:
-        raise InvalidRequest(
-            f"`messages` holds {len(images)} images; at most {MAX_IMAGES} are read.",
-            param="messages",
-        )
+    check_images(len(images))
     return Turns(out, images)
 
 
@@ -245,14 +267,10 @@ def _part(part: Any, where: str, images: list[str], marker: str | None) -> str:
             found = _DATA_URL.match(image.url)
             data = image.url[found.end() :] if found is not None else ""
             # an image may be long, and a regular expression is slow
-            if not data or data.encode().translate(None, _BASE64):
-                raise InvalidRequest(
-                    f"`{where}`: images are taken as `data:image/...;base64,` URLs only; nothing is fetched.",
-                    param=where,
-                )
-            images.append(data)
-            return marker or f"[img-{_FIRST_IMAGE + len(images) - 1}]"
-    raise InvalidRequest(f"`{where}`: this model reads text and images only.", param=where)
+            if data and not data.encode().translate(None, _BASE64):
+                images.append(data)
+                return marker or f"[img-{_FIRST_IMAGE + len(images) - 1}]"
+    raise wrong_part(part, where)
 
 
 def prompt_fields(prompt: str | list[int], images: list[str], marker: str | None) -> dict[str, Any]:

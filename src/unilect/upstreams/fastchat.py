@@ -42,7 +42,7 @@ from unilect.upstreams._fastchat_input import check_images, text_of, vector
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._http1_body import ProtocolError
 from unilect.upstreams._support import honoured, names
-from unilect.upstreams._told_errors import NoSuchPath, too_long
+from unilect.upstreams._told_errors import NoSuchPath, too_long, typed
 
 StructT = TypeVar("StructT", bound=Struct)
 KNOWN_FOR_S = (
@@ -430,10 +430,7 @@ def _choose(models: list[str], configured: str | None, wanted: str) -> str:
 
 
 def _decoded(body: bytes, kind: type[StructT]) -> StructT:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BackendError("The server does not speak FastChat's protocol.") from error
+    return typed(body, kind, "The server does not speak FastChat's protocol.")
 
 
 async def list_models(place: Place) -> list[str]:

@@ -48,7 +48,7 @@ from unilect.upstreams._http import HttpServer
 from unilect.upstreams._llamacpp_request import OF_2023, OF_2025, Generation
 from unilect.upstreams._llamacpp_stream import native_stream
 from unilect.upstreams._llamacpp_wire import Busy, FrameDecoder, raise_for, with_prompt_tokens
-from unilect.upstreams._told_errors import too_long
+from unilect.upstreams._told_errors import too_long, typed
 
 log = logging.getLogger("unilect")
 TEMPLATE_OF_2023 = "oai-like-2023"
@@ -407,10 +407,7 @@ def _decoded(body: bytes, kind: type[_T]) -> _T:
     Raises:
         BackendError: It is not what it should be.
     """
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BackendError("The model's server does not answer as llama.cpp's does.") from error
+    return typed(body, kind, "The model's server does not answer as llama.cpp's does.")
 
 
 def backend(place: Place) -> LlamaCppUpstream:
