@@ -29,7 +29,6 @@ from unilect.parameters import refusal
 from unilect.requests import (
     MAX_LOGPROBS,
     MAX_PROBS,
-    CompletionRequest,
     EmbeddingRequest,
     Request,
     Text,
@@ -216,16 +215,6 @@ def _states(service: Service) -> list[Route]:
 
 def _route(path: str, handler: Handler, summary: str, body: Any = None) -> Route:
     return call(path, handler, f"{summary} (llama.cpp)", body)
-
-
-def translated(native: NativeCompletionRequest) -> CompletionRequest:
-    """
-    A native request in OpenAI's words.
-
-    Raises:
-        InvalidRequest: A field is wrong; the message names it.
-    """
-    return openai_completions.decode(as_body(native))
 
 
 def as_body(native: NativeCompletionRequest) -> bytes:

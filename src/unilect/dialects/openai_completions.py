@@ -14,9 +14,7 @@ from unilect.dialects._older import in_our_words
 from unilect.dialects._openai import (
     ChunkHead,
     encode_json,
-    ignored_object,
     legacy_logprobs,
-    usage_object,
 )
 from unilect.dialects._routes import Route, both
 from unilect.dialects.openai_chat import check_format
@@ -112,8 +110,7 @@ class CompletionEncoder:
             text = (choice.reasoning or "") + (choice.text or "")
             told = self._text(text, choice.index, choice.logprobs)
             choices.append(told | {"finish_reason": choice.finish_reason} | choice.extra)
-        body = {"choices": choices, "usage": usage_object(answer.usage), "truncated": False}
-        return encode_json(self._chunk.meta | body | answer.extra | ignored_object(ignored))
+        return self._chunk.whole(choices, answer, ignored)
 
     def _frame(self, event: Event) -> bytes:
         """The frame for one event; empty where it has nothing to say."""
