@@ -72,7 +72,7 @@ def test_the_drawn_tree_has_its_levels() -> None:
     above = UnilectError
     for deeper, name in re.findall(r"^ +(\| )?\+ (\w+)", errors.__doc__ or "", re.MULTILINE):
         kind = getattr(errors, name)
-        assert kind.__bases__[0] is (above if deeper else UnilectError)
+        assert kind.__bases__[-1] is (above if deeper else UnilectError)
         above = above if deeper else kind
 
 

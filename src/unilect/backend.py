@@ -104,3 +104,48 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Stop, and leave nothing behind. Idempotent."""
+
+
+class Around:
+    """
+    In front of a backend, which does all that a subclass does not do otherwise; see `Backend`.
+
+    Args:
+        backend: The backend.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backend can do."""
+        return self._backend.capabilities
+
+    async def start(self) -> None:
+        """Make the backend ready."""
+        await self._backend.start()
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Embed the inputs of a request."""
+        return await self._backend.embed(request)
+
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of a text."""
+        return await self._backend.tokenize(text, special)
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids."""
+        return await self._backend.detokenize(tokens)
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """The number of tokens that the model would read."""
+        return await self._backend.count_tokens(request)
+
+    async def check(self) -> None:
+        """See whether the backend is well."""
+        await self._backend.check()
+
+    async def aclose(self) -> None:
+        """Stop the backend."""
+        await self._backend.aclose()

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from msgspec import structs
 
@@ -39,8 +39,9 @@ def serve(
         server: Flags about the server; None where not given.
         engine: Flags about every engine; None where not given.
     """
-    origin = _origin(models, config, server, engine)
-    _serve(_or_exit(lambda: _checked(*_read(models, config, server, engine), origin)), origin)
+    given = _Given(models, config, server, engine)
+    origin = _origin(given)
+    _serve(_or_exit(lambda: _checked(given, origin)), origin)
 
 
 def compat(name: str, arguments: Sequence[str]) -> None:
@@ -108,30 +109,22 @@ def _registry(settings: Config, progress: sources.Progress | None = None) -> Reg
     return registry
 
 
-def merged(
-    models: Sequence[str],
-    config: Path | None,
-    server: Mapping[str, Any],
-    engine: Mapping[str, Any],
-) -> Config:
-    """
-    The configuration of the file, the environment and the command line together.
+class _Given(NamedTuple):
+    """What a command was given; see `serve`."""
 
-    Raises:
-        ConfigError: Something is wrong with one of them.
-    """
-    settings, found = _read(models, config, server, engine)
-    found.raise_all()
-    return settings
+    models: Sequence[str]
+    config: Path | None
+    server: Mapping[str, Any]
+    engine: Mapping[str, Any]
 
 
-def _read(
+def read(
     models: Sequence[str],
     config: Path | None,
     server: Mapping[str, Any],
     engine: Mapping[str, Any],
 ) -> tuple[Config, Mistakes]:
-    """As `merged`, without what is wrong, and what is wrong."""
+    """The configuration of the file, the environment and the command line together, without what is wrong, and what is wrong."""
     loaded, found = config_load.read(config, server)
     tables = dict(loaded.models)
     if models:
@@ -167,13 +160,14 @@ def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
     tables[name] = ModelConfig(source=[*others, source] if others else source)
 
 
-def _checked(settings: Config, found: Mistakes, origin: Origin) -> Config:
+def _checked(given: _Given, origin: Origin) -> Config:
     """
     The configuration, unless something is wrong with it: then what else would be found later is told too.
 
     Raises:
         ConfigError: Something is wrong.
     """
+    settings, found = read(*given)
     if found.errors:
         from unilect import preflight
 
@@ -184,17 +178,12 @@ def _checked(settings: Config, found: Mistakes, origin: Origin) -> Config:
     return settings
 
 
-def _origin(
-    models: Sequence[str],
-    config: Path | None,
-    server: Mapping[str, Any],
-    engine: Mapping[str, Any],
-) -> Origin:
+def _origin(given: _Given) -> Origin:
     """Where the options of a command come from; flags about engines name themselves where they are wrong."""
-    origin = config_load.origin_of(config, server)
-    given = {name: "" for name, value in engine.items() if value is not None}
-    given |= {"models": ""} if models else {}
-    return Origin(origin.file, origin.given | given)
+    origin = config_load.origin_of(given.config, given.server)
+    flags = {name: "" for name, value in given.engine.items() if value is not None}
+    flags |= {"models": ""} if given.models else {}
+    return Origin(origin.file, origin.given | flags)
 
 
 def start_screen(
@@ -291,11 +280,9 @@ def worker(
         engine: Flags about the engine that are given.
         names: What the model is called, instead of its source's name; the first is its name and the others are aliases.
     """
-    models = [] if source is None else [source]
-    origin = _origin(models, config, server, engine)
-    settings = _or_exit(
-        lambda: _named(_single(_checked(*_read(models, config, server, engine), origin)), names)
-    )
+    given = _Given([] if source is None else [source], config, server, engine)
+    origin = _origin(given)
+    settings = _or_exit(lambda: _named(_single(_checked(given, origin)), names))
     _log_to_stderr(settings.log_level)
     from unilect import server as http
     from unilect.listener import reachable

@@ -24,28 +24,18 @@ _OF_KUBERNETES = re.compile(
 )
 _KUBERNETES_URL = re.compile(r"(tcp|udp|sctp)://")
 #: Options as other servers call them.
-_ELSEWHERE = {
-    "n_ctx": "context",
-    "num_ctx": "context",
-    "ctx_size": "context",
-    "max_model_len": "context",
-    "max_seq_len": "context",
-    "ngl": "gpu_layers",
-    "n_parallel": "parallel",
-    "max_num_seqs": "parallel",
-    "slots": "parallel",
-    "n_batch": "batch",
-    "path": "source",
-    "file": "source",
-    "url": "source",
-    "base_url": "source",
-    "model_path": "source",
-    "template": "chat_template",
-    "ssl_certfile": "tls_cert",
-    "ssl_keyfile": "tls_key",
-    "bind": "host",
-    "address": "host",
+_NAMES_ELSEWHERE = {
+    "context": "n_ctx num_ctx ctx_size max_model_len max_seq_len",
+    "gpu_layers": "ngl",
+    "parallel": "n_parallel max_num_seqs slots",
+    "batch": "n_batch",
+    "source": "path file url base_url model_path",
+    "chat_template": "template",
+    "tls_cert": "ssl_certfile",
+    "tls_key": "ssl_keyfile",
+    "host": "bind address",
 }
+_ELSEWHERE = {name: ours for ours, names in _NAMES_ELSEWHERE.items() for name in names.split()}
 _SERVER_TABLES = frozenset({"server", "unilect", "gateway", "config", "settings", "http", "main"})
 _TOP = "at the top of the file, before the first table"
 

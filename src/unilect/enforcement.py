@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from unilect.backend import Backend, Batches, Capabilities
+from unilect.backend import Around, Backend, Batches
 from unilect.constraints import keywords
 from unilect.constraints.checker import Checker
 from unilect.constraints.schema import Use, shortened, unenforced
@@ -25,8 +25,6 @@ from unilect.requests import (
     ANY_SEED,
     ChatRequest,
     CompletionRequest,
-    EmbeddingRequest,
-    Embeddings,
     Prompt,
     ToolChoice,
 )
@@ -74,7 +72,7 @@ def bonds(request: Generation) -> list[Bond]:
     return []
 
 
-class Enforced:
+class Enforced(Around):
     """
     A backend whose answers are held against what they must satisfy; see `Backend`.
 
@@ -92,39 +90,10 @@ class Enforced:
         unsupported: Unsupported,
         report: Callable[[str], None],
     ) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._checker = checker
         self._unsupported = unsupported
         self._report = report
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The backend's."""
-        return self._backend.capabilities
-
-    async def start(self) -> None:
-        """Make the backend ready."""
-        await self._backend.start()
-
-    async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """Embed the inputs of a request."""
-        return await self._backend.embed(request)
-
-    async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text."""
-        return await self._backend.tokenize(text, special)
-
-    async def check(self) -> None:
-        """See whether the backend is well."""
-        await self._backend.check()
-
-    async def aclose(self) -> None:
-        """Stop the backend."""
-        await self._backend.aclose()
-
-    async def detokenize(self, tokens: list[int]) -> str:
-        """The text of token ids; see `Backend`."""
-        return await self._backend.detokenize(tokens)
 
     async def count_tokens(self, request: Generation | Prompt) -> int:
         """The tokens of a request, of which also an answer without tokens must be possible."""

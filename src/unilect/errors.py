@@ -45,6 +45,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 
+class _OfCaller:
+    """What errors have in common that are the caller's doing."""
+
+    type: ClassVar[str] = "invalid_request_error"
+    number: ClassVar[int] = 40001
+
+
 class UnilectError(Exception):
     """
     An error with an HTTP answer. Raise a subclass.
@@ -127,11 +134,10 @@ class UnilectError(Exception):
         }
 
 
-class InvalidRequest(UnilectError):
+class InvalidRequest(_OfCaller, UnilectError):
     """The request can never work as it is."""
 
     status = 400
-    type = "invalid_request_error"
     code = "invalid_value"
     number = 40302
 
@@ -160,7 +166,6 @@ class UnsupportedOperation(UnilectError):
     status = 501
     type = "not_supported_error"
     code = "unsupported_operation"
-    number = 50001
 
 
 class ContextLengthExceeded(InvalidRequest):
@@ -176,11 +181,10 @@ class RequestKilledEngine(InvalidRequest):
     code = "request_killed_engine"
 
 
-class AuthenticationError(UnilectError):
+class AuthenticationError(_OfCaller, UnilectError):
     """No key, or a wrong one."""
 
     status = 401
-    type = "invalid_request_error"
     code = "invalid_api_key"
     number = 40102
     wrong = False  # a key was sent; some older servers told that apart
@@ -196,83 +200,68 @@ class MissingKey(AuthenticationError):
     number = 40101
 
 
-class PermissionDenied(UnilectError):
+class PermissionDenied(_OfCaller, UnilectError):
     """The caller is known, or need not be, and may not do this."""
 
     status = 403
-    type = "invalid_request_error"
     code = "permission_denied"
     number = 40103
 
 
-class ModelNotFound(UnilectError):
+class ModelNotFound(_OfCaller, UnilectError):
     """No model of this name is served."""
 
     status = 404
-    type = "invalid_request_error"
     code = "model_not_found"
     number = 40301
 
 
-class RouteNotFound(UnilectError):
+class RouteNotFound(_OfCaller, UnilectError):
     """No such URL."""
 
     status = 404
-    type = "invalid_request_error"
     code = "unknown_url"
-    number = 40001
 
 
-class MethodNotAllowed(UnilectError):
+class MethodNotAllowed(_OfCaller, UnilectError):
     """The URL exists, for another method."""
 
     status = 405
-    type = "invalid_request_error"
     code = "method_not_allowed"
-    number = 40001
 
 
-class RequestTimeout(UnilectError):
+class RequestTimeout(_OfCaller, UnilectError):
     """The request's body did not arrive in time."""
 
     status = 408
-    type = "invalid_request_error"
     code = "request_timeout"
-    number = 40001
 
 
-class BodyTooLarge(UnilectError):
+class BodyTooLarge(_OfCaller, UnilectError):
     """The request's body is larger than this server accepts."""
 
     status = 413
-    type = "invalid_request_error"
     code = "request_too_large"
-    number = 40001
 
 
-class UnsupportedEncoding(UnilectError):
+class UnsupportedEncoding(_OfCaller, UnilectError):
     """A request body in a Content-Encoding; compressed bombs are refused unread."""
 
     status = 415
-    type = "invalid_request_error"
     code = "unsupported_content_encoding"
-    number = 40001
 
 
-class MisdirectedRequest(UnilectError):
+class MisdirectedRequest(_OfCaller, UnilectError):
     """The Host header names a host that this server does not answer for (DNS rebinding)."""
 
     status = 421
-    type = "invalid_request_error"
     code = "misdirected_request"
-    number = 40001
 
 
-class ConstraintViolated(UnilectError):
+class ConstraintViolated(_OfCaller, UnilectError):
     """The answer has ended and does not satisfy its schema or grammar; the same request may succeed, or one that asks for less."""
 
     status = 422  # client libraries repeat a 5xx by themselves, and each time costs several answers
-    type = "invalid_request_error"
     code = "constraint_violated"
     number = 40302
 

@@ -48,6 +48,13 @@ _NULL_IS_NEUTRAL = _names("""
     allowed_token_ids prompt_logprobs truncate_prompt_tokens thinking thinking_budget think
     random_seed eos_token_id
 """)
+_TRUE_IS_NEUTRAL = _names("""
+    skip_special_tokens spaces_between_special_tokens add_generation_prompt add_special_tokens add_bos_token include_reasoning
+    separate_reasoning stream_reasoning parse_tool_calls normalize
+""")
+_ONE_IS_NEUTRAL = _names(
+    "length_penalty tfs tfs_z typical rep_pen guidance_scale encoder_repetition_penalty"
+)
 #: What to do instead, where that is not to leave a field out.
 INSTEAD = {
     "input_type": "the model has no prompts for kinds of inputs; write what it wants before a text into `input`"
@@ -67,26 +74,11 @@ CHANGES_ANSWER: dict[str, Values] = {
     "num_predict": (-1, -2),  # as much as there is room for
     "max_output_tokens": (-1,),
     **dict.fromkeys(("format", "grammar_string"), ("",)),
-    "length_penalty": (1,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "add_generation_prompt": (True,),
-    "add_special_tokens": (True,),
-    "add_bos_token": (True,),
-    "include_reasoning": (True,),
-    "separate_reasoning": (True,),
-    "stream_reasoning": (True,),
-    "parse_tool_calls": (True,),
-    "normalize": (True,),
+    **dict.fromkeys(_TRUE_IS_NEUTRAL, (True,)),
+    **dict.fromkeys(_ONE_IS_NEUTRAL, (1,)),
     "reasoning_format": ("", "auto", "deepseek"),
     "reasoning_budget": (-1,),
     "thinking_budget_tokens": (-1,),
-    "tfs": (1,),
-    "tfs_z": (1,),
-    "typical": (1,),
-    "rep_pen": (1,),
-    "guidance_scale": (1,),
-    "encoder_repetition_penalty": (1,),
 }
 #: The name of a field -> ours for the same: SillyTavern says each thing by the names that all its servers have.
 SAME_AS: dict[str, tuple[str, ...]] = {

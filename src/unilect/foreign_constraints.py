@@ -44,22 +44,6 @@ _STRUCTURED = {
     "json_object": "guided_json_object",
     "structural_tag": "structural_tag",
 }
-_AS_SCHEMA = ("response_format",)
-_AS_GRAMMAR = ("grammar",)
-#: What each constraint becomes for a backend that does not know it.
-BECOMES = {
-    "guided_json": _AS_SCHEMA,
-    "guided_json_object": _AS_SCHEMA,
-    "json_schema": _AS_SCHEMA,
-    "format": _AS_SCHEMA,
-    "structured_outputs": _AS_SCHEMA + _AS_GRAMMAR,
-    "guided_regex": _AS_GRAMMAR,
-    "guided_choice": _AS_GRAMMAR,
-    "guided_grammar": _AS_GRAMMAR,
-    "regex": _AS_GRAMMAR,
-    "ebnf": _AS_GRAMMAR,
-    "grammar_string": _AS_GRAMMAR,
-}
 #: What else may stand there: how the server of vLLM does it.
 _MEANS = frozenset({"disable_fallback", "disable_any_whitespace", "backend"})
 _JSON = {"type": "object"}
@@ -122,7 +106,8 @@ def support(capabilities: Capabilities) -> dict[str, Support]:
     """What becomes of each constraint of another server's."""
     found = dict[str, Support]()
     for name in CONSTRAINTS:
-        ours = BECOMES.get(name, ())
+        ours = ["response_format"] if name in _SCHEMAS | _EITHER else []
+        ours += ["grammar"] if name in _GRAMMARS | _EITHER else []
         if _is_taken(capabilities, name):
             found[name] = "native"
         else:
@@ -196,31 +181,8 @@ def _of_format(request: GenerationRequest) -> _Schema | _Grammar:
     raise _wrong("response_format", "expected a form of answers")
 
 
-def _read(name: str, value: Any) -> _Schema | _Grammar:
-    """What a field says."""
-    match name:
-        case "structured_outputs":
-            return _structured(value)
-        case "guided_json" | "json_schema":
-            return _schema(name, value)
-        case "format":
-            return _Schema(_JSON) if value == "json" else _schema(name, value)
-        case "guided_json_object":
-            if value is not True:
-                raise _wrong(name, "expected true or false")
-            return _Schema(_JSON)
-        case "guided_regex" | "regex":
-            return _regex(name, value)
-        case "guided_choice":
-            return _choice(name, value)
-        case "guided_grammar" | "ebnf" | "grammar_string":
-            return _grammar(name, value)
-    raise refusal(name, "schemas between tags cannot be followed")
-
-
-def _structured(value: Any) -> _Schema | _Grammar:
+def _structured(name: str, value: Any) -> _Schema | _Grammar:
     """vLLM's field of fields: one of them is a constraint."""
-    name = "structured_outputs"
     if not isinstance(value, dict):
         raise _wrong(name, "expected an object", WrongType)
     given = {key: item for key, item in value.items() if item is not None and item is not False}
@@ -280,6 +242,42 @@ def _bounded(name: str, grammar: str) -> _Grammar:
             name, f"as a grammar it has {len(grammar)} characters; at most {MAX_BYTES} are read"
         )
     return _Grammar(grammar)
+
+
+def _json_object(name: str, value: Any) -> _Schema:
+    if value is not True:
+        raise _wrong(name, "expected true or false")
+    return _Schema(_JSON)
+
+
+def _format(name: str, value: Any) -> _Schema:
+    """A schema, or the word for any JSON."""
+    return _Schema(_JSON) if value == "json" else _schema(name, value)
+
+
+#: What becomes a schema for a backend that does not know it, what a grammar, and what either.
+_SCHEMAS = {
+    "guided_json": _schema,
+    "guided_json_object": _json_object,
+    "json_schema": _schema,
+    "format": _format,
+}
+_GRAMMARS = {
+    "guided_regex": _regex,
+    "guided_choice": _choice,
+    "guided_grammar": _grammar,
+    "regex": _regex,
+    "ebnf": _grammar,
+    "grammar_string": _grammar,
+}
+_EITHER = {"structured_outputs": _structured}
+
+
+def _read(name: str, value: Any) -> _Schema | _Grammar:
+    """What a field says."""
+    if (read := (_SCHEMAS | _GRAMMARS | _EITHER).get(name)) is None:
+        raise refusal(name, "schemas between tags cannot be followed")
+    return read(name, value)
 
 
 def _decoded(name: str, written: bytes | Raw) -> Any:

@@ -22,38 +22,21 @@ KINDS = {
 ENGINES = ("gguf", "hf", "chatglm")
 UPSTREAMS = ("openai", "llamacpp", "fastchat")
 _BATCHED = ("gguf", "hf")
-_TRANSFORMERS = ("hf",)
 
-#: option -> the kinds that have it; what is not here, all have
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "context": ENGINES,
-    "parallel": _BATCHED,
-    "threads": ENGINES,
-    "gpu_layers": ("gguf",),
-    "batch": _BATCHED,
-    "lora": _BATCHED,
-    "dtype": _TRANSFORMERS,
-    "device": _TRANSFORMERS,
-    "quantize": _TRANSFORMERS,
-    "trust_remote_code": _TRANSFORMERS,
-    "allow_pickle": _TRANSFORMERS,
-    "rope_scaling": _TRANSFORMERS,
-    "tokenizer": _TRANSFORMERS,
-    "mmproj": ("gguf",),
-    "chat_template": ("gguf", "hf", "llamacpp", "fastchat"),
-    "cache_ram_mib": _BATCHED,
-    "cache_type_k": ("gguf",),
-    "cache_type_v": ("gguf",),
-    "pooling": _BATCHED,
-    "start_timeout_s": ENGINES,
-    "hang_timeout_s": _BATCHED,
-    "model": UPSTREAMS,
-    "api_key": ("openai", "llamacpp"),
-    "api_key_header": ("openai", "llamacpp"),
-    "reuse_connections": UPSTREAMS,
-    "embedding_batch": ("fastchat",),
-    "whole_answers": ("openai",),
+#: The options that not all kinds have, by the kinds that have them.
+_ONLY = {
+    ENGINES: "context threads start_timeout_s",
+    _BATCHED: "parallel batch lora cache_ram_mib pooling hang_timeout_s",
+    ("gguf",): "gpu_layers mmproj cache_type_k cache_type_v",
+    ("hf",): "dtype device quantize trust_remote_code allow_pickle rope_scaling tokenizer",
+    ("gguf", "hf", "llamacpp", "fastchat"): "chat_template",
+    UPSTREAMS: "model reuse_connections",
+    ("openai", "llamacpp"): "api_key api_key_header",
+    ("fastchat",): "embedding_batch",
+    ("openai",): "whole_answers",
 }
+#: option -> the kinds that have it; what is not here, all have
+OPTIONS = {option: kinds for kinds, options in _ONLY.items() for option in options.split()}
 
 
 def has(option: str, kinds: Iterable[str]) -> bool:

@@ -14,7 +14,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-TextPartType = Literal["text"]
 MAX_MESSAGES = 2048  # a template over more blocks for seconds (RELIABILITY: 100,000 messages held a peer for 10 s)
 MAX_TOKENS_FIELD = 2**31 - 1
 MAX_CHOICES = 16
@@ -43,32 +42,6 @@ Sampler = Literal[
 # no pattern: msgspec.inspect crashes on a list beside a text with one
 SamplerLetters = Annotated[str, Meta(max_length=32)]
 SAMPLER_LETTERS = "dkypsmtxiea"
-#: What llama.cpp's samplers, schemas and bookkeeping have beside what others have; a backend that lacks them refuses them.
-LLAMACPP_PARAMETERS = (
-    "n_probs",
-    "post_sampling_probs",
-    "return_tokens",
-    "timings_per_token",
-    "samplers",
-    "min_keep",
-    "dynatemp_range",
-    "dynatemp_exponent",
-    "top_n_sigma",
-    "xtc_probability",
-    "xtc_threshold",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "dry_sequence_breakers",
-    "adaptive_target",
-    "adaptive_decay",
-    "t_max_predict_ms",
-    "n_indent",
-    "n_keep",
-    "n_discard",
-    "id_slot",
-)
 
 
 class TextPart(Struct, frozen=True, tag_field="type", tag="text"):
@@ -272,8 +245,8 @@ class Request(Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, wire=wire, **changes)
 
 
-class GenerationRequest(Request, frozen=True, kw_only=True):
-    """What chat and plain completions have in common."""
+class _CommonRequest(Request, frozen=True, kw_only=True):
+    """What chat and plain completions have in common, without llama.cpp's own."""
 
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -320,8 +293,12 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-    # llama.cpp's own, in its names; `LLAMACPP_PARAMETERS` lists them
     n_cmpl: Choices | None = None  # an older name of `n`, see `dialects/_older.py`
+
+
+class GenerationRequest(_CommonRequest, frozen=True, kw_only=True):
+    """What chat and plain completions have in common; the fields here are llama.cpp's own, in its names."""
+
     n_probs: Annotated[int, Meta(ge=0, le=MAX_PROBS)] | None = None
     post_sampling_probs: bool | None = None
     return_tokens: bool | None = None
@@ -384,6 +361,14 @@ class GenerationRequest(Request, frozen=True, kw_only=True):
         """True when a stream shall end with a usage chunk."""
         options = self.stream_options
         return options is not None and bool(options.include_usage)
+
+
+#: What llama.cpp's samplers, schemas and bookkeeping have beside what others have; a backend that lacks them refuses them.
+LLAMACPP_PARAMETERS = tuple(
+    name
+    for name in GenerationRequest.__struct_fields__
+    if name not in _CommonRequest.__struct_fields__
+)
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):

@@ -7,17 +7,11 @@ Some servers answer wrongly when two requests meet in them (PowerInfer), some re
 import asyncio
 from contextlib import aclosing
 
-from unilect.backend import Backend, Batches, Capabilities
-from unilect.requests import (
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    Embeddings,
-    Prompt,
-)
+from unilect.backend import Around, Backend, Batches
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
 
 
-class Turnstile:
+class Turnstile(Around):
     """
     A backend in front of another.
 
@@ -27,17 +21,8 @@ class Turnstile:
     """
 
     def __init__(self, backend: Backend, places: int) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._places = asyncio.Semaphore(places)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the backend can do."""
-        return self._backend.capabilities
-
-    async def start(self) -> None:
-        """Make the backend ready."""
-        await self._backend.start()
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request, when its turn has come; one whose client leaves before that is never sent."""
@@ -49,23 +34,3 @@ class Turnstile:
         """Embed the inputs of a request, when its turn has come."""
         async with self._places:
             return await self._backend.embed(request)
-
-    async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text."""
-        return await self._backend.tokenize(text, special)
-
-    async def detokenize(self, tokens: list[int]) -> str:
-        """The text of token ids."""
-        return await self._backend.detokenize(tokens)
-
-    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
-        """The number of tokens that the model would read."""
-        return await self._backend.count_tokens(request)
-
-    async def check(self) -> None:
-        """See whether the backend is well."""
-        await self._backend.check()
-
-    async def aclose(self) -> None:
-        """Stop the backend."""
-        await self._backend.aclose()

@@ -13,13 +13,14 @@ from appserver import App, chunks, serving, upstream
 from engine import ENGINES_IN_CI, Spy, engine, made
 from properties import given
 from scripted import HELLO, frames, says, scripted, stream_of
+from unilect.dialects import openai_completions
 from unilect.dialects._llamacpp_answer import NativeEncoder
 from unilect.dialects.llamacpp import (
     InfillRequest,
     NativeCompletionRequest,
     _completion,
+    as_body,
     is_mixed,
-    translated,
 )
 from unilect.errors import BackendError, InvalidRequest, UnilectError
 from unilect.events import Extra, Finish, TextDelta, TokenLogprob, Usage, fold
@@ -45,6 +46,11 @@ async def app(spy: Spy) -> AsyncIterator[App]:
     """An application in front of it."""
     async with serving(spy) as running:
         yield running
+
+
+def translated(native: NativeCompletionRequest) -> CompletionRequest:
+    """A native request as the backend gets it."""
+    return openai_completions.decode(as_body(native))
 
 
 async def post(app: App, path: str, **body: Any) -> tuple[int, Any]:

@@ -7,9 +7,7 @@ import msgspec
 import pytest
 
 from unilect.engines._gguf_request import (
-    MAX_IMAGES,
     PARAMETERS,
-    TOOL_PARAMETERS,
     chat_body,
     compact,
     completion_body,
@@ -19,6 +17,8 @@ from unilect.engines._gguf_request import (
 )
 from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.requests import ChatRequest, CompletionRequest, Message
+from unilect.upstreams._llamacpp_request import MAX_IMAGES
+from unilect.upstreams._support import TOOL_PARAMETERS
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 PNG = "data:image/png;base64,AAAA"

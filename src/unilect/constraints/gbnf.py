@@ -86,14 +86,10 @@ class Grammar(Struct):
     Attributes:
         rules: All rules and groups.
         root: The rule that an answer follows.
-        token_ids: Token ids that stand in it (`<[id]>`).
-        names_tokens: It names tokens by their text, which only the model's vocabulary can tell.
     """
 
     rules: list[Rule]
     root: int
-    token_ids: frozenset[int]
-    names_tokens: bool
 
 
 def analyse(text: str, most_bytes: int = MAX_BYTES) -> Grammar:
@@ -142,8 +138,6 @@ class _Parser:
         self._by_name: dict[str, int] = {}
         self._symbols = self._alternates = self._elements = 0
         self._last: Item | None = None  # what a repetition repeats
-        self._tokens: set[int] = set()
-        self._names_tokens = False
 
     def parse(self) -> Grammar:
         """The whole grammar."""
@@ -158,7 +152,7 @@ class _Parser:
         if "root" not in self._by_name:
             raise ConstraintError("it has no rule `root`, which an answer follows. Define one.")
         root = self._by_name["root"]
-        return Grammar(self._rules, root, frozenset(self._tokens), self._names_tokens)
+        return Grammar(self._rules, root)
 
     def _rule(self) -> None:
         number = self._named(self._name("the name of a rule was expected"))
@@ -282,12 +276,8 @@ class _Parser:
         found = _TOKEN.match(self._text, self._at)
         if found is None:
             self._fail("a token was expected: `<[id]>` or `<text>`")
-        if found[1] is None:
-            self._names_tokens = True
-        elif (token := int(found[1])) >= _MOST_TOKENS:
+        if found[1] is not None and (token := int(found[1])) >= _MOST_TOKENS:
             self._fail(f"the token id {token} is one that no model has")
-        else:
-            self._tokens.add(token)
         self._at = found.end()
 
     def _repeat(self, sign: str) -> None:

@@ -34,7 +34,15 @@ from unilect.errors import InvalidRequest, WrongType
 from unilect.requests import Prompt, Request
 from unilect.streaming import SHORTENED
 
-__all__ = ["BodyDecoder", "check_free_form", "check_short", "decoded", "listed", "wrong_field"]
+__all__ = [
+    "BodyDecoder",
+    "check_free_form",
+    "check_short",
+    "decoded",
+    "listed",
+    "no_json",
+    "wrong_field",
+]
 RequestT = TypeVar("RequestT", bound=Request)
 AskedT = TypeVar("AskedT")
 Wire: TypeAlias = dict[str, Raw]
@@ -75,7 +83,7 @@ class BodyDecoder(Generic[RequestT]):
         except msgspec.ValidationError as error:
             raise wrong_field(str(error), body, self._decoder.type) from error
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise _no_json(error) from error
+            raise no_json(error) from error
         # nobody else has it yet, and a copy of its hundred fields costs as much as reading them
         msgspec.structs.force_setattr(request, "wire", wire_of(body) if wire is None else wire)
         return request
@@ -130,7 +138,7 @@ def wire_of(body: bytes) -> Wire:
     except msgspec.ValidationError as error:
         raise wrong_field(str(error)) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise _no_json(error) from error
+        raise no_json(error) from error
     if len(wire) > MAX_FIELDS:
         raise InvalidRequest(
             f"The request's body has {len(wire)} fields; at most {MAX_FIELDS} are read."
@@ -138,7 +146,8 @@ def wire_of(body: bytes) -> Wire:
     return wire
 
 
-def _no_json(error: Exception) -> WrongType:
+def no_json(error: Exception) -> WrongType:
+    """The error for a body that is none."""
     return WrongType(
         f"The request's body is not valid JSON ({str(error)[:100]}). Send one JSON object."
     )

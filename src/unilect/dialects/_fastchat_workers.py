@@ -19,11 +19,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from unilect.dialects._fastchat_admission import worker_url
-from unilect.errors import BackendError, BackendTimeout, InvalidRequest, UnilectError
+from unilect.errors import BackendTimeout, InvalidRequest, UnilectError
 from unilect.model_config import NAME, ModelConfig
 from unilect.pool import Member
 from unilect.registry import Model, Registry
 from unilect.upstreams._http import HttpServer
+from unilect.upstreams._told_errors import typed
 
 log = logging.getLogger("unilect")
 HEART_BEAT_EXPIRATION_S = 90.0
@@ -325,11 +326,9 @@ async def _status(server: HttpServer) -> Status:
     try:
         async with asyncio.timeout(STATUS_TIMEOUT_S):
             told = await server.post("/worker_get_status", b"{}")
-        return msgspec.json.decode(told, type=Status)
     except TimeoutError as error:
         raise BackendTimeout("The worker does not tell its status in time.") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BackendError("The worker does not tell its status as FastChat does.") from error
+    return typed(told, Status, "The worker does not tell its status as FastChat does.")
 
 
 async def _status_or_none(server: HttpServer) -> Status | None:

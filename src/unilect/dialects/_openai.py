@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from unilect.errors import UnilectError
-from unilect.events import TokenLogprob, Usage
+from unilect.events import Answer, TokenLogprob, Usage
 
 encode_json = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
@@ -69,6 +69,13 @@ class ChunkHead:
         if not extra:
             return self.head + choices + self.tail
         return self.head + choices + b"]," + encode_json(extra)[1:-1] + self.tail[1:]
+
+    def whole(
+        self, choices: list[dict[str, Any]], answer: Answer, ignored: tuple[str, ...]
+    ) -> bytes:
+        """The body of a whole answer."""
+        body = {"choices": choices, "usage": usage_object(answer.usage), "truncated": False}
+        return encode_json(self.meta | body | answer.extra | ignored_object(ignored))
 
     def keep(self, extra: dict[str, Any]) -> None:
         """Keep fields that came without a choice for the usage chunk: `choices[0]` of any other must not fail."""

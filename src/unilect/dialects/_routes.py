@@ -1,10 +1,13 @@
 """What a dialect tells the app about one of its URLs."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from aiohttp import web
 from msgspec import Struct
+
+from unilect.parameters import ignored_header
+from unilect.streaming import REQUEST_ID
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -32,6 +35,20 @@ class Route(Struct, frozen=True):
     summary: str = ""
 
 
-def both(method: str, path: str, handler: Handler, **rest: Any) -> list[Route]:
-    """A route under /v1 and its unversioned alias, which some older clients call."""
-    return [Route(method, f"/v1{path}", handler, **rest), Route(method, path, handler, **rest)]
+def call(path: str, handler: Handler, summary: str, body: Any = None) -> Route:
+    """A URL that is asked with a body of this kind, or without any."""
+    method = "GET" if body is None else "POST"
+    return Route(method, path, handler, request=body, summary=summary)
+
+
+def both(path: str, handler: Handler, summary: str, body: Any = None) -> list[Route]:
+    """As `call`, under /v1 and by its unversioned alias, which some older clients call."""
+    return [call(f"{prefix}{path}", handler, summary, body) for prefix in ("/v1", "")]
+
+
+def json_answer(request: web.Request, body: bytes, ignored: Sequence[str] = ()) -> web.Response:
+    """A whole answer, with the names of the parameters that were ignored."""
+    headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
+    if ignored:
+        headers["X-Unilect-Ignored"] = ignored_header(ignored)
+    return web.Response(body=body, headers=headers)

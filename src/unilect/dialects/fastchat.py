@@ -13,12 +13,10 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from unilect.dialects import openai_chat, openai_embeddings
-from unilect.dialects._decode import decoded, wrong_field
+from unilect.dialects._decode import decoded, no_json, wrong_field
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json
-from unilect.dialects._routes import Route
-from unilect.errors import WrongType
-from unilect.parameters import ignored_header
+from unilect.dialects._routes import Route, call, json_answer
 from unilect.requests import (
     ChatRequest,
     Count,
@@ -27,7 +25,7 @@ from unilect.requests import (
     Text,
 )
 from unilect.service import Service
-from unilect.streaming import REQUEST_ID, respond
+from unilect.streaming import respond
 
 
 class Item(Struct, frozen=True):
@@ -60,44 +58,24 @@ def routes(service: Service, manners: Manners) -> list[Route]:
     async def check_tokens(request: web.Request) -> web.StreamResponse:
         """Say which prompts fit into the context of their models."""
         items = decode_check(await request.read()).prompts
-        body = encode_json({"prompts": [await _checked(service, item) for item in items]})
-        headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
-        return web.Response(body=body, headers=headers)
+        checked = [await _checked(service, item) for item in items]
+        return json_answer(request, encode_json({"prompts": checked}))
 
     async def create_engine_embedding(request: web.Request) -> web.StreamResponse:
         """Embed texts with the model that the URL names."""
         asked = await decoded(request, openai_embeddings.decode)
         if asked.model is None:
             asked = asked.changed(model=request.match_info["model"])
-        model, embeddings, ignored = await service.embed(asked)
-        body = openai_embeddings.encode(asked, embeddings, model.name, ignored)
-        headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
-        if ignored:
-            headers["X-Unilect-Ignored"] = ignored_header(ignored)
-        return web.Response(body=body, headers=headers)
+        return await openai_embeddings.answered(request, service, asked)
 
+    chat, check = "/api/v1/chat/completions", "/api/v1/token_check"
+    embed, of_url = "/v1/engines/{model:.+}/embeddings", "Embed texts with the model of the URL"
+    raw_too = "Answer a conversation or a raw prompt (FastChat)"
+    which_fit = "Say which prompts fit into the context (FastChat)"
     return [
-        Route(
-            "POST",
-            "/api/v1/chat/completions",
-            create_raw_chat_completion,
-            request=ChatRequest,
-            summary="Answer a conversation or a raw prompt (FastChat)",
-        ),
-        Route(
-            "POST",
-            "/api/v1/token_check",
-            check_tokens,
-            request=TokenCheckRequest,
-            summary="Say which prompts fit into the context (FastChat)",
-        ),
-        Route(
-            "POST",
-            "/v1/engines/{model:.+}/embeddings",
-            create_engine_embedding,
-            request=EmbeddingRequest,
-            summary="Embed texts with the model of the URL",
-        ),
+        call(chat, create_raw_chat_completion, raw_too, ChatRequest),
+        call(check, check_tokens, which_fit, TokenCheckRequest),
+        call(embed, create_engine_embedding, of_url, EmbeddingRequest),
     ]
 
 
@@ -113,9 +91,7 @@ def decode_check(body: bytes) -> TokenCheckRequest:
     except msgspec.ValidationError as error:
         raise wrong_field(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WrongType(
-            f"The request's body is not valid JSON ({str(error)[:100]}). Send one JSON object."
-        ) from error
+        raise no_json(error) from error
 
 
 async def _checked(service: Service, item: Item) -> dict[str, bool | int | None]:

@@ -23,20 +23,19 @@ from unilect.dialects._decode import BodyDecoder, check_short, decoded
 from unilect.dialects._llamacpp_answer import NativeEncoder
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json
-from unilect.dialects._routes import Handler, Route
+from unilect.dialects._routes import Handler, Route, call, json_answer
 from unilect.errors import InvalidRequest, UnilectError
-from unilect.parameters import ignored_header, refusal
+from unilect.parameters import refusal
 from unilect.requests import (
     MAX_LOGPROBS,
     MAX_PROBS,
-    CompletionRequest,
     EmbeddingRequest,
     Request,
     Text,
     TokenId,
 )
 from unilect.service import Service
-from unilect.streaming import REQUEST_ID, respond
+from unilect.streaming import respond
 
 MAX_PIECES = 64  # texts of one mixed prompt; each is a call to the backend
 _LOADING = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
@@ -148,20 +147,8 @@ def _answers(service: Service) -> list[Route]:
             return await respond(request, run, encoder, bool(completion.stream))
 
     return [
-        Route(
-            "POST",
-            "/completion",
-            native_completion,
-            request=NativeCompletionRequest,
-            summary="Continue a text (llama.cpp)",
-        ),
-        Route(
-            "POST",
-            "/infill",
-            native_infill,
-            request=InfillRequest,
-            summary="Fill a gap in a text (llama.cpp)",
-        ),
+        _route("/completion", native_completion, "Continue a text", NativeCompletionRequest),
+        _route("/infill", native_infill, "Fill a gap in a text", InfillRequest),
     ]
 
 
@@ -198,13 +185,10 @@ def _calls(service: Service) -> list[Route]:
         ]
         return _json(request, answer[0] if isinstance(body.content, str) else answer, body)
 
-    def route(path: str, handler: Handler, body: type[Request], summary: str) -> Route:
-        return Route("POST", path, handler, request=body, summary=f"{summary} (llama.cpp)")
-
     return [
-        route("/tokenize", native_tokenize, TokenizeRequest, "Tell the token ids of a text"),
-        route("/detokenize", native_detokenize, DetokenizeRequest, "Tell the text of token ids"),
-        route("/embedding", native_embedding, NativeEmbeddingRequest, "Embed texts"),
+        _route("/tokenize", native_tokenize, "Tell the token ids of a text", TokenizeRequest),
+        _route("/detokenize", native_detokenize, "Tell the text of token ids", DetokenizeRequest),
+        _route("/embedding", native_embedding, "Embed texts", NativeEmbeddingRequest),
     ]
 
 
@@ -222,26 +206,15 @@ def _states(service: Service) -> list[Route]:
             return web.json_response({"status": "ok"})
         return web.json_response(_LOADING, status=503)
 
+    health = _route("/health", native_health, "Say that requests are taken")
     return [
-        Route("GET", "/props", native_props, summary="Tell what the server is (llama.cpp)"),
-        Route(
-            "GET",
-            "/health",
-            native_health,
-            public=True,
-            summary="Say that requests are taken (llama.cpp)",
-        ),
+        _route("/props", native_props, "Tell what the server is"),
+        msgspec.structs.replace(health, public=True),
     ]
 
 
-def translated(native: NativeCompletionRequest) -> CompletionRequest:
-    """
-    A native request in OpenAI's words.
-
-    Raises:
-        InvalidRequest: A field is wrong; the message names it.
-    """
-    return openai_completions.decode(as_body(native))
+def _route(path: str, handler: Handler, summary: str, body: Any = None) -> Route:
+    return call(path, handler, f"{summary} (llama.cpp)", body)
 
 
 def as_body(native: NativeCompletionRequest) -> bytes:
@@ -372,8 +345,5 @@ def _is_neutral(name: str, raw: Raw) -> bool:
 
 def _json(request: web.Request, body: Any, asked: Request | None = None) -> web.Response:
     """A whole answer, with the names of what was not understood."""
-    headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
     ignored = [name for name in asked.wire if name not in asked.own] if asked is not None else []
-    if ignored:
-        headers["X-Unilect-Ignored"] = ignored_header(ignored)
-    return web.Response(body=encode_json(body), headers=headers)
+    return json_answer(request, encode_json(body), ignored)

@@ -25,8 +25,6 @@ from unilect.dialects._openai import (
     ChunkHead,
     chat_logprobs,
     encode_json,
-    ignored_object,
-    usage_object,
 )
 from unilect.dialects._routes import Route, both
 from unilect.errors import InvalidRequest, UnilectError
@@ -77,13 +75,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
         encoder = ChatEncoder(asked.request, run.model.name, asked.legacy, asked.echoed, manners)
         return await respond(request, run, encoder, bool(asked.request.stream))
 
-    return both(
-        "POST",
-        "/chat/completions",
-        create_chat_completion,
-        request=ChatRequest,
-        summary="Answer a conversation",
-    )
+    return both("/chat/completions", create_chat_completion, "Answer a conversation", ChatRequest)
 
 
 class Question(Struct, frozen=True):
@@ -288,16 +280,7 @@ class ChatEncoder:
         choices = [self._choice(choice) for choice in answer.choices]
         for choice in choices if echoed else ():
             choice["index"] += len(echoed)
-        return encode_json(
-            self._chunk.meta
-            | {
-                "choices": echoed + choices,
-                "usage": usage_object(answer.usage),
-                "truncated": False,
-            }
-            | answer.extra
-            | ignored_object(ignored)
-        )
+        return self._chunk.whole(echoed + choices, answer, ignored)
 
     def _encode_other(self, event: Event, frames: list[bytes]) -> None:
         delta = self._delta(event)
@@ -349,15 +332,11 @@ class ChatEncoder:
         return encode_json(choice | (extra.choice if extra is not None else {}))
 
     def _tool_delta(self, event: ToolCallDelta) -> dict[str, Any]:
-        function: dict[str, Any] = {"arguments": event.arguments}
-        if event.name is not None:
-            function = {"name": event.name} | function
+        extra = event.extra.call if event.extra is not None and not self._legacy else {}
+        call = _call(event.id, event.name, event.arguments, extra)
         if self._legacy:
-            return {"function_call": function}
-        call: dict[str, Any] = {"index": event.call, "function": function}
-        if event.id is not None:
-            call = {"index": event.call, "id": event.id, "type": "function", "function": function}
-        return {"tool_calls": [_with_extra(call, event.extra.call) if event.extra else call]}
+            return {"function_call": call["function"]}
+        return {"tool_calls": [{"index": event.call} | call]}
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         message: dict[str, Any] = {
@@ -370,15 +349,7 @@ class ChatEncoder:
         if choice.reasoning is not None:
             message |= {"reasoning_content": choice.reasoning, "reasoning": choice.reasoning}
         calls = [
-            _with_extra(
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                },
-                call.extra,
-            )
-            for call in choice.tool_calls
+            _call(call.id, call.name, call.arguments, call.extra) for call in choice.tool_calls
         ]
         if calls and self._legacy:
             message["function_call"] = calls[0]["function"]
@@ -396,9 +367,12 @@ class ChatEncoder:
         return self._tool_finish if reason == "tool_calls" else reason
 
 
-def _with_extra(call: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-    """A call with the upstream's further fields, those of its function included."""
-    if not extra:
-        return call
-    function = call["function"] | extra.get("function", {})
-    return call | extra | {"function": function}
+def _call(
+    id: str | None, name: str | None, arguments: str, extra: dict[str, Any]
+) -> dict[str, Any]:
+    """A call, or a piece of one, with the upstream's further fields, those of its function included."""
+    function = {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
+    call: dict[str, Any] = {} if id is None else {"id": id, "type": "function"}
+    return (
+        call | {"function": function} | extra | {"function": function | extra.get("function", {})}
+    )

@@ -14,9 +14,7 @@ from unilect.dialects._older import in_our_words
 from unilect.dialects._openai import (
     ChunkHead,
     encode_json,
-    ignored_object,
     legacy_logprobs,
-    usage_object,
 )
 from unilect.dialects._routes import Route, both
 from unilect.dialects.openai_chat import check_format
@@ -50,13 +48,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
         encoder = CompletionEncoder(completion, run.model.name, manners)
         return await respond(request, run, encoder, bool(completion.stream))
 
-    return both(
-        "POST",
-        "/completions",
-        create_completion,
-        request=CompletionRequest,
-        summary="Continue a text",
-    )
+    return both("/completions", create_completion, "Continue a text", CompletionRequest)
 
 
 def decode(body: bytes, wire: Wire | None = None) -> CompletionRequest:
@@ -116,14 +108,9 @@ class CompletionEncoder:
         choices = []
         for choice in answer.choices:
             text = (choice.reasoning or "") + (choice.text or "")
-            logprobs = None
-            if choice.logprobs is not None:
-                logprobs = legacy_logprobs(choice.logprobs, 0)
-            choices.append(
-                self._choice(choice.index, text, logprobs, choice.finish_reason) | choice.extra
-            )
-        body = {"choices": choices, "usage": usage_object(answer.usage), "truncated": False}
-        return encode_json(self._chunk.meta | body | answer.extra | ignored_object(ignored))
+            told = self._text(text, choice.index, choice.logprobs)
+            choices.append(told | {"finish_reason": choice.finish_reason} | choice.extra)
+        return self._chunk.whole(choices, answer, ignored)
 
     def _frame(self, event: Event) -> bytes:
         """The frame for one event; empty where it has nothing to say."""

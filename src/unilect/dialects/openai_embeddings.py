@@ -16,12 +16,10 @@ from aiohttp import web
 from unilect.dialects._decode import BodyDecoder, Wire, decoded, listed
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json, ignored_object
-from unilect.dialects._routes import Route, both
+from unilect.dialects._routes import Route, both, json_answer
 from unilect.errors import InvalidRequest
-from unilect.parameters import ignored_header
 from unilect.requests import EmbeddingRequest, Embeddings
 from unilect.service import Service
-from unilect.streaming import REQUEST_ID
 
 _decoder = BodyDecoder(EmbeddingRequest)
 MAX_INPUTS = 2048  # OpenAI's own limit
@@ -32,17 +30,17 @@ def routes(service: Service, manners: Manners) -> list[Route]:
 
     async def create_embedding(request: web.Request) -> web.StreamResponse:
         """Embed texts."""
-        embedding = await decoded(request, decode)
-        model, embeddings, ignored = await service.embed(embedding)
-        body = encode(embedding, embeddings, model.name, ignored)
-        headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
-        if ignored:
-            headers["X-Unilect-Ignored"] = ignored_header(ignored)
-        return web.Response(body=body, headers=headers)
+        return await answered(request, service, await decoded(request, decode))
 
-    return both(
-        "POST", "/embeddings", create_embedding, request=EmbeddingRequest, summary="Embed texts"
-    )
+    return both("/embeddings", create_embedding, "Embed texts", EmbeddingRequest)
+
+
+async def answered(
+    request: web.Request, service: Service, asked: EmbeddingRequest
+) -> web.StreamResponse:
+    """The answer to a request that has been read."""
+    model, embeddings, ignored = await service.embed(asked)
+    return json_answer(request, encode(asked, embeddings, model.name, ignored), ignored)
 
 
 def decode(body: bytes, wire: Wire | None = None) -> EmbeddingRequest:

@@ -15,11 +15,10 @@ from aiohttp import web
 from unilect import foreign_constraints
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json
-from unilect.dialects._routes import Route, both
+from unilect.dialects._routes import Route, both, json_answer
 from unilect.parameters import ACCEPTED, ENDPOINTS, parameters_of
 from unilect.registry import Model
 from unilect.service import Service
-from unilect.streaming import REQUEST_ID
 
 #: What FastChat says of every model; clients of 2023 read it, and none has to obey.
 _PERMISSION = {
@@ -41,17 +40,18 @@ def routes(service: Service, manners: Manners) -> list[Route]:
     async def list_models(request: web.Request) -> web.StreamResponse:
         """List the models that are served."""
         data = [card(model) for model in service.registry.models.values()]
-        return _json(request, {"object": "list", "data": data})
+        return json_answer(request, encode_json({"object": "list", "data": data}))
 
     async def retrieve_model(request: web.Request) -> web.StreamResponse:
         """Tell about one model, and what it can do."""
         name = request.match_info["model"]
         model = service.registry.get(name if name in service.registry else name.rstrip("/"))
-        return _json(request, card(model) | {"unilect": abilities(model)})
+        return json_answer(request, encode_json(card(model) | {"unilect": abilities(model)}))
 
-    return both("GET", "/models", list_models, summary="List the models") + both(
-        "GET", "/models/{model:.+}", retrieve_model, summary="Tell about one model"
-    )
+    return [
+        *both("/models", list_models, "List the models"),
+        *both("/models/{model:.+}", retrieve_model, "Tell about one model"),
+    ]
 
 
 def card(model: Model) -> dict[str, Any]:
@@ -94,8 +94,3 @@ def abilities(model: Model) -> dict[str, Any]:
         "parameters": dict(sorted(known.items())),
         "endpoints": {path: sorted(parameters_of(kind)) for path, kind in ENDPOINTS.items()},
     }
-
-
-def _json(request: web.Request, body: dict[str, Any]) -> web.Response:
-    headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
-    return web.Response(body=encode_json(body), headers=headers)

@@ -8,40 +8,30 @@ Source: https://github.com/THUDM/ChatGLM3/blob/main/PROMPT_en.md
 
 from typing import Any, TypeAlias
 
-from unilect.backend import Support
 from unilect.engines._chatglm_file import Family
 from unilect.engines._chatglm_tools import system_text, written_call
 from unilect.engines._turns import text
 from unilect.errors import InvalidRequest
 from unilect.requests import (
-    LLAMACPP_NATIVE,
-    LLAMACPP_PARAMETERS,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
     Message,
     Prompt,
 )
+from unilect.upstreams._support import honoured, names
 
 Turn: TypeAlias = dict[str, str]
 
 #: What the library has itself where a request does not say.
 DEFAULTS = {"temperature": 0.95, "top_p": 0.7}
 TOOL_PARAMETERS = ("tools", "functions", "parallel_tool_calls")
-_REFUSED = (
-    "seed", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "repeat_last_n", "mirostat", "mirostat_tau",
-    "mirostat_eta", "logit_bias", "grammar", "ignore_eos", "cache_prompt", "logprobs", "top_logprobs", "response_format",
-    "tool_choice", "function_call", "reasoning_effort", "chat_template_kwargs", "enable_thinking", "verbosity", "modalities",
-    "audio", "prediction", "web_search_options", "suffix", "best_of", "tokenize", "num_beams", "use_beam_search",
-)  # fmt: skip
-PARAMETERS: dict[str, Support] = {
-    **dict.fromkeys(
-        ("temperature", "top_p", "top_k", "repetition_penalty", "repeat_penalty"), "native"
+PARAMETERS = honoured(
+    names(
+        "temperature top_p top_k repetition_penalty repeat_penalty max_tokens max_completion_tokens"
     ),
-    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "native"),
-    **dict.fromkeys(("stop", "n", "echo", *TOOL_PARAMETERS), "emulated"),
-    **dict.fromkeys((*_REFUSED, *LLAMACPP_PARAMETERS, *LLAMACPP_NATIVE), "refused"),
-}
+    ("stop", "n", "echo", *TOOL_PARAMETERS),
+)
 _ROLES = {
     "system": "system",
     "developer": "system",

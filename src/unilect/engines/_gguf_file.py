@@ -21,19 +21,7 @@ MAX_TENSORS = 100_000
 MAX_FIELDS = 100_000
 MAX_STRING_BYTES = 64 * 1024 * 1024
 MAX_DIMENSIONS = 4
-_NUMBERS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+_NUMBERS = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _KEPT_ARRAY = 64  # longer arrays (vocabularies) are skipped over; nobody here reads them
 _EMBEDDING_ONLY = (
@@ -263,12 +251,6 @@ class _Reader:
         self._at += size
         return self._data[self._at - size : self._at]
 
-    def _skip_string(self) -> None:
-        size = self._number("Q")
-        if size > MAX_STRING_BYTES or self._at + size > self._size:
-            raise _Damaged("a text reaches beyond its end")
-        self._at += size
-
     def _value(self, kind: int) -> Any:
         if kind in _NUMBERS:
             return self._number(_NUMBERS[kind])
@@ -292,6 +274,6 @@ class _Reader:
             raise _Damaged(f"an array has elements of the type {kind}")
         if count > _KEPT_ARRAY:
             for _ in range(count):
-                self._skip_string()
+                self._bytes()
             return None
         return [self._string() for _ in range(count)]

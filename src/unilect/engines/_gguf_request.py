@@ -12,12 +12,9 @@ from typing import Any
 
 import msgspec
 
-from unilect.backend import Support
 from unilect.engines._turns import arguments, template_flags, tools
-from unilect.errors import InvalidRequest
 from unilect.parameters import refusal, token_biases
 from unilect.requests import (
-    LLAMACPP_NATIVE,
     LLAMACPP_PARAMETERS,
     ChatRequest,
     CompletionRequest,
@@ -31,66 +28,30 @@ from unilect.requests import (
     RefusalPart,
     TextPart,
 )
-from unilect.upstreams._llamacpp_request import check_samplers, top_logprobs
+from unilect.upstreams._llamacpp_request import (
+    check_images,
+    check_one_constraint,
+    check_samplers,
+    top_logprobs,
+    wrong_part,
+)
+from unilect.upstreams._support import honoured, names
 
-_SAMPLING = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "repeat_last_n",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "logit_bias",
-    "grammar",
-    "ignore_eos",
-    "cache_prompt",
+_SAMPLING = names(
+    "temperature top_p min_p typical_p seed presence_penalty frequency_penalty repeat_last_n mirostat mirostat_tau "
+    "mirostat_eta logit_bias grammar ignore_eos cache_prompt"
 )
 #: llama.cpp's own, told by the same name.
 _OWN_NAMES = tuple(name for name in LLAMACPP_PARAMETERS if name not in ("n_probs", "id_slot"))
-PARAMETERS: dict[str, Support] = {
-    **dict.fromkeys(_SAMPLING, "native"),
-    **dict.fromkeys(LLAMACPP_PARAMETERS, "native"),
-    **dict.fromkeys(LLAMACPP_NATIVE, "refused"),
-    "id_slot": "refused",  # slots are handed out by unilect
-    "top_k": "native",
-    "repeat_penalty": "native",
-    "repetition_penalty": "native",
-    "max_tokens": "native",
-    "tokenize": "native",
-    "max_completion_tokens": "native",
-    "stop": "native",
-    "n": "emulated",
-    "best_of": "emulated",
-    "num_beams": "refused",
-    "use_beam_search": "refused",
-    "echo": "emulated",
-    "suffix": "refused",
-    "logprobs": "native",
-    "top_logprobs": "native",
-    "response_format": "native",
-    "tools": "native",
-    "tool_choice": "emulated",
-    "parallel_tool_calls": "native",
-    "functions": "emulated",
-    "function_call": "emulated",
-    "reasoning_effort": "native",
-    "chat_template_kwargs": "native",
-    "enable_thinking": "native",  # where the template knows it
-    "verbosity": "refused",
-    "modalities": "refused",
-    "audio": "refused",
-    "prediction": "refused",
-    "web_search_options": "refused",
-    "encoding_format": "emulated",
-    "dimensions": "emulated",
-}
-TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
-MAX_IMAGES = 8
+_NATIVE = names(
+    "n_probs top_k repeat_penalty repetition_penalty max_tokens max_completion_tokens tokenize stop logprobs top_logprobs "
+    "response_format tools parallel_tool_calls reasoning_effort chat_template_kwargs "
+    "enable_thinking"  # where the template knows it
+)
+PARAMETERS = honoured(  # slots are handed out by unilect
+    (*_SAMPLING, *_OWN_NAMES, *_NATIVE),
+    names("n best_of echo tool_choice functions function_call encoding_format dimensions"),
+)
 MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's server no longer takes
 
 
@@ -134,20 +95,6 @@ def chat_body(
             body["response_format"] = _json_format(json_schema.name, json_schema.schema or {})
     check_one_constraint(request)
     return body
-
-
-def check_one_constraint(request: ChatRequest | CompletionRequest) -> None:
-    """
-    See that an answer is bound once.
-
-    Raises:
-        InvalidRequest: Both a grammar and a schema bind it.
-    """
-    if request.grammar and request.answer_schema is not None:
-        raise InvalidRequest(
-            "`grammar` and `response_format` cannot stand together; send one of them.",
-            param="grammar",
-        )
 
 
 def _json_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -240,10 +187,7 @@ def messages(conversation: list[Message]) -> list[dict[str, Any]]:
         fields.pop("refusal", None)
         fields.pop("function_call", None)
         out.append(fields)
-    if images > MAX_IMAGES:
-        raise InvalidRequest(
-            f"`messages` holds {images} images; at most {MAX_IMAGES} are read.", param="messages"
-        )
+    check_images(images)
     return out
 
 
@@ -259,14 +203,9 @@ def _part(part: Part, where: str) -> dict[str, Any]:
     match part:
         case TextPart(text) | RefusalPart(text):
             return {"type": "text", "text": text}
-        case ImagePart(image):
-            if not image.url.startswith("data:image/"):
-                raise InvalidRequest(
-                    f"`{where}`: images are taken as `data:image/...;base64,` URLs only; nothing is fetched.",
-                    param=where,
-                )
+        case ImagePart(image) if image.url.startswith("data:image/"):
             return {"type": "image_url", "image_url": {"url": image.url}}
-    raise InvalidRequest(f"`{where}`: this model reads text and images only.", param=where)
+    raise wrong_part(part, where)
 
 
 def _common(

@@ -28,11 +28,8 @@ from unilect.events import (
     Usage,
 )
 from unilect.parameters import is_neutral, refusal, token_biases
-from unilect.requests import (
-    ChatRequest,
-    CompletionRequest,
-    GenerationRequest,
-)
+from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest
+from unilect.upstreams._llamacpp_request import check_one_constraint
 
 MAX_BEAMS = 16
 _LEAST = -9999.0  # JSON has no -inf
@@ -175,7 +172,9 @@ def bound_by(request: ChatRequest | CompletionRequest, template: str) -> tuple[s
             raise refusal("grammar", "a tool call that must come has its own")
         return bound_call(request, call_style(template))[1], "tools"
     if request.answer_schema is not None:
-        return _schema_grammar(request, request.answer_schema), "response_format"
+        check_one_constraint(request)
+        written = msgspec.json.encode(compact(request.answer_schema)).decode()
+        return f"%llguidance {{}}\nstart: %json {written}", "response_format"
     return request.grammar, "grammar"
 
 
@@ -412,15 +411,6 @@ def _blamed(request: GenerationRequest, forced: bool) -> str:
     if request.grammar is not None:
         return "grammar"
     return "response_format" if request.answer_schema is not None else "logit_bias"
-
-
-def _schema_grammar(request: GenerationRequest, schema: dict[str, Any]) -> str:
-    if request.grammar is not None:
-        raise InvalidRequest(
-            "`grammar` and `response_format` cannot stand together; send one of them.",
-            param="grammar",
-        )
-    return "%llguidance {}\nstart: %json " + msgspec.json.encode(compact(schema)).decode()
 
 
 def _logprobs(request: GenerationRequest) -> int | None:

@@ -70,6 +70,7 @@ from unilect.sources import Place
 from unilect.upstreams._embeddings import decode_embeddings, embed_each
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._llamacpp_wire import with_prompt_tokens
+from unilect.upstreams._support import TOOL_PARAMETERS
 
 log = logging.getLogger("unilect")
 _EMBEDDINGS_AT_ONCE = 8
@@ -347,7 +348,7 @@ class GgufEngine:
         self._style = call_style(self._chat_template)
         parameters = dict(wire.PARAMETERS)
         if not props.chat_template_caps.get("supports_tools"):
-            parameters |= dict.fromkeys(wire.TOOL_PARAMETERS, "refused")
+            parameters |= dict.fromkeys(TOOL_PARAMETERS, "refused")
         if "enable_thinking" not in self._chat_template:
             parameters["enable_thinking"] = "refused"
         self.capabilities = msgspec.structs.replace(

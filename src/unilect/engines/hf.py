@@ -28,7 +28,7 @@ from unilect.engines._hf_folder import (
     own_template,
     read_folder,
 )
-from unilect.engines._hf_parameters import PARAMETERS, TOOL_PARAMETERS
+from unilect.engines._hf_parameters import PARAMETERS
 from unilect.engines._hf_request import bound_by
 from unilect.engines._hf_settings import adapter_of, child_settings, merges
 from unilect.engines._memory import resident_bytes
@@ -46,6 +46,7 @@ from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
 from unilect.upstreams._llamacpp_wire import with_prompt_tokens
+from unilect.upstreams._support import TOOL_PARAMETERS
 
 log = logging.getLogger("unilect")
 _CHILD = "unilect.engines._hf_child"

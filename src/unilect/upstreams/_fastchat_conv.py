@@ -10,12 +10,12 @@ Source: https://github.com/lm-sys/FastChat (fastchat/conversation.py, 0.2.36 and
 
 from collections.abc import Sequence
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from unilect import templates
 from unilect.errors import BackendError, InvalidRequest
 from unilect.requests import ImagePart, Message
+from unilect.upstreams._told_errors import typed
 
 _PLACEHOLDER = "$$<image>$$"  # where an image stands in the prompt
 
@@ -327,12 +327,8 @@ def decode(body: bytes) -> Conv:
     Raises:
         BackendError: It is none.
     """
-    try:
-        return msgspec.json.decode(body, type=_Answer).conv
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BackendError(
-            "The worker does not tell its prompt template as FastChat does. Set `chat_template` for this model."
-        ) from error
+    otherwise = "The worker does not tell its prompt template as FastChat does. Set `chat_template` for this model."
+    return typed(body, _Answer, otherwise).conv
 
 
 class _Answer(Struct):

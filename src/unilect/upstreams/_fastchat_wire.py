@@ -14,7 +14,6 @@ Source: https://github.com/lm-sys/FastChat (fastchat/serve/model_worker.py, vllm
 import math
 from typing import Any
 
-import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from unilect.errors import (
@@ -33,7 +32,7 @@ from unilect.errors import (
 )
 from unilect.events import Event, Finish, FinishReason, TextDelta, TokenLogprob, Usage
 from unilect.parameters import refusal
-from unilect.upstreams._told_errors import clean
+from unilect.upstreams._told_errors import clean, typed
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 _HALF = "\ufffd"
@@ -88,9 +87,6 @@ class Frame(Struct):
     logprobs: _Logprobs | None = None
 
 
-_decoder = msgspec.json.Decoder(Frame)
-
-
 class FrameReader:
     """Cuts bytes into frames."""
 
@@ -127,10 +123,7 @@ def decode(data: bytes) -> Frame:
     Raises:
         BackendError: It is neither.
     """
-    try:
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as caught:
-        raise BackendError("The worker answered with something that is no frame.") from caught
+    return typed(data, Frame, "The worker answered with something that is no frame.")
 
 
 class AnswerDecoder:
@@ -271,10 +264,7 @@ def embeddings(body: bytes) -> tuple[list[Any], int]:
     Raises:
         UnilectError: The worker tells an error, or no embeddings.
     """
-    try:
-        answer = msgspec.json.decode(body, type=_Embeddings)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as caught:
-        raise BackendError("The worker answered with no embeddings.") from caught
+    answer = typed(body, _Embeddings, "The worker answered with no embeddings.")
     if answer.error_code:
         raise error(answer.error_code, answer.text)
     return answer.embedding, answer.token_num

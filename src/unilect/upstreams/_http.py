@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Self
+from typing import Self, TypeAlias
 
 from unilect.errors import (
     BackendError,
@@ -21,8 +21,9 @@ from unilect.errors import (
     UnilectError,
     UnsupportedOperation,
 )
+from unilect.model_config import ModelConfig
 from unilect.redact import redacted
-from unilect.upstreams._base_url import head, split, with_user
+from unilect.upstreams._base_url import head, key_headers, split, with_user
 from unilect.upstreams._http1 import (
     Address,
     ClosedEarly,
@@ -47,6 +48,8 @@ from unilect.upstreams._told_errors import (
 MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 MAX_IDLE = 64  # kept connections to one server
+
+RaiseFor: TypeAlias = Callable[[int, Mapping[str, str], bytes], None]
 
 
 class HttpServer:
@@ -84,7 +87,7 @@ class HttpServer:
         connect_to: str | None = None,
         timeout_s: float = 300.0,
         reuse_connections: bool = False,
-        raise_for: Callable[[int, Mapping[str, str], bytes], None] | None = None,
+        raise_for: RaiseFor | None = None,
         max_body_bytes: int | None = None,
     ) -> None:
         url, port = split(base)
@@ -396,6 +399,17 @@ class translated_errors:
         """Raise what the error means here."""
         if error is not None and (ours := self._server.translated(error)) is not None:
             raise ours from error
+
+
+def server_at(url: str, config: ModelConfig, raise_for: RaiseFor | None = None) -> HttpServer:
+    """The server at a URL, as the settings of a model say."""
+    return HttpServer(
+        url,
+        headers=key_headers(config),
+        timeout_s=config.timeout_s,
+        reuse_connections=config.reuse_connections,
+        raise_for=raise_for,
+    )
 
 
 def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> None:

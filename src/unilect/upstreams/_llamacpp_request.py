@@ -17,7 +17,6 @@ from unilect.errors import InvalidRequest
 from unilect.foreign import CONSTRAINTS
 from unilect.parameters import token_biases
 from unilect.requests import (
-    LLAMACPP_NATIVE,
     LLAMACPP_PARAMETERS,
     SAMPLER_LETTERS,
     ChatRequest,
@@ -25,27 +24,19 @@ from unilect.requests import (
     GenerationRequest,
     ImagePart,
     Message,
+    Part,
     RefusalPart,
     TextPart,
 )
+from unilect.upstreams._support import honoured, names
 
 MAX_IMAGES = 8
 _FIRST_IMAGE = 10  # llama.cpp's own client counts from here
 _DATA_URL = re.compile(r"data:image/[\w.+-]{1,64};base64,")
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/= \t\r\n\v\f"
-_SAME_NAME = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repeat_last_n",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "grammar",
-    "ignore_eos",
+_SAME_NAME = names(
+    "temperature top_p min_p typical_p presence_penalty frequency_penalty repeat_last_n mirostat mirostat_tau mirostat_eta "
+    "grammar ignore_eos"
 )
 #: llama.cpp's own parameters that a body holds as they are; the others are put right below.
 _OWN_NAMES = tuple(
@@ -60,51 +51,16 @@ _OWN = frozenset(
 )  # secrets, and what is put right below
 _TOP_2023 = 20  # it tells no probability of a token that is not among the likeliest
 
-_PARAMETERS: dict[str, Support] = {
-    **dict.fromkeys(_SAME_NAME, "native"),
-    **dict.fromkeys(LLAMACPP_PARAMETERS, "native"),
-    "top_k": "native",
-    "seed": "native",
-    "repeat_penalty": "native",
-    "repetition_penalty": "native",
-    "logit_bias": "native",
-    "max_tokens": "native",
-    "max_completion_tokens": "native",
-    "stop": "native",
-    "cache_prompt": "native",
-    "tokenize": "native",
-    "logprobs": "native",
-    "top_logprobs": "native",
-    "response_format": "native",
-    "suffix": "native",
-    "n": "emulated",
-    "best_of": "emulated",
-    "echo": "emulated",
-    "encoding_format": "emulated",
-    "dimensions": "emulated",
-    "tools": "refused",
-    "tool_choice": "refused",
-    "parallel_tool_calls": "refused",
-    "functions": "refused",
-    "function_call": "refused",
-    "reasoning_effort": "refused",
-    "chat_template_kwargs": "refused",
-    "enable_thinking": "refused",
-    "verbosity": "refused",
-    "modalities": "refused",
-    "audio": "refused",
-    "prediction": "refused",
-    "web_search_options": "refused",
-    "num_beams": "refused",
-    "use_beam_search": "refused",
-    # what other servers know: it becomes `response_format` or `grammar`
-    **dict.fromkeys(CONSTRAINTS - {"json_schema"}, "refused"),
-    # of the server's own: they change it for others, write where they should not, or hide what is needed of an answer
-    "system_prompt": "refused",
-    "n_discard": "refused",
-    "n_cmpl": "refused",
-    **dict.fromkeys(LLAMACPP_NATIVE, "refused"),
-}
+_NATIVE = names(
+    "n_probs n_keep id_slot top_k seed repeat_penalty repetition_penalty logit_bias max_tokens max_completion_tokens stop "
+    "cache_prompt tokenize logprobs top_logprobs response_format suffix"
+)
+#: Beside those of no backend: what other servers know and becomes `response_format` or `grammar`, and what changes the server for
+#: others or hides what is needed of an answer.
+_REFUSED = {*CONSTRAINTS, "system_prompt", "n_cmpl"} - {"json_schema"}
+_PARAMETERS: dict[str, Support] = honoured(
+    (*_SAME_NAME, *_OWN_NAMES, *_NATIVE), names("n best_of echo encoding_format dimensions")
+) | dict.fromkeys(_REFUSED, "refused")
 
 
 class Generation(Struct, frozen=True):
@@ -174,7 +130,9 @@ def body(
     top = top_logprobs(request)
     if top is not None:
         fields["n_probs"] = max(top, generation.top_logprobs)
-    fields |= _schema(request)
+    check_one_constraint(request)
+    if request.answer_schema is not None:
+        fields["json_schema"] = request.answer_schema
     fields["stream"] = True
     fields["return_progress"] = True  # only then does 2025 notice a client that leaves early
     return fields
@@ -225,16 +183,39 @@ def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
     return fields
 
 
-def _schema(request: GenerationRequest) -> dict[str, Any]:
-    """The schema of a `response_format`."""
-    if request.answer_schema is None:
-        return {}
-    if request.grammar:
+def check_one_constraint(request: GenerationRequest) -> None:
+    """
+    See that an answer is bound once.
+
+    Raises:
+        InvalidRequest: Both a grammar and a schema bind it.
+    """
+    if request.grammar and request.answer_schema is not None:
         raise InvalidRequest(
             "`grammar` and `response_format` cannot stand together; send one of them.",
             param="grammar",
         )
-    return {"json_schema": request.answer_schema}
+
+
+def check_images(count: int) -> None:
+    """
+    See that a conversation has not too many images.
+
+    Raises:
+        InvalidRequest: It has.
+    """
+    if count > MAX_IMAGES:
+        raise InvalidRequest(
+            f"`messages` holds {count} images; at most {MAX_IMAGES} are read.", param="messages"
+        )
+
+
+def wrong_part(part: Part, where: str) -> InvalidRequest:
+    """The error for a part of a message that llama.cpp cannot be given."""
+    what = "this model reads text and images only"
+    if isinstance(part, ImagePart):
+        what = "images are taken as `data:image/...;base64,` URLs only; nothing is fetched"
+    return InvalidRequest(f"`{where}`: {what}.", param=where)
 
 
 class Turns(Struct):
@@ -269,11 +250,7 @@ def turns(conversation: Sequence[Message], marker: str | None) -> Turns:
             content = "\n".join(_part(part, where, images, marker) for part in content)
         role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
         out.append(msgspec.structs.replace(message, role=role, content=content))
-    if len(images) > MAX_IMAGES:
-        raise InvalidRequest(
-            f"`messages` holds {len(images)} images; at most {MAX_IMAGES} are read.",
-            param="messages",
-        )
+    check_images(len(images))
     return Turns(out, images)
 
 
@@ -290,14 +267,10 @@ def _part(part: Any, where: str, images: list[str], marker: str | None) -> str:
             found = _DATA_URL.match(image.url)
             data = image.url[found.end() :] if found is not None else ""
             # an image may be long, and a regular expression is slow
-            if not data or data.encode().translate(None, _BASE64):
-                raise InvalidRequest(
-                    f"`{where}`: images are taken as `data:image/...;base64,` URLs only; nothing is fetched.",
-                    param=where,
-                )
-            images.append(data)
-            return marker or f"[img-{_FIRST_IMAGE + len(images) - 1}]"
-    raise InvalidRequest(f"`{where}`: this model reads text and images only.", param=where)
+            if data and not data.encode().translate(None, _BASE64):
+                images.append(data)
+                return marker or f"[img-{_FIRST_IMAGE + len(images) - 1}]"
+    raise wrong_part(part, where)
 
 
 def prompt_fields(prompt: str | list[int], images: list[str], marker: str | None) -> dict[str, Any]:

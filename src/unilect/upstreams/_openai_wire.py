@@ -30,6 +30,7 @@ from unilect.events import (
 from unilect.upstreams._alike import AlikeFrames
 from unilect.upstreams._openai_calls import Call, Calls
 from unilect.upstreams._openai_mend import EXTRA, mend_chunk, plain_json
+from unilect.upstreams._support import names
 from unilect.upstreams._told_errors import told_error
 
 DONE = b"[DONE]"
@@ -118,31 +119,15 @@ _KNOWN = {
     for level in (_Chunk, _Choice, _Delta)
 }
 #: Finish reasons that servers say and OpenAI does not know; any other means "stop".
-_REASONS: dict[str, FinishReason] = {
-    "length": "length",
-    "max_tokens": "length",
-    "model_length": "length",
-    "max_length": "length",
-    "tool_calls": "tool_calls",
-    "tool_call": "tool_calls",
-    "tool_use": "tool_calls",
-    "function_call": "tool_calls",  # `functions` became `tools`; the dialect tells it back
-    "content_filter": "content_filter",
-    "safety": "content_filter",
-    "sensitive": "content_filter",
+_SAID: dict[FinishReason, str] = {
+    "length": "length max_tokens model_length max_length",
+    "tool_calls": "tool_calls tool_call tool_use function_call",  # `functions` became `tools`; the dialect tells it back
+    "content_filter": "content_filter safety sensitive",
 }
+_REASONS = {word: reason for reason, words in _SAID.items() for word in words.split()}
 #: What a server says of an answer that it did not finish.
-_BROKEN = frozenset(
-    [
-        "error",
-        "abort",
-        "aborted",
-        "cancelled",
-        "canceled",
-        "failed",
-        "network_error",
-        "insufficient_system_resource",
-    ]
+_BROKEN = names(
+    "error abort aborted cancelled canceled failed network_error insufficient_system_resource"
 )
 
 

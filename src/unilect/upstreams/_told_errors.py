@@ -8,7 +8,7 @@ Source: https://platform.openai.com/docs/guides/error-codes
 """
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from unilect.errors import (
     UnilectError,
 )
 
+_T = TypeVar("_T")
 #: Statuses that say that the request is at fault.
 REFUSED = frozenset({400, 404, 409, 413, 422})
 _PATH = re.compile(r"(?<![\w:/.#])(?:/[\w.@+-]+){2,}|[A-Za-z]:\\\S+")
@@ -106,6 +107,22 @@ def plain(body: bytes) -> Any:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def typed(body: bytes, kind: type[_T], otherwise: str) -> _T:
+    """
+    A body of a known form.
+
+    Args:
+        otherwise: What is said where it is none.
+
+    Raises:
+        BackendError: It is none.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BackendError(otherwise) from error
 
 
 _MAX_DEPTH = 20  # of the place that pydantic names

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Batches, Capabilities, Support
+from unilect.backend import Batches, Capabilities
 from unilect.errors import (
     BackendError,
     BackendTimeout,
@@ -28,8 +28,6 @@ from unilect.events import Usage
 from unilect.model_config import ModelConfig
 from unilect.parameters import refusal
 from unilect.requests import (
-    LLAMACPP_NATIVE,
-    LLAMACPP_PARAMETERS,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
@@ -43,7 +41,8 @@ from unilect.upstreams._fastchat_conv import ChatPrompt, Conv, chat_prompt, deco
 from unilect.upstreams._fastchat_input import check_images, text_of, vector
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._http1_body import ProtocolError
-from unilect.upstreams._told_errors import NoSuchPath, too_long
+from unilect.upstreams._support import honoured, names
+from unilect.upstreams._told_errors import NoSuchPath, too_long, typed
 
 StructT = TypeVar("StructT", bound=Struct)
 KNOWN_FOR_S = (
@@ -57,20 +56,15 @@ DEFAULT_TOKENS = 512  # where the worker does not count; what FastChat took befo
 _MARGIN = 8  # tokens that a tokenizer may add to a text
 _GATHER_S = 0.005
 
-_NATIVE = (
-    "max_tokens max_completion_tokens stop temperature top_p top_k presence_penalty frequency_penalty "
-    "repeat_penalty repetition_penalty logprobs use_beam_search"
+_PARAMETERS = honoured(
+    names(
+        "max_tokens max_completion_tokens stop temperature top_p top_k presence_penalty frequency_penalty repeat_penalty "
+        "repetition_penalty logprobs use_beam_search"
+    ),
+    names("n best_of echo encoding_format dimensions"),
 )
-_REFUSED = (
-    "seed logit_bias min_p typical_p repeat_last_n mirostat mirostat_tau mirostat_eta grammar ignore_eos top_logprobs "
-    "response_format tools tool_choice parallel_tool_calls functions function_call reasoning_effort verbosity modalities "
-    "audio prediction web_search_options chat_template_kwargs enable_thinking suffix"
-)
-PARAMETERS: dict[str, Support] = {
-    **dict.fromkeys(_NATIVE.split(), "native"),
-    **dict.fromkeys(("n", "best_of", "echo", "encoding_format", "dimensions"), "emulated"),
-    **dict.fromkeys((*_REFUSED.split(), *LLAMACPP_PARAMETERS, *LLAMACPP_NATIVE), "refused"),
-}
+_UNKNOWN = ("cache_prompt", "num_beams", "tokenize")  # ignored, and named
+PARAMETERS = {name: told for name, told in _PARAMETERS.items() if name not in _UNKNOWN}
 
 
 class Directory(Protocol):
@@ -436,10 +430,7 @@ def _choose(models: list[str], configured: str | None, wanted: str) -> str:
 
 
 def _decoded(body: bytes, kind: type[StructT]) -> StructT:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BackendError("The server does not speak FastChat's protocol.") from error
+    return typed(body, kind, "The server does not speak FastChat's protocol.")
 
 
 async def list_models(place: Place) -> list[str]:

@@ -42,13 +42,12 @@ from unilect.sources import Place
 from unilect.tasks import apart, shared
 from unilect.templates import ChatTemplate, find, names
 from unilect.upstreams import _llamacpp_request as wire
-from unilect.upstreams._base_url import key_headers
 from unilect.upstreams._embeddings import decode_embeddings, embed_each
-from unilect.upstreams._http import HttpServer
+from unilect.upstreams._http import HttpServer, server_at
 from unilect.upstreams._llamacpp_request import OF_2023, OF_2025, Generation
 from unilect.upstreams._llamacpp_stream import native_stream
 from unilect.upstreams._llamacpp_wire import Busy, FrameDecoder, raise_for, with_prompt_tokens
-from unilect.upstreams._told_errors import too_long
+from unilect.upstreams._told_errors import too_long, typed
 
 log = logging.getLogger("unilect")
 TEMPLATE_OF_2023 = "oai-like-2023"
@@ -407,10 +406,7 @@ def _decoded(body: bytes, kind: type[_T]) -> _T:
     Raises:
         BackendError: It is not what it should be.
     """
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BackendError("The model's server does not answer as llama.cpp's does.") from error
+    return typed(body, kind, "The model's server does not answer as llama.cpp's does.")
 
 
 def backend(place: Place) -> LlamaCppUpstream:
@@ -421,12 +417,7 @@ def backend(place: Place) -> LlamaCppUpstream:
         ConfigError: The URL, or the chat template, is wrong.
     """
     config = place.config
-    server = HttpServer(
-        f"{place.scheme.removeprefix('llamacpp+')}:{place.location}",
-        headers=key_headers(config),
-        timeout_s=config.timeout_s,
-        reuse_connections=config.reuse_connections,
-        raise_for=raise_for,
-    )
+    url = f"{place.scheme.removeprefix('llamacpp+')}:{place.location}"
+    server = server_at(url, config, raise_for)
     template = find(config.chat_template) if config.chat_template is not None else None
     return LlamaCppUpstream(server, template, config.model)

@@ -38,7 +38,7 @@ from unilect.sources import Place
 from unilect.tasks import apart, shared
 from unilect.upstreams._base_url import check_base, key_headers, root_of
 from unilect.upstreams._embeddings import decode_embeddings
-from unilect.upstreams._http import HttpServer
+from unilect.upstreams._http import HttpServer, server_at
 from unilect.upstreams._openai_probe import PROBE_TIMEOUT_S, choose, learn, model_cards
 from unilect.upstreams._openai_servers import UNKNOWN, check, wire_fields
 from unilect.upstreams._openai_whole import decode_whole
@@ -309,11 +309,5 @@ def _url(place: Place) -> str:
 
 
 def _server(place: Place) -> HttpServer:
-    config = place.config
     check_base(_url(place))
-    return HttpServer(
-        _url(place),
-        headers=key_headers(config),
-        timeout_s=config.timeout_s,
-        reuse_connections=config.reuse_connections,
-    )
+    return server_at(_url(place), place.config)
