@@ -152,10 +152,12 @@ class ChunkDecoder:
 
     Args:
         joined: Join the pieces of text that one read brought: for an answer that nobody sees before it is whole.
+        choices: How many were asked for.
     """
 
-    def __init__(self, joined: bool = False) -> None:
+    def __init__(self, joined: bool = False, choices: int = 1) -> None:
         self.joined = joined
+        self._asked = choices
         self._alike = AlikeFrames()
         self._begun: set[int] = set()
         self._finished: dict[int, Finish] = {}
@@ -282,7 +284,7 @@ class ChunkDecoder:
         Raises:
             BackendError: The answer was cut.
         """
-        if not done and not self.finished():
+        if not done and not self.finished:
             raise BackendError("The model's server ended its answer before it was finished.")
         if not self._begun and self._usage is None:
             raise BackendError("The model's server ended its answer before it had begun.")
@@ -298,9 +300,10 @@ class ChunkDecoder:
         events.append(self._usage or Usage(0, 0))
         return events
 
-    def finished(self, choices: int = 1) -> bool:
-        """Every choice that has begun has said why it finished, and they are at least so many."""
-        return len(self._finished) >= choices and self._finished.keys() >= self._begun
+    @property
+    def finished(self) -> bool:
+        """Every choice that has begun has said why it finished, and they are as many as were asked for."""
+        return len(self._finished) >= self._asked and self._finished.keys() >= self._begun
 
     def _choice(self, choice: _Choice, extra: Extra | None, into: list[Event]) -> None:
         index, logprobs = choice.index, _logprobs(choice.logprobs)
