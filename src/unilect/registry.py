@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.backend import Backend
+from unilect.backend import Backend, Capabilities
 from unilect.config_values import convert, dotted, nearest
 from unilect.constraints.checker import Checker
 from unilect.errors import BackendUnavailable, Mistakes, ModelNotFound, UnilectError
@@ -168,16 +168,21 @@ class Model:
             self.left()
             raise
 
+    @property
+    def known_cold(self) -> Capabilities | None:
+        """What the model can do, where nothing of it runs yet and it is known all the same; else None."""
+        can = self.backend.capabilities
+        return can if self._cold and can.settled and len(self.pool.members) == 1 else None
+
     async def _first(self, member: Member) -> Backend:
-        """The backend of a member whose model has to be loaded, which is logged: a request waits for it."""
-        self._cold, began = False, time.monotonic()
-        log.info("%s: starting, for a request", self.name)
-        try:
-            backend = await member.acquire()
-        except BaseException:
-            self._cold = True
-            raise
-        log.info("%s: started in %.1f s", self.name, time.monotonic() - began)
+        """The backend of a member whose model has to be loaded, which is logged once for all requests that wait for it."""
+        alone, began = self._in_use == 1, time.monotonic()
+        if alone:
+            log.info("%s: starting, for a request", self.name)
+        backend = await member.acquire()
+        self._cold = False
+        if alone:
+            log.info("%s: started in %.1f s", self.name, time.monotonic() - began)
         return backend
 
     async def start(self) -> None:
