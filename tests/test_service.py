@@ -213,6 +213,21 @@ async def test_unknown_models(demo: GgufEngine) -> None:
         service_of(demo).run(chat(model="nothing"), "chat")
 
 
+async def test_a_model_that_is_gone(demo: GgufEngine) -> None:
+    """The metrics tell of a model while it is served, also when a request to it ends later than that."""
+    service = service_of(Spy(demo))
+    service.registry.add(Model("other", OpenAIUpstream(HttpServer("http://127.0.0.1:1"), "m")))
+    run = service.run(chat(model="other", max_tokens=1), "chat")
+    await events_of(service.run(chat(max_tokens=1), "chat"))
+    assert b'"other"' in service.metrics.exposition()
+    service.registry.forget("other")
+    with pytest.raises(BackendUnavailable):
+        await events_of(run)
+
+    assert b'"other"' not in service.metrics.exposition()
+    assert b'"m"' in service.metrics.exposition()
+
+
 async def test_a_stopping_server(demo: GgufEngine) -> None:
     """A server that is stopping takes no request, and says when to try again."""
     service = service_of(demo)

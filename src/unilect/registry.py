@@ -269,11 +269,13 @@ class Registry:
 
     Attributes:
         seek: Looks for further models, for a name that none here has; None where there is nobody to ask.
+        forgotten: Is told the name of a model that was taken out.
     """
 
     def __init__(self, models: Iterable[Model], checker: Checker | None = None) -> None:
         self.checker = checker or Checker()
         self.seek: Callable[[], Awaitable[None]] | None = None
+        self.forgotten: Callable[[str], None] = lambda name: None
         self.models: dict[str, Model] = {}
         self._by_name: dict[str, Model] = {}
         self._leaving: list[Model] = []
@@ -298,6 +300,7 @@ class Registry:
             if self._by_name.get(known) is model:
                 del self._by_name[known]
         model.retire()
+        self.forgotten(name)
         self._leaving.append(model)
         if len(self._leaving) >= self._sweep_at:
             self._leaving = [one for one in self._leaving if not one.gone]

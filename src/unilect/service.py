@@ -169,6 +169,7 @@ class Service:
         self._unknown_model = unknown_model
         self.registry = registry
         self.metrics = metrics
+        registry.forgotten = metrics.forget
         self.ready = True
 
     def run(self, request: ChatRequest | CompletionRequest, endpoint: str) -> Run:
