@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
+from itertools import chain, count
 from typing import Any, Protocol
 
 from msgspec import Struct, field
@@ -221,9 +222,8 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     if "http" in scheme:
         name = "default"
     name = re.sub(r"[^A-Za-z0-9._:@+-]", "-", name) or "model"
-    while name in set(taken):
-        name += "-2"
-    return name, argument
+    known, numbered = set(taken), (f"{name}-{number}" for number in count(2))
+    return next(one for one in chain([name], numbered) if one not in known), argument
 
 
 def _is_name(argument: str) -> bool:

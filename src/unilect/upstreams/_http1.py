@@ -246,7 +246,8 @@ class Response:
         self._connection = connection
         self._rest = rest
         self.timeout_s = timeout_s
-        length = _content_length(self.headers)
+        # these have no body, whatever their headers say
+        length = 0 if self.status in (204, 304) else _content_length(self.headers)
         self._body: ChunkedBody | CountedBody | None = (
             None  # without either it ends when the connection does
         )

@@ -137,13 +137,15 @@ class ChunkDecoder:
 
     Args:
         joined: Join the pieces of text that one read brought: for an answer that nobody sees before it is whole.
+        choices: How many were asked for.
 
     Attributes:
         finishes: How choices finished, so far.
     """
 
-    def __init__(self, joined: bool = False) -> None:
+    def __init__(self, joined: bool = False, choices: int = 1) -> None:
         self.joined = joined
+        self._asked = choices
         self._alike = AlikeFrames()
         self._begun: set[int] = set()
         self.finishes: dict[int, Finish] = {}
@@ -275,7 +277,7 @@ class ChunkDecoder:
         Raises:
             BackendError: The answer was cut.
         """
-        if not done and not self.finished():
+        if not done and not self.finished:
             raise BackendError("The model's server ended its answer before it was finished.")
         if not self._begun and self._usage is None:
             raise BackendError("The model's server ended its answer before it had begun.")
@@ -291,9 +293,10 @@ class ChunkDecoder:
         events.append(self._usage or Usage(0, 0))
         return events
 
-    def finished(self, choices: int = 1) -> bool:
-        """Every choice that has begun has said why it finished, and they are at least so many."""
-        return len(self.finishes) >= choices and self.finishes.keys() >= self._begun
+    @property
+    def finished(self) -> bool:
+        """Every choice that has begun has said why it finished, and they are as many as were asked for."""
+        return len(self.finishes) >= self._asked and self.finishes.keys() >= self._begun
 
     def _choice(self, choice: _Choice, extra: Extra | None, into: list[Event]) -> None:
         index, logprobs = choice.index, _logprobs(choice.logprobs)
