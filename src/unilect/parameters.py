@@ -130,7 +130,7 @@ def judge(
         if support in ("native", "emulated", "accepted") or is_neutral(request, name):
             continue
         strict = unsupported == "refuse" and name not in _WITHOUT_EFFECT
-        if support == "refused" and (strict or name in CONSTRAINTS):
+        if (support == "refused" and strict) or name in CONSTRAINTS:
             raise _refused(name, fields)
         ignored[name] = None
     if not ignored:
