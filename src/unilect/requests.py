@@ -14,7 +14,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-TextPartType = Literal["text"]
 MAX_MESSAGES = 2048  # a template over more blocks for seconds (RELIABILITY: 100,000 messages held a peer for 10 s)
 MAX_TOKENS_FIELD = 2**31 - 1
 MAX_CHOICES = 16

@@ -43,7 +43,6 @@ _SINGLE = frozenset(
     }
 )
 _UNIONS = ("anyOf", "oneOf")
-_VALUES = frozenset({"enum", "const", "default", "examples"})
 _INTEGER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 #: Keywords that say something about an answer; all others are remarks.
 ASSERTIONS = (_MAPS | _LISTS | _SINGLE | _INTEGER) - {"$defs", "definitions", "contentSchema"} | {
