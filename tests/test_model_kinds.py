@@ -13,7 +13,7 @@ from unilect.config import Config
 from unilect.demo import FOLDER, MODEL
 from unilect.errors import ConfigError
 from unilect.model_config import ModelConfig
-from unilect.model_kinds import ENGINES, KINDS, OPTIONS, check_options
+from unilect.model_kinds import ENGINES, KINDS, OPTIONS, UPSTREAMS, check_options
 from unilect.sources import BACKENDS, registry
 
 SOURCES = {
@@ -115,7 +115,7 @@ def test_the_table_is_complete() -> None:
     assert KINDS.keys() == {kind for kinds in OPTIONS.values() for kind in kinds}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*ENGINES, *UPSTREAMS])
 def test_the_table_is_true(kind: str) -> None:
     """A backend reads the options that are for its kind, and no others."""
     folder = Path(unilect.__file__).parent / ("engines" if kind in ENGINES else "upstreams")

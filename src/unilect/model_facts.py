@@ -33,10 +33,9 @@ def called(scheme: str) -> str:
     """What the backend of a scheme is called; one of another package by that, too."""
     if scheme == DEMO:
         return "the bundled model"
-    entry = plugins.found(plugins.BACKENDS)[0].get(scheme)
-    if scheme in BACKENDS or entry is None:
+    if scheme in BACKENDS or not scheme:
         return _WORDS.get(kind_of(scheme), scheme)
-    return f"{scheme} of {plugins.package(entry)}"
+    return f"{scheme} of {plugins.package(plugins.found(plugins.BACKENDS)[0][scheme])}"
 
 
 def limits(model: Model) -> list[str]:

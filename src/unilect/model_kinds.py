@@ -16,7 +16,7 @@ KINDS = {
     "openai": "servers of OpenAI's API",
     "llamacpp": "llama.cpp's servers",
     "fastchat": "FastChat's controllers",
-    "echo": "`echo:`",
+    "echo": "`echo:` and backends of other packages",
 }
 ENGINES = ("gguf", "hf", "chatglm")
 UPSTREAMS = ("openai", "llamacpp", "fastchat")

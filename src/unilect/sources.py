@@ -395,7 +395,7 @@ def _with_options(place: Place, module: ModuleType) -> Place:
     path, given = ("models", place.name, "options"), place.config.options
     kind: type[Struct] | None = getattr(module, "Options", None)
     if kind is None:
-        if given:
+        if given and place.scheme not in BACKENDS:
             raise ConfigError(f"options: the backend of `{place.scheme}:` has none; leave it out.")
         return place
     names, found = [one.name for one in structs.fields(kind)], Mistakes()

@@ -15,7 +15,7 @@ import msgspec
 from unilect.backend import Backend, Batches, Capabilities, Support
 from unilect.errors import UnilectError
 from unilect.events import Answer, Event, Finish, Usage, fold
-from unilect.parameters import ENDPOINTS, parameters_of
+from unilect.parameters import ACCEPTED, ENDPOINTS, parameters_of
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Request
 
 LIMIT_S = 120.0  # a backend that has not done by then hangs
@@ -95,7 +95,7 @@ async def says_what_it_can(backend: Backend) -> None:
     """`capabilities` name parameters of requests, and each support by its word."""
     can = backend.capabilities
     _hold(isinstance(can, Capabilities), f"They are {can!r}.")
-    known = frozenset().union(*map(parameters_of, ENDPOINTS.values()))
+    known = ACCEPTED.union(*map(parameters_of, ENDPOINTS.values()))
     for name, support in can.parameters.items():
         _hold(support in get_args(Support), f"`{name}` is {support!r}.")
         _hold(
