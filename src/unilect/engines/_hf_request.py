@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from unilect.engines import _tool_calls as calls
+from unilect.engines._chatglm_text import StopWords
 from unilect.engines._forced_call import Call as ForcedCall
 from unilect.engines._forced_call import bound_call, call_style, must_call
 from unilect.engines._gguf_request import compact
 from unilect.engines._hf_job import Failed, Job, Logprob, PromptRead, Reason, Sampling, Step, Word
 from unilect.engines._hf_reader import Reader
-from unilect.engines._hf_text import Detokenizer, StopWords
+from unilect.engines._hf_text import Detokenizer
 from unilect.errors import BackendError, ContextLengthExceeded, InvalidRequest
 from unilect.events import (
     Event,
@@ -255,7 +256,8 @@ class Answer:
         if step.finish is not None:
             text += self._detokenizer.end()
         whole = self._stops.held + text
-        text, stopped = self._stops.add(text)
+        text = self._stops.feed(text)
+        stopped = self._stops.found
         reason = "stop" if stopped else step.finish
         if reason is not None and not stopped:
             text += self._stops.end()

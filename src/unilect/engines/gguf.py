@@ -69,7 +69,7 @@ from unilect.requests import (
 from unilect.sources import Place
 from unilect.upstreams._embeddings import decode_embeddings, embed_each
 from unilect.upstreams._http import HttpServer
-from unilect.upstreams._llamacpp_wire import with_prompt_tokens
+from unilect.upstreams._llamacpp_wire import Content, Tokens, with_prompt_tokens
 from unilect.upstreams._support import TOOL_PARAMETERS
 
 log = logging.getLogger("unilect")
@@ -98,14 +98,6 @@ class _Loaded(Struct):
 
 class _Models(Struct):
     data: list[_Loaded]
-
-
-class _Tokens(Struct):
-    tokens: list[int]
-
-
-class _Content(Struct):
-    content: str
 
 
 class _Count(Struct):
@@ -146,7 +138,7 @@ class GgufEngine:
         self._path = path
         self._config = config
         self._threads = config.threads or threads
-        self._context = context_of(self._head, config)
+        self._context = context_of(self._head.context, config)
         self._lora = [lora_of(text) for text in config.lora]
         self._template, self._stop = template_of(config.chat_template)
         if config.mmproj:
@@ -257,7 +249,7 @@ class GgufEngine:
                 if await self._main.has_ended(self._main.starts):
                     raise
                 raise unknown_token("prompt") from error
-            return msgspec.json.decode(body, type=_Content).content
+            return msgspec.json.decode(body, type=Content).content
 
         return await self._call(tokens, ask)
 
@@ -441,7 +433,7 @@ class GgufEngine:
 
     async def _tokenize(self, server: HttpServer, text: str, special: bool) -> list[int]:
         body = msgspec.json.encode({"content": text, "add_special": special})
-        return msgspec.json.decode(await server.post("/tokenize", body), type=_Tokens).tokens
+        return msgspec.json.decode(await server.post("/tokenize", body), type=Tokens).tokens
 
     async def _check_length(self, server: HttpServer, text: Prompt) -> None:
         """

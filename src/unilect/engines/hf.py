@@ -18,6 +18,7 @@ import msgspec
 
 from unilect import hub, templates
 from unilect.backend import Backend, Batches, Capabilities
+from unilect.config_paths import adapter_of
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLGUIDANCE
 from unilect.engines import _frames as frames
@@ -30,7 +31,7 @@ from unilect.engines._hf_folder import (
 )
 from unilect.engines._hf_parameters import PARAMETERS
 from unilect.engines._hf_request import bound_by
-from unilect.engines._hf_settings import adapter_of, child_settings, merges
+from unilect.engines._hf_settings import child_settings, merges
 from unilect.engines._memory import resident_bytes
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._supervisor import CALLS_AT_ONCE, Supervisor
