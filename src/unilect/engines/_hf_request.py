@@ -3,7 +3,6 @@ A request as a job for the batch, and the job's words as the events of an answer
 """
 
 import math
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 
 from unilect.engines import _tool_calls as calls
 from unilect.engines._chatglm_text import StopWords
+from unilect.engines._chatglm_tools import new_call_id
 from unilect.engines._forced_call import Call as ForcedCall
 from unilect.engines._forced_call import bound_call, call_style, must_call
 from unilect.engines._gguf_request import compact
@@ -31,16 +31,12 @@ from unilect.events import (
 from unilect.parameters import is_neutral, refusal, token_biases
 from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest
 from unilect.upstreams._llamacpp_request import check_one_constraint
+from unilect.upstreams._support import names
 
 MAX_BEAMS = 16
 _LEAST = -9999.0  # JSON has no -inf
-_NO_BEAMS = (
-    "logit_bias",
-    "repetition_penalty",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "mirostat",
+_NO_BEAMS = names(
+    "logit_bias repetition_penalty repeat_penalty presence_penalty frequency_penalty mirostat"
 )
 #: Makes a constraint of a grammar; given a mark, it begins behind the mark.
 Compile = Callable[[str, str | None], Any]
@@ -371,7 +367,7 @@ def _parser(reader: Reader, request: ChatRequest, begun: bool) -> calls.Parser:
     return calls.Parser(
         reader.family,
         tools if tools and request.tool_choice != "none" else None,
-        _new_id,
+        new_call_id,
         thinking=thinking,
         begun=begun,
         most=1 if request.parallel_tool_calls is False else None,
@@ -433,10 +429,6 @@ def _bias(given: Mapping[str, float | bool], tokens: int | None) -> dict[int, fl
 
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
-
-
-def _new_id() -> str:
-    return f"call_{secrets.token_hex(12)}"
 
 
 def _nobody(job: Job, word: Word) -> None:
