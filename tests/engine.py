@@ -6,11 +6,10 @@ What is promised of one engine is promised of all: tests of it are parametrized 
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import Any
 
-import msgspec
 import pytest
 
 from unilect.backend import Backend
@@ -19,9 +18,10 @@ from unilect.demo import FOLDER, MODEL
 from unilect.engines._process import ChildProcess
 from unilect.engines.gguf import GgufEngine
 from unilect.engines.hf import HfEngine
-from unilect.events import Answer, Event, fold
 from unilect.requests import ChatRequest, CompletionRequest
+from unilect.testing import answer, chat, completion, events_of
 
+__all__ = ["answer", "chat", "completion", "events_of"]  # what tests of engines need beside
 #: engine -> the source that is the bundled model on it
 SOURCES = {"gguf": "demo:", "hf": f"hf:{FOLDER / 'hf'}"}
 IN_CI = os.environ.get("CI") == "true"  # nothing may be skipped there
@@ -65,33 +65,6 @@ async def engine(kind: str = "gguf", **config: Any) -> AsyncIterator[Any]:
         yield backend
     finally:
         await backend.aclose()
-
-
-async def answer(batches: Any) -> Answer:
-    """The whole answer that batches tell."""
-    return fold([await events_of(batches)])
-
-
-async def events_of(batches: Any) -> list[Event]:
-    """All events of an answer."""
-    async with aclosing(batches):
-        return [event async for batch in batches for event in batch]
-
-
-def chat(text: str = "Hello!", **fields: Any) -> ChatRequest:
-    """A greedy chat of one message, as a body gives it, with its wire."""
-    body = {"messages": [{"role": "user", "content": text}], "temperature": 0} | fields
-    return _request(ChatRequest, body)
-
-
-def completion(prompt: Any = "The capital of", **fields: Any) -> CompletionRequest:
-    """A greedy completion, as a body gives it, with its wire."""
-    return _request(CompletionRequest, {"prompt": prompt, "temperature": 0} | fields)
-
-
-def _request(kind: Any, body: dict[str, Any]) -> Any:
-    wire = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}
-    return msgspec.structs.replace(msgspec.convert(body, kind), wire=wire)
 
 
 class Spy:

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,6 +65,30 @@ def python(name: str, recipe: Recipe) -> Path:
     return _made(name, content, lambda folder: _install_python(folder, recipe)) / "bin" / "python"
 
 
+def plugin_python(package: Path) -> Path:
+    """
+    The interpreter of an environment of its own with a wheel that is built of a package; it sees what is installed here, too.
+
+    Args:
+        package: The package's folder.
+    """
+    files = sorted(file for file in package.rglob("*") if file.suffix in (".py", ".toml"))
+    content = "".join(f"{file.relative_to(package)}\n{file.read_text()}" for file in files)
+    here = sysconfig.get_path("purelib")
+
+    def make(folder: Path) -> None:
+        uv, wheels = _uv(), folder / "wheels"
+        _run(uv, "venv", "--quiet", "--no-project", "--python", sys.executable, str(folder))
+        _run(uv, "build", "--quiet", "--wheel", "--out-dir", str(wheels), str(package))
+        python = folder / "bin" / "python"
+        (wheel,) = wheels.glob("*.whl")
+        _run(uv, "pip", "install", "--quiet", "--no-deps", "--python", str(python), str(wheel))
+        (own,) = folder.glob("lib/python*/site-packages")
+        (own / "here.pth").write_text(f"import site; site.addsitedir({here!r})\n")
+
+    return _made(package.name, f"{content} {sys.version} {here}", make) / "bin" / "python"
+
+
 def node_folder() -> Path:
     """The folder with the JavaScript client; a script that imports it needs its `node_modules` beside itself."""
     return _made("node", (SDK / "package-lock.json").read_text(), _install_node)
@@ -98,13 +123,17 @@ def _locked(file: Path) -> Iterator[None]:
 
 
 def _install_python(folder: Path, recipe: Recipe) -> None:
-    uv = os.environ.get("UV") or shutil.which("uv") or str(ROOT / ".cache" / "uv" / "bin" / "uv")
+    uv = _uv()
     python = str(folder / "bin" / "python")
     _run(uv, "venv", "--quiet", "--no-project", "--python", sys.executable, str(folder))
     if recipe.pip:  # what is used of it is compiled when it is; all of torch takes a minute
         pip = (uv, "tool", "run", "--quiet", "--python", sys.executable, "pip", "--python", python)
         _run(*pip, "install", "--quiet", "--no-compile", *recipe.pip)
     _run(uv, "pip", "install", "--quiet", "--python", python, *recipe.wanted, *recipe.pip)
+
+
+def _uv() -> str:
+    return os.environ.get("UV") or shutil.which("uv") or str(ROOT / ".cache" / "uv" / "bin" / "uv")
 
 
 def _install_node(folder: Path) -> None:

@@ -56,6 +56,7 @@ def serve(
     config: str | None = None,
     env: Mapping[str, str] | None = None,
     command: Sequence[str] = ("serve",),
+    python: Path | str = sys.executable,
 ) -> Iterator[Server]:
     """
     Run `unilect serve` until the block ends; it must then end by itself, with exit code 0.
@@ -65,13 +66,14 @@ def serve(
         command: Instead of `serve`.
         config: The text of a TOML file to serve with.
         env: Variables for its environment; no other `UNILECT_*` reaches it.
+        python: The interpreter, where it is another.
 
     Raises:
         RuntimeError: It did not start; the message holds its log.
     """
     with tempfile.TemporaryDirectory(prefix="unilect-test-") as folder:
         log = Path(folder) / "stderr"
-        line = [sys.executable, "-m", "unilect", *command, *args, "--port", "0"]
+        line = [str(python), "-m", "unilect", *command, *args, "--port", "0"]
         if config is not None:
             (Path(folder) / "unilect.toml").write_text(config)
             line += ["--config", "unilect.toml"]

@@ -92,6 +92,37 @@ async def test_a_silent_server_holds_nobody_up(
     ]
 
 
+async def test_a_flaw_is_not_the_last_look(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What fails with an error that nobody foresaw is logged and tried again, and the other tables are looked at."""
+    looks = dict.fromkeys(("a", "b"), 0)
+    again = asyncio.Event()
+
+    async def list_models(table: str, _: ModelConfig) -> list[str]:
+        looks[table] += 1
+        if table == "b" and looks[table] == 4:
+            again.set()
+        if table == "a" and looks[table] in (2, 3):
+            raise TypeError("a flaw")
+        return [f"{table}{looks[table]}"]
+
+    monkeypatch.setattr(discovery, "EVERY_S", 0.001)
+    monkeypatch.setattr(sources, "list_models", list_models)
+    tables = {name: ModelConfig(source="http://h/v1", model="*") for name in looks}
+    registry = sources.registry(Config(models=tables))
+    finder = Discovery(Config(models=tables), registry)
+    await finder.start()
+    await again.wait()
+    await finder.look()
+    await finder.aclose()
+
+    assert {"a": looks["a"], "b": looks["b"]} == dict.fromkeys("ab", looks["b"])
+    assert {f"{name}{count}" for name, count in looks.items()} == set(registry.models)
+    assert 2 == sum(record.levelname == "ERROR" for record in caplog.records)
+    await registry.aclose()
+
+
 async def test_a_configured_model_keeps_its_name() -> None:
     """A name of the configuration is not taken over, nor let go when the server drops it."""
     listing = Listing("mine", "theirs")

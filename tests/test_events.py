@@ -86,6 +86,17 @@ def test_the_usage_of_an_answer() -> None:
     assert Usage(1, 2, 3, 4) == fold([[TextDelta("a")], [Usage(1, 2, 3, 4)]]).usage
 
 
+def test_an_answer_that_is_asked_for_twice() -> None:
+    """Asking twice gives the same answer, and one that has grown in between has each call once."""
+    folding = Fold()
+    folding.add([ToolCallDelta(0, "{", "c", "f"), ToolCallDelta(1, "", "d", "g")])
+
+    assert folding.answer() == folding.answer()
+    folding.add([ToolCallDelta(0, "}")])
+    (choice,) = folding.answer().choices
+    assert [ToolCall("c", "f", "{}"), ToolCall("d", "g", "")] == choice.tool_calls
+
+
 def test_an_unfinished_answer() -> None:
     """A choice that was not finished says so."""
     assert fold([[TextDelta("a")]]).choices[0].finish_reason is None

@@ -169,6 +169,14 @@ def test_accepted(name: str) -> None:
     assert (request, ()) == judge(request, NOTHING)
 
 
+def test_accepted_by_the_backend() -> None:
+    """What a backend says it accepts goes through unchanged, a field that only it knows too, and is not reported."""
+    takes = Capabilities(parameters={"trace_id": "accepted", "seed": "accepted"})
+    request = chat(trace_id="t", seed=1)
+
+    assert (request, ()) == judge(request, takes)
+
+
 def test_store() -> None:
     """A wish to store is taken, and reported as not done."""
     assert judge(chat(store=True), NOTHING)[1] == ("store",)

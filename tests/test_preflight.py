@@ -65,11 +65,11 @@ def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "https://0.0.0.0:8000: openai, 2 keys",
         "https://[::1]:8001: llamacpp, 2 keys",
         "demo: the bundled model, context 2048, 4 requests at a time",
-        f"file: GGUF model {tmp_path / 'm.gguf'}, context 512, 2 requests at a time",
-        f"folder: model of transformers {FOLDER / 'hf'}, context 2048, 4 requests at a time",
-        "far: server of OpenAI's API http://***@h/v1, not asked",
-        "far: llama.cpp's server llamacpp+http://h, not asked",
-        "every: server of OpenAI's API https://h/v1?api_key=***, all its models, not asked",
+        f"file: GGUF on llama.cpp {tmp_path / 'm.gguf'}, context 512, 2 requests at a time",
+        f"folder: transformers {FOLDER / 'hf'}, context 2048, 4 requests at a time",
+        "far: a server of OpenAI's API http://***@h/v1, not asked",
+        "far: a llama.cpp server llamacpp+http://h, not asked",
+        "every: a server of OpenAI's API https://h/v1?api_key=***, all its models, not asked",
         "OK",
     ] == told
 

@@ -155,6 +155,29 @@ async def test_parameters_are_judged(demo: GgufEngine) -> None:
     assert counted(service, 400)
 
 
+@pytest.mark.parametrize("request_", [chat(verbosity="low"), EmbeddingRequest(input="a")])
+async def test_what_is_refused_loads_no_model(demo: GgufEngine, request_: Any) -> None:
+    """A request that its model cannot answer is refused before the model is loaded, and one that it can is not."""
+    spy = Limited(demo) if isinstance(request_, EmbeddingRequest) else Spy(demo)
+    service = service_of(spy)
+    with pytest.raises(InvalidRequest):
+        if isinstance(request_, EmbeddingRequest):
+            await service.embed(request_)
+        else:
+            await events_of(service.run(request_, "chat"))
+
+    assert 0 == spy.starts
+    assert service.registry.get("m").known_cold is not None
+
+
+async def test_what_is_not_known_before_the_start_is_not_refused(demo: GgufEngine) -> None:
+    """A backend that only its start tells what it can do is started, and then held against the request."""
+    spy = Unlearnt(demo)
+    await events_of(service_of(spy).run(chat(max_tokens=1), "chat"))
+
+    assert 1 == spy.starts
+
+
 async def test_ignored_parameters(demo: GgufEngine) -> None:
     """What is ignored is named, and the backend is not asked for it."""
     spy = Spy(demo)
@@ -188,6 +211,21 @@ async def test_unknown_models(demo: GgufEngine) -> None:
     """An unknown model is an error before a run begins."""
     with pytest.raises(ModelNotFound):
         service_of(demo).run(chat(model="nothing"), "chat")
+
+
+async def test_a_model_that_is_gone(demo: GgufEngine) -> None:
+    """The metrics tell of a model while it is served, also when a request to it ends later than that."""
+    service = service_of(Spy(demo))
+    service.registry.add(Model("other", OpenAIUpstream(HttpServer("http://127.0.0.1:1"), "m")))
+    run = service.run(chat(model="other", max_tokens=1), "chat")
+    await events_of(service.run(chat(max_tokens=1), "chat"))
+    assert b'"other"' in service.metrics.exposition()
+    service.registry.forget("other")
+    with pytest.raises(BackendUnavailable):
+        await events_of(run)
+
+    assert b'"other"' not in service.metrics.exposition()
+    assert b'"m"' in service.metrics.exposition()
 
 
 async def test_a_stopping_server(demo: GgufEngine) -> None:
@@ -245,6 +283,16 @@ class Unformatted(Spy):
     def capabilities(self) -> Any:
         """All but chats."""
         return msgspec.structs.replace(self._backend.capabilities, chat=False)
+
+
+class Unlearnt(Spy):
+    """A backend that knows only when it has started that it can chat."""
+
+    @property
+    def capabilities(self) -> Any:
+        """No chats before the start."""
+        can = self._backend.capabilities
+        return can if self.starts else msgspec.structs.replace(can, chat=False, settled=False)
 
 
 async def test_a_model_without_a_chat_template(demo: GgufEngine) -> None:

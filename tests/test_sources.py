@@ -84,7 +84,7 @@ def test_split_refuses(source: str, said: str) -> None:
         ("./a=b/x.gguf", [], ("x", "./a=b/x.gguf")),
         ("gguf:org/repo/x.gguf", [], ("x", "gguf:org/repo/x.gguf")),
         ("x.gguf", ["x"], ("x-2", "x.gguf")),
-        ("x.gguf", ["x", "x-2"], ("x-2-2", "x.gguf")),
+        ("x.gguf", ["x", "x-2"], ("x-3", "x.gguf")),
         ("模型.gguf", [], ("--", "模型.gguf")),
         ("http://h", ["default"], ("default-2", "http://h")),
         ("a/b:x.GGUF", [], ("b:x", "a/b:x.GGUF")),

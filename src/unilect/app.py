@@ -4,12 +4,14 @@ The HTTP application: every route in one table, behind the guard.
 A route that is not declared public needs a key; there is no other way to add one.
 """
 
+from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points, version
+from importlib.metadata import version
+from typing import Any
 
 from aiohttp import web
 
-from unilect import openapi, pages
+from unilect import openapi, pages, plugins
 from unilect.config import Config
 from unilect.dialects import DIALECTS, fastchat_controller, fastchat_worker
 from unilect.dialects._fastchat_admission import Admission
@@ -85,10 +87,29 @@ def _spellings(route: Route) -> tuple[str, ...]:
 def all_routes(service: Service, manners: Manners = OPENAI, has_keys: bool = True) -> list[Route]:
     """The routes of every dialect, of every `unilect.dialects` entry point, and our own."""
     modules = [import_module(name) for name in DIALECTS.values()]
-    modules += [entry.load() for entry in entry_points(group="unilect.dialects")]
-    routes = [route for module in modules for route in module.routes(service, manners)]
-    own = own_routes(service, has_keys)
-    return own + routes + openapi.routes(own + routes, has_keys)
+    routes = own_routes(service, has_keys)
+    routes += [route for module in modules for route in module.routes(service, manners)]
+    _, left_out = plugins.use_all(plugins.DIALECTS, partial(_add, routes, service, manners))
+    for why in left_out:
+        plugins.warn(why)
+    return routes + openapi.routes(routes, has_keys)
+
+
+def _add(routes: list[Route], service: Service, manners: Manners, module: Any) -> None:
+    """
+    Add the routes of a dialect of another package.
+
+    Raises:
+        ValueError: Another dialect has one of them. Whatever else is wrong with one raises as it does where it is used.
+    """
+    new: list[Route] = module.routes(service, manners)
+    taken, dispatcher = {(route.method, route.path) for route in routes}, web.UrlDispatcher()
+    for route in new:
+        if (route.method, route.path) in taken:
+            raise ValueError(f"{route.method} {route.path} belongs to another dialect")
+        dispatcher.add_route(route.method, route.path, route.handler)
+    openapi.openapi(new)
+    routes += new
 
 
 def fastchat_routes(

@@ -35,6 +35,7 @@ class Capabilities(Struct, frozen=True):
             them; finished answers are held against what they must satisfy then. None where it is not known.
         chat, completions, embeddings: Whether the backend answers these at all.
         why_not: Why it does not, in a clause for the client, by the name of what it does not answer.
+        settled: What it cannot do is refused without starting it; false while `start` may find that it can do more.
     """
 
     parameters: Mapping[str, Support] = {}
@@ -50,6 +51,7 @@ class Capabilities(Struct, frozen=True):
     completions: bool = True
     embeddings: bool = True
     why_not: Mapping[str, str] = {}
+    settled: bool = True
 
 
 class Backend(Protocol):
@@ -61,7 +63,7 @@ class Backend(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this backend can do; final once `start` has returned."""
+        """What this backend can do; final once `start` has returned, and before it what is not there is refused: see `settled`."""
 
     async def start(self) -> None:
         """

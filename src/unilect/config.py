@@ -53,8 +53,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allowed_hosts: Annotated[
         list[str],
         described(
-            "Host names that requests may name, beside those it listens on; `*` for any. On loopback this keeps a web page "
-            "that resolves to it (DNS rebinding) out."
+            "Host names that requests may name, beside those it listens on; `*` for any. This keeps a web page whose name "
+            "resolves to this server (DNS rebinding) out. A server that listens on every address takes any name where there are "
+            "keys; without keys it takes addresses, its own name, and names that are no domains: without a dot, or in `.local`, "
+            "`.lan`, `.internal`, `.home.arpa`."
         ),
     ] = []
     allowed_origins: Annotated[

@@ -64,12 +64,12 @@ def unknown_option(names: Names, path: OptionPath, name: str, value: Any) -> str
     if not path:
         return _unknown_at_the_top(names, name, value)
     if path[0] == "listeners":
-        return _unknown(name, names.listener, names.server, f"put it {_TOP}")
+        return unknown_in(names.listener, name, names.server, f"put it {_TOP}")
     if len(path) > 2:
-        return _unknown(name, names.rope_scaling)
+        return unknown_in(names.rope_scaling, name)
     if name in _parameters():
         return f"is a parameter of requests; put it under `defaults`: {_as_default(name, value)}."
-    return _unknown(name, names.model, names.server, f"put it {_TOP}")
+    return unknown_in(names.model, name, names.server, f"put it {_TOP}")
 
 
 def unknown_variables(names: Names, env: Mapping[str, str], found: Mistakes) -> None:
@@ -118,8 +118,8 @@ def _unknown_at_the_top(names: Names, name: str, value: Any) -> str:
     if not isinstance(value, dict) and name in _parameters() - {*names.model}:
         return f"is a parameter of requests; put it under a model's `defaults`: {_as_default(name, value)}."
     if not isinstance(value, dict):
-        return _unknown(
-            name, names.server, names.model, "put it into the model's table [models.NAME]"
+        return unknown_in(
+            names.server, name, names.model, "put it into the model's table [models.NAME]"
         )
     if name.lower() in _SERVER_TABLES:
         return f"there is no table [{name}]; the options of the server stand {_TOP}."
@@ -131,10 +131,10 @@ def _unknown_at_the_top(names: Names, name: str, value: Any) -> str:
     return f"there is no table [{name}]; a model is a table [models.NAME]: did you mean [models.{name}]?"
 
 
-def _unknown(
-    name: str, here: Collection[str], elsewhere: Collection[str] = (), do: str = ""
+def unknown_in(
+    here: Collection[str], name: str, elsewhere: Collection[str] = (), do: str = ""
 ) -> str:
-    """Of an option that is not in `here`; where it is in `elsewhere`, what to do."""
+    """What to say of a name that is no option in `here`; where it is one in `elsewhere`, what to do."""
     if name in elsewhere:
         whose = "the server" if "tls_cert" in elsewhere else "a model"
         return f"is an option of {whose}; {do}."

@@ -25,6 +25,7 @@ from unilect.tasks import apart, shared
 
 log = logging.getLogger("unilect")
 EVERY_S = 10.0
+MAX_EVERY_S = 160.0  # while something of ours fails, which is logged each time
 ASK_EVERY_S = 1.0  # for a name that nobody knows
 ASK_TIMEOUT_S = 3.0  # which is a model that is not found by then
 LIST_TIMEOUT_S = 10.0  # a server that says nothing holds up the start, and what others list
@@ -50,6 +51,7 @@ class Discovery:
         self._task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._asked_at_s = -math.inf
+        self._flawed = False
 
     async def start(self) -> None:
         """Ask every server once, and again from time to time, or for a name that nobody knows, until `aclose`."""
@@ -85,15 +87,20 @@ class Discovery:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _look_at_all(self) -> None:
+        looks = [apart(self._look(*table)) for table in self._tables.items()]
         try:
-            await asyncio.gather(*(self._look(*table) for table in self._tables.items()))
+            # a flaw, which `apart` logs, is one table's, and no reason to look no more
+            found = await asyncio.gather(*looks, return_exceptions=True)
+            self._flawed = any(found)
         finally:
             self._looking = None
 
     async def _watch(self) -> None:
+        pause_s = EVERY_S
         while True:
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(pause_s)
             await self.look()
+            pause_s = min(2 * pause_s, MAX_EVERY_S) if self._flawed else EVERY_S
 
     async def _look(self, table: str, config: ModelConfig) -> None:
         try:

@@ -228,12 +228,12 @@ class Fold:
         """The whole answer; its choices are in the order of their indices."""
         for index in {*self._text, *self._reasoning, *self._refusal}:
             self._choice(index)
-        for (index, _), call in sorted(self._calls.items()):
-            choice = self._choice(index)
-            choice.tool_calls = [*choice.tool_calls, call]
-        for (index, number), pieces in self._arguments.items():
-            self._calls[index, number].arguments = "".join(pieces)
+        calls: dict[int, list[ToolCall]] = {}
+        for key, pieces in sorted(self._arguments.items()):
+            self._calls[key].arguments = "".join(pieces)
+            calls.setdefault(key[0], []).append(self._calls[key])
         for index, choice in self._choices.items():
+            choice.tool_calls = calls.get(index, [])
             choice.text = _joined(self._text.get(index))
             choice.reasoning = _joined(self._reasoning.get(index))
             choice.refusal = _joined(self._refusal.get(index))

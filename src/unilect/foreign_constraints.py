@@ -102,12 +102,17 @@ def in_our_words(
     return request.changed(response_format=told), {"response_format": name}
 
 
+def becomes(name: str) -> list[str]:
+    """Our parameters that another server's constraint may become, for a backend that does not know it."""
+    ours = ["response_format"] if name in _SCHEMAS | _EITHER else []
+    return [*ours, "grammar"] if name in _GRAMMARS | _EITHER else ours
+
+
 def support(capabilities: Capabilities) -> dict[str, Support]:
     """What becomes of each constraint of another server's."""
     found = dict[str, Support]()
     for name in CONSTRAINTS:
-        ours = ["response_format"] if name in _SCHEMAS | _EITHER else []
-        ours += ["grammar"] if name in _GRAMMARS | _EITHER else []
+        ours = becomes(name)
         if _is_taken(capabilities, name):
             found[name] = "native"
         else:

@@ -253,6 +253,13 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "its list of models says that it is vLLM or unilect, which stop; else for a stream."
         ),
     ] = "auto"
+    # backends of other packages
+    options: Annotated[
+        dict[str, Any],
+        described(
+            "What a backend of another package can be told beside all these; see its documentation."
+        ),
+    ] = {}
 
     @property
     def sources(self) -> list[str]:

@@ -1,9 +1,10 @@
 """What there is to say of a model in one line, for whoever starts the server or looks at it: what it runs on, and how much it takes."""
 
+from unilect import plugins
 from unilect.model_config import ModelConfig
-from unilect.model_kinds import has
+from unilect.model_kinds import KINDS, has
 from unilect.registry import Model
-from unilect.sources import BACKENDS, DEMO, split
+from unilect.sources import BACKENDS, DEMO, kind_of, split
 
 #: kind -> what it is called where one model is spoken of
 _WORDS = {
@@ -19,18 +20,23 @@ _WORDS = {
 def kind(model: Model) -> str:
     """What a model's backends are, without a path or an address: `GGUF on llama.cpp`."""
     schemes = [split(member.source)[0] if member.source else "" for member in model.pool.members]
-    words = [
-        "the bundled model"
-        if scheme == DEMO
-        else _WORDS.get(BACKENDS.get(scheme, ("", ""))[1], scheme)
-        for scheme in schemes
-    ]
+    words = [called(scheme) for scheme in schemes]
     counted = [
         f"{words.count(word)} x {word}" if words.count(word) > 1 else word
         for word in dict.fromkeys(words)
         if word
     ]
     return " and ".join(counted) or "a backend"
+
+
+def called(scheme: str) -> str:
+    """What the backend of a scheme is called; one of another package by that, too."""
+    if scheme == DEMO:
+        return "the bundled model"
+    entry = plugins.found(plugins.BACKENDS)[0].get(scheme)
+    if scheme in BACKENDS or entry is None:
+        return _WORDS.get(kind_of(scheme), scheme)
+    return f"{scheme} of {plugins.package(entry)}"
 
 
 def limits(model: Model) -> list[str]:
@@ -53,10 +59,8 @@ def line(model: Model, config: ModelConfig | None) -> str:
     """
     told = [kind(model), *limits(model)]
     if config is not None:
-        kinds = {
-            BACKENDS[s][1] for m in model.pool.members if (s := split(m.source)[0]) in BACKENDS
-        }
-        if kinds and has("parallel", kinds):
+        kinds = {kind_of(split(member.source)[0]) for member in model.pool.members}
+        if has("parallel", kinds & KINDS.keys()):
             told.append(f"{config.parallel} at a time")
         if config.load == "demand":
             told.append("starts with its first request")

@@ -4,8 +4,6 @@ The kinds of sources that models have, and which settings of a model belong to w
 
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
 from unilect.errors import Mistakes
 from unilect.model_config import ModelConfig
 from unilect.redact import redacted
@@ -18,6 +16,7 @@ KINDS = {
     "openai": "servers of OpenAI's API",
     "llamacpp": "llama.cpp's servers",
     "fastchat": "FastChat's controllers",
+    "echo": "`echo:`",
 }
 ENGINES = ("gguf", "hf", "chatglm")
 UPSTREAMS = ("openai", "llamacpp", "fastchat")
@@ -34,6 +33,7 @@ _ONLY = {
     ("openai", "llamacpp"): "api_key api_key_header",
     ("fastchat",): "embedding_batch",
     ("openai",): "whole_answers",
+    ("echo",): "options",
 }
 #: option -> the kinds that have it; what is not here, all have
 OPTIONS = {option: kinds for kinds, options in _ONLY.items() for option in options.split()}
@@ -54,10 +54,10 @@ def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> N
     Raises:
         ConfigError: An option that differs from its default has no effect on any of the sources; all are told.
     """
-    found = Mistakes()
-    for field in msgspec.structs.fields(ModelConfig):
-        option = field.name
-        if option in OPTIONS and not has(option, kinds.values()) and _is_set(field, config):
+    found, default = Mistakes(), ModelConfig()
+    for option in ModelConfig.__struct_fields__:
+        is_set = getattr(config, option) != getattr(default, option)
+        if is_set and not has(option, kinds.values()):
             found.add(
                 f"models.{name}: {option}: is for {in_words(OPTIONS[option])}, and has no effect on "
                 f"{redacted(' or '.join(kinds))}; leave it out.",
@@ -70,10 +70,3 @@ def in_words(kinds: tuple[str, ...]) -> str:
     """What some kinds are called, as a list of words."""
     *others, last = (KINDS[kind] for kind in kinds)
     return f"{', '.join(others)} and {last}" if others else last
-
-
-def _is_set(field: msgspec.structs.FieldInfo, config: ModelConfig) -> bool:
-    default = field.default
-    if default is msgspec.NODEFAULT:  # lists and tables are made anew
-        default = field.default_factory()
-    return bool(getattr(config, field.name) != default)

@@ -127,10 +127,10 @@ def judge(
             support = table.get(name, "native" if capabilities.passes_unknown else None)
         else:
             support = _elsewhere(request, name, capabilities)
-        if support in ("native", "emulated") or is_neutral(request, name):
+        if support in ("native", "emulated", "accepted") or is_neutral(request, name):
             continue
         strict = unsupported == "refuse" and name not in _WITHOUT_EFFECT
-        if support == "refused" and (strict or name in CONSTRAINTS):
+        if (support == "refused" and strict) or name in CONSTRAINTS:
             raise _refused(name, fields)
         ignored[name] = None
     if not ignored:

@@ -3,28 +3,22 @@ What `unilect config check` looks at: all that `serve` would before it starts an
 """
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
-from unilect import hub, sources
+from unilect import hub, plugins, sources
 from unilect.backend import Backend
 from unilect.config import Config, each_listener
 from unilect.config_paths import adapter_of
 from unilect.errors import Mistakes
 from unilect.model_config import ModelConfig
+from unilect.model_facts import called
+from unilect.model_kinds import UPSTREAMS
 from unilect.redact import redacted
 from unilect.tls import server_context
-
-_KINDS = {
-    "gguf": "GGUF model",
-    "hf": "model of transformers",
-    "chatglm": "model of chatglm.cpp",
-    "openai": "server of OpenAI's API",
-    "llamacpp": "llama.cpp's server",
-    "fastchat": "FastChat's controller",
-}
 
 
 def look(config: Config, found: Mistakes) -> Iterator[str]:
@@ -35,7 +29,7 @@ def look(config: Config, found: Mistakes) -> Iterator[str]:
         found: Gets the mistakes.
 
     Yields:
-        Lines that say where it listens, and what each model is.
+        Lines that say where it listens, what each model is, and what other packages bring.
     """
     with found:
         server_context(config)
@@ -48,6 +42,10 @@ def look(config: Config, found: Mistakes) -> Iterator[str]:
     models, shared = sources.served(config), dict[Any, Any]()
     for name, table in models.items():
         yield from _model(name, table, models, shared, found)
+    for group, part in ((plugins.BACKENDS, "__call__"), (plugins.DIALECTS, "routes")):
+        used, left_out = plugins.use_all(group, attrgetter(part))
+        yield from (f"found: {told}" for told in used)
+        yield from (f"left out: {why}" for why in left_out)
 
 
 def _model(
@@ -74,18 +72,17 @@ def _model(
 
 def _here(place: sources.Place) -> sources.Place | None:
     """A place whose files are on this machine; None where they would have to be fetched first."""
-    if _kind(place) not in ("gguf", "hf") or place.scheme == sources.DEMO:
+    if sources.kind_of(place.scheme) not in ("gguf", "hf") or place.scheme == sources.DEMO:
         return place
     with sources.told_of(place.name):
-        path = hub.local_copy(place.location, folder=_kind(place) == "hf")
+        path = hub.local_copy(place.location, folder=sources.kind_of(place.scheme) == "hf")
     return None if path is None else structs.replace(place, location=str(path))
 
 
 def _told(place: sources.Place, backend: Backend | None) -> list[str]:
     """What a backend is, in a few words."""
-    kind, config = _kind(place), place.config
-    demo = place.scheme == sources.DEMO
-    words = ["the bundled model" if demo else _KINDS.get(kind, "backend")]
+    kind, config = sources.kind_of(place.scheme), place.config
+    words = [called(place.scheme)]
     if backend is None:
         words.append("on the Hugging Face hub, fetched when it is served")
     elif kind in ("gguf", "hf", "chatglm"):
@@ -93,15 +90,15 @@ def _told(place: sources.Place, backend: Backend | None) -> list[str]:
         words += [f"{config.parallel} requests at a time"] if kind != "chatglm" else []
     elif config.model == sources.ALL:
         words.append("all its models, not asked")
-    else:
+    elif kind in UPSTREAMS:
         words.append("not asked")
-    return words
+    return words + ([f"options {', '.join(config.options)}"] if config.options else [])
 
 
 def _check_beside(place: sources.Place, found: Mistakes) -> None:
     """What a model needs beside the files that are to be fetched: what is installed, and other files."""
     name, table = place.name, place.config
-    if _kind(place) == "hf":
+    if sources.kind_of(place.scheme) == "hf":
         from unilect.engines.hf import check_installed
 
         with found, sources.told_of(name):
@@ -119,7 +116,3 @@ def _check_beside(place: sources.Place, found: Mistakes) -> None:
                 f"models.{name}: {option}: there is nothing at {given}. Name a file or folder of this machine.",
                 ("models", name, option),
             )
-
-
-def _kind(place: sources.Place) -> str:
-    return sources.BACKENDS[place.scheme][1] if place.scheme in sources.BACKENDS else place.scheme

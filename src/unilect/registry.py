@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.backend import Backend
+from unilect.backend import Backend, Capabilities
 from unilect.config_values import convert, dotted, nearest
 from unilect.constraints.checker import Checker
 from unilect.errors import BackendUnavailable, Mistakes, ModelNotFound, UnilectError
@@ -168,16 +168,21 @@ class Model:
             self.left()
             raise
 
+    @property
+    def known_cold(self) -> Capabilities | None:
+        """What the model can do, where nothing of it runs yet and it is known all the same; else None."""
+        can = self.backend.capabilities
+        return can if self._cold and can.settled and len(self.pool.members) == 1 else None
+
     async def _first(self, member: Member) -> Backend:
-        """The backend of a member whose model has to be loaded, which is logged: a request waits for it."""
-        self._cold, began = False, time.monotonic()
-        log.info("%s: starting, for a request", self.name)
-        try:
-            backend = await member.acquire()
-        except BaseException:
-            self._cold = True
-            raise
-        log.info("%s: started in %.1f s", self.name, time.monotonic() - began)
+        """The backend of a member whose model has to be loaded, which is logged once for all requests that wait for it."""
+        alone, began = self._in_use == 1, time.monotonic()
+        if alone:
+            log.info("%s: starting, for a request", self.name)
+        backend = await member.acquire()
+        self._cold = False
+        if alone:
+            log.info("%s: started in %.1f s", self.name, time.monotonic() - began)
         return backend
 
     async def start(self) -> None:
@@ -198,7 +203,7 @@ class Model:
 
     def with_defaults(self, request: Any) -> Any:
         """The request with this model's defaults for what it leaves out."""
-        return filled(request, self.defaults)
+        return filled(request, self.defaults) if self.defaults else request
 
     def left(self) -> None:
         """A lease has been given back."""
@@ -264,11 +269,13 @@ class Registry:
 
     Attributes:
         seek: Looks for further models, for a name that none here has; None where there is nobody to ask.
+        forgotten: Is told the name of a model that was taken out.
     """
 
     def __init__(self, models: Iterable[Model], checker: Checker | None = None) -> None:
         self.checker = checker or Checker()
         self.seek: Callable[[], Awaitable[None]] | None = None
+        self.forgotten: Callable[[str], None] = lambda name: None
         self.models: dict[str, Model] = {}
         self._by_name: dict[str, Model] = {}
         self._leaving: list[Model] = []
@@ -293,6 +300,7 @@ class Registry:
             if self._by_name.get(known) is model:
                 del self._by_name[known]
         model.retire()
+        self.forgotten(name)
         self._leaving.append(model)
         if len(self._leaving) >= self._sweep_at:
             self._leaving = [one for one in self._leaving if not one.gone]

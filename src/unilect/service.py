@@ -86,6 +86,8 @@ class Run:
         begun, streamed, whole = False, bool(self._request.stream), list[Event]()
         try:
             with self._meter as meter:
+                if (known := self.model.known_cold) is not None:
+                    self._fitted(self.model, known)  # what is refused loads no model
                 while True:
                     lease = await self._attempts.next()
                     whole.clear()
@@ -101,13 +103,13 @@ class Run:
                                         whole += batch
                         break
                     except UnilectError as error:
-                        foreign_constraints.told_as(error, self._names)
                         if begun or not self._attempts.again(error):
                             raise
                 if whole:
                     yield whole
-        except ContextLengthExceeded as error:
-            if error.param is None:
+        except UnilectError as error:
+            foreign_constraints.told_as(error, self._names)
+            if isinstance(error, ContextLengthExceeded) and error.param is None:
                 error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
             raise
 
@@ -120,15 +122,24 @@ class Run:
         """
         self.answering = model = lease.model
         self._record.leased(model.name, lease.source)
-        capabilities = lease.backend.capabilities
-        request, self._names = foreign_constraints.in_our_words(self._request, capabilities)
-        request = model.with_defaults(model.prepare(request))
-        request, self.ignored = judge(request, capabilities, model.unsupported)
-        _check_kind(request, model, capabilities)
-        backend = lease.backend
+        backend, capabilities = lease.backend, lease.backend.capabilities
+        request = self._fitted(model, capabilities)
         if capabilities.schema_keywords is not None and bonds(request):
             backend = Enforced(backend, self._checker, model.unsupported, self._ignore)
         return emulation.generate(backend, request)
+
+    def _fitted(self, model: Model, can: Capabilities) -> ChatRequest | CompletionRequest:
+        """
+        The request as it is for a model that can do so much.
+
+        Raises:
+            UnilectError: The model cannot answer such a request.
+        """
+        request, self._names = foreign_constraints.in_our_words(self._request, can)
+        request = model.with_defaults(model.prepare(request))
+        request, self.ignored = judge(request, can, model.unsupported)
+        _check_kind(request, model, can)
+        return request
 
     def _ignore(self, name: str) -> None:
         """Take note of something that is ignored, once."""
@@ -158,6 +169,7 @@ class Service:
         self._unknown_model = unknown_model
         self.registry = registry
         self.metrics = metrics
+        registry.forgotten = metrics.forget
         self.ready = True
 
     def run(self, request: ChatRequest | CompletionRequest, endpoint: str) -> Run:
@@ -202,12 +214,16 @@ class Service:
         with self.metrics.start(model.name, "embeddings") as meter:
             record = in_hand()
             record.asked(model.name, meter)
+            if (known := model.known_cold) is not None:
+                _fitted(request, model, known)
             while True:
                 lease = await attempts.next()
                 record.leased(lease.model.name, lease.source)
                 try:
                     with lease:
-                        embeddings, ignored = await _embed(lease, request)
+                        can = lease.backend.capabilities
+                        fitted, ignored = _fitted(request, lease.model, can)
+                        embeddings = await lease.backend.embed(fitted)
                     meter.see([Usage(embeddings.prompt_tokens, 0)])
                     return model, embeddings, ignored
                 except UnilectError as error:
@@ -250,13 +266,14 @@ class Service:
             raise BackendUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
 
 
-async def _embed(lease: Lease, request: EmbeddingRequest) -> tuple[Embeddings, tuple[str, ...]]:
-    """The vectors of a leased backend, and the parameters that were ignored."""
-    model, backend = lease.model, lease.backend
-    request, ignored = judge(request, backend.capabilities, model.unsupported)
-    if not backend.capabilities.embeddings:
-        raise _not_for(model, "embeddings", backend.capabilities)
-    return await backend.embed(request), ignored
+def _fitted(
+    request: EmbeddingRequest, model: Model, can: Capabilities
+) -> tuple[EmbeddingRequest, tuple[str, ...]]:
+    """The request as it is for a model that can do so much, and the parameters that were ignored."""
+    fitted = judge(request, can, model.unsupported)
+    if not can.embeddings:
+        raise _not_for(model, "embeddings", can)
+    return fitted
 
 
 def _check_kind(

@@ -2,7 +2,8 @@
 A model is a URL: from a source to the backend that answers for it.
 
 `BACKENDS` names the factory of each scheme; a factory takes a `Place` and returns a Backend that has not been started. From
-outside the tree a backend is an entry point in the group `unilect.backends`, named after its scheme.
+outside the tree a backend is an entry point in the group `unilect.backends`, named after its scheme (`plugins.py`). Beside a factory, in
+its module, there may be `Options`, a msgspec Struct: what `[models.NAME.options]` may hold, checked before the factory is called.
 """
 
 import logging
@@ -12,14 +13,19 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
+from itertools import chain, count
+from types import ModuleType
 from typing import Any, Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
+from unilect import plugins
 from unilect import source_hints as hints
 from unilect.backend import Backend
 from unilect.config import Config
+from unilect.config_hints import unknown_in
+from unilect.config_values import accepted
 from unilect.constraints.checker import Checker
 from unilect.errors import ConfigError, ConfigErrors, Mistakes, unreadable
 from unilect.model_config import NAME, ModelConfig
@@ -38,6 +44,7 @@ _SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
 BACKENDS = {
     "chatglm": ("unilect.engines.chatglm:backend", "chatglm"),
     "demo": ("unilect.demo:backend", "gguf"),
+    "echo": ("unilect.testing.echo:backend", "echo"),
     "gguf": ("unilect.engines.gguf:backend", "gguf"),
     "hf": ("unilect.engines.hf:backend", "hf"),
     "http": ("unilect.upstreams.openai:backend", "openai"),
@@ -74,6 +81,7 @@ class Place(Struct, frozen=True):
         scheme: The scheme of its source.
         location: The rest of its source.
         config: Its settings.
+        options: Its `[models.NAME.options]`, as the `Options` beside the factory; None where the backend has none.
         threads: Processor threads for an engine.
         progress: Told what is going on (`loading`, `downloading`), how far it is, and of how many bytes.
         shared: What the backends of one configuration share, such as one base for several adapters.
@@ -90,6 +98,7 @@ class Place(Struct, frozen=True):
     shared: dict[Any, Any] = {}
     checker: Checker = field(default_factory=Checker)
     engines: int = 1
+    options: Any = None
 
 
 def registry(config: Config, progress: Progress | None = None) -> Registry:
@@ -180,7 +189,7 @@ def split(source: str) -> tuple[str, str]:
         return "hf", source
     if source.lower().endswith(".gguf") or hints.is_gguf(source):
         return "gguf", source
-    raise ConfigError(hints.unknown(source, BACKENDS))
+    raise ConfigError(hints.unknown(source, [*BACKENDS, *plugins.found(plugins.BACKENDS)[0]]))
 
 
 def kinds(config: ModelConfig) -> dict[str, str]:
@@ -191,10 +200,12 @@ def kinds(config: ModelConfig) -> dict[str, str]:
         ConfigError: A source is nothing that can be served.
     """
     schemes = {source: split(source)[0] for source in config.sources}
-    return {
-        source: BACKENDS[scheme][1] if scheme in BACKENDS else scheme
-        for source, scheme in schemes.items()
-    }
+    return {source: kind_of(scheme) for source, scheme in schemes.items()}
+
+
+def kind_of(scheme: str) -> str:
+    """The kind of a scheme; of one from outside itself."""
+    return BACKENDS[scheme][1] if scheme in BACKENDS else scheme
 
 
 def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
@@ -221,9 +232,8 @@ def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
     if "http" in scheme:
         name = "default"
     name = re.sub(r"[^A-Za-z0-9._:@+-]", "-", name) or "model"
-    while name in set(taken):
-        name += "-2"
-    return name, argument
+    known, numbered = set(taken), (f"{name}-{number}" for number in count(2))
+    return next(one for one in chain([name], numbered) if one not in known), argument
 
 
 def _is_name(argument: str) -> bool:
@@ -362,7 +372,36 @@ def backend(place: Place) -> Backend:
         ConfigError: The source or a setting is wrong; what is missing here may be fetched first.
     """
     with told_of(place.name):
-        return _factory(place.scheme)(place)
+        entry = _entry(place.scheme)
+        return plugins.use(  # type: ignore[no-any-return]
+            entry, lambda factory: factory(_with_options(place, import_module(entry.module)))
+        )
+
+
+def _entry(scheme: str) -> EntryPoint:
+    """What names the factory of a scheme that is known."""
+    if scheme in BACKENDS:
+        return EntryPoint(scheme, BACKENDS[scheme][0], plugins.BACKENDS)
+    return plugins.found(plugins.BACKENDS)[0][scheme]
+
+
+def _with_options(place: Place, module: ModuleType) -> Place:
+    """
+    A place with the options of its own that its backend has.
+
+    Raises:
+        ConfigError: One is wrong, or the backend has none; all are told.
+    """
+    path, given = ("models", place.name, "options"), place.config.options
+    kind: type[Struct] | None = getattr(module, "Options", None)
+    if kind is None:
+        if given:
+            raise ConfigError(f"options: the backend of `{place.scheme}:` has none; leave it out.")
+        return place
+    names, found = [one.name for one in structs.fields(kind)], Mistakes()
+    good = accepted(kind, given, path, lambda at, name, value: unknown_in(names, name), found)
+    found.raise_all()
+    return structs.replace(place, options=kind(**good))
 
 
 @contextmanager
@@ -392,15 +431,6 @@ def _preparation(config: ModelConfig) -> Callable[[Any], Any]:
     return preparation(config)
 
 
-def _factory(scheme: str) -> Callable[[Place], Backend]:
-    if scheme not in BACKENDS:
-        factory: Callable[[Place], Backend] = _outside()[scheme].load()
-        return factory
-    module, _, function = BACKENDS[scheme][0].partition(":")
-    found: Any = getattr(import_module(module), function)
-    return found  # type: ignore[no-any-return]
-
-
 def _lister(name: str, config: ModelConfig) -> Callable[[Place], Awaitable[list[str]]]:
     """
     What lists the models of a table's server: `list_models` beside the factory of its backend.
@@ -408,9 +438,10 @@ def _lister(name: str, config: ModelConfig) -> Callable[[Place], Awaitable[list[
     Raises:
         ConfigError: It is no server, or no single one.
     """
-    scheme = split(config.sources[0])[0]
-    module = BACKENDS[scheme][0].partition(":")[0] if scheme in BACKENDS else ""
-    found: Any = getattr(import_module(module), "list_models", None) if module else None
+    entry = _entry(split(config.sources[0])[0])
+    found: Any = plugins.use(
+        entry, lambda factory: getattr(import_module(entry.module), "list_models", None)
+    )
     if found is None or len(config.sources) > 1:
         raise ConfigError(
             f'models.{name}: `model = "*"` needs one source, a server of many models.'
@@ -437,24 +468,28 @@ def _tell(name: str, source: str) -> None:
 
 
 def _is_known(scheme: str) -> bool:
-    return scheme in BACKENDS or scheme in _outside()
+    """
+    Whether there is a backend for a scheme.
+
+    Raises:
+        ConfigError: There are two.
+    """
+    if scheme in BACKENDS:
+        return True
+    entries, refused = plugins.found(plugins.BACKENDS)
+    if scheme in refused:
+        raise ConfigError(refused[scheme])
+    return scheme in entries
 
 
 def _is_upstream(scheme: str) -> bool:
-    return scheme in BACKENDS and BACKENDS[scheme][1] in UPSTREAMS
-
-
-def _outside() -> dict[str, Any]:
-    return {entry.name: entry for entry in entry_points(group="unilect.backends")}
+    return kind_of(scheme) in UPSTREAMS
 
 
 def _is_engine(scheme: str) -> bool:
-    return scheme in BACKENDS and BACKENDS[scheme][1] in ENGINES
+    return kind_of(scheme) in ENGINES
 
 
 def _cores() -> int:
     """The cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))

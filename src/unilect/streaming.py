@@ -153,7 +153,9 @@ class _Stream:
         return last + self._encoder.end()
 
     async def _write(self, data: bytes) -> None:
-        response = self._response or await self._open()
+        response = self._response
+        if response is None:
+            response = await self._open()
         self._last_write = self._loop.time()
         self._writing = True
         await response.write(data)

@@ -125,6 +125,14 @@ async def test_what_would_change_the_form(name: str, value: Any) -> None:
     assert "unsupported_parameter" == answer["error"]["code"]
 
 
+async def test_a_name_that_no_model_has() -> None:
+    """A listener that takes the default model for an unknown name does so here too."""
+    async with serving(Recorder(), Config(dialect="chatglm")) as app:  # type: ignore[arg-type]
+        status, body = await post(app, prompt="c", model="chatglm2-6b", max_length=9)
+
+    assert (200, "Hello") == (status, body["response"])
+
+
 async def test_it_needs_a_key() -> None:
     """Without the key there is no answer."""
     async with serving(Recorder(), Config(api_keys=["sk-x"])) as app:  # type: ignore[arg-type]

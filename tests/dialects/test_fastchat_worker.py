@@ -193,6 +193,15 @@ async def frames_or_error(app: App, **params: Any) -> list[dict[str, Any]]:
         return [json.loads(frame) for frame in (await response.read()).split(b"\0")[:-1]]
 
 
+async def test_a_name_that_no_model_has() -> None:
+    """A listener that takes the default model for an unknown name does so for a worker's calls too."""
+    config = Config(on_unknown_model="default", fastchat_register="http://127.0.0.1:1")
+    async with engine() as backend, serving(backend, config) as app:
+        found = await frames(app, model="other", prompt="Once", max_new_tokens=1)
+
+    assert [0] * len(found) == [frame["error_code"] for frame in found]
+
+
 async def test_embeddings(app: App) -> None:
     """Embeddings have length one, and the tokens of all inputs are counted."""
     found = await call(app, "/worker_get_embeddings", model="m", input=["a", "a b"])

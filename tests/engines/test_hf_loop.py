@@ -12,6 +12,7 @@ need("torch", "transformers")
 
 import torch
 
+from unilect.engines._hf_cache import Slab
 from unilect.engines._hf_job import Failed, PromptRead, Sampling, Step
 from unilect.engines._hf_load import LoadedModel
 from unilect.engines._hf_loop import BatchLoop
@@ -102,6 +103,25 @@ def test_the_same_prompt_at_once_is_read_once(model: LoadedModel, loop: BatchLoo
 
     assert len({tuple(one.wait()) for one in asked}) == 1
     assert [0] + [len(asked[0].job.prompt) - 1] * 3 == [one.cached for one in asked]
+
+
+def test_nothing_is_copied_to_be_forgotten(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a cache of prompts no answer's keys and values are copied, and nobody waits to share a prompt."""
+    copied: list[int] = []
+    monkeypatch.setattr(Slab, "states", lambda slab, row: copied.append(row))
+    made = BatchLoop(model, parallel=4, context=512, chunk=64, remember=0)
+    asked = [Asked(prompts(model)[5]) for _ in range(3)]
+    for one in asked:
+        made.submit(one.job)
+    made._admit()
+    assert 3 == made.running
+    with running(made):
+        answers = [one.wait() for one in asked]
+
+    assert [generated(model, asked[0].job.prompt)] * 3 == answers
+    assert [] == copied
 
 
 def test_cancelling_frees_the_row(model: LoadedModel, loop: BatchLoop) -> None:

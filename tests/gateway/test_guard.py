@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -17,6 +18,7 @@ from unilect.gateway.bodies import Bodies
 from unilect.gateway.guard import Guard
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+OPEN: dict[str, Any] = {"host": "0.0.0.0", "api_keys": [], "insecure_no_auth": True}
 BEARER = {"Authorization": "Bearer sk-test"}
 
 
@@ -146,6 +148,33 @@ async def test_a_401_says_how() -> None:
         ("evil.example", {"allowed_hosts": ["my.host"]}, 421),
         ("evil.example", {"allowed_hosts": ["*"]}, 200),
         ("evil.example", {"host": "0.0.0.0"}, 200),
+        *(
+            (host, OPEN, 421)
+            for host in (
+                "evil.example",
+                "evil.example:80",
+                "1.example",
+                "x.local.example",
+                "evil.lan.",
+            )
+        ),
+        *(
+            (host, OPEN, 200)
+            for host in (
+                "10.0.0.1:80",
+                "[fe80::1]",
+                "[::1]:80",
+                "localhost",
+                "gpu",
+                "gpu.local",
+                "Gpu.Lan:80",
+                "",
+            )
+        ),
+        (socket.gethostname(), OPEN, 200),
+        ("a.example", OPEN | {"allowed_hosts": ["A.example"]}, 200),
+        ("a.example", OPEN | {"allowed_hosts": ["*"]}, 200),
+        ("evil.example", OPEN | {"host": "::"}, 421),
         ("evil.example", {"host": "10.0.0.1"}, 421),
         ("10.0.0.1", {"host": "10.0.0.1"}, 200),
         ("localhost", {"host": "10.0.0.1"}, 421),
@@ -153,7 +182,7 @@ async def test_a_401_says_how() -> None:
     ],
 )
 async def test_hosts(host: str, config: dict[str, Any], expected: int) -> None:
-    """A server answers for the hosts that it listens on and those it was told, and for no others."""
+    """A server answers for the hosts that it listens on and those it was told; one that is open to all, for what is no domain."""
     async with served(**config) as server:
         status, _ = await server.code(path="/free", headers={"Host": host})
 

@@ -62,6 +62,26 @@ def test_doubtful_frames(name: str, frames: list[bytes]) -> None:
     assert alike().texts(frames) == []
 
 
+@pytest.mark.parametrize("inside", [b'a","b', b'a"\n,"b', b"a\\", b"a\nb", rb"\ud83d", b"\xff"])
+def test_one_doubtful_frame(inside: bytes) -> None:
+    """A frame that comes alone and is doubtful is not taken, and one that is like the pattern is."""
+    frames = alike()
+
+    assert (None, None, "b") == (
+        frames.text(frame(inside)),
+        frames.text(PATTERN[:30] + PATTERN[-10:]),
+        frames.text(frame(b"b")),
+    )
+
+
+def test_patterns_that_are_of_no_use() -> None:
+    """A second pattern is learned only after the first has served: where every frame has its own, one is enough."""
+    frames = alike()
+    assert not frames.serves
+    frames.text(frame(b"b"))
+    assert frames.serves
+
+
 @pytest.mark.parametrize(
     "pattern", [b"{}", b'{"content": 1}', b'{"x":{"content":"a"},"y":{"content":"a"}}']
 )
@@ -108,10 +128,11 @@ def decoded(frames: list[bytes], size: int, joined: bool = False) -> tuple[list[
     st.lists(st.one_of(plain, plain, plain, plain, odd), max_size=40), styles, st.integers(8, 40)
 )
 def test_many_frames_at_once(chunks: list[Any], encode: Any, size: int) -> None:
-    """Frames that come many at a time give the events that they give one by one, and the same answer when joined."""
+    """Frames that come one by one, in twos or many at a time give the same events, and the same answer when joined."""
     frames = [chunk if isinstance(chunk, bytes) else encode(chunk) for chunk in chunks]
     one_by_one, error = decoded(frames, 1)
 
+    assert (one_by_one, error) == decoded(frames, 2)  # of which each is decoded as a whole
     assert (one_by_one, error) == decoded(frames, size)
     joined, same_error = decoded(frames, size, joined=True)
     assert (fold([one_by_one]), error) == (fold([joined]), same_error)

@@ -1,15 +1,18 @@
 """Tests of unilect.upstreams.fastchat: a controller is asked for a worker, and the worker for an answer."""
 
+import asyncio
 import base64
 from array import array
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine import answer, chat, completion, events_of
 from fastchat import CONV, HELLO, FakeFastChat, fake_fastchat, frame
+from scripted import answer as answered
 from scripted import chunked, scripted
 from unilect.config import ModelConfig
 from unilect.errors import (
@@ -377,6 +380,26 @@ async def test_leaving_closes_the_connection(fake: FakeFastChat) -> None:
         await anext(batches)
         await batches.aclose()
         for _ in range(seen + 1):
+            await server.until_gone()
+
+
+@pytest.mark.parametrize("refused", [b"", b"/model_details"])
+async def test_no_connection_stays_open(fake: FakeFastChat, refused: bytes) -> None:
+    """Requests that meet a worker at the same time leave no connection behind, nor does one that it does not tell all."""
+
+    async def keeps(exchange: Any) -> None:
+        path = exchange.head.split(b" ")[1]
+        told = msgspec.json.encode(fake.answers.get(path.decode()))
+        await exchange.send(answered(told, "500 Oops" if path == refused else "200 OK"))
+
+    async with scripted(keeps) as server:
+        fake.addresses = [f"http://127.0.0.1:{server.port}"]
+        worker = upstream(fake, reuse_connections=True)
+        counts = (worker.count_tokens("Hi") for _ in range(3))
+        found = await asyncio.gather(*counts, return_exceptions=True)
+        assert bool(refused) == (10 not in found)
+        await worker.aclose()
+        for _ in range(server.connections):
             await server.until_gone()
 
 

@@ -357,6 +357,19 @@ async def test_connections_that_cannot_be_kept(name: str, stream: bytes) -> None
     assert upstream.connections == 2
 
 
+@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
+async def test_an_answer_without_a_body(status: str) -> None:
+    """An answer that never has a body ends with its head, on a connection that stays open and serves again."""
+    head = f"HTTP/1.1 {status}\r\n\r\n".encode()
+    async with scripted(says(head, "keep")) as upstream:
+        server = HttpServer(upstream.url, reuse_connections=True, raise_for=lambda *_: None)
+        for _ in range(2):
+            assert b"" == await server.get("/x")
+        await server.aclose()
+
+    assert 1 == upstream.connections
+
+
 async def test_a_retired_server_keeps_no_connection() -> None:
     """A server that is asked no more gives its kept connections up."""
     async with scripted(says(answer(b"{}"), "keep")) as upstream:

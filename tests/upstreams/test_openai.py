@@ -38,6 +38,7 @@ from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, M
 from unilect.sources import Place
 from unilect.upstreams import openai
 from unilect.upstreams._http import HttpServer
+from unilect.upstreams._openai_whole import decode_whole
 from unilect.upstreams.openai import OpenAIUpstream, backend
 
 CHAT = ChatRequest(messages=[Message("user", "Hi")], stream=True)
@@ -405,6 +406,19 @@ async def test_usage_with_the_last_choice() -> None:
         actual = await events_of(OpenAIUpstream(HttpServer(server.url), "m"))
 
     assert actual == WHOLE
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_of_which_a_choice_is_missing(stream: bool) -> None:
+    """An answer that ends after one of two choices was cut, and is not called finished."""
+    body = frames(delta(content="a"), delta(finish="stop"))
+    request = msgspec.structs.replace(CHAT, n=2, stream=stream)
+    async with scripted(says(stream_of(body))) as server:
+        with pytest.raises(BackendError, match="ended its answer before it was finished"):
+            await events_of(OpenAIUpstream(HttpServer(server.url), "m"), request)
+    with pytest.raises(BackendError, match="ended its answer before it was finished"):
+        decode_whole(body, choices=2)
+    assert Finish("stop") in decode_whole(body)
 
 
 @pytest.mark.parametrize("begun", [b"", stream_of(BEGUN)])

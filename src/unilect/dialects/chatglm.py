@@ -58,7 +58,7 @@ def routes(service: Service, manners: Manners) -> list[Route]:
     async def create_langchain_answer(request: web.Request) -> web.StreamResponse:
         """Answer a prompt and its history."""
         asked = await decoded(request, _decoder.decode)
-        context = service.registry.get(asked.model).backend.capabilities.context
+        context = service.model(asked.model).backend.capabilities.context
         chat = as_body(asked, context)
         if len(chat) > LARGE_BYTES:
             await asyncio.sleep(0)  # each pass over it takes its time

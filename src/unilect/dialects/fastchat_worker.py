@@ -253,7 +253,7 @@ def to_request(
         "frequency_penalty": params.frequency_penalty,
         "repetition_penalty": params.repetition_penalty,
     }
-    model = service.registry.get(params.model)
+    model = service.model(params.model)
     messages = work.marks(model.name).messages(params.prompt)
     kind: type[ChatRequest] | type[CompletionRequest] = CompletionRequest
     if messages is not None:

@@ -246,8 +246,7 @@ class ChatEncoder:
     def encode(self, batch: list[Event]) -> bytes:
         """The frames for a batch of events."""
         frames: list[bytes] = []
-        plain = self._chunk.head + _TEXT
-        plain_end = _AFTER + self._chunk.tail
+        head, tail = self._chunk.head, self._chunk.tail
         begun = 0 in self._begun
         for event in batch:
             if (
@@ -257,11 +256,11 @@ class ChatEncoder:
                 and event.logprobs is None
                 and event.extra is None
             ):
-                frames.append(plain + encode_json(event.text) + plain_end)
+                frames += (head, _TEXT, encode_json(event.text), _AFTER, tail)
             else:
                 self._encode_other(event, frames)
                 begun = 0 in self._begun
-                plain = self._chunk.head + _TEXT  # the event may have told a fingerprint
+                head = self._chunk.head  # the event may have told a fingerprint
         return b"".join(frames)
 
     def end(self) -> bytes:

@@ -52,7 +52,7 @@ class _Fetched:
     @property
     def capabilities(self) -> Capabilities:
         """What the model can do; see `Backend`."""
-        return Capabilities() if self._engine is None else self._engine.capabilities
+        return Capabilities(settled=False) if self._engine is None else self._engine.capabilities
 
     async def start(self) -> None:
         """Fetch the files, once for all who wait, and start the engine; see `Backend`."""

@@ -100,6 +100,7 @@ class BatchLoop:
         self._context = context
         self._chunk = chunk
         self._prefixes = Prefixes(remember)
+        self._reuses = remember > 0
         self._after_step = after_step
         self._news = threading.Condition()
         self._waiting: deque[Job] = deque()
@@ -124,6 +125,7 @@ class BatchLoop:
 
     def submit(self, job: Job) -> None:
         """Have a job done. May be called from any thread."""
+        job.reuse = job.reuse and self._reuses
         with self._news:
             self._waiting.append(job)
             self._news.notify()

@@ -283,6 +283,8 @@ class HfEngine:
             context=self._context,
             chat=self._folder.generates and bool(self._template),
             completions=self._folder.generates,
+            settled=bool(self._template)
+            or not self._folder.generates,  # its tokenizer may have one
         )
 
     async def start(self) -> None:

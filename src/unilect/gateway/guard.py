@@ -12,6 +12,7 @@ import logging
 import math
 import random
 import re
+import socket
 import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import lru_cache
@@ -58,8 +59,13 @@ _SDK_HEADERS = (  # what the official JavaScript client sends from a browser
 )
 _SIGN_IN = {**HEADERS, "WWW-Authenticate": 'Basic realm="unilect", charset="UTF-8"'}
 _NO_HEADERS: dict[str, str] = {}
+_WILDCARDS = ("0.0.0.0", "::", "")
 _METHODS = ("GET", "POST", "OPTIONS")
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+#: Addresses, and names that nobody can have on the internet, so that no stranger's page comes from there.
+_NO_DOMAIN = re.compile(
+    r"[^.]*|[0-9.]+|\[[^\]]*\]|.+\.(?:local|localhost|internal|lan|home\.arpa)", re.DOTALL
+)
 
 
 class Guard:
@@ -96,7 +102,7 @@ class Guard:
         self._keys = Keys(config.api_keys, manners.any_key_scheme)
         self._needs_key = bool(self._keys)
         self._public = frozenset(public)
-        self._hosts = _host_names(config)
+        self._hosts, self._is_open = _host_names(config), config.host in _WILDCARDS
         self._origins = frozenset(config.allowed_origins)
         self._cors = _cors_headers(config)
         self._ids = itertools.count(1)
@@ -213,8 +219,10 @@ class Guard:
         Raises:
             MisdirectedRequest: The Host header names another host.
         """
-        host = request.headers.get("Host", "")
-        if self._hosts is not None and _host_name(host) not in self._hosts:
+        host = _host_name(request.headers.get("Host", ""))
+        if self._hosts is None or host in self._hosts:
+            return
+        if not (self._is_open and _NO_DOMAIN.fullmatch(host)):
             raise MisdirectedRequest(
                 "This server does not answer for the host that the request names. Add it to "
                 "`allowed_hosts` if it should.",
@@ -296,10 +304,12 @@ def _host_name(host: str) -> str:
 
 
 def _host_names(config: Config) -> frozenset[str] | None:
-    """The names that a Host header may have; None for any, where every machine may call with a key."""
-    if "*" in config.allowed_hosts or config.host in ("0.0.0.0", "::", ""):
+    """The names that a Host header may have; None for any: where every machine may call, and has to have a key."""
+    open_with_keys = config.host in _WILDCARDS and config.api_keys
+    if "*" in config.allowed_hosts or open_with_keys:
         return None
-    names = {config.host.lower(), *(host.lower() for host in config.allowed_hosts)}
+    own = socket.gethostname() if config.host in _WILDCARDS else config.host
+    names = {own.lower(), *(host.lower() for host in config.allowed_hosts)}
     if ":" in config.host:
         names.add(f"[{config.host.lower()}]")
     return frozenset(names | _LOOPBACK_NAMES if is_loopback(config.host) else names)

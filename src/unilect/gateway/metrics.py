@@ -45,6 +45,10 @@ class Metrics(Collector):
             series = self._series[model, endpoint] = _Series(model, endpoint)
         return Meter(series)
 
+    def forget(self, model: str) -> None:
+        """Tell nothing of a model any more: names come and go, and nobody bounds how many."""
+        self._series = {key: one for key, one in self._series.items() if key[0] != model}
+
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -11,23 +11,43 @@ from operator import itemgetter
 import msgspec
 
 _CONTENT = re.compile(rb'"content": ?"([^"\\]*(?:\\.[^"\\]*)*)"')
+_text = msgspec.json.Decoder(str).decode
 _texts = msgspec.json.Decoder(list[str]).decode
 
 
 class AlikeFrames:
-    """The texts of one stream's frames, once `learn` has seen one of them."""
+    """
+    The texts of one stream's frames, once `learn` has seen one of them.
 
-    __slots__ = ("_after", "_before")
+    Attributes:
+        serves: The pattern has been of use, or there is none yet: another one is worth its price.
+    """
+
+    __slots__ = ("_after", "_before", "serves")
 
     def __init__(self) -> None:
         self._before = self._after = b""
+        self.serves = True
 
     def learn(self, frame: bytes) -> None:
         """Take a frame that was decoded, and whose only known content is the `content` of choice 0, as the pattern."""
+        self.serves = False
         found = list(_CONTENT.finditer(frame))
         if len(found) == 1:
             start, end = found[0].span(1)
             self._before, self._after = frame[:start], frame[end:]
+
+    def text(self, frame: bytes) -> str | None:
+        """The text of one frame that is like the pattern; None for any other."""
+        before, after = self._before, self._after
+        if not before or frame[: len(before)] != before or frame[-len(after) :] != after:
+            return None
+        try:
+            text = _text(b'"' + frame[len(before) : -len(after)] + b'"')
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        self.serves = True
+        return text
 
     def texts(self, frames: list[bytes]) -> list[str]:
         """

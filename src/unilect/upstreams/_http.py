@@ -352,11 +352,15 @@ class EventStream:
         Raises:
             UnilectError: As `HttpServer.stream`.
         """
-        with translated_errors(self._server):
+        try:
             response = self._response or await self._open()
-            if data := await response.read():
-                return data
-        raise StopAsyncIteration
+            data = await response.read()
+        except (OSError, ProtocolError, Silence) as error:
+            ours = self._server.translated(error)
+            raise (ours or error) from error
+        if not data:
+            raise StopAsyncIteration
+        return data
 
     async def aclose(self) -> None:
         """Give the connection back, or close it where the answer was not read to its end."""

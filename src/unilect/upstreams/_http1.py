@@ -96,6 +96,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.gather_s = 0.0
+        self._loop = asyncio.get_running_loop()
         self._gathering: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self._poll: select.poll | None = None
@@ -132,7 +133,10 @@ class Connection(asyncio.Protocol):
             Silence: Nothing came within `timeout_s`.
         """
         if not self._pieces and self._lost is None:
-            await self._wait(timeout_s)
+            try:
+                await self._waited(timeout_s)
+            finally:
+                self._waiter = None
         if not self._pieces:
             if isinstance(self._lost, OSError):
                 raise ConnectionResetError(*self._lost.args) from self._lost
@@ -185,8 +189,9 @@ class Connection(asyncio.Protocol):
             self._poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
         return bool(self._poll.poll(0))
 
-    async def _wait(self, timeout_s: float) -> None:
-        loop = asyncio.get_running_loop()
+    def _waited(self, timeout_s: float) -> asyncio.Future[None]:
+        """What ends a wait."""
+        loop = self._loop
         self._waiter = loop.create_future()
         self._silent_at = loop.time() + timeout_s
         if self._timer is not None and self._silent_at < self._timer_at:
@@ -194,10 +199,7 @@ class Connection(asyncio.Protocol):
             self._timer = None
         if self._timer is None:
             self._set_timer(loop)
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        return self._waiter
 
     def _tick(self) -> None:
         """
@@ -244,7 +246,8 @@ class Response:
         self._connection = connection
         self._rest = rest
         self.timeout_s = timeout_s
-        length = _content_length(self.headers)
+        # these have no body, whatever their headers say
+        length = 0 if self.status in (204, 304) else _content_length(self.headers)
         self._body: ChunkedBody | CountedBody | None = (
             None  # without either it ends when the connection does
         )

@@ -64,6 +64,8 @@ class ChunkedBody:
         """
         if self._pending:
             data, self._pending = self._pending + data, b""
+        elif self._left < 0 and not self._trailers and (chunk := _one_chunk(data)):
+            return chunk
         out: list[bytes] = []
         at = 0
         while at < len(data) and not self._trailers:
@@ -116,6 +118,14 @@ class ChunkedBody:
             raise ProtocolError("endless trailers")
         else:
             self._pending = data
+
+
+def _one_chunk(data: bytes) -> bytes:
+    """The payload where there is one whole chunk and nothing else, as when tokens come one at a time; else nothing."""
+    size, _, rest = data.partition(b"\r\n")
+    if rest[-2:] != b"\r\n" or _chunk_size(size) != len(rest) - 2:
+        return b""
+    return rest[:-2]
 
 
 def _whole_chunks(data: bytes, at: int, out: list[bytes]) -> int:

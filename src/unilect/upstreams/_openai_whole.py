@@ -18,14 +18,17 @@ from unilect.upstreams._openai_wire import ChunkDecoder
 from unilect.upstreams._sse import FrameReader
 
 
-def decode_whole(body: bytes) -> list[Event]:
+def decode_whole(body: bytes, choices: int = 1) -> list[Event]:
     """
     The events of a whole answer.
+
+    Args:
+        choices: How many were asked for.
 
     Raises:
         UnilectError: It is an error, in spite of its status, or no answer at all.
     """
-    decoder, events = ChunkDecoder(joined=True), list[Event]()
+    decoder, events = ChunkDecoder(True, choices), list[Event]()
     if body.lstrip().startswith(b"data:"):  # some servers know nothing but streams
         reader = FrameReader()
         done = decoder.decode(reader.feed(body) + reader.end(), events)

@@ -137,13 +137,18 @@ class ChunkDecoder:
 
     Args:
         joined: Join the pieces of text that one read brought: for an answer that nobody sees before it is whole.
+        choices: How many were asked for.
+
+    Attributes:
+        finishes: How choices finished, so far.
     """
 
-    def __init__(self, joined: bool = False) -> None:
+    def __init__(self, joined: bool = False, choices: int = 1) -> None:
         self.joined = joined
+        self._asked = choices
         self._alike = AlikeFrames()
         self._begun: set[int] = set()
-        self._finished: dict[int, Finish] = {}
+        self.finishes: dict[int, Finish] = {}
         self._usage: Usage | None = None
         self._calls: dict[int, Calls] = {}
         self._told = False
@@ -160,6 +165,9 @@ class ChunkDecoder:
         Raises:
             UnilectError: A frame is an error, or is no chunk. What came before it has been appended.
         """
+        if len(frames) == 1 and (text := self._alike.text(frames[0])):
+            into.append(TextDelta(text))
+            return False
         done = bool(frames) and frames[-1] == DONE
         if done:
             frames = frames[:-1]
@@ -167,7 +175,9 @@ class ChunkDecoder:
             done, frames = True, [frame for frame in frames if frame != DONE]
         if len(frames) >= _MANY_FRAMES:
             frames = self._alike_texts(frames, into)
-        self._each(frames, into)
+        pattern = self._each(frames, into)
+        if pattern is not None and self._alike.serves:
+            self._alike.learn(pattern)
         return done
 
     def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
@@ -267,7 +277,7 @@ class ChunkDecoder:
         Raises:
             BackendError: The answer was cut.
         """
-        if not done and not self.finished():
+        if not done and not self.finished:
             raise BackendError("The model's server ended its answer before it was finished.")
         if not self._begun and self._usage is None:
             raise BackendError("The model's server ended its answer before it had begun.")
@@ -276,16 +286,17 @@ class ChunkDecoder:
             calls = self._calls.get(index)
             for call in calls.nameless() if calls else ():
                 events.append(_first_piece(call, "".join(call.pieces), index, None))
-            finish = self._finished.get(index, Finish("stop", index))
+            finish = self.finishes.get(index, Finish("stop", index))
             if calls and finish.reason == "stop":
                 finish = msgspec.structs.replace(finish, reason="tool_calls")
             events.append(finish)
         events.append(self._usage or Usage(0, 0))
         return events
 
-    def finished(self, choices: int = 1) -> bool:
-        """Every choice that has begun has said why it finished, and they are at least so many."""
-        return len(self._finished) >= choices and self._finished.keys() >= self._begun
+    @property
+    def finished(self) -> bool:
+        """Every choice that has begun has said why it finished, and they are as many as were asked for."""
+        return len(self.finishes) >= self._asked and self.finishes.keys() >= self._begun
 
     def _choice(self, choice: _Choice, extra: Extra | None, into: list[Event]) -> None:
         index, logprobs = choice.index, _logprobs(choice.logprobs)
@@ -341,11 +352,11 @@ class ChunkDecoder:
         if reason in _BROKEN:
             raise BackendError(f"The model's server broke its answer off ({reason}).")
         finish = Finish(_REASONS.get(reason, "stop"), index, extra)
-        known = self._finished.get(index)
+        known = self.finishes.get(index)
         if known is None or (known.reason == "stop" and finish.reason != "stop"):
             if known is not None and extra is None:
                 finish = msgspec.structs.replace(finish, extra=known.extra)
-            self._finished[index] = finish
+            self.finishes[index] = finish
             return None
         return extra
 

@@ -342,12 +342,9 @@ class FastChatUpstream:
             raise _none(model)
         now = asyncio.get_running_loop().time()
         known, connect_to = self._workers.get(address), self._directory.connect_to(address)
-        if known is not None and known.connect_to != connect_to:
-            known.server.retire()
-            known = None  # it has registered anew, from another machine
-        if known is None or known.until < now:
-            server = known.server if known is not None else self._server(address, connect_to)
-            asked = msgspec.json.encode({"model": model})
+        if known is None or known.connect_to != connect_to or known.until < now:
+            server, asked = self._server(address, connect_to), msgspec.json.encode({"model": model})
+            server.retire()  # it is asked this and no more, so that nobody has to close it
             try:
                 conv = decode(await server.post("/worker_get_conv_template", asked, MAX_TOLD))
                 details = _decoded(await server.post("/model_details", asked, MAX_TOLD), _Details)
@@ -355,13 +352,20 @@ class FastChatUpstream:
                 if _is_gone(error):
                     await self._directory.lost(address)
                 raise
-            known = _Worker(
-                address, connect_to, server, conv, details.context_length, now + KNOWN_FOR_S
-            )
-            while len(self._workers) >= MAX_WORKERS:
-                self._workers.pop(next(iter(self._workers))).server.retire()
+            old, context = self._workers.get(address), details.context_length
+            if old is not None and old.connect_to == connect_to:
+                server = old.server
+            else:  # new, or it has registered anew, from another machine
+                full = len(self._workers) >= MAX_WORKERS
+                self._let_go(next(iter(self._workers)) if full and old is None else address)
+                server = self._server(address, connect_to)
+            known = _Worker(address, connect_to, server, conv, context, now + KNOWN_FOR_S)
             self._workers[address] = known
         return known
+
+    def _let_go(self, address: str) -> None:
+        if (worker := self._workers.pop(address, None)) is not None:
+            worker.server.retire()
 
     def _server(self, address: str, connect_to: str | None) -> HttpServer:
         try:
@@ -378,8 +382,7 @@ class FastChatUpstream:
 
     async def _forget(self, worker: _Worker | None) -> None:
         if worker is not None:
-            self._workers.pop(worker.address, None)
-            worker.server.retire()
+            self._let_go(worker.address)
             await self._directory.lost(worker.address)
 
     async def _post(self, path: str, body: bytes) -> bytes:

@@ -152,9 +152,10 @@ class OpenAIUpstream:
         check(self.kind, request)
         path = "/chat/completions" if isinstance(request, ChatRequest) else "/completions"
         if self._whole_answers == "whole" and not request.stream:
-            return _whole(self._server, path, self._body(request, stream=False))
-        decoder = ChunkDecoder(joined=not request.stream)
-        return stream(self._server, path, self._body(request), decoder, _choices(request))
+            body = self._body(request, stream=False)
+            return _whole(self._server, path, body, _choices(request))
+        decoder = ChunkDecoder(not request.stream, _choices(request))
+        return stream(self._server, path, self._body(request), decoder)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
@@ -215,22 +216,17 @@ def _choices(request: ChatRequest | CompletionRequest) -> int:
     return prompts * (request.n or 1)
 
 
-async def _whole(server: HttpServer, path: str, body: bytes) -> Batches:
+async def _whole(server: HttpServer, path: str, body: bytes, choices: int) -> Batches:
     """POST a request for a whole answer and yield its events, all at once."""
-    yield decode_whole(await server.post(path, body))
+    yield decode_whole(await server.post(path, body), choices)
 
 
-async def stream(
-    server: HttpServer, path: str, body: bytes, decoder: ChunkDecoder, choices: int = 1
-) -> Batches:
+async def stream(server: HttpServer, path: str, body: bytes, decoder: ChunkDecoder) -> Batches:
     """
     POST a request for a stream and yield its events.
 
     The end of the bytes is not the end of an answer: `ChunkDecoder.end` tells. Nor does every server end its bytes with its
     answer: one that keeps the connection open is not waited for long once it has said why every choice finished.
-
-    Args:
-        choices: How many choices were asked for.
 
     Raises:
         UnilectError: As `HttpServer.stream` and `ChunkDecoder.decode`; BackendError when the stream was cut.
@@ -255,10 +251,10 @@ async def stream(
                 if batch:
                     yield batch
                     batch = []
-                if done or decoder.finished(choices):
+                if done or (decoder.finishes and decoder.finished):
                     answer.hurry(END_TIMEOUT_S)
         except BackendTimeout:
-            if not (done or decoder.finished(choices)):
+            if not (done or decoder.finished):
                 raise
     if not done:
         done = decoder.decode(reader.end(), batch)

@@ -1,0 +1,72 @@
+"""The backend: it answers what it was told in capital letters, a word at a time."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from unilect.backend import Batches, Capabilities
+from unilect.errors import ConfigError, UnsupportedOperation
+from unilect.events import Event, Finish, TextDelta, Usage
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+from unilect.sources import Place
+
+
+class Options(Struct, frozen=True):
+    """What `[models.NAME.options]` may hold: the marks at the end, and what is said before all else."""
+
+    volume: Annotated[int, Meta(ge=0, le=10)] = 1
+    greeting: str = ""
+
+
+def backend(place: Place) -> "Shout":
+    """The backend for `shout:`."""
+    if place.location:
+        raise ConfigError(f"{place.location}: `shout:` stands alone. Leave the rest out.")
+    return Shout(place.options)
+
+
+class Shout:
+    """Answers in capital letters."""
+
+    capabilities = Capabilities(
+        parameters={"max_tokens": "native", "stop": "refused"}, completions=False, embeddings=False
+    )
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    async def start(self) -> None:
+        """Nothing is needed."""
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Shout the last message."""
+        assert isinstance(request, ChatRequest)
+        words = f"{self._options.greeting} {request.messages[-1].content}".upper().split()
+        said = words[: len(words) if request.token_limit is None else request.token_limit]
+        for number, word in enumerate(said):
+            yield [TextDelta(f" {word}" if number else word)]
+        end: list[Event] = [TextDelta("!" * self._options.volume)] if said == words else []
+        reason = Finish("stop" if said == words else "length")
+        yield [*end, reason, Usage(len(words), len(said))]
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """It has none."""
+        raise UnsupportedOperation("A shout has no embeddings.")
+
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """It has none."""
+        raise UnsupportedOperation("A shout has no tokens.")
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """It has none."""
+        raise UnsupportedOperation("A shout has no tokens.")
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """It has none."""
+        raise UnsupportedOperation("A shout has no tokens.")
+
+    async def check(self) -> None:
+        """It is always well."""
+
+    async def aclose(self) -> None:
+        """Nothing is left behind."""

@@ -1,0 +1,56 @@
+"""The dialect: POST /shout with `{"say": "..."}`, answered with plain text, at once or as it comes."""
+
+from aiohttp import web
+
+from unilect.dialects import BodyDecoder, Manners, Route, decoded
+from unilect.errors import UnilectError
+from unilect.events import Answer, Event, TextDelta
+from unilect.requests import ChatRequest, Message, Request
+from unilect.service import Service
+from unilect.streaming import Framing, respond
+
+_TEXT = Framing("text/plain; charset=utf-8", b"")
+
+
+class ShoutRequest(Request, frozen=True, kw_only=True):
+    """POST /shout."""
+
+    say: str
+    stream: bool = False
+
+
+class Encoder:
+    """Text, and nothing else."""
+
+    def encode(self, batch: list[Event]) -> bytes:
+        """The text of a batch."""
+        return "".join(event.text for event in batch if isinstance(event, TextDelta)).encode()
+
+    def end(self) -> bytes:
+        """The end of a line."""
+        return b"\n"
+
+    def error(self, error: UnilectError) -> bytes:
+        """A line of its own."""
+        return f"\nerror: {error.message}\n".encode()
+
+    def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
+        """The text as JSON."""
+        return b'{"shouted": "%s"}' % (answer.choices[0].text or "").encode()
+
+
+_decoder = BodyDecoder(ShoutRequest)
+
+
+def routes(service: Service, manners: Manners) -> list[Route]:
+    """The URLs of this dialect."""
+
+    async def shout(request: web.Request) -> web.StreamResponse:
+        """Shout a text."""
+        asked = await decoded(request, _decoder.decode)
+        chat = ChatRequest(
+            model=asked.model, stream=asked.stream, messages=[Message("user", asked.say)]
+        )
+        return await respond(request, service.run(chat, "shout"), Encoder(), asked.stream, _TEXT)
+
+    return [Route("POST", "/shout", shout, request=ShoutRequest, summary="Shout a text")]
