@@ -17,7 +17,7 @@ from unilect.engines._gguf_request import compact
 from unilect.engines._hf_job import Failed, Job, Logprob, PromptRead, Reason, Sampling, Step, Word
 from unilect.engines._hf_reader import Reader
 from unilect.engines._hf_text import Detokenizer
-from unilect.errors import BackendError, ContextLengthExceeded, InvalidRequest
+from unilect.errors import BackendError, InvalidRequest
 from unilect.events import (
     Event,
     Finish,
@@ -32,6 +32,7 @@ from unilect.parameters import is_neutral, refusal, token_biases
 from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest
 from unilect.upstreams._llamacpp_request import check_one_constraint
 from unilect.upstreams._support import names
+from unilect.upstreams._told_errors import too_long
 
 MAX_BEAMS = 16
 _LEAST = -9999.0  # JSON has no -inf
@@ -127,10 +128,7 @@ def prepare(
     else:
         prompt = reader.prompt(request.prompts[0], "prompt")
     if len(prompt) >= reader.context:
-        raise ContextLengthExceeded(
-            f"This model's context is {reader.context} tokens, and the prompt has {len(prompt)}. "
-            "Shorten the prompt, or serve the model with a larger context."
-        )
+        raise too_long(len(prompt), reader.context)
     constraint = None
     if grammar is not None:
         try:

@@ -22,11 +22,7 @@ from unilect.engines._chatglm_tools import AnswerReader
 from unilect.engines._gguf_settings import checked, context_of
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._supervisor import Supervisor
-from unilect.errors import (
-    ConfigError,
-    InvalidRequest,
-    UnsupportedOperation,
-)
+from unilect.errors import ConfigError, UnsupportedOperation
 from unilect.extras import install
 from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
@@ -34,6 +30,7 @@ from unilect.sources import Place
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._llamacpp_wire import Content, Tokens
 from unilect.upstreams._openai_wire import ChunkDecoder
+from unilect.upstreams._told_errors import unknown_token
 from unilect.upstreams.openai import stream
 
 log = logging.getLogger("unilect")
@@ -127,9 +124,7 @@ class ChatglmEngine:
         """The text of token ids; see `Backend`."""
         bounds.check_tokenize(tokens, self._context)
         if any(token >= self._head.vocabulary for token in tokens):
-            raise InvalidRequest(
-                "`prompt` holds a token id that the model does not have.", param="prompt"
-            )
+            raise unknown_token("prompt")
         answer = await self._post("/detokenize", {"tokens": tokens})
         return msgspec.json.decode(answer, type=Content).content
 

@@ -34,43 +34,24 @@ from unilect.engines._gguf_answers import (
     without_alternatives,
 )
 from unilect.engines._gguf_constraint import calls_grammar, constrained
-from unilect.engines._gguf_errors import blamed, raise_for_child, unknown_token
-from unilect.engines._gguf_file import (
-    read_head,
-    read_model,
-    unknown_architecture,
-)
+from unilect.engines._gguf_errors import blamed, raise_for_child
+from unilect.engines._gguf_file import read_head, read_model, unknown_architecture
 from unilect.engines._gguf_memory import needs, where
 from unilect.engines._gguf_memory import told as sizes_of
-from unilect.engines._gguf_settings import (
-    checked,
-    child_settings,
-    context_of,
-    lora_of,
-    template_of,
-)
+from unilect.engines._gguf_settings import checked, child_settings, context_of, lora_of, template_of
 from unilect.engines._memory import resident_bytes
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._slots import Slots
 from unilect.engines._supervisor import Supervisor
-from unilect.errors import (
-    BackendError,
-    ContextLengthExceeded,
-    InvalidRequest,
-)
+from unilect.errors import BackendError, InvalidRequest
 from unilect.model_config import ModelConfig
-from unilect.requests import (
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    Embeddings,
-    Prompt,
-)
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
 from unilect.upstreams._embeddings import decode_embeddings, embed_each
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._llamacpp_wire import Content, Tokens, with_prompt_tokens
 from unilect.upstreams._support import TOOL_PARAMETERS
+from unilect.upstreams._told_errors import unknown_token
 
 log = logging.getLogger("unilect")
 _EMBEDDINGS_AT_ONCE = 8
@@ -446,11 +427,7 @@ class GgufEngine:
         if count + 2 > self._context and isinstance(text, str):
             count = len(await self._tokenize(server, text, special=True))
         if count > self._context:
-            raise ContextLengthExceeded(
-                f"This model's maximum context length is {self._context} tokens, and an input has {count}. "
-                "Shorten it.",
-                param="input",
-            )
+            raise bounds.beyond(self._context, count, "input")
 
 
 def backend(place: Place) -> Backend:

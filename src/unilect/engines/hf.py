@@ -24,11 +24,7 @@ from unilect.constraints.keywords import LLGUIDANCE
 from unilect.engines import _frames as frames
 from unilect.engines import _text_bounds as bounds
 from unilect.engines._fetched import when_here
-from unilect.engines._hf_folder import (
-    check_folder,
-    own_template,
-    read_folder,
-)
+from unilect.engines._hf_folder import check_folder, own_template, read_folder
 from unilect.engines._hf_parameters import PARAMETERS
 from unilect.engines._hf_request import bound_by
 from unilect.engines._hf_settings import child_settings, merges

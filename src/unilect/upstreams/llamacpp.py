@@ -31,13 +31,7 @@ from unilect.errors import (
     UnsupportedOperation,
 )
 from unilect.parameters import refusal
-from unilect.requests import (
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    Embeddings,
-    Prompt,
-)
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
 from unilect.tasks import apart, shared
 from unilect.templates import ChatTemplate, find, names
@@ -54,7 +48,7 @@ from unilect.upstreams._llamacpp_wire import (
     raise_for,
     with_prompt_tokens,
 )
-from unilect.upstreams._told_errors import too_long, typed
+from unilect.upstreams._told_errors import too_long, typed, unknown_token
 
 log = logging.getLogger("unilect")
 TEMPLATE_OF_2023 = "oai-like-2023"
@@ -170,9 +164,7 @@ class LlamaCppUpstream:
         try:
             return (await self._post("/detokenize", {"tokens": tokens}, Content)).content
         except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
-            raise InvalidRequest(
-                "`prompt` holds a token id that the model does not have.", param="prompt"
-            ) from error
+            raise unknown_token("prompt") from error
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read, but for its images; see `Backend`."""
