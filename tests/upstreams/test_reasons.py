@@ -16,6 +16,7 @@ from scripted import HELLO, Exchange, Script, answer, says, scripted, stream_of
 from unilect import sources
 from unilect.config import Config, ModelConfig
 from unilect.errors import BackendError, BackendUnreachable, InvalidRequest, UnilectError
+from unilect.upstreams import _http
 from unilect.upstreams._http import HttpServer
 from unilect.upstreams._reasons import likely_base
 
@@ -49,6 +50,29 @@ async def test_a_name_that_does_not_resolve() -> None:
 
 
 @needs_openssl
+async def test_no_connection_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server to which no connection is made in time is told with its address."""
+
+    async def never(*_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(_http, "CONNECT_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", never)
+    error = await failure("http://10.0.0.1:8000/v1")
+
+    assert isinstance(error, BackendUnreachable)
+    assert "no connection to 10.0.0.1:8000 within 0 s" in (error.reason or "")
+
+
+async def test_silence() -> None:
+    """A server that says nothing is told with its URL and how long was waited, the operator alone."""
+    async with scripted(Exchange.client_gone) as server:
+        error = await failure(server.url, timeout_s=0.01)
+
+    assert f"({server.url}) was silent for 0.01 s" in (error.reason or "")
+    assert server.url not in error.message
+
+
 async def test_a_certificate_that_signs_itself(tmp_path: Path) -> None:
     """A server whose certificate is not trusted is told as that."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

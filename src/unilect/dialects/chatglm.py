@@ -23,7 +23,7 @@ from unilect.dialects._openai import encode_json, ignored_object
 from unilect.dialects._routes import Route
 from unilect.events import Answer
 from unilect.parameters import refusal
-from unilect.requests import MAX_MESSAGES, ChatRequest, CompletionRequest, Count, Request, Text
+from unilect.requests import MAX_MESSAGES, Count, Request, Text
 from unilect.service import Service
 from unilect.streaming import respond_whole
 
@@ -76,16 +76,6 @@ def routes(service: Service, manners: Manners) -> list[Route]:
             summary="Answer a prompt and its history (ChatGLM, LangChain)",
         )
     ]
-
-
-def as_chat(asked: LangChainRequest, context: int | None) -> ChatRequest | CompletionRequest:
-    """
-    The same as a chat; see `as_body`.
-
-    Raises:
-        InvalidRequest: A field beside these is wrong, or has no place here.
-    """
-    return openai_chat.decode(as_body(asked, context)).request
 
 
 def as_body(asked: LangChainRequest, context: int | None) -> bytes:

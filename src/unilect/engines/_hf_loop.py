@@ -100,7 +100,6 @@ class BatchLoop:
         self._context = context
         self._chunk = chunk
         self._prefixes = Prefixes(remember)
-        self._reuses = remember > 0
         self._after_step = after_step
         self._news = threading.Condition()
         self._waiting: deque[Job] = deque()
@@ -125,7 +124,7 @@ class BatchLoop:
 
     def submit(self, job: Job) -> None:
         """Have a job done. May be called from any thread."""
-        job.reuse = job.reuse and self._reuses
+        job.reuse = job.reuse and self._prefixes.max_tokens > 0
         with self._news:
             self._waiting.append(job)
             self._news.notify()

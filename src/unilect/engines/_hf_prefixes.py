@@ -27,10 +27,13 @@ class Prefixes:
 
     Args:
         max_tokens: Of all prompts together; 0 remembers nothing.
+
+    Attributes:
+        max_tokens: As given.
     """
 
     def __init__(self, max_tokens: int) -> None:
-        self._max_tokens = max_tokens
+        self.max_tokens = max_tokens
         self._known: list[_Known] = []  # the last used is the last
 
     def find(self, adapter: str | None, prompt: Sequence[int]) -> RowStates | None:
@@ -48,7 +51,7 @@ class Prefixes:
 
     def keep(self, adapter: str | None, tokens: Sequence[int], states: RowStates) -> None:
         """Remember a prompt; what it continues is forgotten for it."""
-        if not MIN_SHARED <= len(tokens) <= self._max_tokens:
+        if not MIN_SHARED <= len(tokens) <= self.max_tokens:
             return
         new = np.asarray(tokens, dtype=np.int64)
         self._known = [
@@ -57,7 +60,7 @@ class Prefixes:
             if known.adapter != adapter or shared(known.tokens, new) < len(known.tokens)
         ]
         self._known.append(_Known(adapter, new, states))
-        while sum(len(known.tokens) for known in self._known) > self._max_tokens:
+        while sum(len(known.tokens) for known in self._known) > self.max_tokens:
             self._known.pop(0)
 
     def clear(self) -> None:
