@@ -21,15 +21,15 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 7_900,
-    "constraints": 1_350,
+    "": 7_825,
+    "constraints": 1_285,
     "demo": 15,
-    "dialects": 2_350,
-    "engines": 7_200,
-    "gateway": 700,
-    "plugins": 65,
-    "testing": 295,
-    "upstreams": 3_900,
+    "dialects": 2_235,
+    "engines": 6_910,
+    "gateway": 585,
+    "plugins": 55,
+    "testing": 290,
+    "upstreams": 3_740,
 }
 
 #: Where the environment is read or passed on, and why.

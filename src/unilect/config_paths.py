@@ -71,14 +71,18 @@ def _source(source: str, folder: Path | None) -> str:
     return scheme + path if local or named or Path(path).exists() else source
 
 
-def _adapter(text: str, folder: Path | None) -> str:
-    """`path` or `path=0.5`."""
-    path, equals, scale = text.rpartition("=")
+def adapter_of(text: str) -> tuple[str, float]:
+    """The path and the scale of an adapter: `path` or `path=0.5`."""
+    path, _, scale = text.rpartition("=")
     try:
-        float(scale)
+        return (path, float(scale)) if path else (text, 1.0)
     except ValueError:
-        return _at(text, folder)
-    return f"{_at(path, folder)}{equals}{scale}" if path else _at(text, folder)
+        return text, 1.0
+
+
+def _adapter(text: str, folder: Path | None) -> str:
+    path, _ = adapter_of(text)
+    return _at(path, folder) + text.removeprefix(path)
 
 
 def _template(text: str, folder: Path | None) -> str:

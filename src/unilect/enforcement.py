@@ -21,13 +21,7 @@ from unilect.constraints.schema import Use, shortened, unenforced
 from unilect.errors import ConstraintViolated, UnsupportedParameter
 from unilect.events import Choice, Event, Finish, Fold, Progress, Usage
 from unilect.parameters import Unsupported
-from unilect.requests import (
-    ANY_SEED,
-    ChatRequest,
-    CompletionRequest,
-    Prompt,
-    ToolChoice,
-)
+from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, Prompt, ToolChoice
 
 ATTEMPTS = 3
 _WARMER = 0.7  # when asked again: the likeliest answer would come again

@@ -2,7 +2,6 @@
 What `unilect config check` looks at: all that `serve` would before it starts anything. Nothing is started, fetched or listened on.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -13,6 +12,7 @@ from msgspec import structs
 from unilect import hub, plugins, sources
 from unilect.backend import Backend
 from unilect.config import Config, each_listener
+from unilect.config_paths import adapter_of
 from unilect.errors import Mistakes
 from unilect.model_config import ModelConfig
 from unilect.model_facts import called
@@ -109,9 +109,7 @@ def _check_beside(place: sources.Place, found: Mistakes) -> None:
         with found, sources.told_of(name):
             templates.find(table.chat_template)
     paths = [("mmproj", table.mmproj), ("tokenizer", table.tokenizer)]
-    for text in table.lora:
-        path, equals, scale = text.rpartition("=")
-        paths.append(("lora", path if equals and re.fullmatch(r"[\d.e+-]+", scale) else text))
+    paths += [("lora", adapter_of(text)[0]) for text in table.lora]
     for option, given in paths:
         if given is not None and not Path(given).expanduser().exists():
             found.add(

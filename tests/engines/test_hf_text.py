@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import strategies as st
 
 from properties import given
-from unilect.engines._hf_text import Detokenizer, StopWords
+from unilect.engines._hf_text import Detokenizer
 
 TEXTS = st.text(st.sampled_from("ab é中🙂👩\u200d👩\u200d👧\n "), min_size=1, max_size=20)
 
@@ -49,39 +48,3 @@ def test_the_blank_before_a_first_word_is_kept() -> None:
     detokenizer = Detokenizer(decode, before=[0])
 
     assert [" upon", " a"] == [detokenizer.add(1), detokenizer.add(2)]
-
-
-@given(TEXTS, st.lists(TEXTS, min_size=1, max_size=3), st.integers(1, 4))
-def test_nothing_of_a_stop_word_is_told(text: str, words: list[str], size: int) -> None:
-    """The text ends before the first stop word, wherever its pieces are cut; else nothing is missing."""
-    stops, told, stopped = StopWords(words), "", False
-    for begin in range(0, len(text), size):
-        piece, stopped = stops.add(text[begin : begin + size])
-        told += piece
-        if stopped:
-            break
-    told += stops.end()
-
-    places = [place for word in words if (place := text.find(word)) >= 0]
-    assert bool(places) == stopped
-    if not places:
-        assert text == told
-    else:
-        assert text.startswith(told)
-        assert not any(word in told for word in words)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "expected"),
-    [(["a st", "op b"], "a "), (["sto", "st", "op"], "sto"), (["a", "b"], "ab")],
-)
-def test_stop_words_across_pieces(pieces: list[str], expected: str) -> None:
-    """A stop word that comes in pieces is found, and its beginning is told where it was none."""
-    stops, told = StopWords(["stop"]), ""
-    for piece in pieces:
-        text, stopped = stops.add(piece)
-        told += text
-        if stopped:
-            break
-
-    assert expected == told + ("" if stopped else stops.end())

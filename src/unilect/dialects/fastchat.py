@@ -17,13 +17,7 @@ from unilect.dialects._decode import decoded, no_json, wrong_field
 from unilect.dialects._manners import Manners
 from unilect.dialects._openai import encode_json
 from unilect.dialects._routes import Route, call, json_answer
-from unilect.requests import (
-    ChatRequest,
-    Count,
-    EmbeddingRequest,
-    Name,
-    Text,
-)
+from unilect.requests import ChatRequest, Count, EmbeddingRequest, Name, Text
 from unilect.service import Service
 from unilect.streaming import respond
 

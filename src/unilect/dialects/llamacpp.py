@@ -26,14 +26,7 @@ from unilect.dialects._openai import encode_json
 from unilect.dialects._routes import Handler, Route, call, json_answer
 from unilect.errors import InvalidRequest, UnilectError
 from unilect.parameters import refusal
-from unilect.requests import (
-    MAX_LOGPROBS,
-    MAX_PROBS,
-    EmbeddingRequest,
-    Request,
-    Text,
-    TokenId,
-)
+from unilect.requests import MAX_LOGPROBS, MAX_PROBS, EmbeddingRequest, Request, Text, TokenId
 from unilect.service import Service
 from unilect.streaming import respond
 

@@ -21,11 +21,7 @@ from unilect.bounds import LARGE_BYTES, MAX_PARTS, check_free_form
 from unilect.dialects import _older
 from unilect.dialects._decode import BodyDecoder, Wire, decoded, wire_of
 from unilect.dialects._manners import OPENAI, Manners
-from unilect.dialects._openai import (
-    ChunkHead,
-    chat_logprobs,
-    encode_json,
-)
+from unilect.dialects._openai import ChunkHead, chat_logprobs, encode_json
 from unilect.dialects._routes import Route, both
 from unilect.errors import InvalidRequest, UnilectError
 from unilect.events import (

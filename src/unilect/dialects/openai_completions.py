@@ -11,11 +11,7 @@ from aiohttp import web
 from unilect.dialects._decode import BodyDecoder, Wire, decoded, listed
 from unilect.dialects._manners import OPENAI, Manners
 from unilect.dialects._older import in_our_words
-from unilect.dialects._openai import (
-    ChunkHead,
-    encode_json,
-    legacy_logprobs,
-)
+from unilect.dialects._openai import ChunkHead, encode_json, legacy_logprobs
 from unilect.dialects._routes import Route, both
 from unilect.dialects.openai_chat import check_format
 from unilect.errors import InvalidRequest, UnilectError

@@ -5,9 +5,9 @@ Source: https://github.com/openai/harmony/blob/main/docs/format.md
 """
 
 import re
-import secrets
 
 from unilect.engines._call_forms import Tools, calls_of
+from unilect.engines._chatglm_tools import new_call_id
 from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
 
 #: The special tokens of the form.
@@ -36,7 +36,7 @@ def events_of(text: str, tools: Tools | None) -> list[Event]:
         recipient = _RECIPIENT.search(head) or begun_for
         call = _call(recipient[1], said, tools) if recipient and tools else None
         if call is not None:
-            events.append(ToolCallDelta(calls, call[1], f"call_{secrets.token_hex(12)}", call[0]))
+            events.append(ToolCallDelta(calls, call[1], new_call_id(), call[0]))
             calls += 1
         elif said:
             events.append((ReasoningDelta if head.startswith("analysis") else TextDelta)(said))

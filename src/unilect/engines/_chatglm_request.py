@@ -12,13 +12,7 @@ from unilect.engines._chatglm_file import Family
 from unilect.engines._chatglm_tools import system_text, written_call
 from unilect.engines._turns import text
 from unilect.errors import InvalidRequest
-from unilect.requests import (
-    ChatRequest,
-    CompletionRequest,
-    GenerationRequest,
-    Message,
-    Prompt,
-)
+from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest, Message, Prompt
 from unilect.upstreams._support import honoured, names
 
 Turn: TypeAlias = dict[str, str]

@@ -65,31 +65,32 @@ class StopWords:
 
     Attributes:
         found: True once there was one.
+        held: What is not told yet, because a stop word may begin there.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = tuple(words)
-        self._held = ""
+        self.held = ""
         self.found = False
 
     def feed(self, text: str) -> str:
         """The text that is certainly before any stop word; its end is held back where a word may begin there."""
-        text = self._held + text
+        text = self.held + text
         at = min((place for word in self._words if (place := text.find(word)) >= 0), default=-1)
         if at >= 0:
-            self.found, self._held = True, ""
+            self.found, self.held = True, ""
             return text[:at]
-        held = max((_begun(text, word) for word in self._words), default=0)
-        self._held = text[len(text) - held :]
+        held = max((begun(text, word) for word in self._words), default=0)
+        self.held = text[len(text) - held :]
         return text[: len(text) - held]
 
     def end(self) -> str:
         """What was held back, once it is known that nothing follows."""
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         return held
 
 
-def _begun(text: str, word: str) -> int:
+def begun(text: str, word: str) -> int:
     """The length of the longest end of a text that begins a word."""
     return next(
         (n for n in range(min(len(word) - 1, len(text)), 0, -1) if text.endswith(word[:n])), 0

@@ -31,6 +31,11 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CONSTANTS = {"true": True, "false": False, "null": None}  # models mix up their languages
 
 
+def new_call_id() -> str:
+    """An id for a call, as OpenAI's look."""
+    return f"call_{secrets.token_hex(12)}"
+
+
 def system_text(tools: Sequence[Tool]) -> str:
     """The system message that names the tools: their keys in the order that the model was trained with, Chinese as Chinese."""
     listed = [
@@ -223,7 +228,7 @@ class AnswerReader:
             return self._end_turn()
         self._turn = ""
         arguments = read_arguments(name, rest)
-        call = ToolCallDelta(self._calls, arguments, f"call_{secrets.token_hex(12)}", name)
+        call = ToolCallDelta(self._calls, arguments, new_call_id(), name)
         self._calls += 1
         return [call]
 

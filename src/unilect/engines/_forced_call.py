@@ -9,13 +9,13 @@ Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md (the 
 """
 
 import json
-import secrets
 from contextlib import aclosing
 from typing import Any
 
 from msgspec import Struct
 
 from unilect.backend import Batches
+from unilect.engines._chatglm_tools import new_call_id
 from unilect.engines._gguf_answers import completed
 from unilect.engines._gguf_request import compact
 from unilect.engines._tool_calls import family
@@ -168,7 +168,7 @@ class Call:
                 return []
             self._begun = True
             self._text = self._text.removeprefix(self._heads[name])
-            events.append(ToolCallDelta(0, "", f"call_{secrets.token_hex(12)}", name))
+            events.append(ToolCallDelta(0, "", new_call_id(), name))
         ready, self._text = self._text[:-1], self._text[-1:]  # the last brace closes the call
         if ready:
             events.append(ToolCallDelta(0, ready))

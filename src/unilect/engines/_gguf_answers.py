@@ -17,6 +17,7 @@ from unilect.backend import Batches
 from unilect.engines import _gguf_request as wire
 from unilect.engines._call_forms import Tools
 from unilect.engines._channels import MARKS, events_of
+from unilect.engines._chatglm_tools import new_call_id
 from unilect.engines._gguf_errors import StrayAnswer, fault
 from unilect.engines._tool_calls import Parser, family, thinks
 from unilect.errors import BackendError
@@ -37,20 +38,13 @@ from unilect.upstreams._llamacpp_request import top_logprobs
 from unilect.upstreams._llamacpp_stream import native_stream
 from unilect.upstreams._llamacpp_wire import FrameDecoder
 from unilect.upstreams._openai_wire import ChunkDecoder
+from unilect.upstreams._support import names
 from unilect.upstreams.openai import stream
 
 #: What belongs to a chat's body and not to that of its text alone.
-CONVERSATION = (
-    "messages",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "response_format",
-    "chat_template_kwargs",
-    "verbose",
-    "response_fields",
-    "logprobs",
-    "top_logprobs",
+CONVERSATION = names(
+    "messages tools tool_choice parallel_tool_calls response_format chat_template_kwargs verbose response_fields logprobs "
+    "top_logprobs"
 )
 _VERBOSE = "__verbose"
 _BUILD = "system_fingerprint"
@@ -176,7 +170,7 @@ async def _made_again(
     parser = Parser(
         kind,
         tools,
-        lambda: f"call_{secrets.token_hex(12)}",
+        new_call_id,
         thinking=marks,
         begun=begun,
         most=1 if request.parallel_tool_calls is False else None,

@@ -9,7 +9,7 @@ from typing import Any
 
 from unilect.errors import BackendError, InvalidRequest, UnilectError
 from unilect.upstreams._http import raise_for_answer
-from unilect.upstreams._told_errors import told_text
+from unilect.upstreams._told_errors import told_text, unknown_token
 
 #: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.
 _TOLD = {
@@ -61,8 +61,3 @@ def blamed(error: InvalidRequest, request: Any) -> InvalidRequest:
             message = f"`{given[0]}` cannot be followed: {told.rstrip('.')}."
             return InvalidRequest(message, param=given[0])
     return error
-
-
-def unknown_token(param: str) -> InvalidRequest:
-    """The error for a token id that the vocabulary does not hold."""
-    return InvalidRequest(f"`{param}` holds a token id that the model does not have.", param=param)

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from unilect.errors import BackendUnavailable, unreadable
 from unilect.source_hints import listed
+from unilect.upstreams._support import names
 
 MAX_TENSORS = 100_000
 MAX_FIELDS = 100_000
@@ -24,14 +25,7 @@ MAX_DIMENSIONS = 4
 _NUMBERS = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _KEPT_ARRAY = 64  # longer arrays (vocabularies) are skipped over; nobody here reads them
-_EMBEDDING_ONLY = (
-    "bert",
-    "nomic-bert",
-    "nomic-bert-moe",
-    "jina-bert-v2",
-    "jina-bert-v3",
-    "modern-bert",
-)
+_EMBEDDING_ONLY = names("bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 modern-bert")
 _LFS = b"version https://git-lfs"
 _LIBRARY = "xllamacpp"
 

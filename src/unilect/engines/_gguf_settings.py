@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from unilect.config_paths import adapter_of
 from unilect.engines._gguf_file import GgufHead, check_adapter
 from unilect.engines._gguf_memory import needs
 from unilect.errors import ConfigError
@@ -57,7 +58,7 @@ def checked(read: Callable[[Path], _Read], path: Path) -> _Read:
     What a reader says of a file.
 
     Raises:
-        ConfigError: There is no such file, or it is no sound GGUF file.
+        ConfigError: There is no such file, or it is no sound file of a model.
     """
     try:
         return read(path)
@@ -65,30 +66,26 @@ def checked(read: Callable[[Path], _Read], path: Path) -> _Read:
         raise ConfigError(str(error)) from error
 
 
-def context_of(head: GgufHead, config: ModelConfig) -> int:
+def context_of(longest: int, config: ModelConfig) -> int:
     """
     Tokens of each request.
 
     Raises:
-        ConfigError: More than the model was made for.
+        ConfigError: More than the model was made for, or than its file allows.
     """
     if config.context is None:
-        return min(head.context, MAX_DEFAULT_CONTEXT)
-    if config.context > head.context:
+        return min(longest, MAX_DEFAULT_CONTEXT)
+    if config.context > longest:
         raise ConfigError(
-            f"context: {config.context} is more than the {head.context} tokens that the model was made for. "
-            f"Choose at most {head.context}, or leave it out."
+            f"context: {config.context} is more than the {longest} tokens that the model was made for. "
+            f"Choose at most {longest}, or leave it out."
         )
     return config.context
 
 
 def lora_of(text: str) -> tuple[str, float]:
     """`path` or `path=0.5`."""
-    path, _, scale = text.rpartition("=")
-    try:
-        value = (path, float(scale)) if path else (text, 1.0)
-    except ValueError:
-        value = (text, 1.0)
+    value = adapter_of(text)
     checked(check_adapter, Path(value[0]))
     return value
 

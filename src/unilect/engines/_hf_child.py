@@ -26,10 +26,10 @@ from unilect.engines._hf_load import LoadedModel
 from unilect.engines._hf_loop import BatchLoop
 from unilect.engines._hf_reader import Reader
 from unilect.engines._hf_request import prepare
+from unilect.engines._text_bounds import beyond
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
-    ContextLengthExceeded,
     InvalidRequest,
     UnilectError,
     UnsupportedOperation,
@@ -270,10 +270,7 @@ class Child:
         for given in request.inputs:
             text = await self._beside(self._reader.prompt, given, "input")
             if len(text) > self._context:
-                raise ContextLengthExceeded(
-                    f"This model's context is {self._context} tokens, and an input has {len(text)}. Shorten it.",
-                    param="input",
-                )
+                raise beyond(self._context, len(text), "input")
             texts.append(text)
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
         while order:

@@ -16,39 +16,23 @@ from unilect.engines._hf_rope import reach
 from unilect.errors import ConfigError
 from unilect.hub import ggufs
 from unilect.source_hints import listed
+from unilect.upstreams._support import names
 
-_WHOLE_LAYERS = (
-    "modules_to_save",
-    "trainable_token_indices",
-    "target_parameters",
-    "layer_replication",
-)
+_WHOLE_LAYERS = names("modules_to_save trainable_token_indices target_parameters layer_replication")
 _OTHER_KINDS = ("use_dora", "use_qalora", "use_bdlora", "lora_bias", "alora_invocation_tokens")
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx")
 _WIDTH_NAMES = ("hidden_size", "n_embd", "d_model")
 #: Keys and values that are compressed, shared by heads or by layers, or no keys and values at all.
-_OTHER_CACHES = (
-    "kv_lora_rank",
-    "multi_query",
-    "multi_query_attention",
-    "num_kv_shared_layers",
-    "layers_block_type",
+_OTHER_CACHES = names(
+    "kv_lora_rank multi_query multi_query_attention num_kv_shared_layers layers_block_type"
 )
 #: Bytes of a weight as safetensors names its type; of packed ones nothing is known.
 _STORED = {"F32": 4, "F16": 2, "BF16": 2}
 _MAX_HEAD_BYTES = 100_000_000  # safetensors' own limit
 _TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 #: Families that number positions from the one behind the padding's id on, so that the first ones are never used.
-_POSITIONS_AFTER_PADDING = frozenset(
-    {
-        "roberta",
-        "xlm-roberta",
-        "xlm-roberta-xl",
-        "camembert",
-        "mpnet",
-        "longformer",
-        "data2vec-text",
-    }
+_POSITIONS_AFTER_PADDING = names(
+    "roberta xlm-roberta xlm-roberta-xl camembert mpnet longformer data2vec-text"
 )
 #: What sentence-transformers puts behind a model that is done here, too.
 _MODULES = ("Transformer", "Pooling", "Normalize")

@@ -168,7 +168,9 @@ class BatchLoop:
                     self._drop_cancelled()
                     self._set_aside()
                     self._admit()
-                    for _ in range(_CHUNKS if self._crowded() else 1):
+                    # while more answers wait for their first token than for their next
+                    crowded = len(self._being_read()) > len(self._rows)
+                    for _ in range(_CHUNKS if crowded else 1):
                         self._read()
                         self._after_step()
                         self._make_calls()
@@ -275,10 +277,6 @@ class BatchLoop:
 
     def _being_read(self) -> list[Job]:
         return [job for reading in self._readings for job in reading.jobs]
-
-    def _crowded(self) -> bool:
-        """True while more answers wait for their first token than for their next."""
-        return len(self._being_read()) > len(self._rows)
 
     def _read(self) -> None:
         """Read a chunk of one prompt: the first that came, until it has had its turn. A long one holds up no short one for long."""

@@ -16,6 +16,7 @@ from unilect.engines._turns import arguments, template_flags, text, tools
 from unilect.errors import InvalidRequest
 from unilect.requests import ChatRequest, Message, Prompt
 from unilect.templates import ChatTemplate
+from unilect.upstreams._told_errors import unknown_token
 
 #: What ends a turn; folders that were made of a model of texts often name that model's end only.
 _TURN_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_turn|>"})
@@ -98,9 +99,7 @@ class Reader:
         """
         tokens = self.tokens(prompt, special=True) if isinstance(prompt, str) else prompt
         if any(token >= self.rows for token in tokens):
-            raise InvalidRequest(
-                f"`{param}` holds a token id that the model does not have.", param=param
-            )
+            raise unknown_token(param)
         first = self._tokenizer.bos_token_id
         empty = first if first is not None else min(self.stop_ids, default=0)
         return list(tokens) or [empty]

@@ -3,20 +3,21 @@ A request as a job for the batch, and the job's words as the events of an answer
 """
 
 import math
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from unilect.engines import _tool_calls as calls
+from unilect.engines._chatglm_text import StopWords
+from unilect.engines._chatglm_tools import new_call_id
 from unilect.engines._forced_call import Call as ForcedCall
 from unilect.engines._forced_call import bound_call, call_style, must_call
 from unilect.engines._gguf_request import compact
 from unilect.engines._hf_job import Failed, Job, Logprob, PromptRead, Reason, Sampling, Step, Word
 from unilect.engines._hf_reader import Reader
-from unilect.engines._hf_text import Detokenizer, StopWords
-from unilect.errors import BackendError, ContextLengthExceeded, InvalidRequest
+from unilect.engines._hf_text import Detokenizer
+from unilect.errors import BackendError, InvalidRequest
 from unilect.events import (
     Event,
     Finish,
@@ -30,16 +31,13 @@ from unilect.events import (
 from unilect.parameters import is_neutral, refusal, token_biases
 from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest
 from unilect.upstreams._llamacpp_request import check_one_constraint
+from unilect.upstreams._support import names
+from unilect.upstreams._told_errors import too_long
 
 MAX_BEAMS = 16
 _LEAST = -9999.0  # JSON has no -inf
-_NO_BEAMS = (
-    "logit_bias",
-    "repetition_penalty",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "mirostat",
+_NO_BEAMS = names(
+    "logit_bias repetition_penalty repeat_penalty presence_penalty frequency_penalty mirostat"
 )
 #: Makes a constraint of a grammar; given a mark, it begins behind the mark.
 Compile = Callable[[str, str | None], Any]
@@ -130,10 +128,7 @@ def prepare(
     else:
         prompt = reader.prompt(request.prompts[0], "prompt")
     if len(prompt) >= reader.context:
-        raise ContextLengthExceeded(
-            f"This model's context is {reader.context} tokens, and the prompt has {len(prompt)}. "
-            "Shorten the prompt, or serve the model with a larger context."
-        )
+        raise too_long(len(prompt), reader.context)
     constraint = None
     if grammar is not None:
         try:
@@ -255,7 +250,8 @@ class Answer:
         if step.finish is not None:
             text += self._detokenizer.end()
         whole = self._stops.held + text
-        text, stopped = self._stops.add(text)
+        text = self._stops.feed(text)
+        stopped = self._stops.found
         reason = "stop" if stopped else step.finish
         if reason is not None and not stopped:
             text += self._stops.end()
@@ -369,7 +365,7 @@ def _parser(reader: Reader, request: ChatRequest, begun: bool) -> calls.Parser:
     return calls.Parser(
         reader.family,
         tools if tools and request.tool_choice != "none" else None,
-        _new_id,
+        new_call_id,
         thinking=thinking,
         begun=begun,
         most=1 if request.parallel_tool_calls is False else None,
@@ -431,10 +427,6 @@ def _bias(given: Mapping[str, float | bool], tokens: int | None) -> dict[int, fl
 
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
-
-
-def _new_id() -> str:
-    return f"call_{secrets.token_hex(12)}"
 
 
 def _nobody(job: Job, word: Word) -> None:

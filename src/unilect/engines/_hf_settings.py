@@ -5,13 +5,12 @@ The settings of a model of transformers, checked before anything is started, and
 from pathlib import Path
 from typing import Any
 
+from unilect.engines._gguf_settings import MAX_DEFAULT_CONTEXT
 from unilect.engines._hf_folder import Folder, has_tokenizer, must_merge
 from unilect.engines._hf_rope import stretched
 from unilect.errors import ConfigError
 from unilect.model_config import ModelConfig
 from unilect.templates import ChatTemplate
-
-MAX_DEFAULT_CONTEXT = 8192
 
 
 def child_settings(
@@ -106,12 +105,3 @@ def merges(adapters: list[tuple[str, float]]) -> bool:
     if merge and any(scale != 1.0 for _, scale in adapters):
         raise ConfigError("lora: an adapter that changes whole layers cannot be scaled.")
     return merge
-
-
-def adapter_of(text: str) -> tuple[str, float]:
-    """`path` or `path=0.5`."""
-    path, _, scale = text.rpartition("=")
-    try:
-        return (path, float(scale)) if path else (text, 1.0)
-    except ValueError:
-        return text, 1.0

@@ -1,5 +1,5 @@
 """
-Tokens become text as they come: whole characters only, and never a part of a stop word.
+Tokens become text as they come: whole characters only.
 
 A token may be a part of a character, and what a token looks like may depend on the one before it; so the text of a few last tokens
 is made anew with each token, and what has grown is told, unless it ends in a half character.
@@ -64,53 +64,3 @@ def _whole_end(decode: Decode, tokens: Sequence[int]) -> list[int]:
     sizes = range(_CONTEXT, _CONTEXT + _MAX_BYTES)
     whole = (size for size in sizes if not decode(tokens[-size:]).startswith(_HALF))
     return list(tokens[-next(whole, _CONTEXT) :])
-
-
-class StopWords:
-    """
-    Finds the first stop word in a text that comes in pieces.
-
-    Args:
-        words: The stop words; none of them is empty.
-    """
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self._words = tuple(words)
-        self._held = ""
-
-    @property
-    def held(self) -> str:
-        """What is not told yet."""
-        return self._held
-
-    def add(self, text: str) -> tuple[str, bool]:
-        """
-        Take a piece in.
-
-        Returns:
-            What may be told now, and whether a stop word has come: then nothing more is to be told.
-        """
-        if not self._words:
-            return text, False
-        text = self._held + text
-        found = [place for word in self._words if (place := text.find(word)) >= 0]
-        if found:
-            self._held = ""
-            return text[: min(found)], True
-        keep = max((_overlap(text, word) for word in self._words), default=0)
-        told = text[: len(text) - keep]
-        self._held = text[len(text) - keep :]
-        return told, False
-
-    def end(self) -> str:
-        """What was held back because a stop word could have begun there."""
-        held, self._held = self._held, ""
-        return held
-
-
-def _overlap(text: str, word: str) -> int:
-    """How much of a word's beginning the text ends with."""
-    for length in range(min(len(word) - 1, len(text)), 0, -1):
-        if text.endswith(word[:length]):
-            return length
-    return 0

@@ -71,10 +71,15 @@ def _check_prompt(prompt: Prompt, context: int, param: str) -> None:
     if isinstance(prompt, str):
         _check(size_of(prompt), context, param, "this text has")
     elif len(prompt) > context:
-        raise ContextLengthExceeded(
-            f"This model's maximum context length is {context} tokens, and `{param}` has {len(prompt)}. Shorten it.",
-            param=param,
-        )
+        raise beyond(context, len(prompt), param)
+
+
+def beyond(context: int, count: int, param: str) -> ContextLengthExceeded:
+    """The error for a prompt or an input that has more tokens than the context."""
+    return ContextLengthExceeded(
+        f"This model's maximum context length is {context} tokens, and `{param}` has {count}. Shorten it.",
+        param=param,
+    )
 
 
 def _check(size: int, context: int, param: str, subject: str) -> None:

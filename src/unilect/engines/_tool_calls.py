@@ -11,6 +11,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from unilect.engines._call_forms import Tools, calls_of
+from unilect.engines._chatglm_text import begun
 from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
 
 
@@ -221,7 +222,5 @@ def _upto(text: str, mark: str) -> tuple[str, bool, str]:
     before, found, after = text.partition(mark)
     if found:
         return before, True, after
-    for length in range(min(len(mark) - 1, len(text)), 0, -1):
-        if text.endswith(mark[:length]):
-            return text[:-length], False, text[-length:]
-    return text, False, ""
+    kept = len(text) - begun(text, mark)
+    return text[:kept], False, text[kept:]

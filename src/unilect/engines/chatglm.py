@@ -13,41 +13,30 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from unilect.backend import Batches, Capabilities
 from unilect.engines import _chatglm_request as wire
 from unilect.engines import _text_bounds as bounds
-from unilect.engines._chatglm_file import ChatglmHead, read_head
+from unilect.engines._chatglm_file import read_head
 from unilect.engines._chatglm_tools import AnswerReader
+from unilect.engines._gguf_settings import checked, context_of
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._supervisor import Supervisor
-from unilect.errors import (
-    ConfigError,
-    InvalidRequest,
-    UnsupportedOperation,
-)
+from unilect.errors import ConfigError, UnsupportedOperation
 from unilect.extras import install
 from unilect.model_config import ModelConfig
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
 from unilect.upstreams._http import HttpServer
+from unilect.upstreams._llamacpp_wire import Content, Tokens
 from unilect.upstreams._openai_wire import ChunkDecoder
+from unilect.upstreams._told_errors import unknown_token
 from unilect.upstreams.openai import stream
 
 log = logging.getLogger("unilect")
-MAX_DEFAULT_CONTEXT = 8192
 LIBRARY = "chatglm_cpp"
 _BUILD = 'CMAKE_POLICY_VERSION_MINIMUM=3.5 CFLAGS="-fopenmp -DGGML_USE_OPENMP" LDFLAGS=-fopenmp'
 _CHILD = "unilect.engines._chatglm_child"
-
-
-class _Tokens(Struct):
-    tokens: list[int]
-
-
-class _Content(Struct):
-    content: str
 
 
 class ChatglmEngine:
@@ -66,9 +55,9 @@ class ChatglmEngine:
 
     def __init__(self, name: str, path: Path, config: ModelConfig, threads: int = 1) -> None:
         self._name = name
-        self._head = _checked_head(path)
+        self._head = checked(read_head, path)
         self._config = config
-        self._context = _checked_context(self._head, config)
+        self._context = context_of(self._head.context, config)
         self._key = secrets.token_urlsafe(24)
         self._server: tuple[int | None, HttpServer] | None = None
         threads = config.threads or threads
@@ -135,11 +124,9 @@ class ChatglmEngine:
         """The text of token ids; see `Backend`."""
         bounds.check_tokenize(tokens, self._context)
         if any(token >= self._head.vocabulary for token in tokens):
-            raise InvalidRequest(
-                "`prompt` holds a token id that the model does not have.", param="prompt"
-            )
+            raise unknown_token("prompt")
         answer = await self._post("/detokenize", {"tokens": tokens})
-        return msgspec.json.decode(answer, type=_Content).content
+        return msgspec.json.decode(answer, type=Content).content
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
@@ -172,7 +159,7 @@ class ChatglmEngine:
                     yield events
 
     async def _tokens(self, path: str, prompt: Any) -> list[int]:
-        return msgspec.json.decode(await self._post(path, {"prompt": prompt}), type=_Tokens).tokens
+        return msgspec.json.decode(await self._post(path, {"prompt": prompt}), type=Tokens).tokens
 
     async def _post(self, path: str, body: dict[str, Any]) -> bytes:
         async def function() -> bytes:
@@ -193,23 +180,6 @@ class ChatglmEngine:
             )
             self._server = (self._child.pid, server)
         return self._server[1]
-
-
-def _checked_head(path: Path) -> ChatglmHead:
-    try:
-        return read_head(path)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _checked_context(head: ChatglmHead, config: ModelConfig) -> int:
-    if config.context is None:
-        return min(head.context, MAX_DEFAULT_CONTEXT)
-    if config.context > head.context:
-        raise ConfigError(
-            f"context: {config.context} is more than the {head.context} tokens that the model file allows."
-        )
-    return config.context
 
 
 def backend(place: Place) -> ChatglmEngine:

@@ -34,43 +34,24 @@ from unilect.engines._gguf_answers import (
     without_alternatives,
 )
 from unilect.engines._gguf_constraint import calls_grammar, constrained
-from unilect.engines._gguf_errors import blamed, raise_for_child, unknown_token
-from unilect.engines._gguf_file import (
-    read_head,
-    read_model,
-    unknown_architecture,
-)
+from unilect.engines._gguf_errors import blamed, raise_for_child
+from unilect.engines._gguf_file import read_head, read_model, unknown_architecture
 from unilect.engines._gguf_memory import needs, where
 from unilect.engines._gguf_memory import told as sizes_of
-from unilect.engines._gguf_settings import (
-    checked,
-    child_settings,
-    context_of,
-    lora_of,
-    template_of,
-)
+from unilect.engines._gguf_settings import checked, child_settings, context_of, lora_of, template_of
 from unilect.engines._memory import resident_bytes
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._slots import Slots
 from unilect.engines._supervisor import Supervisor
-from unilect.errors import (
-    BackendError,
-    ContextLengthExceeded,
-    InvalidRequest,
-)
+from unilect.errors import BackendError, InvalidRequest
 from unilect.model_config import ModelConfig
-from unilect.requests import (
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    Embeddings,
-    Prompt,
-)
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
 from unilect.upstreams._embeddings import decode_embeddings, embed_each
 from unilect.upstreams._http import HttpServer
-from unilect.upstreams._llamacpp_wire import with_prompt_tokens
+from unilect.upstreams._llamacpp_wire import Content, Tokens, with_prompt_tokens
 from unilect.upstreams._support import TOOL_PARAMETERS
+from unilect.upstreams._told_errors import unknown_token
 
 log = logging.getLogger("unilect")
 _EMBEDDINGS_AT_ONCE = 8
@@ -98,14 +79,6 @@ class _Loaded(Struct):
 
 class _Models(Struct):
     data: list[_Loaded]
-
-
-class _Tokens(Struct):
-    tokens: list[int]
-
-
-class _Content(Struct):
-    content: str
 
 
 class _Count(Struct):
@@ -146,7 +119,7 @@ class GgufEngine:
         self._path = path
         self._config = config
         self._threads = config.threads or threads
-        self._context = context_of(self._head, config)
+        self._context = context_of(self._head.context, config)
         self._lora = [lora_of(text) for text in config.lora]
         self._template, self._stop = template_of(config.chat_template)
         if config.mmproj:
@@ -257,7 +230,7 @@ class GgufEngine:
                 if await self._main.has_ended(self._main.starts):
                     raise
                 raise unknown_token("prompt") from error
-            return msgspec.json.decode(body, type=_Content).content
+            return msgspec.json.decode(body, type=Content).content
 
         return await self._call(tokens, ask)
 
@@ -441,7 +414,7 @@ class GgufEngine:
 
     async def _tokenize(self, server: HttpServer, text: str, special: bool) -> list[int]:
         body = msgspec.json.encode({"content": text, "add_special": special})
-        return msgspec.json.decode(await server.post("/tokenize", body), type=_Tokens).tokens
+        return msgspec.json.decode(await server.post("/tokenize", body), type=Tokens).tokens
 
     async def _check_length(self, server: HttpServer, text: Prompt) -> None:
         """
@@ -454,11 +427,7 @@ class GgufEngine:
         if count + 2 > self._context and isinstance(text, str):
             count = len(await self._tokenize(server, text, special=True))
         if count > self._context:
-            raise ContextLengthExceeded(
-                f"This model's maximum context length is {self._context} tokens, and an input has {count}. "
-                "Shorten it.",
-                param="input",
-            )
+            raise bounds.beyond(self._context, count, "input")
 
 
 def backend(place: Place) -> Backend:

@@ -18,19 +18,16 @@ import msgspec
 
 from unilect import hub, templates
 from unilect.backend import Backend, Batches, Capabilities
+from unilect.config_paths import adapter_of
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLGUIDANCE
 from unilect.engines import _frames as frames
 from unilect.engines import _text_bounds as bounds
 from unilect.engines._fetched import when_here
-from unilect.engines._hf_folder import (
-    check_folder,
-    own_template,
-    read_folder,
-)
+from unilect.engines._hf_folder import check_folder, own_template, read_folder
 from unilect.engines._hf_parameters import PARAMETERS
 from unilect.engines._hf_request import bound_by
-from unilect.engines._hf_settings import adapter_of, child_settings, merges
+from unilect.engines._hf_settings import child_settings, merges
 from unilect.engines._memory import resident_bytes
 from unilect.engines._process import ChildProcess, python_command
 from unilect.engines._supervisor import CALLS_AT_ONCE, Supervisor

@@ -55,6 +55,18 @@ class Busy(BackendUnavailable):
         )
 
 
+class Tokens(Struct):
+    """The answer of /tokenize."""
+
+    tokens: list[int]
+
+
+class Content(Struct):
+    """The answer of /detokenize."""
+
+    content: str
+
+
 class _Alternative(Struct, gc=False, omit_defaults=True):
     """A likely token: `tok_str` and `prob` in 2023, `token` and one of the others in 2025."""
 

@@ -215,6 +215,11 @@ def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:
     )
 
 
+def unknown_token(param: str) -> InvalidRequest:
+    """The error for a token id that the vocabulary does not hold."""
+    return InvalidRequest(f"`{param}` holds a token id that the model does not have.", param=param)
+
+
 def clean(text: Any) -> str:
     """A foreign text made fit to be shown: one line, at most 500 characters, without file paths."""
     if not isinstance(text, str):

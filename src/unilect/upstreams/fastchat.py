@@ -27,13 +27,7 @@ from unilect.errors import (
 from unilect.events import Usage
 from unilect.model_config import ModelConfig
 from unilect.parameters import refusal
-from unilect.requests import (
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    Embeddings,
-    Prompt,
-)
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
 from unilect.templates import ChatTemplate, find
 from unilect.upstreams import _fastchat_wire as wire

@@ -31,13 +31,7 @@ from unilect.errors import (
     UnsupportedOperation,
 )
 from unilect.parameters import refusal
-from unilect.requests import (
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    Embeddings,
-    Prompt,
-)
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.sources import Place
 from unilect.tasks import apart, shared
 from unilect.templates import ChatTemplate, find, names
@@ -46,8 +40,15 @@ from unilect.upstreams._embeddings import decode_embeddings, embed_each
 from unilect.upstreams._http import HttpServer, server_at
 from unilect.upstreams._llamacpp_request import OF_2023, OF_2025, Generation
 from unilect.upstreams._llamacpp_stream import native_stream
-from unilect.upstreams._llamacpp_wire import Busy, FrameDecoder, raise_for, with_prompt_tokens
-from unilect.upstreams._told_errors import too_long, typed
+from unilect.upstreams._llamacpp_wire import (
+    Busy,
+    Content,
+    FrameDecoder,
+    Tokens,
+    raise_for,
+    with_prompt_tokens,
+)
+from unilect.upstreams._told_errors import too_long, typed, unknown_token
 
 log = logging.getLogger("unilect")
 TEMPLATE_OF_2023 = "oai-like-2023"
@@ -72,14 +73,6 @@ class _Props(Struct):
     modalities: dict[str, bool] = {}
     total_slots: int | None = None
     media_marker: str = "<__media__>"
-
-
-class _Tokens(Struct):
-    tokens: list[int]
-
-
-class _Content(Struct):
-    content: str
 
 
 class _Rendered(Struct):
@@ -164,16 +157,14 @@ class LlamaCppUpstream:
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; one of 2023 tells those of the text alone. See `Backend`."""
         fields: dict[str, Any] = {"content": text} | ({"add_special": True} if special else {})
-        return (await self._post("/tokenize", fields, _Tokens)).tokens
+        return (await self._post("/tokenize", fields, Tokens)).tokens
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
         try:
-            return (await self._post("/detokenize", {"tokens": tokens}, _Content)).content
+            return (await self._post("/detokenize", {"tokens": tokens}, Content)).content
         except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
-            raise InvalidRequest(
-                "`prompt` holds a token id that the model does not have.", param="prompt"
-            ) from error
+            raise unknown_token("prompt") from error
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read, but for its images; see `Backend`."""
@@ -216,7 +207,7 @@ class LlamaCppUpstream:
         self._template, self._tokens = self._given or find(TEMPLATE_OF_2023), {}
         if self._given is None and props.chat_template:
             self._template = _theirs(props.chat_template)
-            begin = await self._post("/tokenize", {"content": "", "add_special": True}, _Tokens)
+            begin = await self._post("/tokenize", {"content": "", "add_special": True}, Tokens)
             # where the server does not begin the text itself, the template does
             bos = "" if begin.tokens else props.bos_token
             self._tokens = {"bos_token": bos, "eos_token": props.eos_token}
@@ -294,7 +285,7 @@ class LlamaCppUpstream:
         if isinstance(prompt, list):
             return len(prompt)
         body = {"content": prompt, "add_special": True}
-        return len((await self._post("/tokenize", body, _Tokens)).tokens) + self._of_2023
+        return len((await self._post("/tokenize", body, Tokens)).tokens) + self._of_2023
 
     async def _check_sight(self) -> None:
         """
