@@ -217,12 +217,8 @@ class Fold:
                     self._choice(event.index).finish_reason = event.reason
                 case Usage():
                     self._usage = event
-                case Progress():
-                    continue
-                case Opaque():
-                    pass
-            if event.extra is not None:
-                self._take_extra(event.extra, getattr(event, "index", None))
+            if (extra := getattr(event, "extra", None)) is not None:
+                self._take_extra(extra, getattr(event, "index", None))
 
     def answer(self) -> Answer:
         """The whole answer; its choices are in the order of their indices."""

@@ -167,17 +167,8 @@ class Guard:
                 return await handler(request)
         except UnilectError:
             raise
-        except web.HTTPNotFound as error:
-            raise RouteNotFound(
-                f"There is no {request.method} {request.path[:100]} here; see GET /docs.{hint(request.path)}"
-            ) from error
-        except web.HTTPMethodNotAllowed as error:
-            methods = ", ".join(sorted(error.allowed_methods))
-            raise MethodNotAllowed(
-                f"{request.path[:100]} does not take {request.method[:20]}; use {methods}."
-            ) from error
         except web.HTTPException as error:
-            raise InvalidRequest(f"The request was refused: {error.reason}.") from error
+            raise _refusal(request, error) from error
         except web.RequestPayloadError as error:
             raise asyncio.CancelledError from error  # the client left while it sent
         except Exception as error:
@@ -269,6 +260,19 @@ class Guard:
 
     def _cors_for(self, request: web.Request) -> dict[str, str]:
         return {"Access-Control-Allow-Origin": request.headers.get("Origin", ""), **self._cors}
+
+
+def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
+    """What aiohttp refused, as an error of ours."""
+    path = request.path[:100]
+    if isinstance(error, web.HTTPNotFound):
+        return RouteNotFound(
+            f"There is no {request.method} {path} here; see GET /docs.{hint(request.path)}"
+        )
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        methods = ", ".join(sorted(error.allowed_methods))
+        return MethodNotAllowed(f"{path} does not take {request.method[:20]}; use {methods}.")
+    return InvalidRequest(f"The request was refused: {error.reason}.")
 
 
 def _canonical(request: web.Request) -> str | None:
