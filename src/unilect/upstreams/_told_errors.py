@@ -120,8 +120,9 @@ def typed(body: bytes, kind: type[_T], otherwise: str) -> _T:
     Raises:
         BackendError: It is none.
     """
+    form: Any = kind
     try:
-        value: _T = _decoder(kind).decode(body)
+        value: _T = _decoder(form).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BackendError(otherwise) from error
     return value
