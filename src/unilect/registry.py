@@ -171,8 +171,10 @@ class Model:
     @property
     def known_cold(self) -> Capabilities | None:
         """What the model can do, where nothing of it runs yet and it is known all the same; else None."""
+        if not self._cold or len(self.pool.members) > 1:
+            return None
         can = self.backend.capabilities
-        return can if self._cold and can.settled and len(self.pool.members) == 1 else None
+        return can if can.settled else None
 
     async def _first(self, member: Member) -> Backend:
         """The backend of a member whose model has to be loaded, which is logged once for all requests that wait for it."""
