@@ -8,7 +8,6 @@ Source: https://platform.openai.com/docs/guides/error-codes
 """
 
 import re
-from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -120,18 +119,10 @@ def typed(body: bytes, kind: type[_T], otherwise: str) -> _T:
     Raises:
         BackendError: It is none.
     """
-    form: Any = kind
     try:
-        value: _T = _decoder(form).decode(body)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BackendError(otherwise) from error
-    return value
-
-
-@cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """A new one costs half of what it decodes."""
-    return msgspec.json.Decoder(kind)
 
 
 _MAX_DEPTH = 20  # of the place that pydantic names
