@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from unilect.commands import check_config, fail, list_models, read, start_screen
+from configured import merged
+from unilect.commands import check_config, fail, list_models, start_screen
 from unilect.config import Config, ModelConfig
 from unilect.errors import ConfigError
 
@@ -20,13 +21,6 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("UNILECT_"):
             monkeypatch.delenv(name)
-
-
-def merged(*given: Any) -> Config:
-    """The configuration that a command has."""
-    config, mistakes = read(*given)
-    mistakes.raise_all()
-    return config
 
 
 @pytest.fixture

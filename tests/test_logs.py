@@ -173,15 +173,15 @@ def test_a_line_while_a_line_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the garbage collector logs while a line is added, as a task that failed unheard does, locks nobody up."""
     stderr = Stderr()
     sink = LogSink(stderr.write, batch_s=0)
-    is_set = sink._closing.is_set
     collected: list[str] = ["collected"]
 
-    def collect() -> bool:
-        if collected:
-            sink.add(collected.pop())
-        return is_set()
+    class Lines(list[str]):
+        def append(self, line: str) -> None:
+            if collected:
+                sink.add(collected.pop())
+            super().append(line)
 
-    monkeypatch.setattr(sink._closing, "is_set", collect)
+    monkeypatch.setattr(sink, "_lines", Lines())
     adding = threading.Thread(target=sink.add, args=("first",), daemon=True)
     adding.start()
     adding.join(PATIENCE_S)

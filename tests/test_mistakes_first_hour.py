@@ -20,9 +20,9 @@ import pytest_asyncio
 from typer.testing import CliRunner
 
 from appserver import App, serving
+from configured import merged
 from engine import engine, needs_transformers
 from unilect import cli, sources
-from unilect.commands import merged
 from unilect.config import Config
 from unilect.demo import FOLDER, MODEL
 from unilect.errors import ConfigError

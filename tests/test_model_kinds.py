@@ -39,7 +39,10 @@ OF_ALL = {
     "timeout_s",
 }
 #: A function that reads options for its backend.
-READ_BY = {"key_headers(config)": "config.api_key config.api_key_header"}
+READ_BY = {
+    "server_at(": "config.api_key config.api_key_header config.reuse_connections (",
+    "context_of(": "config.context (",
+}
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from appserver import App, serving, upstream
+from configured import merged
 from engine import engine
 from fastchat import HELLO, FakeFastChat, fake_fastchat, frame, used
-from unilect.commands import _named, merged
+from unilect.commands import _named
 from unilect.config import Config, ModelConfig
 from unilect.dialects._fastchat_workers import Registration, Status, Workers
 from unilect.registry import Registry

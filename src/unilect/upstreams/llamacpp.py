@@ -365,6 +365,7 @@ def _capabilities(
         context=context,
         vision=vision,
         slots=slots,
+        settled=False,  # the server says it
     )
 
 

@@ -1,0 +1,18 @@
+"""The configuration that a command has, for tests."""
+
+from typing import Any
+
+from unilect.commands import read
+from unilect.config import Config
+
+
+def merged(*given: Any) -> Config:
+    """
+    The configuration of the file, the environment and the command line together.
+
+    Raises:
+        ConfigError: Something is wrong with one of them.
+    """
+    config, mistakes = read(*given)
+    mistakes.raise_all()
+    return config
