@@ -24,7 +24,7 @@ from unilect.errors import ConfigError, UnilectError
 from unilect.registry import Registry
 
 log = logging.getLogger("unilect")
-_YOUNG_OBJECTS = 10_000  # between two looks of the garbage collector, of 10 MB at most
+_YOUNG_OBJECTS = 10_000  # between two looks of the garbage collector
 
 
 def run(
@@ -103,7 +103,7 @@ def _first_message(group: BaseExceptionGroup[UnilectError]) -> str:
 
 def _spare_what_stays() -> None:
     """
-    Keep the garbage collector from the modules and models: a look at all of them takes tens of milliseconds, and finds nothing.
+    Keep the garbage collector from the modules and models: they stay, and a look at all of them finds nothing.
 
     A request makes some hundred objects, nearly all of which go with their last reference, so young ones are looked at less often.
     """

@@ -210,10 +210,10 @@ class Guard:
         Raises:
             MisdirectedRequest: The Host header names another host.
         """
-        host = _host_name(request.headers.get("Host", ""))
-        if self._hosts is None or host in self._hosts:
+        if self._hosts is None:
             return
-        if not (self._is_open and _NO_DOMAIN.fullmatch(host)):
+        host = _host_name(request.headers.get("Host", ""))
+        if host not in self._hosts and not (self._is_open and _NO_DOMAIN.fullmatch(host)):
             raise MisdirectedRequest(
                 "This server does not answer for the host that the request names. Add it to "
                 "`allowed_hosts` if it should.",
