@@ -23,7 +23,7 @@ import report
 import uvloop
 
 import gateway
-from unilect.upstreams._http import HttpServer
+from unilect.http.client import HttpServer
 
 AT_ONCE = 16
 Exchange = Callable[[bool], Awaitable[int]]

@@ -7,17 +7,17 @@ from typing import Any
 import msgspec
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, web
 
-from unilect.acceptor import Acceptor
-from unilect.app import GUARD, SERVICE, create_app
 from unilect.backend import Backend
-from unilect.config import Config
-from unilect.connections import Connections, Limits
-from unilect.gateway.guard import Guard
-from unilect.pool import Member
-from unilect.registry import Model, Registry
-from unilect.service import Service
-from unilect.upstreams._http import HttpServer
-from unilect.upstreams.openai import OpenAIUpstream
+from unilect.config.server import Config
+from unilect.http.client import HttpServer
+from unilect.routing.pool import Member
+from unilect.routing.registry import Model, Registry
+from unilect.routing.service import Service
+from unilect.server._acceptor import Acceptor
+from unilect.server._connections import Connections, Limits
+from unilect.server.app import GUARD, SERVICE, create_app
+from unilect.upstreams.openai.backend import OpenAIUpstream
+from unilect.web.guard import Guard
 
 HI = [{"role": "user", "content": "Hi"}]
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from unilect.commands import read
-from unilect.config import Config
+from unilect.cli._commands import read
+from unilect.config.server import Config
 
 
 def merged(*given: Any) -> Config:

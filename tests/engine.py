@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from unilect.backend import Backend
-from unilect.config import ModelConfig
+from unilect.config.server import ModelConfig
 from unilect.demo import FOLDER, MODEL
-from unilect.engines._process import ChildProcess
-from unilect.engines.gguf import GgufEngine
-from unilect.engines.hf import HfEngine
+from unilect.engines.gguf.engine import GgufEngine
+from unilect.engines.process.child_process import ChildProcess
+from unilect.engines.transformers.engine import HfEngine
 from unilect.requests import ChatRequest, CompletionRequest
 from unilect.testing import answer, chat, completion, events_of
 

@@ -17,13 +17,16 @@ import msgspec
 import pytest
 import typer
 
-from unilect import cli, config_load, errors, sources
-from unilect.app import all_routes
-from unilect.config import Config, ModelConfig
+from unilect import errors
+from unilect.cli import main as cli
+from unilect.config import load as config_load
+from unilect.config.server import Config, ModelConfig
 from unilect.gateway.metrics import Metrics
-from unilect.registry import Registry
-from unilect.service import Service
-from unilect.sources import BACKENDS
+from unilect.routing import sources
+from unilect.routing.registry import Registry
+from unilect.routing.service import Service
+from unilect.routing.sources import BACKENDS
+from unilect.server.app import all_routes
 from unilect.testing import answer, chat, check_backend
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,14 +13,15 @@ import pytest
 
 from environments import ROOT, may_install, plugin_python
 from serving import serve
-from unilect import plugins, sources
-from unilect.app import all_routes
-from unilect.commands import check_config
-from unilect.config import Config, ModelConfig
+from unilect import plugins
+from unilect.cli._commands import check_config
+from unilect.config.server import Config, ModelConfig
 from unilect.errors import ConfigError
 from unilect.gateway.metrics import Metrics
-from unilect.registry import Registry
-from unilect.service import Service
+from unilect.routing import sources
+from unilect.routing.registry import Registry
+from unilect.routing.service import Service
+from unilect.server.app import all_routes
 
 pytestmark = may_install
 CONFIG = """

@@ -9,9 +9,8 @@ import pytest
 from appserver import serving
 from engine import ENGINES_IN_CI, made
 from llama_server import llama_server
-from unilect import sources
 from unilect.backend import Backend, Batches, Capabilities
-from unilect.config import Config, ModelConfig
+from unilect.config.server import Config, ModelConfig
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
@@ -21,6 +20,7 @@ from unilect.errors import (
 )
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import EmbeddingRequest, Embeddings
+from unilect.routing import sources
 from unilect.testing import ContractBroken, answer, chat, check_backend, completion
 from unilect.testing.echo import Echo, Options
 

@@ -17,9 +17,9 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-from unilect.engines import _child
-from unilect.engines._process import ChildProcess
-from unilect.engines._supervisor import Supervisor
+from unilect.engines.process import child as _child
+from unilect.engines.process.child_process import ChildProcess
+from unilect.engines.process.supervisor import Supervisor
 from unilect.errors import BackendError
 
 

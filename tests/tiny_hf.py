@@ -52,7 +52,7 @@ class Tiny:
 
     def loaded(self, **settings: Any) -> Any:
         """The model as the child loads it."""
-        from unilect.engines._hf_load import LoadedModel
+        from unilect.engines.transformers._load import LoadedModel
 
         size = sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
         own = {"path": str(self.folder), "size_bytes": size, "stored_bytes": 4, "context": CONTEXT}

@@ -76,7 +76,7 @@ class Asked:
     """
 
     def __init__(self, prompt: Sequence[int], max_tokens: int = 24, **fields: Any) -> None:
-        from unilect.engines._hf_job import Job, Sampling
+        from unilect.engines.transformers._job import Job, Sampling
 
         fields.setdefault("sampling", Sampling(temperature=0.0))
         self.job = Job(prompt=list(prompt), max_tokens=max_tokens, deliver=self._deliver, **fields)
@@ -88,7 +88,7 @@ class Asked:
         self.over = threading.Event()
 
     def _deliver(self, job: Any, word: Any) -> None:
-        from unilect.engines._hf_job import Failed, PromptRead, Step
+        from unilect.engines.transformers._job import Failed, PromptRead, Step
 
         self.words.append(word)
         if isinstance(word, PromptRead):

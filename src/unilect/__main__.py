@@ -3,7 +3,7 @@
 
 def main() -> None:
     """Run the command line."""
-    from unilect.cli import app
+    from unilect.cli.main import app
 
     app()
 

@@ -366,6 +366,13 @@ class ConfigError(Exception):
         return [self]
 
 
+def listed(names: Iterable[str], most: int = 20) -> str:
+    """Names with commas between them; of many the first ones, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
+
+
 def unreadable(error: OSError) -> str:
     """What is said of a file that the system does not let us read."""
     return f"{error.filename}: cannot be read ({error.strerror}). Check the path, and that the user of this process may read it."

@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from unilect.errors import ConfigError
-from unilect.source_hints import REPO, listed
+from unilect.errors import ConfigError, listed
 
 log = logging.getLogger("unilect")
 CONNECT_TIMEOUT_S = 10.0
@@ -29,6 +28,7 @@ PAUSE_S = 1.0
 # the hub serves larger files through its own storage protocol only, which its client speaks
 MAX_HTTP_BYTES = 50 * 10**9
 _CHUNK_BYTES = 2**20
+REPO = re.compile(r"^\w[\w.-]*/\w[\w.-]*$", re.ASCII)  # the name of a repository
 _HUB_FILE = re.compile(r"^(\w[\w.-]*/\w[\w.-]*)/(.+\.gguf)$", re.ASCII | re.I)
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.I)
 # weights, tokenizer, configuration and code of its own, at the top or in the pooling's folder; not the other formats of the weights

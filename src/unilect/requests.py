@@ -281,7 +281,7 @@ class _CommonRequest(Request, frozen=True, kw_only=True):
     best_of: Choices | None = None
     num_beams: Annotated[int, Meta(ge=1, le=64)] | None = None
     use_beam_search: bool | None = None
-    # older names, which `dialects/_older.py` turns into `max_tokens` and `temperature`
+    # older names, which `dialects/openai/_older.py` turns into `max_tokens` and `temperature`
     max_new_tokens: Count | None = None
     n_predict: Annotated[int, Meta(ge=-2, le=MAX_TOKENS_FIELD)] | None = None
     max_length: Count | None = None
@@ -293,7 +293,7 @@ class _CommonRequest(Request, frozen=True, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-    n_cmpl: Choices | None = None  # an older name of `n`, see `dialects/_older.py`
+    n_cmpl: Choices | None = None  # an older name of `n`, see `dialects/openai/_older.py`
 
 
 class GenerationRequest(_CommonRequest, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import pytest
 from appserver import App, serving, upstream
 from scripted import HELLO, Scripted, scripted, stream_of
 from unilect.backend import Batches, Capabilities
-from unilect.config import Config
+from unilect.config.server import Config
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import ChatRequest
 

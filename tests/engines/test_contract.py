@@ -25,11 +25,11 @@ from engine import (
 )
 from unilect.backend import Backend
 from unilect.demo import FOLDER
-from unilect.emulation import generate
-from unilect.engines._process import FORGIVEN_AFTER_S, MAX_DEATHS
+from unilect.engines.process.child_process import FORGIVEN_AFTER_S, MAX_DEATHS
 from unilect.errors import BackendUnavailable, ConfigError, ContextLengthExceeded, InvalidRequest
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import EmbeddingRequest
+from unilect.routing._emulation import generate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -1,4 +1,4 @@
-"""Tests of unilect.engines._fetched: models of the hub, whose files come when they are started."""
+"""Tests of unilect.engines.fetched: models of the hub, whose files come when they are started."""
 
 import asyncio
 import threading
@@ -9,11 +9,12 @@ import pytest
 
 from engine import answer, chat
 from tiny_child import until
-from unilect import hub, sources
-from unilect.config import Config
+from unilect import hub
+from unilect.config.model import ModelConfig
+from unilect.config.server import Config
 from unilect.demo import MODEL
 from unilect.errors import BackendUnavailable, ConfigError
-from unilect.model_config import ModelConfig
+from unilect.routing import sources
 
 
 def models(*names: str) -> Any:

@@ -1,11 +1,11 @@
-"""Tests of unilect.engines._text_bounds."""
+"""Tests of unilect.engines.text_bounds."""
 
 from typing import Any
 
 import pytest
 
 from engine import chat, completion
-from unilect.engines._text_bounds import check_request, check_tokenize, most_bytes
+from unilect.engines.text_bounds import check_request, check_tokenize, most_bytes
 from unilect.errors import ContextLengthExceeded, InvalidRequest
 from unilect.requests import EmbeddingRequest
 

@@ -9,10 +9,10 @@ from typing import Any
 import tiny_chatglm
 from appserver import HI, App, chunks, serving
 from tiny_chatglm import AGAIN, OBSERVATION, need_library
-from unilect.config import Config, ModelConfig
-from unilect.dialects import openai_chat
-from unilect.engines._chatglm_request import turns
-from unilect.engines.chatglm import ChatglmEngine
+from unilect.config.server import Config, ModelConfig
+from unilect.dialects.openai import chat as openai_chat
+from unilect.engines.chatglm._request import turns
+from unilect.engines.chatglm.engine import ChatglmEngine
 from unilect.requests import ChatRequest
 
 WEATHER = {

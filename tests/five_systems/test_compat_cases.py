@@ -17,8 +17,8 @@ from certificates import certificate, needs_openssl
 from serving import Server, serve
 from torchside import need
 from unilect import templates
-from unilect.compat import Setup, setup
-from unilect.config import ModelConfig
+from unilect.cli._compat import Setup, setup
+from unilect.config.server import ModelConfig
 from unilect.demo import FOLDER
 from unilect.requests import Message
 

@@ -12,12 +12,12 @@ from appserver import App, serving, upstream
 from configured import merged
 from engine import engine
 from fastchat import HELLO, FakeFastChat, fake_fastchat, frame, used
-from unilect.commands import _named
-from unilect.config import Config, ModelConfig
-from unilect.dialects._fastchat_workers import Registration, Status, Workers
-from unilect.registry import Registry
-from unilect.upstreams._http import HttpServer
-from unilect.upstreams.fastchat import Controller, FastChatUpstream
+from unilect.cli._commands import _named
+from unilect.config.server import Config, ModelConfig
+from unilect.dialects.fastchat._workers import Registration, Status, Workers
+from unilect.http.client import HttpServer
+from unilect.routing.registry import Registry
+from unilect.upstreams.fastchat.backend import Controller, FastChatUpstream
 
 REGISTRATION = {
     "worker_name": "",

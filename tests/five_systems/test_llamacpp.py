@@ -9,9 +9,9 @@ import pytest
 
 from appserver import HI, App, serving
 from scripted import Scripted, frames, scripted, stream_of
-from unilect.config import ModelConfig
-from unilect.sources import Place
-from unilect.upstreams.llamacpp import backend
+from unilect.config.server import ModelConfig
+from unilect.routing.sources import Place
+from unilect.upstreams.llamacpp.backend import backend
 from wires import replay
 
 PROMPT = (

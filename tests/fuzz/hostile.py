@@ -17,11 +17,11 @@ import hard
 import msgspec
 from msgspec import inspect
 
-from unilect.app import all_routes
 from unilect.gateway.metrics import Metrics
-from unilect.registry import Registry
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
-from unilect.service import Service
+from unilect.routing.registry import Registry
+from unilect.routing.service import Service
+from unilect.server.app import all_routes
 
 MAX_BODY = 16 * 1024 * 1024 - 4096
 SIZES = (64 * 1024, 1024 * 1024, MAX_BODY - 64 * 1024)

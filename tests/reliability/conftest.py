@@ -7,7 +7,7 @@ import pytest_asyncio
 from inprocess import Site, site, until
 
 from engine import ENGINES_IN_CI, SOURCES
-from unilect.config import Config, ModelConfig
+from unilect.config.server import Config, ModelConfig
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=ENGINES_IN_CI)

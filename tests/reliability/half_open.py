@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from scripted import STREAM_HEAD, Exchange, answer, delta, frames, scripted
-from unilect import sources
-from unilect.config import Config, ModelConfig
-from unilect.listener import Listener
+from unilect.config.server import Config, ModelConfig
+from unilect.routing import sources
+from unilect.server.listener import Listener
 
 STREAMED, WAITING = "stream", "wait"
 
@@ -77,7 +77,7 @@ def _limits(text: str) -> list[object]:
         return []
     from msgspec import convert
 
-    from unilect.connections import Limits
+    from unilect.server._connections import Limits
 
     return [convert(json.loads(text), Limits)]
 

@@ -9,13 +9,13 @@ import aiohttp
 import msgspec
 
 from engine import process
-from unilect import sources
-from unilect.config import Config
-from unilect.engines._process import ChildProcess
-from unilect.engines.gguf import GgufEngine
-from unilect.engines.hf import HfEngine
-from unilect.listener import Listener
-from unilect.registry import Registry
+from unilect.config.server import Config
+from unilect.engines.gguf.engine import GgufEngine
+from unilect.engines.process.child_process import ChildProcess
+from unilect.engines.transformers.engine import HfEngine
+from unilect.routing import sources
+from unilect.routing.registry import Registry
+from unilect.server.listener import Listener
 
 
 class Site:

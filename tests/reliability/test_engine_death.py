@@ -13,8 +13,8 @@ from inprocess import Site, site, until
 
 from engine import ENGINES_IN_CI, SOURCES
 from tiny_child import halted
-from unilect.config import Config, ModelConfig
-from unilect.engines._process import MAX_DEATHS
+from unilect.config.server import Config, ModelConfig
+from unilect.engines.process.child_process import MAX_DEATHS
 
 STREAMS = 8
 on_each_engine = pytest.mark.parametrize("engine", ENGINES_IN_CI)

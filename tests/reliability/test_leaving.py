@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from inprocess import Site, until
 
-from unilect.engines.gguf import GgufEngine
+from unilect.engines.gguf.engine import GgufEngine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 LONG = {"max_tokens": 1500, "ignore_eos": True}  # seconds of work

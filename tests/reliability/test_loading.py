@@ -8,8 +8,8 @@ import pytest
 from inprocess import until
 
 from appserver import App, serving
-from unilect.engines import _process
-from unilect.engines._process import ChildProcess
+from unilect.engines.process import child_process as _process
+from unilect.engines.process.child_process import ChildProcess
 from unilect.errors import BackendUnavailable
 from unilect.testing.echo import Echo, Options
 

@@ -7,7 +7,7 @@ from typing import Any
 from inprocess import Site, site, until
 
 from engine import takes_long
-from unilect.config import Config, ModelConfig
+from unilect.config.server import Config, ModelConfig
 
 LONG = {"max_tokens": 1500, "ignore_eos": True, "stream": True}
 STORY = "The bear has a red hat. The fox is his friend. " * 30

@@ -12,12 +12,12 @@ from torchside import need
 need("torch", "transformers", "llguidance", "safetensors")
 
 from engine import answer, chat, completion
-from unilect.config import ModelConfig
+from unilect.config.model import RopeScaling
+from unilect.config.server import ModelConfig
 from unilect.demo import FOLDER
-from unilect.engines._memory import free_bytes
-from unilect.engines.hf import HfEngine
+from unilect.engines.process.memory import free_bytes
+from unilect.engines.transformers.engine import HfEngine
 from unilect.errors import BackendError
-from unilect.model_config import RopeScaling
 
 TOKEN_BYTES = 1280 * 4
 ROWS, LENGTH, SPARE_BYTES = 32, 260, 30 * 2**20

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from unilect.errors import BackendUnavailable
-from unilect.upstreams._http import HttpServer
-from unilect.upstreams.llamacpp import LlamaCppUpstream
-from unilect.upstreams.openai import OpenAIUpstream
+from unilect.http.client import HttpServer
+from unilect.upstreams.llamacpp.backend import LlamaCppUpstream
+from unilect.upstreams.openai.backend import OpenAIUpstream
 
 MADE = [
     pytest.param(lambda server: OpenAIUpstream(server, "m"), id="openai"),

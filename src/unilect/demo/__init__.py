@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from unilect.engines import gguf
-from unilect.sources import Place
+from unilect.engines.gguf import engine as gguf
+from unilect.routing.sources import Place
 
 FOLDER = Path(__file__).parent
 MODEL = FOLDER / "model.gguf"

@@ -6,18 +6,18 @@ entry point in the group `unilect.dialects` that names such a module. What it ne
 `errors` is here.
 """
 
-from unilect.dialects._decode import BodyDecoder, decoded
-from unilect.dialects._manners import Manners
-from unilect.dialects._routes import Handler, Route, both
+from unilect.web.decode import BodyDecoder, decoded
+from unilect.web.manners import Manners
+from unilect.web.route import Handler, Route, both
 
 __all__ = ["DIALECTS", "BodyDecoder", "Handler", "Manners", "Route", "both", "decoded"]
 
 DIALECTS = {
     "chatglm": "unilect.dialects.chatglm",
-    "openai_chat": "unilect.dialects.openai_chat",
-    "openai_completions": "unilect.dialects.openai_completions",
-    "openai_embeddings": "unilect.dialects.openai_embeddings",
-    "openai_models": "unilect.dialects.openai_models",
-    "fastchat": "unilect.dialects.fastchat",
-    "llamacpp": "unilect.dialects.llamacpp",
+    "openai_chat": "unilect.dialects.openai.chat",
+    "openai_completions": "unilect.dialects.openai.completions",
+    "openai_embeddings": "unilect.dialects.openai.embeddings",
+    "openai_models": "unilect.dialects.openai._models",
+    "fastchat": "unilect.dialects.fastchat._api",
+    "llamacpp": "unilect.dialects.llamacpp._native",
 }

@@ -16,16 +16,16 @@ from aiohttp import web
 from msgspec import Meta
 
 from unilect.bounds import LARGE_BYTES
-from unilect.dialects import openai_chat
-from unilect.dialects._decode import BodyDecoder, decoded
-from unilect.dialects._manners import Manners
-from unilect.dialects._openai import encode_json, ignored_object
-from unilect.dialects._routes import Route
+from unilect.dialects.openai import chat as openai_chat
+from unilect.dialects.openai.chunks import encode_json, ignored_object
 from unilect.events import Answer
-from unilect.parameters import refusal
+from unilect.parameters.rules import refusal
 from unilect.requests import MAX_MESSAGES, Count, Request, Text
-from unilect.service import Service
-from unilect.streaming import respond_whole
+from unilect.routing.service import Service
+from unilect.web.decode import BodyDecoder, decoded
+from unilect.web.manners import Manners
+from unilect.web.route import Route
+from unilect.web.streaming import respond_whole
 
 _OURS = frozenset({"prompt", "history", "max_length", "messages", "stream", "stream_options", "n"})
 #: Parameters of a chat that this form of question and answer has no place for, and why.

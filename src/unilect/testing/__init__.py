@@ -15,7 +15,7 @@ import msgspec
 from unilect.backend import Backend, Batches, Capabilities, Support
 from unilect.errors import UnilectError
 from unilect.events import Answer, Event, Finish, Usage, fold
-from unilect.parameters import ACCEPTED, ENDPOINTS, parameters_of
+from unilect.parameters.rules import ACCEPTED, ENDPOINTS, parameters_of
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Request
 
 LIMIT_S = 120.0  # a backend that has not done by then hangs

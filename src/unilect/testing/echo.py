@@ -22,7 +22,7 @@ from unilect.requests import (
     Prompt,
     TextPart,
 )
-from unilect.sources import Place
+from unilect.routing.sources import Place
 from unilect.tasks import apart, shared
 
 CAPABILITIES = Capabilities(

@@ -8,7 +8,7 @@ from unilect.backend import Batches, Capabilities
 from unilect.errors import ConfigError, UnsupportedOperation
 from unilect.events import Event, Finish, TextDelta, Usage
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.sources import Place
+from unilect.routing.sources import Place
 
 
 class Options(Struct, frozen=True):

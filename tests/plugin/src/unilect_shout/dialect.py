@@ -6,8 +6,8 @@ from unilect.dialects import BodyDecoder, Manners, Route, decoded
 from unilect.errors import UnilectError
 from unilect.events import Answer, Event, TextDelta
 from unilect.requests import ChatRequest, Message, Request
-from unilect.service import Service
-from unilect.streaming import Framing, respond
+from unilect.routing.service import Service
+from unilect.web.streaming import Framing, respond
 
 _TEXT = Framing("text/plain; charset=utf-8", b"")
 

@@ -1,0 +1,403 @@
+"""
+The command lines of the five older servers, word for word: `unilect compat NAME [ARGUMENTS]`.
+
+`FLAGS` has each server's own flags with their defaults; a function for each makes a configuration of them. What unilect does
+otherwise than the server did is told in a notice, and what it cannot do is an error: nothing is dropped silently. No address that
+other machines reach is opened without a key because an older default says so.
+
+Sources: llama.cpp examples/server/api_like_OAI.py (438c2ca), chatglm.cpp chatglm_cpp/openai_api.py (eff7f44), FastChat
+fastchat/serve/openai_api_server.py (0e6d3e4), Chinese-LLaMA-Alpaca scripts/openai_server_demo (91be2d4)
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from unilect import templates
+from unilect.config import load as config_load
+from unilect.config import server as configuration
+from unilect.config.server import Config
+from unilect.engines.transformers.folder import has_tokenizer, own_template
+from unilect.errors import ConfigError
+from unilect.routing import sources
+
+Values: TypeAlias = dict[str, Any]
+
+
+class Flag(Struct, frozen=True):
+    """
+    A flag of an older server.
+
+    Attributes:
+        name: As on the command line.
+        default: Its default; False for a switch, None where there is none.
+        help: What it is.
+        required: It must be given.
+    """
+
+    name: str
+    default: str | int | bool | None
+    help: str
+    required: bool = False
+
+
+class Setup(Struct):
+    """
+    What a command line comes to.
+
+    Attributes:
+        config: The configuration.
+        notices: What is otherwise than it was.
+        variables: What the engines shall find in their environment.
+    """
+
+    config: Config
+    notices: list[str] = []
+    variables: dict[str, str] = {}
+
+
+#: Where each server listened, unless it was told otherwise. uvicorn, which chatglm.cpp's is often run by, has an address of its own.
+ADDRESSES = {
+    "llamacpp": ("127.0.0.1", 8081),
+    "chatglm": ("0.0.0.0", 8000),
+    "fastchat": ("localhost", 8000),
+    "alpaca": ("0.0.0.0", 19327),
+}
+#: Every server's own flags, but for `--host` and `--port`; those of `_OURS` are taken beside them.
+FLAGS: dict[str, list[Flag]] = {
+    "llamacpp": [
+        Flag(
+            "--chat-prompt",
+            "A chat between a curious user and an artificial intelligence assistant. "
+            "The assistant follows the given rules no matter what.\\n",
+            "what every prompt begins with",
+        ),
+        Flag("--user-name", "\\nUSER: ", "what stands before a user's turn"),
+        Flag("--ai-name", "\\nASSISTANT: ", "what stands before the assistant's turn"),
+        Flag("--system-name", "\\nASSISTANT's RULE: ", "what stands before the system's turn"),
+        Flag("--stop", "</s>", "what ends the assistant's turn"),
+        Flag("--llama-api", "http://127.0.0.1:8080", "the server of llama.cpp or PowerInfer"),
+        Flag("--api-key", "", "the key that clients must send"),
+    ],
+    "chatglm": [
+        Flag("--workers", 1, "processes; unilect is one, and answers side by side"),
+        Flag("--log-level", "info", "what is logged"),
+        Flag("--ssl-keyfile", None, "the key of the certificate"),
+        Flag("--ssl-certfile", None, "the certificate"),
+    ],
+    "fastchat": [
+        Flag("--controller-address", "http://localhost:21001", "the controller"),
+        Flag("--allow-credentials", False, "pages may send credentials"),
+        Flag("--allowed-origins", '["*"]', "whose pages may call, a JSON list"),
+        Flag("--allowed-methods", '["*"]', "with which methods, a JSON list"),
+        Flag("--allowed-headers", '["*"]', "with which headers, a JSON list"),
+        Flag("--api-keys", None, "the keys that clients may send, with commas between"),
+        Flag("--ssl", False, "HTTPS, with SSL_KEYFILE and SSL_CERTFILE of the environment"),
+    ],
+    "alpaca": [
+        Flag("--base_model", None, "the model: a GGUF file, a folder or a name", required=True),
+        Flag("--lora_model", None, "a LoRA adapter for it"),
+        Flag("--tokenizer_path", None, "its tokenizer, where it is not the adapter's"),
+        Flag("--gpus", "0", "the GPUs to use, with commas between"),
+        Flag("--load_in_8bit", False, "with weights of 8 bits"),
+        Flag("--only_cpu", False, "without a GPU"),
+        Flag("--alpha", "1.0", "how far the context is stretched: a number, or auto"),
+    ],
+}
+_OURS = [
+    Flag("--host", None, "the address to listen on"),
+    Flag("--port", None, "the port to listen on; 0 for a free one"),
+    Flag("--insecure-no-auth", False, "listen beyond loopback without a key (unilect's own)"),
+    Flag("--api-key", None, "a key that clients must send (unilect's own)"),
+]
+_ALIASES = ["gpt-3.5-turbo", "text-davinci-003", "text-embedding-ada-002"]
+#: Flags of Alpaca's server for its transformers model, and the values at which each asks for nothing.
+_TRANSFORMERS = {"tokenizer_path": (None,), "load_in_8bit": (False,), "alpha": ("1.0", "1")}
+
+
+def setup(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Setup:
+    """
+    What an older command line comes to.
+
+    Args:
+        name: `llamacpp`, `chatglm`, `fastchat` or `alpaca`.
+
+    Raises:
+        ConfigError: There is no such server, or something cannot be done.
+        SystemExit: The arguments are wrong, or ask for help.
+    """
+    if name not in FLAGS:
+        raise ConfigError(
+            f"compat: there is no server `{name[:50]}`. Name one of {', '.join(FLAGS)}."
+        )
+    given = vars(_parser(name).parse_args(arguments))
+    done = Setup(Config())
+    values = _BUILD[name](given, environment, done)
+    for model in values["models"].values():  # they ignored what they did not know; here it is named
+        model["unsupported"] = "report"
+    values.setdefault("api_keys", [given["api_key"]] if given.get("api_key") else None)
+    if given["insecure_no_auth"]:
+        values["insecure_no_auth"] = True
+    host, port = ("127.0.0.1", 8000) if given.get("app") else ADDRESSES[name]
+    values |= {
+        "dialect": name,
+        "port": port if given["port"] is None else given["port"],
+        "host": given["host"] or _host(name, host, values, environment, done.notices),
+    }
+    done.config = config_load.load(None, values, environment)
+    return done
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"unilect compat {name}")
+    if name == "chatglm":
+        parser.add_argument("app", nargs="?", help="the application, as uvicorn was given it")
+    own = {flag.name for flag in FLAGS[name]}
+    host, port = ADDRESSES[name]
+    if not configuration.is_loopback(host):
+        host = f"127.0.0.1; with --api-key or --insecure-no-auth {host}, as the older server"
+    shown = {"--host": host, "--port": port}
+    for flag in [*FLAGS[name], *(flag for flag in _OURS if flag.name not in own)]:
+        default = shown.get(flag.name, flag.default)
+        text = f"{flag.help} [{default}]" if default else flag.help
+        options: dict[str, Any] = {"help": text, "default": flag.default}
+        if flag.default is False:
+            options["action"] = "store_true"
+        elif isinstance(flag.default, int) or flag.name == "--port":
+            options["type"] = int
+        if flag.required:
+            options["required"] = True
+        parser.add_argument(flag.name, **options)
+    return parser
+
+
+def _host(name: str, host: str, values: Values, env: Mapping[str, str], notices: list[str]) -> str:
+    """The server's own address, unless it would be open to everybody."""
+    keys = values.get("api_keys") or env.get("UNILECT_API_KEY") or env.get("UNILECT_API_KEYS")
+    if configuration.is_loopback(host) or keys or values.get("insecure_no_auth"):
+        return host
+    notices.append(
+        f"the {name} server listened on {host}, for everybody; unilect listens on 127.0.0.1. "
+        "Give --api-key KEY to open it to those who have the key, or --insecure-no-auth."
+    )
+    return "127.0.0.1"
+
+
+def _llamacpp(given: Values, env: Mapping[str, str], done: Setup) -> Values:
+    url = given["llama_api"]
+    if "://" not in url:
+        done.notices.append(f"--llama-api: {url} has no scheme; http://{url} is taken.")
+        url = f"http://{url}"
+    model = {
+        "source": f"llamacpp+{url.rstrip('/')}",
+        "aliases": _ALIASES,
+        **turns(*(given[flag] for flag in _TURN_FLAGS)),
+    }
+    return {"models": {"LLaMA_CPP": model}}
+
+
+_TURN_FLAGS = ("chat_prompt", "user_name", "ai_name", "system_name", "stop")
+
+
+def turns(chat_prompt: str, user_name: str, ai_name: str, system_name: str, stop: str) -> Values:
+    """
+    A model's `chat_template` and `stop` for the five free-text flags of `api_like_OAI.py`.
+
+    A literal `\\n` is a line break, in the stop word too. The answer also ends where the model would go on as the user.
+
+    Raises:
+        ConfigError: A flag holds `{}`, which stands for a turn's text here.
+    """
+    parts = [
+        part.replace("\\n", "\n") for part in (chat_prompt, user_name, ai_name, system_name, stop)
+    ]
+    if any("{}" in part for part in parts):
+        raise ConfigError("A flag of the chat template holds `{}`, which has no place there.")
+    preamble, user, ai, system, end = parts
+    form = templates.Format(
+        preamble=preamble,
+        user=f"{user}{{}}",
+        assistant=f"{ai}{{}}{end}",
+        system=f"{system}{{}}",
+        opening=ai.rstrip(),
+    )
+    words = [word for word in (end, user.rstrip(" ")) if word.strip()]
+    return {"chat_template": templates.jinja(form), "stop": words}
+
+
+def _chatglm(given: Values, env: Mapping[str, str], done: Setup) -> Values:
+    model = env.get("MODEL", "chatglm3-ggml.bin")
+    threads, context = (_number(env, name) for name in ("NUM_THREADS", "MAX_LENGTH"))
+    if given["workers"] != 1:
+        done.notices.append("--workers: unilect is one process, and answers side by side.")
+    level = {"critical": "error", "trace": "debug"}.get(given["log_level"], given["log_level"])
+    settings = {
+        "source": _chatglm_source(model),
+        "aliases": _ALIASES,
+        "threads": threads or None,
+        "context": context or None,
+        "defaults": {"temperature": 0.95, "top_p": 0.7, "max_tokens": 2048},
+    }
+    return {
+        "models": {"default-model": settings},
+        "log_level": level,
+        "tls_cert": given["ssl_certfile"],
+        "tls_key": given["ssl_keyfile"],
+        **_cors(["*"], ["*"], ["*"], False, done.notices),
+    }
+
+
+def _chatglm_source(model: str) -> str:
+    """What other engines know is theirs; anything else is a model of chatglm.cpp."""
+    try:
+        sources.split(model)
+    except ConfigError:
+        return f"chatglm:{model}"
+    return model
+
+
+def _fastchat(given: Values, env: Mapping[str, str], done: Setup) -> Values:
+    address = given["controller_address"]
+    if address == "http://localhost:21001":
+        address = env.get("CONTROLLER_ADDRESS", address)
+    keys = given["api_keys"].split(",") if given["api_keys"] else _json_list("API_KEYS", env.get("API_KEYS", "[]"))  # fmt: skip
+    origins, methods, headers = (
+        _json_list(f"--allowed-{what}", given[f"allowed_{what}"])
+        for what in ("origins", "methods", "headers")
+    )
+    model = {
+        "source": f"fastchat+{address.rstrip('/')}",
+        "model": "*",
+        "timeout_s": _number(env, "FASTCHAT_WORKER_API_TIMEOUT") or 100,
+        "embedding_batch": _number(env, "FASTCHAT_WORKER_API_EMBEDDING_BATCH_SIZE") or 4,
+        "defaults": {"temperature": 0.7, "top_p": 1.0, "top_k": -1},
+        "completion_defaults": {"max_tokens": 16},
+    }
+    values = {
+        "models": {"fastchat": model},
+        "api_keys": keys or None,
+        **_cors(origins, methods, headers, given["allow_credentials"], done.notices),
+    }
+    if given["api_key"]:
+        values["api_keys"] = [*keys, given["api_key"]]
+    if given["ssl"]:
+        for option, name in (("tls_cert", "SSL_CERTFILE"), ("tls_key", "SSL_KEYFILE")):
+            if name not in env:
+                raise ConfigError(f"--ssl: the environment has no variable {name}.")
+            values[option] = env[name]
+    return values
+
+
+def _is_demo(base: str) -> bool:
+    return base.partition(":")[0] == sources.DEMO
+
+
+def _alpaca_templates(base: str, tokenizer: str | None) -> Values:
+    """Alpaca's formats; a model with a format of its own knows no other, and Alpaca's models have none."""
+    if _is_demo(base):
+        return {"completion_template": "chatml"}
+    own = own_template(Path(tokenizer)) if tokenizer else ""
+    own = own or own_template(Path(base.removeprefix("hf:")))
+    if own:
+        return {"completion_template": own}
+    return {"chat_template": "alpaca-zh", "completion_template": "alpaca-completion"}
+
+
+def _alpaca_tokenizer(given: Values) -> str | None:
+    """The folder that was named, else the adapter's where it has a tokenizer; None for the model's own."""
+    lora = given["lora_model"]
+    brought = lora if lora and has_tokenizer(Path(lora)) else None
+    chosen: str | None = given["tokenizer_path"] or brought
+    return None if chosen == given["base_model"] else chosen
+
+
+def _alpaca_rope(alpha: str, notices: list[str]) -> Values:
+    """`auto` grew with each text, which rows of one batch cannot: it is set for twice the trained context."""
+    if alpha == "auto":
+        notices.append("--alpha auto: positions are stretched for twice the trained context, in short texts too.")  # fmt: skip
+        return {"rope_type": "dynamic", "factor": 2.0}
+    try:
+        factor = float(alpha)
+    except ValueError:
+        factor = 0.0
+    if not 1 <= factor <= 1000:
+        raise ConfigError(
+            f"--alpha: expected a number from 1 to 1000, or auto; got {alpha[:50]!r}."
+        )
+    return {"rope_type": "ntk", "factor": factor}
+
+
+def _alpaca(given: Values, env: Mapping[str, str], done: Setup) -> Values:
+    base: str = given["base_model"]
+    demo, gguf = _is_demo(base), base.endswith(".gguf") or base.startswith("gguf:")
+    tokenizer = None if demo or gguf else _alpaca_tokenizer(given)
+    model: Values = {
+        "source": base,
+        "tokenizer": tokenizer,
+        "lora": [given["lora_model"]] if given["lora_model"] else [],
+        "aliases": _ALIASES,
+        **_alpaca_templates(base, tokenizer),
+        "defaults": {"temperature": 0.7, "top_p": 1.0, "top_k": 40, "max_tokens": 128},
+        "completion_defaults": {"temperature": 0.1, "top_p": 0.75},
+    }
+    done.variables["CUDA_VISIBLE_DEVICES"] = "" if given["only_cpu"] else given["gpus"]
+    if given["only_cpu"]:
+        model |= {"gpu_layers": 0} if gguf or demo else {"device": "cpu"}
+    asked = [flag for flag, neutral in _TRANSFORMERS.items() if given[flag] not in neutral]
+    if gguf or demo:
+        for flag in asked:
+            done.notices.append(f"--{flag}: a GGUF file brings its own, and is used as it is.")
+        return {"models": {"chinese-llama-alpaca": model}}
+    model["quantize"] = "8bit" if given["load_in_8bit"] else None
+    if "alpha" in asked:
+        model["rope_scaling"] = _alpaca_rope(given["alpha"], done.notices)
+    return {"models": {"chinese-llama-alpaca": model}}
+
+
+def _cors(
+    origins: list[str],
+    methods: list[str],
+    headers: list[str],
+    credentials: bool,
+    notices: list[str],
+) -> Values:
+    """The options for FastAPI's four; `*` with credentials is not given, since every page could then act for its visitor."""
+    if "*" in origins:
+        notices.append("pages of every origin may call this server, as before; set --api-key to keep strangers' pages out.")  # fmt: skip
+        if credentials:
+            notices.append("--allow-credentials: not with every origin; name them in --allowed-origins.")  # fmt: skip
+    if not origins:
+        return {"allowed_origins": []}
+    return {
+        "allowed_origins": origins,
+        "allowed_methods": [] if "*" in methods else methods,
+        "allowed_headers": headers,
+        "allow_credentials": credentials and "*" not in origins,
+    }
+
+
+def _json_list(name: str, text: str) -> list[str]:
+    try:
+        return msgspec.convert(json.loads(text), list[str])
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ConfigError(f'{name}: expected a JSON list of texts, such as ["*"].') from error
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    try:
+        return int(env.get(name, "0"))
+    except ValueError as error:
+        raise ConfigError(f"{name}: {env[name][:50]!r} is no number.") from error
+
+
+_BUILD: dict[str, Callable[[Values, Mapping[str, str], Setup], Values]] = {
+    "llamacpp": _llamacpp,
+    "chatglm": _chatglm,
+    "fastchat": _fastchat,
+    "alpaca": _alpaca,
+}

@@ -1,0 +1,119 @@
+"""
+What `unilect config check` looks at: all that `serve` would before it starts anything. Nothing is started, fetched or listened on.
+"""
+
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from unilect import hub, plugins
+from unilect.backend import Backend
+from unilect.config.kinds import UPSTREAMS
+from unilect.config.model import ModelConfig
+from unilect.config.paths import adapter_of
+from unilect.config.server import Config, each_listener
+from unilect.errors import Mistakes
+from unilect.redact import redacted
+from unilect.routing import sources
+from unilect.routing.model_facts import called
+from unilect.server.tls import server_context
+
+
+def look(config: Config, found: Mistakes) -> Iterator[str]:
+    """
+    Look at a configuration as `serve` would.
+
+    Args:
+        found: Gets the mistakes.
+
+    Yields:
+        Lines that say where it listens, what each model is, and what other packages bring.
+    """
+    with found:
+        server_context(config)
+    scheme = "http" if config.tls_cert is None else "https"
+    keys = f"{len(config.api_keys)} keys" if len(config.api_keys) > 1 else "a key"
+    for each in each_listener(config):
+        host = f"[{each.host}]" if ":" in each.host else each.host
+        port = each.port or "(a free port)"
+        yield f"{scheme}://{host}:{port}: {each.dialect}, {keys if config.api_keys else 'no key'}"
+    models, shared = sources.served(config), dict[Any, Any]()
+    for name, table in models.items():
+        yield from _model(name, table, models, shared, found)
+    for group, part in ((plugins.BACKENDS, "__call__"), (plugins.DIALECTS, "routes")):
+        used, left_out = plugins.use_all(group, attrgetter(part))
+        yield from (f"found: {told}" for told in used)
+        yield from (f"left out: {why}" for why in left_out)
+
+
+def _model(
+    name: str,
+    table: ModelConfig,
+    models: Mapping[str, ModelConfig],
+    shared: dict[Any, Any],
+    found: Mistakes,
+) -> Iterator[str]:
+    with found:
+        sources.check_server(name, table, models)
+    sources.check_model(name, table, found)
+    for source in table.sources:
+        told = ["no model"]
+        with found:
+            place = sources.place_of(name, source, table, shared=shared)
+            here = _here(place)
+            told = _told(place, sources.backend(here) if here is not None else None)
+            if here is None:
+                _check_beside(place, found)
+        which = "" if source in ("", sources.DEMO, f"{sources.DEMO}:") else f" {redacted(source)}"
+        yield f"{name}: {told[0]}{which}{''.join(f', {more}' for more in told[1:])}"
+
+
+def _here(place: sources.Place) -> sources.Place | None:
+    """A place whose files are on this machine; None where they would have to be fetched first."""
+    if sources.kind_of(place.scheme) not in ("gguf", "hf") or place.scheme == sources.DEMO:
+        return place
+    with sources.told_of(place.name):
+        path = hub.local_copy(place.location, folder=sources.kind_of(place.scheme) == "hf")
+    return None if path is None else structs.replace(place, location=str(path))
+
+
+def _told(place: sources.Place, backend: Backend | None) -> list[str]:
+    """What a backend is, in a few words."""
+    kind, config = sources.kind_of(place.scheme), place.config
+    words = [called(place.scheme)]
+    if backend is None:
+        words.append("on the Hugging Face hub, fetched when it is served")
+    elif kind in ("gguf", "hf", "chatglm"):
+        words.append(f"context {backend.capabilities.context}")
+        words += [f"{config.parallel} requests at a time"] if kind != "chatglm" else []
+    elif config.model == sources.ALL:
+        words.append("all its models, not asked")
+    elif kind in UPSTREAMS:
+        words.append("not asked")
+    return words + ([f"options {', '.join(config.options)}"] if config.options else [])
+
+
+def _check_beside(place: sources.Place, found: Mistakes) -> None:
+    """What a model needs beside the files that are to be fetched: what is installed, and other files."""
+    name, table = place.name, place.config
+    if sources.kind_of(place.scheme) == "hf":
+        from unilect.engines.transformers.engine import check_installed
+
+        with found, sources.told_of(name):
+            check_installed(place.location)
+    if table.chat_template is not None:
+        from unilect import templates  # with Jinja, which takes 30 ms to import
+
+        with found, sources.told_of(name):
+            templates.find(table.chat_template)
+    paths = [("mmproj", table.mmproj), ("tokenizer", table.tokenizer)]
+    paths += [("lora", adapter_of(text)[0]) for text in table.lora]
+    for option, given in paths:
+        if given is not None and not Path(given).expanduser().exists():
+            found.add(
+                f"models.{name}: {option}: there is nothing at {given}. Name a file or folder of this machine.",
+                ("models", name, option),
+            )

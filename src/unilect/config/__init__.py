@@ -1,0 +1,1 @@
+"""What the operator says: files, variables and flags, checked; it knows no backend."""

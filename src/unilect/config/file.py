@@ -1,0 +1,209 @@
+"""
+The file of a configuration: TOML, the lines on which its options stand, and keys that it names and the environment holds.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from unilect.config.values import OptionPath
+from unilect.errors import ConfigError, Mistakes
+
+#: What is skipped as one piece: texts and comments may hold brackets, equals signs and line ends.
+_TOKEN = re.compile(
+    r'"""(?:[^\\"]|\\.|"(?!""))*"{3,5}'
+    r"|'''(?:[^']|'(?!''))*'{3,5}"
+    r'|"(?:[^"\\\n]|\\.)*"'
+    r"|'[^'\n]*'"
+    r"|\#[^\n]*|\n|[\[\]{}=]|[^\"'\#\n\[\]{}=]+",
+    re.DOTALL,
+)
+_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+_TWICE = re.compile(r"Cannot declare \((.*)\) twice")
+#: How mistakes in TOML begin in the parser's words, and what to do about them.
+_ADVICE = {
+    "Invalid value": "Texts stand in quotes; true and false are written small.",
+    "Unescaped '\\' in a string": "Put a text with backslashes between single quotes.",
+    "Expected '=' after a key": "An option is written `name = value`.",
+    "Unterminated string": "A text ends with the quote that it began with, on the same line.",
+    "Illegal character '\\n'": "A text ends with the quote that it began with, on the same line.",
+    "Unclosed array": "A list ends with `]`.",
+    "Cannot overwrite a value": "An option or a table stands there twice; keep one of them.",
+}
+
+
+class Origin(Struct, frozen=True):
+    """
+    Where the options of a configuration were set.
+
+    Attributes:
+        file: The TOML file; None where there is none.
+        given: By option, the variable or the flag that set it, or set all of the models' tables.
+    """
+
+    file: Path | None = None
+    given: dict[str, str] = {}
+
+    def told(self, errors: Iterable[ConfigError]) -> list[ConfigError]:
+        """Errors with their places before them: the file and the line, in its order, the variable or the flag."""
+        with_lines, others = [], []
+        known: Mapping[OptionPath, int] = {}
+        for error in errors:
+            given = next((at for at in (*error.path[:1], *error.path[2:3]) if at in self.given), None)  # fmt: skip
+            if given is not None:
+                others.append(self._given(str(given), error))
+            elif self.file is None or not error.path:
+                others.append(error)
+            else:
+                known, path = known or lines(self.file), error.path
+                while path and path not in known:
+                    path = path[:-1]
+                line = known.get(path, 0)
+                place = f"{self.file}:{line}" if line else f"{self.file}"
+                with_lines.append((line, ConfigError(f"{place}: {error}")))
+        return [error for _, error in sorted(with_lines, key=itemgetter(0))] + others
+
+    def _given(self, option: str, error: ConfigError) -> ConfigError:
+        place, text = self.given[option], str(error)
+        if place and len(error.path) == 1:
+            text = f"{place}: {text.removeprefix(f'{option}: ')}"
+        return ConfigError(text)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """
+    The values of a TOML file.
+
+    Raises:
+        ConfigError: It cannot be read, or is no TOML.
+    """
+    try:
+        return tomllib.loads(_text(path))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}). Name a TOML file with --config, or in UNILECT_CONFIG."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: is not TOML: it is no text in UTF-8. Save it as UTF-8."
+        ) from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: is not TOML: its values are nested too deeply.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise _no_toml(path, str(error)) from error
+
+
+def lines(path: Path) -> dict[OptionPath, int]:
+    """
+    The line of each option and table of a file that `read_file` has read; those inside of a value have its line.
+
+    Its TOML is right, so statements can be told by line ends outside of brackets and texts.
+    """
+    found: dict[OptionPath, int] = {}
+    table: OptionPath = ()
+    for line, text in _statements(_text(path)):
+        if text.startswith("["):
+            names = _names(tomllib.loads(text))
+            index: int | None = None
+            if text.startswith("[["):
+                index = 0
+                while (*names, index) in found:
+                    index += 1
+            table = names if index is None else (*names, index)
+            for length in range(1, len(table) + 1):
+                found.setdefault(table[:length], line)
+            continue
+        key, _, _ = text.partition("\0")
+        names = (*table, *_names(tomllib.loads(f"{key} = 0")))
+        for length in range(len(table) + 1, len(names) + 1):
+            found.setdefault(names[:length], line)
+    return found
+
+
+def with_secrets(
+    values: dict[str, Any], env: Mapping[str, str], mistakes: Mistakes, used: set[str]
+) -> dict[str, Any]:
+    """
+    `$NAME` in a key's place is taken from the environment, so that files need hold no secret.
+
+    Args:
+        mistakes: Gets variables that are not set.
+        used: Gets the names of the variables.
+    """
+
+    def secret(text: Any, path: OptionPath) -> Any:
+        if not isinstance(text, str) or not re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", text):
+            return text
+        used.add(text[1:])
+        if text[1:] not in env:
+            where = ".".join(map(str, path))
+            mistakes.add(f"{where}: the environment has no variable {text[1:]}. Set it.", path)
+        return env.get(text[1:], "unset")
+
+    values = dict(values)
+    if "fastchat_token" in values:
+        values["fastchat_token"] = secret(values["fastchat_token"], ("fastchat_token",))
+    if isinstance(keys := values.get("api_keys"), list | str):
+        keys = [keys] if isinstance(keys, str) else keys
+        values["api_keys"] = [secret(key, ("api_keys",)) for key in keys]
+    if isinstance(values.get("models"), dict):
+        values["models"] = {
+            name: model | {"api_key": secret(model["api_key"], ("models", name, "api_key"))}
+            if isinstance(model, dict) and "api_key" in model
+            else model
+            for name, model in values["models"].items()
+        }
+    return values
+
+
+def _text(path: Path) -> str:
+    """The text of a file; editors of other systems begin it with a mark, and end lines with two characters."""
+    return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """The statements of a TOML document with their lines: a table's header as it is, of an option the key and a zero byte."""
+    line, depth, began, pieces = 1, 0, 1, list[str]()
+    for match in _TOKEN.finditer(text + "\n"):
+        token = match[0]
+        if token == "\n" and depth == 0:
+            statement = "".join(pieces).strip()
+            if statement:
+                yield began, statement
+            began, pieces = line + 1, []
+        elif not token.startswith("#"):
+            if token == "=" and depth == 0 and "\0" not in pieces:
+                token = "\0"
+            depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token, 0)
+            pieces.append(token)
+        line += token.count("\n")
+
+
+def _names(values: Mapping[str, Any]) -> OptionPath:
+    """The names in a header or a key, from what it is parsed to."""
+    names: list[str] = []
+    inner: Any = values
+    while isinstance(inner, dict) and inner:
+        name = next(iter(inner))
+        names.append(name)
+        inner = inner[name]
+        inner = inner[0] if isinstance(inner, list) and inner else inner
+    return tuple(names)
+
+
+def _no_toml(path: Path, message: str) -> ConfigError:
+    """The parser's error with the line first, in words that are not Python's."""
+    place = _PLACE.search(message)
+    line = place[1] if place and place[1] else str(len(_text(path).rstrip().split("\n")))
+    what = _PLACE.sub("", message)
+    if twice := _TWICE.match(what):
+        name = ".".join(re.findall(r"'([^']*)'", twice[1]))
+        what = f"the table [{name}] stands there twice; keep one of them"
+    advice = next((text for begin, text in _ADVICE.items() if what.startswith(begin)), "")
+    what = what[:1].lower() + what[1:]
+    return ConfigError(f"{path}:{line}: is not TOML: {what}. {advice}".rstrip())

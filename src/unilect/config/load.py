@@ -1,0 +1,175 @@
+"""
+A configuration out of a TOML file, `UNILECT_*` in the environment, and flags; later ones are stronger.
+
+A mistake names the file and the line, the variable or the flag, the option, and the reason; all are told at once.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from unilect.config.file import Origin, read_file, with_secrets
+from unilect.config.hints import (
+    KEY_VARIABLE,
+    PREFIX,
+    Names,
+    is_of_kubernetes,
+    unknown_option,
+    unknown_variables,
+)
+from unilect.config.model import ModelConfig, RopeScaling, wrong_name
+from unilect.config.paths import placed, placed_server
+from unilect.config.server import TABLES, Config, ListenerConfig, check, process_environment
+from unilect.config.values import accepted, convert, dotted, shown
+from unilect.errors import Mistakes
+
+_FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
+#: By variable of the environment, the option that it sets.
+VARIABLES = {
+    KEY_VARIABLE: "api_keys",  # the name that clients read it by; the other came first
+    **{f"{PREFIX}{name.upper()}": name for name in _FIELDS if name not in TABLES},
+}
+#: The flags of the options that have any.
+FLAGS = {
+    "host": "--host",
+    "port": "--port",
+    "api_keys": "--api-key",
+    "insecure_no_auth": "--insecure-no-auth",
+    "log_level": "--log-level",
+    "fastchat_register": "--fastchat-controller",
+    "fastchat_worker_address": "--worker-address",
+    "fastchat_worker_concurrency": "--limit-worker-concurrency",
+}
+_NAMES = Names(
+    server=tuple(_FIELDS),
+    model=ModelConfig.__struct_fields__,
+    variables=VARIABLES,
+    listener=ListenerConfig.__struct_fields__,
+    rope_scaling=RopeScaling.__struct_fields__,
+)
+_unknown = partial(unknown_option, _NAMES)
+
+
+def load(
+    path: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Config:
+    """
+    The configuration.
+
+    Args:
+        path: The TOML file; `UNILECT_CONFIG` names it where this is None.
+        flags: What the command line sets; None values are not set.
+        environment: Instead of the process's environment.
+
+    Raises:
+        ConfigError: Something is wrong; each mistake is told with its place, the option and the reason.
+    """
+    config, mistakes = read(path, flags, environment)
+    mistakes.raise_all()
+    return config
+
+
+def read(
+    path: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Config, Mistakes]:
+    """
+    As `load`: the configuration without what is wrong, and what is wrong.
+
+    Raises:
+        ConfigError: There is no file, or no TOML in it.
+    """
+    env = process_environment() if environment is None else environment
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    origin = origin_of(path, given, env)
+    found, of_flags = Mistakes(), Mistakes()
+    good: dict[str, Any] = {}
+    used: set[str] = set()  # variables that hold keys
+    if origin.file is not None:
+        values = with_secrets(read_file(origin.file), env, found, used)
+        good = _of_tables(values, origin.file.parent, found)
+    errors = Origin(origin.file).told(found.errors)
+    given = with_secrets(given, env, of_flags, used)
+    unknown_variables(_NAMES, {name: env[name] for name in env.keys() - used}, of_flags)
+    good |= placed_server(_from_environment(env, of_flags), None)
+    good |= _of_tables(given, None, of_flags)
+    errors += Origin(None, origin.given).told(of_flags.errors)
+    config = Config(**good)
+    broken = {error.path[0] for error in (*found.errors, *of_flags.errors) if error.path}
+    contradictions = Mistakes()
+    with contradictions:
+        check(config, broken)
+    errors += origin.told(contradictions.errors)
+    return config, Mistakes(errors)
+
+
+def origin_of(
+    path: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Origin:
+    """Where the options come from that `load` reads."""
+    env = process_environment() if environment is None else environment
+    if path is None and env.get("UNILECT_CONFIG"):
+        path = Path(env["UNILECT_CONFIG"]).expanduser()
+    given = {option: name for name, option in VARIABLES.items() if name in env}
+    given |= {
+        name: FLAGS.get(name, "") for name, value in (flags or {}).items() if value is not None
+    }
+    return Origin(path, given)
+
+
+def _of_tables(values: Mapping[str, Any], folder: Path | None, found: Mistakes) -> dict[str, Any]:
+    """The options of the server and of its models, without what is wrong with them."""
+    tables = values.get("models", {})
+    server = {name: value for name, value in values.items() if name != "models"}
+    good = placed_server(accepted(Config, server, (), _unknown, found), folder)
+    if not isinstance(tables, dict):
+        found.add(f"models: expected tables [models.NAME], found {shown(tables)}.", ("models",))
+        tables = {}
+    models = {}
+    for name, table in tables.items():
+        path = ("models", name)
+        if (wrong := wrong_name(name)) is not None:
+            found.add(f"{dotted(path)}: {wrong}", path)
+        elif not isinstance(table, dict):
+            why = f"expected a table [models.{name}], found {shown(table)}."
+            found.add(f"models.{name}: {why}", path)
+        else:
+            fine = accepted(ModelConfig, table, path, _unknown, found)
+            models[name] = ModelConfig(**placed(fine, folder))
+    return good | ({"models": models} if "models" in values else {})
+
+
+def _from_environment(env: Mapping[str, str], found: Mistakes) -> dict[str, Any]:
+    """`UNILECT_PORT=9000` and so on, for every field but those that are tables; lists are separated by commas."""
+    values: dict[str, Any] = {}
+    for name, option in VARIABLES.items():
+        text = env.get(name)
+        if text is None:
+            continue
+        if is_of_kubernetes(text):
+            found.add(
+                f"{name}: holds a URL, as Kubernetes sets it for a service named `unilect`. Give the service another name, or "
+                "set `enableServiceLinks: false`."
+            )
+            continue
+        raw: Any = text
+        field = _FIELDS[option]
+        if isinstance(field.default_factory, type) and issubclass(field.default_factory, list):
+            raw = [part.strip() for part in text.split(",") if part.strip()]
+        if name == KEY_VARIABLE and not raw:
+            found.add(f"{name}: is set, and holds no key. Set one, or unset the variable.")
+        mistakes = Mistakes()
+        value = convert(field.type, raw, (option,), mistakes, strict=False)
+        for error in mistakes.errors:
+            found.add(f"{name}: {str(error).partition(': ')[2]}")
+        if not mistakes.errors:  # keys may stand in both variables
+            values[option] = [*values[option], *value] if option in values else value
+    return values

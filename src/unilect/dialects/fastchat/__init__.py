@@ -1,0 +1,1 @@
+"""FastChat's APIs: of its server, of a worker, of a controller."""

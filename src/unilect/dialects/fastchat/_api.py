@@ -1,0 +1,97 @@
+"""
+What FastChat's API server has beside OpenAI's API: /api/v1/chat/completions, /api/v1/token_check, /v1/engines/{model}/embeddings.
+
+All of them want a key where there are keys; FastChat's own leaves those under /api open.
+
+Source: https://github.com/lm-sys/FastChat (fastchat/serve/openai_api_server.py, protocol/api_protocol.py)
+"""
+
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from unilect.dialects.openai import chat as openai_chat
+from unilect.dialects.openai import embeddings as openai_embeddings
+from unilect.dialects.openai.chunks import encode_json
+from unilect.requests import ChatRequest, Count, EmbeddingRequest, Name, Text
+from unilect.routing.service import Service
+from unilect.web.decode import decoded, no_json, wrong_field
+from unilect.web.manners import Manners
+from unilect.web.route import Route, call, json_answer
+from unilect.web.streaming import respond
+
+
+class Item(Struct, frozen=True):
+    """One prompt to be checked."""
+
+    model: Name
+    prompt: Text
+    max_tokens: Count
+
+
+class TokenCheckRequest(Struct, frozen=True):
+    """POST /api/v1/token_check."""
+
+    prompts: Annotated[list[Item], Meta(max_length=128)]
+
+
+def routes(service: Service, manners: Manners) -> list[Route]:
+    """The URLs of this dialect."""
+    raw = msgspec.structs.replace(manners, string_messages="raw")
+
+    async def create_raw_chat_completion(request: web.Request) -> web.StreamResponse:
+        """Answer a conversation, or a prompt as the model reads it."""
+        asked = await decoded(request, lambda body, wire: openai_chat.decode(body, raw, wire))
+        run = service.run(asked.request, "chat.completions")
+        encoder = openai_chat.ChatEncoder(
+            asked.request, run.model.name, asked.legacy, asked.echoed, raw
+        )
+        return await respond(request, run, encoder, bool(asked.request.stream))
+
+    async def check_tokens(request: web.Request) -> web.StreamResponse:
+        """Say which prompts fit into the context of their models."""
+        items = decode_check(await request.read()).prompts
+        checked = [await _checked(service, item) for item in items]
+        return json_answer(request, encode_json({"prompts": checked}))
+
+    async def create_engine_embedding(request: web.Request) -> web.StreamResponse:
+        """Embed texts with the model that the URL names."""
+        asked = await decoded(request, openai_embeddings.decode)
+        if asked.model is None:
+            asked = asked.changed(model=request.match_info["model"])
+        return await openai_embeddings.answered(request, service, asked)
+
+    chat, check = "/api/v1/chat/completions", "/api/v1/token_check"
+    embed, of_url = "/v1/engines/{model:.+}/embeddings", "Embed texts with the model of the URL"
+    raw_too = "Answer a conversation or a raw prompt (FastChat)"
+    which_fit = "Say which prompts fit into the context (FastChat)"
+    return [
+        call(chat, create_raw_chat_completion, raw_too, ChatRequest),
+        call(check, check_tokens, which_fit, TokenCheckRequest),
+        call(embed, create_engine_embedding, of_url, EmbeddingRequest),
+    ]
+
+
+def decode_check(body: bytes) -> TokenCheckRequest:
+    """
+    A body of /api/v1/token_check.
+
+    Raises:
+        InvalidRequest: A field is missing or wrong; the message names it.
+    """
+    try:
+        return msgspec.json.decode(body, type=TokenCheckRequest)
+    except msgspec.ValidationError as error:
+        raise wrong_field(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise no_json(error) from error
+
+
+async def _checked(service: Service, item: Item) -> dict[str, bool | int | None]:
+    async with service.lease(item.model, "token_check") as lease:
+        count = await lease.backend.count_tokens(item.prompt)
+        context = lease.backend.capabilities.context
+    fits = context is None or count + item.max_tokens <= context
+    return {"fits": fits, "tokenCount": count, "contextLength": context}

@@ -1,0 +1,368 @@
+"""
+unilect as FastChat's worker: an old controller lists our models, and old API servers and web pages ask for them.
+
+The routes need no key, because those servers send none; they are there only where the configuration names a controller. A
+frame is JSON and a NUL and holds all of the text so far; the last text comes twice, without and with its finish reason, which
+is what FastChat's servers wait for. An error is a frame too, with the status 200.
+
+Source: https://github.com/lm-sys/FastChat (fastchat/serve/base_model_worker.py, model_worker.py)
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from unilect.dialects.fastchat._prompt import Marks
+from unilect.dialects.openai.chunks import encode_json, legacy_logprobs
+from unilect.dialects.openai.embeddings import base64_of
+from unilect.errors import UnilectError, UnsupportedOperation, WrongType
+from unilect.events import Answer, Event, Finish, ReasoningDelta, TextDelta, TokenLogprob, Usage
+from unilect.parameters.rules import refusal
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
+from unilect.routing.service import Service
+from unilect.web.decode import wrong_field
+from unilect.web.route import Route
+from unilect.web.streaming import REQUEST_ID, Framing, respond
+
+BodyT = TypeVar("BodyT")
+FRAMES = Framing("application/octet-stream", b"\0")  # readers skip an empty frame
+WORKER_CALLS = (
+    "/worker_generate_stream",
+    "/worker_generate",
+    "/worker_get_embeddings",
+    "/count_token",
+    "/worker_get_conv_template",
+    "/model_details",
+)
+UNKNOWN_CONTEXT = (
+    2**20
+)  # told where the backend does not say: the server above shall not refuse what the model may take
+
+
+class GenerationParams(msgspec.Struct, frozen=True):
+    """
+    POST /worker_generate_stream, "gen_params". What we cannot honour is refused by name, but `stop_token_ids`: they come out
+    of FastChat's own templates, and our models end their turns by themselves.
+    """
+
+    prompt: str
+    model: str | None = None
+    max_new_tokens: int | None = 256
+    echo: bool | None = True
+    stop: str | list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logprobs: int | None = None
+    best_of: int | None = None
+    use_beam_search: bool | None = None
+    images: list[Any] | None = None
+
+
+class EmbeddingParams(msgspec.Struct, frozen=True):
+    """POST /worker_get_embeddings."""
+
+    input: list[str | int | list[int]] | str
+    model: str | None = None
+    encoding_format: str | None = None
+
+
+class Named(msgspec.Struct, frozen=True):
+    """POST /count_token and the calls that need less."""
+
+    model: str | None = None
+    prompt: str = ""
+
+
+class Work:
+    """
+    What our worker has to do, as it tells the controller.
+
+    Args:
+        service: Who answers.
+        limit: Requests that are answered at a time; None for as many as come.
+
+    Attributes:
+        address: The URL that the controller knows us by.
+    """
+
+    def __init__(self, service: Service, limit: int | None = None) -> None:
+        self.address = ""
+        self._service = service
+        self._limit = asyncio.Semaphore(limit) if limit is not None else None
+        self._waiting = 0
+
+    @property
+    def names(self) -> list[str]:
+        """The models that we have, by all their names; none once we are stopping."""
+        return self.names_of(None)
+
+    def names_of(self, multimodal: bool | None) -> list[str]:
+        """The models that see images, those that do not, or both, by all their names."""
+        models = self._service.registry.models.values() if self._service.ready else ()
+        return [
+            name
+            for model in models
+            if multimodal is None or model.backend.capabilities.vision == multimodal
+            for name in (model.name, *model.aliases)
+        ]
+
+    def status(self) -> dict[str, Any]:
+        """What a controller asks for."""
+        return {"model_names": self.names, "speed": 1, "queue_length": self._waiting}
+
+    @property
+    def multimodal(self) -> bool:
+        """True where one of the models sees images."""
+        models = self._service.registry.models.values()
+        return any(model.backend.capabilities.vision for model in models)
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """A request's turn."""
+        self._waiting += 1
+        try:
+            if self._limit is None:
+                yield
+            else:
+                async with self._limit:
+                    yield
+        finally:
+            self._waiting -= 1
+
+    def marks(self, model: str) -> Marks:
+        """The marks between the messages of a prompt for this model."""
+        return Marks(self.address, model)
+
+
+class Calls:
+    """
+    What a worker answers.
+
+    Args:
+        service: Who answers in truth.
+        work: What is to be done.
+    """
+
+    def __init__(self, service: Service, work: Work) -> None:
+        self._service = service
+        self._work = work
+
+    async def worker_generate_stream(self, request: web.Request) -> web.StreamResponse:
+        """Continue a text, frame by frame."""
+        return await self._generate(request, stream=True)
+
+    async def worker_generate(self, request: web.Request) -> web.StreamResponse:
+        """Continue a text, in one frame."""
+        return await self._generate(request, stream=False)
+
+    async def worker_get_embeddings(self, request: web.Request) -> web.StreamResponse:
+        """Embed texts, each vector of length one."""
+        try:
+            params = decoded(await request.read(), EmbeddingParams)
+            async with self._work.place():
+                asked = EmbeddingRequest(input=params.input, model=params.model)
+                _, found, _ = await self._service.embed(asked)
+        except UnilectError as error:
+            return answer(request, error_frame(error)[:-1])
+        vectors: list[Any] = [_unit(vector) for vector in found.vectors]
+        if params.encoding_format == "base64":
+            vectors = [base64_of(vector) for vector in vectors]
+        return answer(request, {"embedding": vectors, "token_num": found.prompt_tokens})
+
+    async def count_token(self, request: web.Request) -> web.StreamResponse:
+        """Count the tokens of a prompt; 0 where the model's backend cannot, as FastChat has it."""
+        named = decoded(await request.read(), Named)
+        async with self._service.lease(named.model, "fastchat") as lease:
+            messages = self._work.marks(lease.model.name).messages(named.prompt)
+            asked = ChatRequest(messages=messages) if messages else named.prompt
+            try:
+                count = await lease.backend.count_tokens(asked)
+            except UnsupportedOperation:
+                count = 0
+        return answer(request, {"count": count, "error_code": 0})
+
+    async def worker_get_conv_template(self, request: web.Request) -> web.StreamResponse:
+        """Tell the template: marks that we find again in the prompt."""
+        named = decoded(await request.read(), Named)
+        model = await self._service.described(named.model, "fastchat")
+        chat = model.backend.capabilities.chat
+        return answer(request, {"conv": self._work.marks(model.name).conv(chat)})
+
+    async def model_details(self, request: web.Request) -> web.StreamResponse:
+        """Tell the model's context."""
+        named = decoded(await request.read(), Named)
+        model = await self._service.described(named.model, "fastchat")
+        context = model.backend.capabilities.context
+        return answer(request, {"context_length": context or UNKNOWN_CONTEXT})
+
+    async def worker_get_status(self, request: web.Request) -> web.StreamResponse:
+        """Tell the models and the length of the queue."""
+        return answer(request, self._work.status())
+
+    async def _generate(self, request: web.Request, stream: bool) -> web.StreamResponse:
+        try:
+            params = decoded(await request.read(), GenerationParams)
+            async with self._work.place():
+                asked = to_request(params, self._work, self._service, stream)
+                run = self._service.run(asked, "fastchat")
+                return await respond(request, run, FrameEncoder(), stream, FRAMES)
+        except UnilectError as error:
+            frame = error_frame(error)
+            return answer(request, frame if stream else frame[:-1])
+
+
+def routes(service: Service, work: Work) -> list[Route]:
+    """The URLs of a worker."""
+    calls = Calls(service, work)
+    paths = [*WORKER_CALLS, "/worker_get_status"]
+    return [Route("POST", path, getattr(calls, path[1:]), public=True) for path in paths]
+
+
+def to_request(
+    params: GenerationParams, work: Work, service: Service, stream: bool
+) -> ChatRequest | CompletionRequest:
+    """
+    A worker's parameters as a request: a chat where the prompt was made with our template, else a plain completion.
+
+    Raises:
+        InvalidRequest: A value is out of range.
+        UnsupportedParameter: We cannot do what is asked for.
+    """
+    if params.use_beam_search:
+        raise refusal("use_beam_search")
+    if params.images:
+        raise refusal("images")
+    fields: dict[str, Any] = {
+        "model": params.model,
+        "stream": stream,
+        "max_tokens": params.max_new_tokens,
+        "stop": [word for word in _listed(params.stop) if word],
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": None if params.top_k is None else int(params.top_k),
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "repetition_penalty": params.repetition_penalty,
+    }
+    model = service.model(params.model)
+    messages = work.marks(model.name).messages(params.prompt)
+    kind: type[ChatRequest] | type[CompletionRequest] = CompletionRequest
+    if messages is not None:
+        kind = ChatRequest
+        fields |= {"messages": messages, "logprobs": params.logprobs is not None or None}
+    else:
+        fields |= {
+            "prompt": params.prompt,
+            "echo": params.echo,
+            "logprobs": params.logprobs,
+            "best_of": params.best_of,
+        }
+    try:
+        return msgspec.convert(
+            {name: value for name, value in fields.items() if value is not None},
+            kind,
+            from_attributes=True,
+        )
+    except msgspec.ValidationError as error:
+        raise wrong_field(str(error)) from error
+
+
+class FrameEncoder:
+    """A worker's words for one answer."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._logprobs: list[TokenLogprob] | None = None
+        self._reason = "stop"
+        self._usage = Usage(0, 0)
+
+    def encode(self, batch: Sequence[Event]) -> bytes:
+        """A frame with all of the text so far, where the batch has some."""
+        before = self._text
+        for event in batch:
+            match event:
+                case TextDelta(text, _, logprobs):
+                    self._text += text
+                    if logprobs is not None:
+                        self._logprobs = [*(self._logprobs or ()), *logprobs]
+                case Finish(reason):
+                    self._reason = "length" if reason == "length" else "stop"
+                case Usage():
+                    self._usage = event
+                case ReasoningDelta() | _:
+                    continue
+        return self._frame(None) + b"\0" if self._text != before else b""
+
+    def end(self) -> bytes:
+        """The text once more, with its finish reason and usage."""
+        return self._frame(self._reason) + b"\0"
+
+    def error(self, error: UnilectError) -> bytes:
+        """The frame that ends a broken answer."""
+        return error_frame(error)
+
+    def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
+        """The last frame alone."""
+        choice = answer.choices[0]
+        self._text, self._logprobs = choice.text or "", choice.logprobs
+        self._reason = "length" if choice.finish_reason == "length" else "stop"
+        self._usage = answer.usage
+        return self._frame(self._reason)
+
+    def _frame(self, reason: str | None) -> bytes:
+        body: dict[str, Any] = {"text": self._text, "error_code": 0, "finish_reason": reason}
+        if self._logprobs is not None:
+            body["logprobs"] = legacy_logprobs(self._logprobs, 0)
+        if reason is not None:
+            used = self._usage
+            body["usage"] = {
+                "prompt_tokens": used.prompt_tokens,
+                "completion_tokens": used.completion_tokens,
+                "total_tokens": used.prompt_tokens + used.completion_tokens,
+            }
+        return encode_json(body)
+
+
+def error_frame(error: UnilectError) -> bytes:
+    """An error, as a worker tells it."""
+    return encode_json({"text": error.message, "error_code": error.number}) + b"\0"
+
+
+def decoded(body: bytes, kind: type[BodyT]) -> BodyT:
+    """
+    A body; none at all is an empty object, as some callers send none.
+
+    Raises:
+        InvalidRequest: It is not what this call takes.
+    """
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        raise wrong_field(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WrongType("The request's body is not valid JSON. Send one JSON object.") from error
+
+
+def answer(request: web.Request, body: Any) -> web.Response:
+    """An answer in JSON, encoded already or not."""
+    data = body if isinstance(body, bytes) else encode_json(body)
+    headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
+    return web.Response(body=data, headers=headers)
+
+
+def _listed(stop: str | list[str] | None) -> list[str]:
+    return [stop] if isinstance(stop, str) else stop or []
+
+
+def _unit(vector: list[float]) -> list[float]:
+    length = math.sqrt(sum(x * x for x in vector)) or 1.0
+    return [x / length for x in vector]

@@ -1,0 +1,272 @@
+"""
+llama.cpp's native answers: events in, objects out that hold the fields of both generations.
+
+A client of 2023 finds `slot_id`, `stopped_eos` and `temp` in the same object in which one of 2025 finds `id_slot`, `stop_type` and
+`temperature`. What the server behind said in this protocol comes out again; the rest is made up from what is known.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from unilect.dialects.openai.chunks import encode_json, ignored_object
+from unilect.errors import UnilectError
+from unilect.events import (
+    Answer,
+    Event,
+    Fold,
+    Progress,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    Usage,
+)
+from unilect.requests import CompletionRequest
+
+_NO_SLOT = -1
+_NOTHING = object()
+_PIECE = b'"tokens":[],"stop":false,"id_slot":-1,"slot_id":-1,"multimodal":false}\n\n'
+#: The names of a request's settings in the generations of the protocol, where they are not its own.
+_SETTINGS = {"max_tokens": ("n_predict",), "logprobs": ("n_probs",)}
+#: Where the generations have different names for one setting.
+_TWINS = (("temp", "temperature"),)
+
+
+class NativeEncoder:
+    """
+    The words of one native answer.
+
+    Args:
+        request: What was asked for.
+        model: The model's name, as the answer gives it.
+        fields: The fields that the client wants of an answer's end, a slash before each level; none for all of them.
+        progress: A stream tells how far the prompt has been read.
+    """
+
+    def __init__(
+        self,
+        request: CompletionRequest,
+        model: str,
+        fields: Sequence[str] = (),
+        progress: bool = False,
+    ) -> None:
+        self._request = request
+        self._model = model
+        self._fields = fields
+        self._progress = progress
+        self._fold = Fold()
+        self._start_s = time.perf_counter()
+        self._first_s: float | None = None
+
+    def encode(self, batch: list[Event]) -> bytes:
+        """The frames for a batch of events; the last ones come with the usage, which they tell."""
+        self._fold.add(batch)
+        frames: list[bytes] = []
+        for event in batch:
+            if isinstance(event, TextDelta | ReasoningDelta):
+                if self._first_s is None:
+                    self._first_s = time.perf_counter()
+                frames.append(_piece(event))
+            elif isinstance(event, Progress):
+                frames += [_progress_frame(event)] if self._progress else []
+            elif isinstance(event, Usage):
+                frames += [
+                    _frame(self._wanted(last | {"content": "", "tokens": []} | _none_left(last)))
+                    for last in self._objects(self._fold.answer())
+                ]
+        return b"".join(frames)
+
+    def end(self) -> bytes:
+        """Nothing: this protocol has no `[DONE]`."""
+        return b""
+
+    def error(self, error: UnilectError) -> bytes:
+        """The frame that ends a broken answer."""
+        return _frame({"error": error.detail()})
+
+    def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
+        """The body of a whole answer: an object, or a list of them for several choices."""
+        objects = [self._wanted(one) | ignored_object(ignored) for one in self._objects(answer)]
+        return encode_json(objects[0] if len(objects) == 1 else objects)
+
+    def _objects(self, answer: Answer) -> list[dict[str, Any]]:
+        """One object for each choice."""
+        prompts = self._request.prompts
+        each = max(1, len(answer.choices) // len(prompts))
+        objects = []
+        for choice in answer.choices:
+            told = {
+                name: msgspec.json.decode(value) if isinstance(value, Raw) else value
+                for name, value in choice.native.items()
+            }
+            content = (choice.reasoning or "") + (choice.text or "")
+            usage = answer.usage
+            made = {
+                "index": choice.index,
+                "content": content,
+                "tokens": [],
+                "stop": True,
+                "model": self._model,
+                "tokens_predicted": usage.completion_tokens,
+                "tokens_evaluated": usage.prompt_tokens,
+                "prompt": prompts[min(choice.index // each, len(prompts) - 1)],
+                "has_new_line": "\n" in content,
+                "truncated": bool(answer.extra.get("truncated")),
+                "stopping_word": "",
+                "tokens_cached": usage.prompt_tokens + usage.completion_tokens,
+                "timings": self._timings(usage),
+            }
+            fixed = {
+                "index": choice.index,
+                "model": self._model,
+                "generation_settings": self._settings(told.get("generation_settings") or {}),
+            }
+            both = _slot(told) | _stop(told, choice.finish_reason)
+            probabilities = {}
+            if choice.logprobs:
+                probabilities = _probabilities(
+                    choice.logprobs, told.get("completion_probabilities")
+                )
+            objects.append(made | told | fixed | both | probabilities)
+        return objects
+
+    def _wanted(self, told: dict[str, Any]) -> dict[str, Any]:
+        """The fields of an object that the client asked for, by the paths that it wrote."""
+        if not self._fields:
+            return told
+        found = {path: _at(told, path.split("/")) for path in self._fields}
+        return {path: value for path, value in found.items() if value is not _NOTHING}
+
+    def _settings(self, told: dict[str, Any]) -> dict[str, Any]:
+        """What the answer was made with: as the server said, else what the request asked for."""
+        if not told:
+            asked = msgspec.structs.asdict(self._request)
+            told = {
+                name: asked[field]
+                for field in self._request.__struct_fields__
+                for name in _SETTINGS.get(field, (field,))
+                if asked[field] is not None and field not in ("wire", "prompt", "model", "user")
+            }
+        for one, other in _TWINS:
+            for name, twin in ((one, other), (other, one)):
+                if name in told:
+                    told.setdefault(twin, told[name])
+        return told | {"model": self._model, "stream": bool(self._request.stream)}
+
+    def _timings(self, usage: Usage) -> dict[str, Any]:
+        """As seen from here; a whole answer is not seen to begin, so all of its time counts for the answer."""
+        now_s = time.perf_counter()
+        first_s = self._first_s or self._start_s
+        cached = usage.cached_tokens or 0
+        return {
+            "cache_n": cached,
+            **_pace("prompt", usage.prompt_tokens - cached, first_s - self._start_s),
+            **_pace("predicted", usage.completion_tokens, now_s - first_s),
+        }
+
+
+def _pace(name: str, count: int, seconds: float) -> dict[str, float]:
+    return {
+        f"{name}_n": count,
+        f"{name}_ms": seconds * 1000,
+        f"{name}_per_token_ms": seconds * 1000 / count if count else 0.0,
+        f"{name}_per_second": count / seconds if seconds else 0.0,
+    }
+
+
+def _frame(fields: dict[str, Any]) -> bytes:
+    return b"data: " + encode_json(fields) + b"\n\n"
+
+
+def _piece(event: TextDelta | ReasoningDelta) -> bytes:
+    """The frame for a piece of text."""
+    logprobs = event.logprobs if isinstance(event, TextDelta) else None
+    native = event.extra.native if event.extra is not None else {}
+    if logprobs is None and not native:
+        text = encode_json(event.text)
+        return b'data: {"index":%d,"content":%s,%s' % (event.index, text, _PIECE)
+    fields: dict[str, Any] = {"index": event.index, "content": event.text, "tokens": []}
+    fields |= native | {"stop": False, "id_slot": _NO_SLOT, "slot_id": _NO_SLOT}
+    if logprobs:
+        fields |= _probabilities(logprobs, native.get("completion_probabilities"))
+    return _frame(fields | {"multimodal": False})
+
+
+def _progress_frame(event: Progress) -> bytes:
+    told = {
+        "total": event.total,
+        "cache": event.cached,
+        "processed": event.processed,
+        "time_ms": event.time_ms,
+    }
+    piece = {"index": 0, "content": "", "tokens": [], "stop": False, "id_slot": _NO_SLOT}
+    return _frame(piece | {"prompt_progress": told})
+
+
+def _at(value: Any, path: list[str]) -> Any:
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return _NOTHING
+        value = value[name]
+    return value
+
+
+def _none_left(last: dict[str, Any]) -> dict[str, Any]:
+    """A stream has told the probabilities with their pieces."""
+    return {"completion_probabilities": []} if "completion_probabilities" in last else {}
+
+
+def _slot(told: dict[str, Any]) -> dict[str, Any]:
+    slot = told.get("id_slot", told.get("slot_id", _NO_SLOT))
+    return {"id_slot": slot, "slot_id": slot}
+
+
+def _stop(told: dict[str, Any], reason: str | None) -> dict[str, Any]:
+    """Why the answer ended, as a word and as three flags; of a stop that no one explains the end of the text is taken."""
+    kind = told.get("stop_type")
+    if kind is None:
+        kind = "limit" if reason == "length" else "eos"
+        if told.get("stopped_word"):
+            kind = "word"
+    return {
+        "stop_type": kind,
+        "stopped_eos": kind == "eos",
+        "stopped_word": kind == "word",
+        "stopped_limit": kind == "limit",
+    }
+
+
+def _probabilities(
+    tokens: list[TokenLogprob], told: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Log probabilities, and probabilities, of tokens; ids and what else the engine told of each."""
+    if told is None or len(told) != len(tokens):
+        told = [{} for _ in tokens]
+    return {
+        "completion_probabilities": [
+            _both(token)
+            | {
+                "content": token.token,
+                "probs": [_both(top) for top in token.top_logprobs],
+                "top_logprobs": [_both(top) for top in token.top_logprobs],
+            }
+            | theirs
+            for token, theirs in zip(tokens, told, strict=True)
+        ]
+    }
+
+
+def _both(token: TokenLogprob) -> dict[str, Any]:
+    return {
+        "token": token.token,
+        "tok_str": token.token,
+        "bytes": token.bytes if token.bytes is not None else list(token.token.encode()),
+        "logprob": token.logprob,
+        "prob": math.exp(min(0.0, token.logprob)),
+    }

@@ -1,0 +1,96 @@
+"""
+OpenAI's list of models: GET /v1/models and /v1/models/{model}, and both without /v1.
+
+A model's card has the fields that OpenAI requires, those that FastChat's clients read (`root`, `parent`, `permission`), and
+`unilect`: what the model's backend can do, parameter by parameter.
+
+Source: https://platform.openai.com/docs/api-reference/models
+"""
+
+import hashlib
+from typing import Any
+
+from aiohttp import web
+
+from unilect.dialects.openai.chunks import encode_json
+from unilect.parameters import constraints as foreign_constraints
+from unilect.parameters.rules import ACCEPTED, ENDPOINTS, parameters_of
+from unilect.routing.registry import Model
+from unilect.routing.service import Service
+from unilect.web.manners import Manners
+from unilect.web.route import Route, both, json_answer
+
+#: What FastChat says of every model; clients of 2023 read it, and none has to obey.
+_PERMISSION = {
+    "allow_create_engine": False,
+    "allow_sampling": True,
+    "allow_logprobs": True,
+    "allow_search_indices": True,
+    "allow_view": True,
+    "allow_fine_tuning": False,
+    "organization": "*",
+    "group": None,
+    "is_blocking": False,
+}
+
+
+def routes(service: Service, manners: Manners) -> list[Route]:
+    """The URLs of this dialect."""
+
+    async def list_models(request: web.Request) -> web.StreamResponse:
+        """List the models that are served."""
+        data = [card(model) for model in service.registry.models.values()]
+        return json_answer(request, encode_json({"object": "list", "data": data}))
+
+    async def retrieve_model(request: web.Request) -> web.StreamResponse:
+        """Tell about one model, and what it can do."""
+        name = request.match_info["model"]
+        model = service.registry.get(name if name in service.registry else name.rstrip("/"))
+        return json_answer(request, encode_json(card(model) | {"unilect": abilities(model)}))
+
+    return [
+        *both("/models", list_models, "List the models"),
+        *both("/models/{model:.+}", retrieve_model, "Tell about one model"),
+    ]
+
+
+def card(model: Model) -> dict[str, Any]:
+    """A model as OpenAI and FastChat list it."""
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "unilect",
+        "root": model.name,
+        "parent": None,
+        "permission": [
+            {
+                "id": f"modelperm-{hashlib.sha256(model.name.encode()).hexdigest()[:22]}",
+                "object": "model_permission",
+                "created": model.created,
+                **_PERMISSION,
+            }
+        ],
+    }
+
+
+def abilities(model: Model) -> dict[str, Any]:
+    """What a model can do; complete once its backend has been started."""
+    can = model.backend.capabilities
+    known: dict[str, str] = {**can.parameters, **dict.fromkeys(ACCEPTED, "accepted")}
+    for name, support in foreign_constraints.support(can).items():
+        if name in known or not can.passes_unknown:
+            known[name] = support
+    return {
+        "aliases": list(model.aliases),
+        "context": can.context,
+        "chat": can.chat,
+        "completions": can.completions,
+        "embeddings": can.embeddings,
+        "vision": can.vision,
+        "unknown_parameters": "passed on" if can.passes_unknown else "ignored and reported",
+        "unsupported_parameters": model.unsupported,
+        "defaults": model.defaults,
+        "parameters": dict(sorted(known.items())),
+        "endpoints": {path: sorted(parameters_of(kind)) for path, kind in ENDPOINTS.items()},
+    }

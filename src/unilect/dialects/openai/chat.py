@@ -1,0 +1,374 @@
+"""
+OpenAI's chat completions: POST /v1/chat/completions, and /chat/completions for older clients.
+
+A body may hold what older clients write; `Question` says what became of it.
+
+Rules that real clients need (measured with the official ones): the role in a choice's first delta and only there, `index`
+everywhere, a call's id and name in its first delta only, one finish reason per choice, errors in a stream as `data:` frames.
+
+Source: https://platform.openai.com/docs/api-reference/chat
+"""
+
+from codecs import BOM_UTF8
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from unilect.bounds import LARGE_BYTES, MAX_PARTS, check_free_form
+from unilect.dialects.openai import _older
+from unilect.dialects.openai.chunks import ChunkHead, chat_logprobs, encode_json
+from unilect.errors import InvalidRequest, UnilectError
+from unilect.events import (
+    Answer,
+    Choice,
+    Event,
+    Extra,
+    Finish,
+    Opaque,
+    Progress,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from unilect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    JsonFormat,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    Message,
+    NamedFunction,
+    Tool,
+    ToolChoice,
+)
+from unilect.routing.service import Service
+from unilect.web.decode import BodyDecoder, Wire, decoded, wire_of
+from unilect.web.manners import OPENAI, Manners
+from unilect.web.route import Route, both
+from unilect.web.streaming import respond
+
+_decoder = BodyDecoder(ChatRequest)
+_raw_decoder = BodyDecoder(CompletionRequest)
+_MARKS = ",[{"  # there are no more values in a text than these
+_FIRST = b'"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}'
+_TEXT = b'{"index":0,"delta":{"content":'
+_AFTER = b'},"logprobs":null,"finish_reason":null}'
+
+
+def routes(service: Service, manners: Manners) -> list[Route]:
+    """The URLs of this dialect."""
+
+    async def create_chat_completion(request: web.Request) -> web.StreamResponse:
+        """Answer a conversation."""
+        asked = await decoded(request, lambda body, wire: decode(body, manners, wire))
+        run = service.run(asked.request, "chat.completions")
+        encoder = ChatEncoder(asked.request, run.model.name, asked.legacy, asked.echoed, manners)
+        return await respond(request, run, encoder, bool(asked.request.stream))
+
+    return both("/chat/completions", create_chat_completion, "Answer a conversation", ChatRequest)
+
+
+class Question(Struct, frozen=True):
+    """
+    What a body asks.
+
+    Attributes:
+        request: The typed request; a plain completion where `messages` was a prompt as the model reads it.
+        legacy: It came with `functions`, so that the answer must speak of them.
+        echoed: The conversation, where the answer repeats it.
+    """
+
+    request: ChatRequest | CompletionRequest
+    legacy: bool = False
+    echoed: Sequence[Message] = ()
+
+
+def decode(body: bytes, manners: Manners = OPENAI, wire: Wire | None = None) -> Question:
+    """
+    What a body asks; the older `functions` become `tools`, and a text a turn of the user, or a prompt.
+
+    Args:
+        wire: The body's raw fields, where they are known.
+
+    Raises:
+        InvalidRequest: A field is missing or wrong, alone or together with another; the message names it.
+    """
+    try:
+        request = _older.in_our_words(_decoder.decode(body, wire))
+    except InvalidRequest as error:
+        if error.param != "messages":
+            raise
+        found = wire_of(body.removeprefix(BOM_UTF8)) if wire is None else wire
+        if not _older.is_one_text(found):
+            raise
+        if manners.string_messages == "raw":
+            found = _older.as_prompt(found)
+            prompted = _raw_decoder.decode(encode_json(found), found)
+            return Question(_older.in_our_words(prompted))
+        found = _older.as_messages(found)
+        asked = decode(encode_json(found), manners, found)
+        if manners.conversation_choices and isinstance(asked.request, ChatRequest):
+            return msgspec.structs.replace(asked, echoed=asked.request.messages)
+        return asked
+    echoes = False
+    # the first question is quick for a small body, and its answer rarely yes
+    if (len(body) > LARGE_BYTES or b'"message"' in body) and _older.speaks_alpaca(request):
+        request, echoes = _older.with_contents(request), True
+    request, legacy = _checked(request)
+    return Question(request, legacy, request.messages if echoes else ())
+
+
+def _checked(request: ChatRequest) -> tuple[ChatRequest, bool]:
+    """The request with `tools`, and whether they came as `functions`."""
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidRequest(
+            "`top_logprobs` needs `logprobs: true` beside it.", param="top_logprobs"
+        )
+    calls = False
+    for number, message in enumerate(request.messages):
+        calls = calls or message.tool_calls is not None or message.function_call is not None
+        if message.content is None and message.role != "assistant":
+            where = f"messages[{number}].content"
+            raise InvalidRequest(
+                f"`{where}` is missing; a message of role {message.role} needs it.", param=where
+            )
+    if calls:
+        _check_calls(request.messages)
+    check_format(request)
+    if request.chat_template_kwargs is not None:
+        check_free_form("chat_template_kwargs", request.chat_template_kwargs)
+    legacy = bool(request.functions)
+    if legacy:
+        request = _with_tools(request)
+    for number, tool in enumerate(request.tools or ()):
+        check_free_form(f"tools[{number}].function.parameters", tool.function.parameters)
+    _check_tool_choice(request)
+    return request, legacy
+
+
+def check_format(request: GenerationRequest) -> None:
+    """
+    Bound the schema of a request, and what else has no fixed form beside it.
+
+    Raises:
+        InvalidRequest: It is too large or too deep.
+    """
+    if request.metadata is not None:
+        check_free_form("metadata", request.metadata)
+    if request.response_format is None:
+        return
+    match request.response_format:
+        case JsonSchemaFormat(json_schema):
+            check_free_form("response_format", json_schema.schema)
+        case JsonObjectFormat(schema) | JsonFormat(schema):
+            check_free_form("response_format", schema)
+
+
+def _check_calls(messages: Sequence[Message]) -> None:
+    """Bound the JSON that stands in texts: templates want the arguments of earlier calls as values."""
+    marks = 0
+    for number, message in enumerate(messages):
+        calls = [call.function for call in message.tool_calls or ()]
+        for call in calls if message.function_call is None else [*calls, message.function_call]:
+            marks += sum(map(call.arguments.count, _MARKS))
+        if marks > MAX_PARTS:
+            raise InvalidRequest(
+                f"`messages[{number}]`: the calls up to here have more than {MAX_PARTS} values in their arguments; "
+                "at most so many are read. Leave out older calls.",
+                param=f"messages[{number}]",
+            )
+
+
+def _with_tools(request: ChatRequest) -> ChatRequest:
+    choice: Any = request.function_call
+    if isinstance(choice, NamedFunction):
+        choice = ToolChoice(choice)
+    if request.tools:
+        raise InvalidRequest(
+            "`functions` and `tools` cannot stand together; use `tools`.", param="functions"
+        )
+    tools = [Tool(function) for function in request.functions or ()]
+    return request.changed(tools=tools, tool_choice=choice, functions=None, function_call=None)
+
+
+def _check_tool_choice(request: ChatRequest) -> None:
+    choice = request.tool_choice
+    if choice is None or choice == "none":
+        return
+    names = [tool.function.name for tool in request.tools or ()]
+    if not names and choice != "auto":
+        raise InvalidRequest("`tool_choice` needs `tools` beside it.", param="tool_choice")
+    if isinstance(choice, ToolChoice) and choice.function.name not in names:
+        raise InvalidRequest(
+            f"`tool_choice` names `{choice.function.name[:100]}`, which is not in `tools`.",
+            param="tool_choice",
+        )
+
+
+class ChatEncoder:
+    """
+    The words of one chat answer.
+
+    Args:
+        request: What was asked for.
+        model: The model's name, as the answer gives it.
+        legacy: Tool calls are told as `function_call`.
+        echoed: Messages that a whole answer repeats, one choice each, before its own.
+        manners: The listener's.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        model: str,
+        legacy: bool = False,
+        echoed: Sequence[Message] = (),
+        manners: Manners = OPENAI,
+    ) -> None:
+        kind = "chat.completion.chunk" if request.stream else "chat.completion"
+        self._chunk = ChunkHead("chatcmpl-", kind, model, request, manners.done)
+        self._legacy = legacy
+        self._tool_finish = "function_call" if legacy else manners.tool_finish
+        self._echoed = echoed
+        self._begun: set[int] = set()
+        self._usage: Usage | None = None
+
+    def encode(self, batch: list[Event]) -> bytes:
+        """The frames for a batch of events."""
+        frames: list[bytes] = []
+        head, tail = self._chunk.head, self._chunk.tail
+        begun = 0 in self._begun
+        for event in batch:
+            if (
+                type(event) is TextDelta
+                and begun
+                and event.index == 0
+                and event.logprobs is None
+                and event.extra is None
+            ):
+                frames += (head, _TEXT, encode_json(event.text), _AFTER, tail)
+            else:
+                self._encode_other(event, frames)
+                begun = 0 in self._begun
+                head = self._chunk.head  # the event may have told a fingerprint
+        return b"".join(frames)
+
+    def end(self) -> bytes:
+        """The usage chunk, where it was asked for, and `[DONE]`."""
+        return self._chunk.end(self._usage)
+
+    def error(self, error: UnilectError) -> bytes:
+        """The frame that ends a broken answer."""
+        return self._chunk.error_frame(error)
+
+    def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
+        """The body of a whole answer."""
+        echoed: list[dict[str, Any]] = [
+            {"index": index, "message": {"role": message.role, "content": message.content}}
+            for index, message in enumerate(self._echoed)
+        ]
+        choices = [self._choice(choice) for choice in answer.choices]
+        for choice in choices if echoed else ():
+            choice["index"] += len(echoed)
+        return self._chunk.whole(echoed + choices, answer, ignored)
+
+    def _encode_other(self, event: Event, frames: list[bytes]) -> None:
+        delta = self._delta(event)
+        if isinstance(event, Usage):
+            self._usage = event
+        if delta is None or isinstance(event, Usage | Progress):
+            return
+        extra = event.extra
+        more = self._chunk.add(extra.chunk) if extra is not None else None
+        if isinstance(event, Opaque) and event.index is None:
+            self._chunk.keep(more or {})
+            return
+        index = event.index or 0
+        if index not in self._begun:
+            self._begun.add(index)
+            first, more = (more, None) if isinstance(event, Opaque) else (None, more)
+            frames.append(self._chunk.frame(b'{"index":%d,' % index + _FIRST, first))
+            if extra is not None and first and not (extra.choice or extra.delta):
+                return
+        if isinstance(event, TextDelta) and not (event.text or event.logprobs or extra):
+            return
+        delta |= extra.delta if extra is not None else {}
+        frames.append(self._chunk.frame(self._delta_choice(event, delta, extra), more))
+
+    def _delta(self, event: Event) -> dict[str, Any] | None:
+        """The `delta` of an event; None for an event that has none."""
+        match event:
+            case TextDelta(text):
+                return {"content": text}
+            case ReasoningDelta(text):
+                return {"reasoning_content": text, "reasoning": text}
+            case RefusalDelta(text):
+                return {"refusal": text}
+            case ToolCallDelta():
+                return self._tool_delta(event)
+            case Finish() | Opaque():
+                return {}
+        return None
+
+    def _delta_choice(self, event: Any, delta: dict[str, Any], extra: Extra | None) -> bytes:
+        logprobs = getattr(event, "logprobs", None)
+        reason = event.reason if isinstance(event, Finish) else None
+        choice = {
+            "index": event.index or 0,
+            "delta": delta,
+            "logprobs": chat_logprobs(logprobs) if logprobs is not None else None,
+            "finish_reason": self._reason(reason),
+        }
+        return encode_json(choice | (extra.choice if extra is not None else {}))
+
+    def _tool_delta(self, event: ToolCallDelta) -> dict[str, Any]:
+        extra = event.extra.call if event.extra is not None and not self._legacy else {}
+        call = _call(event.id, event.name, event.arguments, extra)
+        if self._legacy:
+            return {"function_call": call["function"]}
+        return {"tool_calls": [{"index": event.call} | call]}
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": choice.text,
+            "refusal": choice.refusal,
+        }
+        if choice.text is None and not choice.tool_calls and choice.refusal is None:
+            message["content"] = ""
+        if choice.reasoning is not None:
+            message |= {"reasoning_content": choice.reasoning, "reasoning": choice.reasoning}
+        calls = [
+            _call(call.id, call.name, call.arguments, call.extra) for call in choice.tool_calls
+        ]
+        if calls and self._legacy:
+            message["function_call"] = calls[0]["function"]
+        elif calls:
+            message["tool_calls"] = calls
+        return {
+            "index": choice.index,
+            "message": message | choice.message_extra,
+            "logprobs": chat_logprobs(choice.logprobs) if choice.logprobs is not None else None,
+            "finish_reason": self._reason(choice.finish_reason),
+        } | choice.extra
+
+    def _reason(self, reason: str | None) -> str | None:
+        """A client that sent `functions` knows no `tool_calls`, nor does one of an older server."""
+        return self._tool_finish if reason == "tool_calls" else reason
+
+
+def _call(
+    id: str | None, name: str | None, arguments: str, extra: dict[str, Any]
+) -> dict[str, Any]:
+    """A call, or a piece of one, with the upstream's further fields, those of its function included."""
+    function = {"arguments": arguments} if name is None else {"name": name, "arguments": arguments}
+    call: dict[str, Any] = {} if id is None else {"id": id, "type": "function"}
+    return (
+        call | {"function": function} | extra | {"function": function | extra.get("function", {})}
+    )

@@ -1,0 +1,141 @@
+"""
+OpenAI's plain completions: POST /v1/completions, and /completions for older clients.
+
+Source: https://platform.openai.com/docs/api-reference/completions
+"""
+
+from typing import Any
+
+from aiohttp import web
+
+from unilect.dialects.openai._older import in_our_words
+from unilect.dialects.openai.chat import check_format
+from unilect.dialects.openai.chunks import ChunkHead, encode_json, legacy_logprobs
+from unilect.errors import InvalidRequest, UnilectError
+from unilect.events import (
+    Answer,
+    Event,
+    Extra,
+    Finish,
+    Opaque,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    Usage,
+)
+from unilect.requests import CompletionRequest
+from unilect.routing.service import Service
+from unilect.web.decode import BodyDecoder, Wire, decoded, listed
+from unilect.web.manners import OPENAI, Manners
+from unilect.web.route import Route, both
+from unilect.web.streaming import respond
+
+_decoder = BodyDecoder(CompletionRequest)
+MAX_CHOICES = 128  # prompts x n of one request
+
+
+def routes(service: Service, manners: Manners) -> list[Route]:
+    """The URLs of this dialect."""
+
+    async def create_completion(request: web.Request) -> web.StreamResponse:
+        """Continue a text."""
+        completion = await decoded(request, decode)
+        run = service.run(completion, "completions")
+        encoder = CompletionEncoder(completion, run.model.name, manners)
+        return await respond(request, run, encoder, bool(completion.stream))
+
+    return both("/completions", create_completion, "Continue a text", CompletionRequest)
+
+
+def decode(body: bytes, wire: Wire | None = None) -> CompletionRequest:
+    """
+    A body as a typed request.
+
+    Args:
+        wire: Its raw fields, where they are known.
+
+    Raises:
+        InvalidRequest: A field is missing or wrong; the message names it.
+    """
+    request = in_our_words(_decoder.decode(body, wire))
+    check_format(request)
+    prompts = listed("prompt", lambda: request.prompts)
+    if not prompts or any(prompt == [] for prompt in prompts):
+        raise InvalidRequest("`prompt` holds an empty list of token ids.", param="prompt")
+    choices = len(prompts) * max(request.n or 1, request.best_of or 1)
+    if choices > MAX_CHOICES:
+        raise InvalidRequest(
+            f"`prompt` and `n` ask for {choices} answers; at most {MAX_CHOICES} are made at a time.",
+            param="prompt",
+        )
+    return request
+
+
+class CompletionEncoder:
+    """
+    The words of one plain completion.
+
+    Args:
+        request: What was asked for.
+        model: The model's name, as the answer gives it.
+        manners: The listener's.
+    """
+
+    def __init__(self, request: CompletionRequest, model: str, manners: Manners = OPENAI) -> None:
+        kind = manners.completion_chunk if request.stream else "text_completion"
+        self._chunk = ChunkHead("cmpl-", kind, model, request, manners.done)
+        self._offsets: dict[int, int] = {}
+        self._usage: Usage | None = None
+
+    def encode(self, batch: list[Event]) -> bytes:
+        """The frames for a batch of events."""
+        return b"".join([self._frame(event) for event in batch])
+
+    def end(self) -> bytes:
+        """The usage chunk, where it was asked for, and `[DONE]`."""
+        return self._chunk.end(self._usage)
+
+    def error(self, error: UnilectError) -> bytes:
+        """The frame that ends a broken answer."""
+        return self._chunk.error_frame(error)
+
+    def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
+        """The body of a whole answer."""
+        choices = []
+        for choice in answer.choices:
+            text = (choice.reasoning or "") + (choice.text or "")
+            told = self._text(text, choice.index, choice.logprobs)
+            choices.append(told | {"finish_reason": choice.finish_reason} | choice.extra)
+        return self._chunk.whole(choices, answer, ignored)
+
+    def _frame(self, event: Event) -> bytes:
+        """The frame for one event; empty where it has nothing to say."""
+        extra = getattr(event, "extra", None) or Extra()
+        more = self._chunk.add(extra.chunk) if extra.chunk else None
+        match event:
+            case TextDelta(text, index, logprobs):
+                choice = self._text(text, index, logprobs)
+            case ReasoningDelta(text, index):
+                choice = self._text(text, index, None)
+            case Finish(reason, index):
+                choice = self._choice(index, "", None, reason)
+            case Opaque(_, None):
+                self._chunk.keep(more or {})
+                return b""
+            case Opaque(_, int(index)) if more or extra.choice:
+                choice = self._choice(index, "", None, None)
+            case Usage():
+                self._usage = event
+                return b""
+            case _:
+                return b""
+        return self._chunk.frame(encode_json(choice | extra.choice), more)
+
+    def _text(self, text: str, index: int, logprobs: list[TokenLogprob] | None) -> dict[str, Any]:
+        offset = self._offsets.get(index, 0)
+        legacy = legacy_logprobs(logprobs, offset) if logprobs is not None else None
+        self._offsets[index] = offset + len(text)
+        return self._choice(index, text, legacy, None)
+
+    def _choice(self, index: int, text: str, logprobs: Any, reason: str | None) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}

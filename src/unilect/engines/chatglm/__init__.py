@@ -1,0 +1,1 @@
+"""chatglm.cpp's files."""

@@ -1,0 +1,170 @@
+"""
+Requests as ChatGLM's models and chatglm.cpp take them, and refusals of what they do not.
+
+The library ends its process where a conversation is not what it expects, so all of that is looked at here.
+
+Source: https://github.com/THUDM/ChatGLM3/blob/main/PROMPT_en.md
+"""
+
+from typing import Any, TypeAlias
+
+from unilect.engines.chatglm._file import Family
+from unilect.engines.tools.chatglm import system_text, written_call
+from unilect.engines.tools.messages import text
+from unilect.errors import InvalidRequest
+from unilect.parameters.support import honoured, names
+from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest, Message, Prompt
+
+Turn: TypeAlias = dict[str, str]
+
+#: What the library has itself where a request does not say.
+DEFAULTS = {"temperature": 0.95, "top_p": 0.7}
+TOOL_PARAMETERS = ("tools", "functions", "parallel_tool_calls")
+PARAMETERS = honoured(
+    names(
+        "temperature top_p top_k repetition_penalty repeat_penalty max_tokens max_completion_tokens"
+    ),
+    ("stop", "n", "echo", *TOOL_PARAMETERS),
+)
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "observation",
+    "function": "observation",
+}
+
+
+def generate_body(
+    request: ChatRequest | CompletionRequest, family: Family, vocabulary: int
+) -> dict[str, Any]:
+    """
+    The body for the child's /generate.
+
+    Raises:
+        InvalidRequest: The model cannot be asked this.
+    """
+    return {
+        "prompt": prompt_of(request, family, vocabulary),
+        "max_tokens": request.token_limit,
+        "stop": request.stop_words,
+        "sampling": sampling(request),
+    }
+
+
+def sampling(request: GenerationRequest) -> dict[str, Any]:
+    """
+    The library's sampling. Where only the likeliest token may be taken, it is: the library reads a `top_p` or a temperature of
+    0 as none.
+    """
+    temperature = _or(request.temperature, DEFAULTS["temperature"])
+    top_p = _or(request.top_p, DEFAULTS["top_p"])
+    penalty = _or(request.repetition_penalty, request.repeat_penalty)
+    return {
+        "do_sample": temperature > 0 and top_p > 0,
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": max(0, request.top_k or 0),
+        "repetition_penalty": _or(penalty, 1.0),
+    }
+
+
+def prompt_of(
+    request: ChatRequest | CompletionRequest | Prompt, family: Family, vocabulary: int
+) -> Prompt | list[Turn]:
+    """
+    What the model is to read: a text, token ids, or turns.
+
+    Raises:
+        InvalidRequest: It is not what the model can read.
+    """
+    if isinstance(request, ChatRequest):
+        return turns(request, family)
+    prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
+    if prompt == []:
+        raise InvalidRequest("`prompt` holds no token ids; it needs at least one.", param="prompt")
+    if isinstance(prompt, list) and any(id >= vocabulary for id in prompt):
+        raise InvalidRequest(
+            f"`prompt` holds a token id that the model does not have; it has {vocabulary}.",
+            param="prompt",
+        )
+    return prompt
+
+
+def tool_names(request: ChatRequest) -> list[str]:
+    """The tools that the model is told of."""
+    if request.tool_choice == "none":
+        return []
+    return [tool.function.name for tool in request.tools or ()]
+
+
+def turns(request: ChatRequest, family: Family) -> list[Turn]:
+    """
+    The conversation as turns.
+
+    Raises:
+        InvalidRequest: The model was not made for such a conversation.
+    """
+    if not any(message.role == "user" for message in request.messages):
+        raise _wrong("`messages` holds no message of the user, and ChatGLM's models need one.")
+    if request.messages[-1].role == "assistant":
+        raise _wrong(
+            "`messages` ends with a message of the assistant; ChatGLM's models answer the user's, or a tool's."
+        )
+    if family in ("ChatGLM", "ChatGLM2"):
+        return _alternating(request, family)
+    found = []
+    if request.tools and tool_names(request):
+        found.append({"role": "system", "content": system_text(request.tools)})
+    for number, message in enumerate(request.messages):
+        found += _turns_of(message, number, family)
+    return found
+
+
+def _turns_of(message: Message, number: int, family: Family) -> list[Turn]:
+    content = text(message, f"messages[{number}].content")
+    calls = [call.function for call in message.tool_calls or ()]
+    if message.function_call is not None:
+        calls.append(message.function_call)
+    found = [{"role": _ROLES[message.role], "content": content}] if content or not calls else []
+    for call in calls:
+        code = written_call(call) if family == "ChatGLM3" else call.arguments
+        found.append({"role": "assistant", "metadata": call.name, "content": code})
+    return found
+
+
+def _alternating(request: ChatRequest, family: Family) -> list[Turn]:
+    """User and assistant in turn; these models know no system, so its text goes before what the user says next."""
+    found: list[Turn] = []
+    system = ""
+    for number, message in enumerate(request.messages):
+        role, content = _ROLES[message.role], text(message, f"messages[{number}].content")
+        where = f"messages[{number}]"
+        if role == "observation" or message.tool_calls or message.function_call:
+            raise _wrong(f"`{where}` speaks of a tool, and {family} models know none.", where)
+        if role == "system":
+            system += f"{content}\n\n"
+            continue
+        expected = "assistant" if len(found) % 2 else "user"
+        if role != expected:
+            raise _wrong(
+                f"`{where}.role` is {message.role}, and {expected} was expected: {family} models want user and assistant "
+                "in turn.",
+                where,
+            )
+        found.append({"role": role, "content": system + content if role == "user" else content})
+        system = system if role == "assistant" else ""
+    if found[-1]["role"] != "user":
+        raise _wrong(f"`messages` must end with the user's turn for {family} models.")
+    if system:
+        found[-1]["content"] += "\n\n" + system.rstrip()
+    return found
+
+
+def _wrong(message: str, param: str = "messages") -> InvalidRequest:
+    return InvalidRequest(message, param=param)
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value

@@ -1,0 +1,196 @@
+"""
+ChatGLM models in chatglm.cpp's format, through the `chatglm-cpp` library in a supervised child process.
+
+The library answers one request at a time; others wait in line. Everything that it would end its process over is refused before.
+"""
+
+import importlib.util
+import logging
+import secrets
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from unilect.backend import Batches, Capabilities
+from unilect.config.model import ModelConfig
+from unilect.engines import text_bounds as bounds
+from unilect.engines.chatglm import _request as wire
+from unilect.engines.chatglm._file import read_head
+from unilect.engines.gguf._settings import checked, context_of
+from unilect.engines.process.child_process import ChildProcess, python_command
+from unilect.engines.process.supervisor import Supervisor
+from unilect.engines.tools.chatglm import AnswerReader
+from unilect.errors import ConfigError, UnsupportedOperation
+from unilect.extras import install
+from unilect.http.client import HttpServer
+from unilect.http.error_bodies import unknown_token
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+from unilect.routing.sources import Place
+from unilect.upstreams.llamacpp.frames import Content, Tokens
+from unilect.upstreams.openai.backend import stream
+from unilect.upstreams.openai.chunks import ChunkDecoder
+
+log = logging.getLogger("unilect")
+LIBRARY = "chatglm_cpp"
+_BUILD = 'CMAKE_POLICY_VERSION_MINIMUM=3.5 CFLAGS="-fopenmp -DGGML_USE_OPENMP" LDFLAGS=-fopenmp'
+_CHILD = "unilect.engines.chatglm._child"
+
+
+class ChatglmEngine:
+    """
+    A model file that we serve.
+
+    Args:
+        name: The model's name, for logs.
+        path: The file.
+        config: Its settings.
+        threads: Processor threads, where the settings do not say.
+
+    Raises:
+        ConfigError: The file, or a setting, is wrong. Nothing has been started.
+    """
+
+    def __init__(self, name: str, path: Path, config: ModelConfig, threads: int = 1) -> None:
+        self._name = name
+        self._head = checked(read_head, path)
+        self._config = config
+        self._context = context_of(self._head.context, config)
+        self._key = secrets.token_urlsafe(24)
+        self._server: tuple[int | None, HttpServer] | None = None
+        threads = config.threads or threads
+
+        def settings(socket_path: str) -> dict[str, Any]:
+            return {
+                "socket_path": socket_path,
+                "api_key": self._key,
+                "path": str(path),
+                "family": self._head.family,
+                "context": self._context,
+            }
+
+        self._child = ChildProcess(
+            name,
+            python_command(_CHILD),
+            settings,
+            start_timeout_s=config.start_timeout_s,
+            environment={"OMP_NUM_THREADS": str(threads)},  # the only way to tell the library
+        )
+        self._supervisor = Supervisor(self._child)
+        parameters = dict(wire.PARAMETERS)
+        if self._head.family != "ChatGLM3":
+            parameters |= dict.fromkeys(wire.TOOL_PARAMETERS, "refused")
+        self.capabilities = Capabilities(
+            parameters=parameters,
+            fans_out=True,
+            max_in_flight=1,
+            context=self._context,
+            embeddings=False,
+        )
+
+    async def start(self) -> None:
+        """Load the model; see `Backend`."""
+        if self._child.comes_back:
+            return
+        ready = await self._child.start()
+        if not ready.get("openmp"):
+            log.warning(
+                "%s: chatglm-cpp was built without OpenMP, so it takes every processor, and is very slow as soon as "
+                "anything else runs; docs/backends/chatglm.md says how to build it.",
+                self._name,
+            )
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request; see `Backend`."""
+        bounds.check_request(request, self._context)
+        body = wire.generate_body(request, self._head.family, self._head.vocabulary)
+        answer = partial(self._batches, request, msgspec.json.encode(body))
+        async with aclosing(self._supervisor.run(request, answer)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """The library has no such call."""
+        raise UnsupportedOperation("ChatGLM models do not embed texts; ask a model that does.")
+
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of a text; see `Backend`."""
+        bounds.check_tokenize(text, self._context)
+        return await self._tokens("/tokenize" if special else "/tokenize_plain", text)
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids; see `Backend`."""
+        bounds.check_tokenize(tokens, self._context)
+        if any(token >= self._head.vocabulary for token in tokens):
+            raise unknown_token("prompt")
+        answer = await self._post("/detokenize", {"tokens": tokens})
+        return msgspec.json.decode(answer, type=Content).content
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """The number of tokens that the model would read; see `Backend`."""
+        bounds.check_request(request, self._context)
+        prompt = wire.prompt_of(request, self._head.family, self._head.vocabulary)
+        return len(await self._tokens("/tokenize", prompt))
+
+    async def check(self) -> None:
+        """Wait until a child that died is back; see `Backend`."""
+        await self._child.start()
+
+    async def aclose(self) -> None:
+        """Stop the child; see `Backend`."""
+        if self._server is not None:
+            await self._server[1].aclose()
+            self._server = None
+        await self._supervisor.aclose()
+
+    async def _batches(self, request: ChatRequest | CompletionRequest, body: bytes) -> Batches:
+        """The answer's events; a chat's are read for calls and trimmed, a completion's are as they are."""
+        server = await self._connected()
+        reader = None
+        if isinstance(request, ChatRequest):
+            reader = AnswerReader(wire.tool_names(request))
+        batches = stream(server, "/generate", body, ChunkDecoder(joined=not request.stream))
+        async with aclosing(batches):
+            async for batch in batches:
+                events = batch if reader is None else reader.read(batch)
+                if events:
+                    yield events
+
+    async def _tokens(self, path: str, prompt: Any) -> list[int]:
+        return msgspec.json.decode(await self._post(path, {"prompt": prompt}), type=Tokens).tokens
+
+    async def _post(self, path: str, body: dict[str, Any]) -> bytes:
+        async def function() -> bytes:
+            return await (await self._connected()).post(path, msgspec.json.encode(body))
+
+        return await self._supervisor.call(body, function)
+
+    async def _connected(self) -> HttpServer:
+        """The connection to the started child; a new one after every start."""
+        if self._server is None or self._server[0] != self._child.pid:
+            if self._server is not None:
+                await self._server[1].aclose()
+            server = HttpServer(
+                "http://engine",
+                headers={"Authorization": f"Bearer {self._key}"},
+                socket_path=self._child.socket_path,
+                timeout_s=self._config.timeout_s,
+            )
+            self._server = (self._child.pid, server)
+        return self._server[1]
+
+
+def backend(place: Place) -> ChatglmEngine:
+    """
+    The engine for `chatglm:path/to/model.bin`.
+
+    Raises:
+        ConfigError: The library is not installed, or the file is wrong.
+    """
+    if importlib.util.find_spec(LIBRARY) is None:
+        raise ConfigError(
+            f"chatglm: needs the chatglm-cpp library; install it with `{_BUILD} {install('chatglm')}`."
+        )
+    return ChatglmEngine(place.name, Path(place.location), place.config, place.threads)

@@ -1,0 +1,110 @@
+"""
+Models whose files may have to be fetched from the hub first: in their start, beside everything else, and not where they are made.
+
+A download runs in a thread that does not outlive the process or the model; what has come is kept, and the next start goes on from there.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from unilect import hub
+from unilect.backend import Backend, Capabilities
+from unilect.errors import BackendUnavailable, ConfigError
+from unilect.routing.sources import Place
+from unilect.tasks import apart, shared
+
+
+def when_here(
+    place: Place,
+    fetch: Callable[[str, hub.OnProgress], Path],
+    make: Callable[[Place, Path], Backend],
+) -> Backend:
+    """
+    The engine for a place: at once where its files are local ones, else one that fetches them when it is started.
+
+    Args:
+        fetch: Returns the path of what a location names, once it is here.
+        make: The engine for that path.
+
+    Raises:
+        ConfigError: What is here is no such model, or a setting is wrong.
+    """
+    if hub.is_here(place.location):
+        return make(place, fetch(place.location, lambda part, size=0, /: None))
+    return cast(Backend, _Fetched(place, fetch, make))
+
+
+class _Fetched:
+    """An engine that is made by its first start; before that it is asked for nothing but what it can do."""
+
+    def __init__(self, place: Place, fetch: Any, make: Any) -> None:
+        self._place, self._fetch, self._make = place, fetch, make
+        self._engine: Backend | None = None
+        self._making: asyncio.Task[Backend] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the model can do; see `Backend`."""
+        return Capabilities(settled=False) if self._engine is None else self._engine.capabilities
+
+    async def start(self) -> None:
+        """Fetch the files, once for all who wait, and start the engine; see `Backend`."""
+        if self._engine is None:
+            if self._making is None or self._making.done():
+                self._making = apart(self._made())
+            self._engine = await shared(self._making)
+        await self._engine.start()
+
+    async def aclose(self) -> None:
+        """Stop, also a download; see `Backend`."""
+        if self._making is not None:
+            self._making.cancel()
+        if self._engine is not None:
+            await self._engine.aclose()
+
+    async def _made(self) -> Backend:
+        try:
+            engine: Backend = self._make(self._place, await self._path())
+        except ConfigError as error:
+            raise BackendUnavailable(
+                "The model's files cannot be fetched or used. Try again, or ask the operator.",
+                reason=f"models.{self._place.name}: {error}",
+            ) from error
+        return engine
+
+    async def _path(self) -> Path:
+        """Where the files are, once they are."""
+        loop = asyncio.get_running_loop()
+        came: asyncio.Future[Path] = loop.create_future()
+
+        def report(part: float, size_bytes: int = 0, /) -> None:
+            if came.done():
+                raise InterruptedError("it was stopped")
+            self._place.progress("downloading", part, size_bytes)
+
+        def tell(path: Path | None, error: Exception | None) -> None:
+            if came.done():
+                return
+            if error is not None:
+                came.set_exception(error)
+            elif path is not None:
+                came.set_result(path)
+
+        def run() -> None:
+            path, failed = None, None
+            try:
+                path = self._fetch(self._place.location, report)
+            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+                failed = error
+            with suppress(RuntimeError):  # the server has ended meanwhile
+                loop.call_soon_threadsafe(tell, path, failed)
+
+        threading.Thread(target=run, daemon=True).start()
+        return await came

@@ -1,0 +1,142 @@
+"""
+The child that runs llama.cpp's server through xllamacpp. The only file that knows the library.
+
+Source: https://github.com/xorbitsai/xllamacpp
+"""
+
+from typing import Any
+
+import msgspec
+import xllamacpp
+
+from unilect.engines.gguf._memory import Needs, complaint, doubt
+from unilect.engines.process import child as _child
+from unilect.engines.process.memory import MIB, free_bytes, total_bytes
+
+_POOLING = {
+    "mean": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN,
+    "cls": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_CLS,
+    "last": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_LAST,
+}
+_CPU_BATCH = (
+    64  # a prompt can be given up between batches; on a CPU, reading is as fast as with 2048
+)
+_GPU_BATCH = 2048
+_MOST_CACHE_MIB = 8192  # llama.cpp's own
+_CACHE_PART = 8  # of what is free, for all engines of a server together
+_GPU_GROWS_BYTES = (
+    8 * 2**30
+)  # what a GPU's driver and library may take of the machine's memory while they run
+_IMAGE_BYTES = 2 * 2**30  # a large picture, unpacked
+_server: list[Any] = []  # kept alive until the process ends
+
+
+def serve(settings: dict[str, Any]) -> dict[str, Any]:
+    """
+    Start the server on the socket of the settings.
+
+    Raises:
+        ValueError: It cannot run so on this machine.
+        RuntimeError: llama.cpp refuses; its reason is on stderr.
+    """
+    needs = msgspec.convert(settings["needs"], Needs)
+    warning = _check(settings, needs)
+    chosen = parameters(settings)
+    _server.append(xllamacpp.Server(chosen))
+    own = _GPU_GROWS_BYTES if has_gpu() else 0
+    images = _IMAGE_BYTES if settings["mmproj"] else 0
+    return {
+        "address": _server[0].listening_address,
+        "devices": [str(device["description"]) for device in _gpus()],
+        "warning": warning,
+        # what leaves a slot is copied before anything is dropped for it
+        "grows_bytes": max(0, chosen.cache_ram_mib) * MIB + 2 * needs.slot + own + images,
+    }
+
+
+def _check(settings: dict[str, Any], needs: Needs) -> str:
+    """
+    What the operator should know of a model that is about to be loaded.
+
+    Raises:
+        ValueError: It does not fit, or wants a GPU that is not there.
+    """
+    name, gpus, layers = settings["name"], _gpus(), settings["gpu_layers"]
+    if layers and not gpus:
+        raise ValueError(
+            f"{name}: gpu_layers: {layers} was set, and this llama.cpp has no GPU: it was built for the CPU alone, or sees "
+            "none. Leave `gpu_layers` out, or install a build for your GPU: docs/backends/gguf.md says how."
+        )
+    free, total = free_bytes(), total_bytes()
+    if free is not None and total is not None and layers != 0:
+        free += sum(int(device["memory_free"]) for device in gpus)
+        total += sum(int(device["memory_total"]) for device in gpus)
+    if reason := complaint(name, needs, free, total):
+        raise ValueError(reason)
+    return doubt(name, needs, free)
+
+
+def parameters(settings: dict[str, Any]) -> Any:
+    """llama.cpp's parameters for our settings."""
+    p = xllamacpp.CommonParams()
+    p.model.path = settings["path"]
+    p.hostnames = [settings["socket_path"]]
+    p.api_keys = [settings["api_key"]]
+    p.verbosity = 1  # errors only; they are the reason when it fails
+    p.ui = False
+    p.endpoint_slots = p.endpoint_props = p.endpoint_metrics = True
+    p.use_jinja = True
+    p.warmup = False
+    p.cont_batching = True
+    p.cache_idle_slots = False  # else every request waits until all idle slots are copied
+    p.cache_ram_mib = cache_ram_mib(settings["cache_ram_mib"], free_bytes(), settings["engines"])
+    p.ctx_shift = False  # dropping the middle of a conversation unasked loses the newest text first
+    p.n_parallel = settings["parallel"]
+    p.n_ctx = settings["context"] * settings["parallel"]
+    p.cpuparams.n_threads = p.cpuparams_batch.n_threads = settings["threads"]
+    p.n_batch = settings["batch"] or (_GPU_BATCH if has_gpu() else _CPU_BATCH)
+    p.n_batch = max(p.n_batch, p.n_parallel)  # a step makes a token for each
+    p.n_ubatch = min(p.n_batch, 512)
+    if settings["gpu_layers"] is not None:
+        p.n_gpu_layers = 10_000 if settings["gpu_layers"] == -1 else settings["gpu_layers"]
+    if settings["mmproj"]:
+        p.mmproj.path = settings["mmproj"]
+    if settings["chat_template"]:
+        p.chat_template = settings["chat_template"]
+    p.cache_type_k = getattr(xllamacpp.ggml_type, _ggml_type(settings["cache_type_k"]))
+    p.cache_type_v = getattr(xllamacpp.ggml_type, _ggml_type(settings["cache_type_v"]))
+    p.lora_adapters = [
+        xllamacpp.CommonAdapterLoraInfo(path, scale) for path, scale in settings["lora"]
+    ]
+    if settings["embedding"]:
+        p.embedding = True
+        p.n_batch = p.n_ubatch = settings["context"]  # a text must be embedded in one step
+        if settings["pooling"]:
+            p.pooling_type = _POOLING[settings["pooling"]]
+    return p
+
+
+def cache_ram_mib(given: int | None, free: int | None, engines: int = 1) -> int:
+    """What llama.cpp may keep of conversations that have no slot; a share of what is free, where nobody says."""
+    if given is not None:
+        return given
+    most = _MOST_CACHE_MIB // engines
+    return most if free is None else min(most, free // (_CACHE_PART * engines) // MIB)
+
+
+def has_gpu() -> bool:
+    """True where llama.cpp has something faster than the processor."""
+    return bool(_gpus())
+
+
+def _gpus() -> list[dict[str, Any]]:
+    devices: list[dict[str, Any]] = xllamacpp.get_device_info()
+    return [device for device in devices if "gpu" in str(device.get("type", "")).lower()]
+
+
+def _ggml_type(name: str) -> str:
+    return f"GGML_TYPE_{name.upper()}"
+
+
+if __name__ == "__main__":
+    _child.run(serve)

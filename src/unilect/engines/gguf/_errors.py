@@ -1,0 +1,63 @@
+"""
+What llama.cpp says of a request that it cannot answer, told as the request's fault where it is one.
+
+Its server answers 500 to some faults of a request; those must not count against the model, nor be hidden from the client.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from unilect.errors import BackendError, InvalidRequest, UnilectError
+from unilect.http.client import raise_for_answer
+from unilect.http.error_bodies import told_text, unknown_token
+
+#: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.
+_TOLD = {
+    "contains invalid tokens": ("prompt", "input"),
+    "failed to parse grammar": ("grammar", "json_schema", "response_format", "tools"),
+    "JSON schema error": ("json_schema", "response_format", "tools"),
+    "empty grammar stack": ("grammar", "json_schema", "response_format", "tools"),
+    "longer than 33554432 bytes": ("prompt", "messages", "input"),
+}
+_STRAYS = "does not match the expected"
+
+
+class StrayAnswer(BackendError):
+    """The model wrote what the parser of its chat template cannot read; the server then loses the text."""
+
+
+def raise_for_child(status: int, headers: Mapping[str, str], body: bytes) -> None:
+    """
+    Turn an error answer of the child's into ours; return where it is none.
+
+    Raises:
+        InvalidRequest: Also a 500 that tells a fault of the request.
+        UnilectError: As `raise_for_answer` otherwise.
+    """
+    if status == 500:
+        raise fault(BackendError(f"The model's server reported an error: {told_text(body)}"))
+    raise_for_answer(status, headers, body)
+
+
+def fault(error: BackendError) -> UnilectError:
+    """The error itself, or what it means where its words tell a fault of the request, or an answer that was lost."""
+    if any(words in error.message for words in _TOLD):
+        return InvalidRequest(error.message)
+    if _STRAYS in error.message:
+        return StrayAnswer(error.message)
+    return error
+
+
+def blamed(error: InvalidRequest, request: Any) -> InvalidRequest:
+    """What llama.cpp says is wrong with a request, with the parameter where it can be only one."""
+    for words, names in _TOLD.items():
+        given = [name for name in names if getattr(request, name, None) is not None]
+        if error.param is not None or words not in error.message or not given:
+            continue
+        if words == "contains invalid tokens":
+            return unknown_token(given[0])
+        if len(given) == 1 or given[0] == "grammar":
+            told = error.message[error.message.index(words) :]
+            message = f"`{given[0]}` cannot be followed: {told.rstrip('.')}."
+            return InvalidRequest(message, param=given[0])
+    return error

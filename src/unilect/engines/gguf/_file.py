@@ -1,0 +1,272 @@
+"""
+The head of a GGUF file, read and checked before llama.cpp sees it: a broken or hostile file is refused with a reason.
+
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+import mmap
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from unilect.errors import BackendUnavailable, listed, unreadable
+from unilect.parameters.support import names
+
+MAX_TENSORS = 100_000
+MAX_FIELDS = 100_000
+MAX_STRING_BYTES = 64 * 1024 * 1024
+MAX_DIMENSIONS = 4
+_NUMBERS = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_KEPT_ARRAY = 64  # longer arrays (vocabularies) are skipped over; nobody here reads them
+_EMBEDDING_ONLY = names("bert nomic-bert nomic-bert-moe jina-bert-v2 jina-bert-v3 modern-bert")
+_LFS = b"version https://git-lfs"
+_LIBRARY = "xllamacpp"
+
+_POOLING_RANK = 4
+
+
+class GgufHead(Struct, frozen=True):
+    """
+    What the head of a GGUF file says.
+
+    Attributes:
+        fields: The metadata, without long arrays.
+        size_bytes: The size of the file.
+    """
+
+    fields: dict[str, Any]
+    size_bytes: int
+
+    @property
+    def architecture(self) -> str:
+        """llama.cpp's name for the kind of network."""
+        return str(self.fields.get("general.architecture", ""))
+
+    @property
+    def context(self) -> int:
+        """The context that the model was trained with, in tokens; 2048 where the file does not say."""
+        value = self.fields.get(f"{self.architecture}.context_length")
+        return value if isinstance(value, int) and value > 0 else 2048
+
+    @property
+    def has_template(self) -> bool:
+        """True where the file says how a conversation becomes a prompt."""
+        return bool(self.fields.get("tokenizer.chat_template"))
+
+    @property
+    def kind(self) -> str:
+        """What the file holds: `model`, `adapter` or `mmproj`."""
+        if self.architecture == "clip":
+            return "mmproj"
+        return str(self.fields.get("general.type") or "model")
+
+    @property
+    def embedding_only(self) -> bool:
+        """True for a model that makes embeddings and no text."""
+        return self.architecture in _EMBEDDING_ONLY
+
+    @property
+    def pooling(self) -> bool:
+        """True where the model says itself how its embeddings are pooled."""
+        return bool(self.fields.get(f"{self.architecture}.pooling_type"))
+
+    @property
+    def ranks(self) -> bool:
+        """True for a reranker, which scores a text for a question and makes no vector of it."""
+        return self.fields.get(f"{self.architecture}.pooling_type") == _POOLING_RANK
+
+
+def read_head(path: Path) -> GgufHead:
+    """
+    Read and check the head of a file.
+
+    Raises:
+        ValueError: The file is missing, cannot be read, or is no valid GGUF file. The message is one sentence.
+    """
+    try:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder, not a GGUF file.{_files_in(path)}")
+        size = path.stat().st_size
+        if size < 24:
+            raise ValueError(
+                f"{path} is no GGUF file: it has {size} bytes. Fetch it again; a download may have been cut off."
+            )
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return GgufHead(_Reader(data, size).head(), size)
+    except FileNotFoundError as error:
+        raise ValueError(f"There is no file {path}. Check the path.") from error
+    except OSError as error:
+        raise ValueError(unreadable(error)) from error
+    except (struct.error, IndexError, UnicodeDecodeError, OverflowError) as error:
+        raise ValueError(
+            f"{path} is no valid GGUF file: its head is cut off or damaged. Fetch it again."
+        ) from error
+    except _Damaged as error:
+        raise ValueError(f"{path} is no valid GGUF file: {error}. Fetch it again.") from error
+
+
+def read_model(path: Path) -> GgufHead:
+    """
+    The head of a model.
+
+    Raises:
+        ValueError: As in `read_head`, or it is a file that only goes with a model.
+    """
+    head = read_head(path)
+    if head.kind == "adapter":
+        raise ValueError(
+            f"{path} is a LoRA adapter, and no model. Name its model as the source, and the adapter as `lora`."
+        )
+    if head.kind == "mmproj":
+        raise ValueError(
+            f"{path} is the projector of a model that sees, and no model. Name its model as the source, and the projector "
+            "as `mmproj`."
+        )
+    return head
+
+
+def check_adapter(path: Path) -> None:
+    """
+    Raises:
+        ValueError: The file is no LoRA adapter for a GGUF model.
+    """
+    if (path / "adapter_config.json").exists():
+        raise ValueError(
+            f"lora: {path} is an adapter of peft, and this model is a GGUF file. Convert it with llama.cpp's "
+            "convert_lora_to_gguf.py, and name the GGUF file that it writes."
+        )
+    try:
+        kind = read_head(path).kind
+    except ValueError as error:
+        raise ValueError(f"lora: {error}") from error
+    if kind != "adapter":
+        raise ValueError(
+            f"lora: {path} is a GGUF file, and no LoRA adapter. Name the adapter that belongs to the model."
+        )
+
+
+@contextmanager
+def unknown_architecture(path: Path, head: GgufHead) -> Iterator[None]:
+    """The failed start of a model that the installed llama.cpp does not know, with what can be done about it."""
+    try:
+        yield
+    except BackendUnavailable as error:
+        if "unknown model architecture" not in error.message:
+            raise
+        raise BackendUnavailable(
+            f"{path} has the architecture `{head.architecture[:50]}`, which the installed llama.cpp does not know "
+            f"({_LIBRARY} {version(_LIBRARY)}). Install a newer one with `pip install -U {_LIBRARY}`, or serve the file "
+            "from a newer llama-server and name that as the source: http://127.0.0.1:8080/v1.",
+            retry_after_s=error.retry_after_s,
+        ) from error
+
+
+def _files_in(folder: Path) -> str:
+    files = sorted(str(file) for file in folder.glob("*.gguf"))
+    return f" Name one of its files: {listed(files, 5)}." if files else " It holds no GGUF file."
+
+
+class _Damaged(Exception):
+    """The head contradicts itself."""
+
+
+def _likeness(begin: bytes) -> str:
+    """What a file that is no GGUF file looks like."""
+    if begin.startswith(_LFS):
+        return ", for it is a pointer of git LFS; run `git lfs pull` in its repository"
+    if begin.lstrip()[:5].lower() in (b"<!doc", b"<html"):
+        return ", for it is a web page; download the file itself (`resolve` instead of `blob` in the hub's addresses)"
+    return ""
+
+
+class _Reader:
+    """Reads the head of one file from a mapping of it."""
+
+    def __init__(self, data: mmap.mmap, size: int) -> None:
+        self._data = data
+        self._size = size
+        self._at = 0
+
+    def head(self) -> dict[str, Any]:
+        if self._data[:4] != b"GGUF":
+            raise _Damaged(f"it does not begin with `GGUF`{_likeness(self._data[:64])}")
+        self._at = 4
+        version = self._number("I")
+        if version not in (2, 3):
+            raise _Damaged(f"its version is {version}, and 2 or 3 were expected")
+        tensors, count = self._number("Q"), self._number("Q")
+        if tensors > MAX_TENSORS or count > MAX_FIELDS:
+            raise _Damaged(f"it claims {tensors} tensors and {count} fields")
+        fields = {}
+        for _ in range(count):
+            name = self._string()
+            fields[name] = self._value(self._number("I"))
+        alignment = fields.get("general.alignment", 32)
+        if not isinstance(alignment, int) or not 1 <= alignment <= 2**20:
+            raise _Damaged("its alignment makes no sense")
+        self._check_tensors(tensors, alignment)
+        return fields
+
+    def _check_tensors(self, tensors: int, alignment: int) -> None:
+        furthest = 0
+        for _ in range(tensors):
+            self._string()
+            dimensions = self._number("I")
+            if dimensions > MAX_DIMENSIONS:
+                raise _Damaged(f"a tensor has {dimensions} dimensions")
+            for _ in range(dimensions):
+                if not 1 <= self._number("Q") <= 2**40:
+                    raise _Damaged("a tensor's size makes no sense")
+            self._number("I")
+            furthest = max(furthest, self._number("Q"))
+        start = (self._at + alignment - 1) // alignment * alignment
+        if tensors and start + furthest >= self._size:
+            raise _Damaged("it is cut off: tensors lie beyond its end")
+
+    def _number(self, code: str) -> Any:
+        (value,) = struct.unpack_from("<" + code, self._data, self._at)
+        self._at += struct.calcsize(code)
+        return value
+
+    def _string(self) -> str:
+        return self._bytes().decode("utf-8", "replace")
+
+    def _bytes(self) -> bytes:
+        size = self._number("Q")
+        if size > MAX_STRING_BYTES or self._at + size > self._size:
+            raise _Damaged("a text reaches beyond its end")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def _value(self, kind: int) -> Any:
+        if kind in _NUMBERS:
+            return self._number(_NUMBERS[kind])
+        if kind == _STRING:
+            return self._string()
+        if kind == _ARRAY:
+            return self._array()
+        raise _Damaged(f"a field has the unknown type {kind}")
+
+    def _array(self) -> Any:
+        kind, count = self._number("I"), self._number("Q")
+        if kind in _NUMBERS:
+            size = count * struct.calcsize(_NUMBERS[kind])
+            if self._at + size > self._size:
+                raise _Damaged("an array reaches beyond its end")
+            if count > _KEPT_ARRAY:
+                self._at += size
+                return None
+            return [self._number(_NUMBERS[kind]) for _ in range(count)]
+        if kind != _STRING or count > self._size:
+            raise _Damaged(f"an array has elements of the type {kind}")
+        if count > _KEPT_ARRAY:
+            for _ in range(count):
+                self._bytes()
+            return None
+        return [self._string() for _ in range(count)]

@@ -1,0 +1,250 @@
+"""
+Requests in the words of llama.cpp's server.
+
+What it bends or refuses is put right here (ENGINES 2.3 measured each): every LoRA adapter is named in every request, since a
+request that names none reuses the prompt cache of one that did; progress is asked for, since only then can a prompt be given up
+while it is read; a developer is a system; `repetition_penalty` is `repeat_penalty`.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+"""
+
+from typing import Any
+
+import msgspec
+
+from unilect.engines.tools.messages import arguments, template_flags, tools
+from unilect.parameters.rules import refusal, token_biases
+from unilect.parameters.support import honoured, names
+from unilect.requests import (
+    LLAMACPP_PARAMETERS,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    ImagePart,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    Message,
+    MessageToolCall,
+    Part,
+    RefusalPart,
+    TextPart,
+)
+from unilect.upstreams.llamacpp.request import (
+    check_images,
+    check_one_constraint,
+    check_samplers,
+    top_logprobs,
+    wrong_part,
+)
+
+_SAMPLING = names(
+    "temperature top_p min_p typical_p seed presence_penalty frequency_penalty repeat_last_n mirostat mirostat_tau "
+    "mirostat_eta logit_bias grammar ignore_eos cache_prompt"
+)
+#: llama.cpp's own, told by the same name.
+_OWN_NAMES = tuple(name for name in LLAMACPP_PARAMETERS if name not in ("n_probs", "id_slot"))
+_NATIVE = names(
+    "n_probs top_k repeat_penalty repetition_penalty max_tokens max_completion_tokens tokenize stop logprobs top_logprobs "
+    "response_format tools parallel_tool_calls reasoning_effort chat_template_kwargs "
+    "enable_thinking"  # where the template knows it
+)
+PARAMETERS = honoured(  # slots are handed out by unilect
+    (*_SAMPLING, *_OWN_NAMES, *_NATIVE),
+    names("n best_of echo tool_choice functions function_call encoding_format dimensions"),
+)
+MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's server no longer takes
+
+
+def chat_body(
+    request: ChatRequest, lora: list[dict[str, Any]], tokens: int | None = None
+) -> dict[str, Any]:
+    """
+    The body for /v1/chat/completions.
+
+    Args:
+        tokens: How many the model has, where that is known.
+
+    Raises:
+        InvalidRequest: The request holds what llama.cpp cannot be given.
+    """
+    for name in ("return_tokens", "post_sampling_probs"):
+        if getattr(request, name):
+            raise refusal(name, "the engine tells it of plain completions only")
+    body = _common(request, lora, tokens)
+    body["messages"] = messages(request.messages)
+    body |= {"verbose": True, "response_fields": ["truncated"]}  # what only a native answer says
+    body |= template_flags(request)
+    if request.token_limit is not None:
+        body["max_tokens"] = request.token_limit
+    top = top_logprobs(request)
+    if top is not None:
+        if request.tools and request.tool_choice != "none":
+            raise refusal("logprobs", "the engine gives none beside tools")
+        body["logprobs"] = True
+        body["top_logprobs"] = max(top, 1)
+    if request.tools and request.tool_choice != "none":
+        if request.grammar:
+            raise refusal("grammar", "the engine takes none beside tools")
+        body["tools"] = tools(request.tools)
+        body["tool_choice"] = "auto"
+        body["parallel_tool_calls"] = request.parallel_tool_calls is not False
+    match request.response_format:
+        case JsonObjectFormat(schema):
+            body["response_format"] = _json_format("object", schema or {"type": "object"})
+        case JsonSchemaFormat(json_schema):
+            body["response_format"] = _json_format(json_schema.name, json_schema.schema or {})
+    check_one_constraint(request)
+    return body
+
+
+def _json_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": name, "schema": schema},
+    }
+
+
+def compact(schema: dict[str, Any]) -> dict[str, Any]:
+    """
+    A schema whose answers have one blank after commas and colons and no other: a weak model would write blanks for ever.
+
+    What llguidance cannot enforce it leaves out, and finished answers are held against it.
+
+    Source: https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
+    """
+    return schema | {
+        "x-guidance": {
+            "lenient": True,
+            "whitespace_flexible": False,
+            "item_separator": ", ",
+            "key_separator": ": ",
+        }
+    }
+
+
+def completion_body(
+    request: CompletionRequest, lora: list[dict[str, Any]], tokens: int | None = None
+) -> dict[str, Any]:
+    """The body for /completion, the native call: one prompt, one choice."""
+    body = _common(request, lora, tokens)
+    prompt = request.prompts[0]
+    body["prompt"] = prompt if prompt else ""
+    if request.token_limit is not None:
+        body["n_predict"] = request.token_limit
+    top = top_logprobs(request)
+    if top is not None:
+        body["n_probs"] = max(top, 1)
+    check_one_constraint(request)
+    return body
+
+
+def wants_no_alternatives(request: ChatRequest | CompletionRequest) -> bool:
+    """True where log probabilities are wanted of the answer's own tokens only."""
+    return top_logprobs(request) == 0
+
+
+def conversation(request: ChatRequest | CompletionRequest) -> bytes:
+    """What will be read, in the order in which templates write it; the next turn's begins with it."""
+    if isinstance(request, CompletionRequest):
+        return msgspec.json.encode(request.prompts[0])
+    return msgspec.json.encode([request.tools, request.messages])
+
+
+def template_body(request: ChatRequest) -> dict[str, Any]:
+    """The body for /apply-template and for counting tokens."""
+    body: dict[str, Any] = {"messages": messages(request.messages)} | template_flags(request)
+    if request.tools and request.tool_choice != "none":
+        body["tools"] = tools(request.tools)
+    return body
+
+
+def messages(conversation: list[Message]) -> list[dict[str, Any]]:
+    """
+    Messages that every chat template knows.
+
+    Raises:
+        InvalidRequest: A part that this engine cannot read.
+    """
+    out, images = [], 0
+    for number, message in enumerate(conversation):
+        fields: dict[str, Any] = msgspec.to_builtins(message)
+        fields["role"] = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+        if isinstance(message.content, list):
+            where = f"messages[{number}].content"
+            fields["content"] = [_part(part, where) for part in message.content]
+            images += sum(isinstance(part, ImagePart) for part in message.content)
+        elif message.content is None:
+            fields["content"] = ""
+        if message.tool_calls:
+            fields["tool_calls"] = [
+                _call(call, f"messages[{number}].tool_calls[{place}].function.arguments")
+                for place, call in enumerate(message.tool_calls)
+            ]
+        elif message.function_call is not None:  # the older form, which templates do not know
+            call = MessageToolCall(f"call_{number}", message.function_call)
+            fields["tool_calls"] = [_call(call, f"messages[{number}].function_call.arguments")]
+        fields.pop("reasoning", None)
+        fields.pop("refusal", None)
+        fields.pop("function_call", None)
+        out.append(fields)
+    check_images(images)
+    return out
+
+
+def _call(call: MessageToolCall, where: str) -> dict[str, Any]:
+    """An earlier call, whose arguments llama.cpp can read."""
+    written = call.function.arguments or "{}"
+    arguments(written, where)
+    function = {"name": call.function.name, "arguments": written}
+    return {"id": call.id, "type": call.type, "function": function}
+
+
+def _part(part: Part, where: str) -> dict[str, Any]:
+    match part:
+        case TextPart(text) | RefusalPart(text):
+            return {"type": "text", "text": text}
+        case ImagePart(image) if image.url.startswith("data:image/"):
+            return {"type": "image_url", "image_url": {"url": image.url}}
+    raise wrong_part(part, where)
+
+
+def _common(
+    request: GenerationRequest, lora: list[dict[str, Any]], tokens: int | None
+) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_progress": True,
+        "lora": lora,
+    }
+    check_samplers(request)
+    for name in (*_SAMPLING, *_OWN_NAMES):
+        value = getattr(request, name)
+        if value is not None:
+            body[name] = value
+    if isinstance(request.samplers, list):
+        older = {"typical_p": "typ_p"}
+        body["samplers"] = [older.get(name, name) for name in request.samplers if name != "tfs_z"]
+    if request.top_k is not None:
+        body["top_k"] = max(request.top_k, 0)
+    for name in ("repeat_last_n", "dry_penalty_last_n"):
+        if body.get(name) == -1:
+            body[name] = MAX_REPEAT_LAST_N
+    penalty = request.repeat_penalty or request.repetition_penalty
+    if penalty is not None:
+        body["repeat_penalty"] = penalty
+    if request.stop_words:
+        body["stop"] = request.stop_words
+    if request.seed is not None:
+        body["seed"] = _seed(request.seed)
+    if request.logit_bias is not None:
+        body["logit_bias"] = {
+            str(id): value for id, value in token_biases(request.logit_bias, tokens).items()
+        }
+    return body
+
+
+def _seed(seed: int) -> int:
+    """A seed in llama.cpp's 32 bits; the last one is none there, which is for -1 alone to say."""
+    cut = seed % 2**32
+    return cut if seed == -1 or cut < 2**32 - 1 else 0

@@ -1,0 +1,100 @@
+"""
+The settings of a GGUF model, checked before anything is started, and what its child is told of them.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from unilect.config.model import ModelConfig
+from unilect.config.paths import adapter_of
+from unilect.engines.gguf._file import GgufHead, check_adapter
+from unilect.engines.gguf._memory import needs
+from unilect.errors import ConfigError
+
+MAX_DEFAULT_CONTEXT = 8192
+_Read = TypeVar("_Read")
+
+
+def child_settings(
+    name: str,
+    path: Path,
+    head: GgufHead,
+    config: ModelConfig,
+    *,
+    context: int,
+    threads: int,
+    lora: list[tuple[str, float]],
+    template: str | None,
+    engines: int,
+    embedding: bool,
+) -> dict[str, Any]:
+    """What a child is told, but for its socket and its key."""
+    return {
+        "name": name,
+        "path": str(path),
+        "needs": msgspec.to_builtins(needs(head, path, config, context, embedding)),
+        "context": context,
+        "parallel": 1 if embedding else config.parallel,
+        "threads": threads,
+        "batch": config.batch,
+        "gpu_layers": config.gpu_layers,
+        "lora": lora,
+        "mmproj": None if embedding else config.mmproj,
+        "chat_template": template,
+        "cache_ram_mib": 0 if embedding else config.cache_ram_mib,
+        "engines": engines,
+        "cache_type_k": config.cache_type_k,
+        "cache_type_v": config.cache_type_v,
+        "embedding": embedding,
+        "pooling": config.pooling or (None if head.pooling else "mean"),
+    }
+
+
+def checked(read: Callable[[Path], _Read], path: Path) -> _Read:
+    """
+    What a reader says of a file.
+
+    Raises:
+        ConfigError: There is no such file, or it is no sound file of a model.
+    """
+    try:
+        return read(path)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def context_of(longest: int, config: ModelConfig) -> int:
+    """
+    Tokens of each request.
+
+    Raises:
+        ConfigError: More than the model was made for, or than its file allows.
+    """
+    if config.context is None:
+        return min(longest, MAX_DEFAULT_CONTEXT)
+    if config.context > longest:
+        raise ConfigError(
+            f"context: {config.context} is more than the {longest} tokens that the model was made for. "
+            f"Choose at most {longest}, or leave it out."
+        )
+    return config.context
+
+
+def lora_of(text: str) -> tuple[str, float]:
+    """`path` or `path=0.5`."""
+    value = adapter_of(text)
+    checked(check_adapter, Path(value[0]))
+    return value
+
+
+def template_of(given: str | None) -> tuple[str | None, list[str]]:
+    """The Jinja of the option `chat_template`, and the stop words that belong to it."""
+    if given is None:
+        return None, []
+    from unilect import templates
+
+    form = templates.read(given)
+    return templates.jinja(form), form.stop

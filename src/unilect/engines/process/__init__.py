@@ -1,0 +1,1 @@
+"""An engine as a process of ours: start, watch, restart, end; what one knows of its life."""

@@ -1,0 +1,74 @@
+"""
+The child's side of `_process`: read the settings, say ready or failed, serve until SIGTERM. It imports as little as it can.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from unilect.engines.process import memory as _memory
+
+_PR_SET_PDEATHSIG = 1
+#: What a child may take after it has loaded, beside what it says itself: requests, answers, compiled grammars.
+MARGIN_BYTES = 768 * _memory.MIB
+
+
+def run(serve: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
+    """
+    Serve until SIGTERM, then end at once.
+
+    Args:
+        serve: Given the settings, begins to serve in threads of its own and returns what to say when ready; `grows_bytes`
+            of it is what the process may still take, beside MARGIN_BYTES. A ValueError or OSError that it raises is the
+            reason for a failure.
+    """
+    words = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a library prints must not be taken for a word
+    settings = json.loads(sys.stdin.readline())
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    die_with(settings["parent"])
+    _memory.go_first()
+    free = _memory.free_bytes()
+    if free is not None:
+        _memory.limit_growth(
+            2 * free
+        )  # safetensors maps weights so that they count, beside their copies
+    try:
+        ready = serve(settings)
+    except (ValueError, OSError, ImportError) as error:
+        print(json.dumps({"failed": str(error)}), file=words, flush=True)
+        os._exit(1)
+    _limit(ready.pop("grows_bytes", 0))
+    print(json.dumps({"ready": ready or {"ok": True}}), file=words, flush=True)
+    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    clean_up(Path(settings["socket_path"]))
+    # llama.cpp's destructor waits for running requests, 59 s have been seen; the kernel frees everything at once.
+    os._exit(0)
+
+
+def _limit(grows_bytes: int) -> None:
+    """Limit what is allocated from now on, to what is there at most."""
+    free = _memory.free_bytes()
+    wanted = grows_bytes + MARGIN_BYTES
+    _memory.limit_growth(wanted if free is None else min(wanted, free))
+
+
+def clean_up(socket: Path) -> None:
+    """Remove the socket and its folder, and never anything else: a folder that holds more stays."""
+    with suppress(OSError):
+        socket.unlink(missing_ok=True)
+        socket.parent.rmdir()
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel send SIGTERM when the parent dies, also if it has died already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)

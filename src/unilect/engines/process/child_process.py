@@ -1,0 +1,408 @@
+"""
+A child process that serves one model on a unix socket: start, ready, watch, restart, stop.
+
+It knows nothing of models and of requests. The child reads its settings (one JSON line) from stdin, and says on stdout, one JSON
+line each: `{"ready": {...}}` when it serves, `{"failed": "why"}` when it never will. What it writes to stderr is kept: the last lines
+are the reason when it dies without a word.
+
+1. Children die with us: the child asks the kernel for SIGTERM at its parent's death, and its socket's folder is ours.
+2. A start belongs to the engine and not to the request that caused it: it is one task, whose result all who wait share, also
+   its failure. Only `aclose` cancels it.
+3. A child that dies is started again at once, and by the next `start`, after a pause that doubles with every death in
+   `FORGIVEN_AFTER_S`; after `MAX_DEATHS` of them it is given up until that time has passed. Deaths for which one request is
+   known to be to blame do not count (`engines/process/_suspects.py`). A start that fails is repeated after a pause that doubles, too.
+4. A child whose socket somebody has removed cannot be reached any more, and is started again.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from unilect.child_environment import child_environment
+from unilect.engines.process._last_words import LastWords
+from unilect.errors import BackendUnavailable
+from unilect.tasks import apart, shared
+
+log = logging.getLogger("unilect")
+STOP_TIMEOUT_S = 5.0
+FORGIVEN_AFTER_S = 600.0
+MAX_DEATHS = 5
+FIRST_PAUSE_S = (
+    0.25  # the first death is usually an accident; running clients retry within a second
+)
+MAX_PAUSE_S = 30.0
+_LONGEST_WAIT_S = 2.5  # for a pause to end; of a longer one requests are told at once
+_DYING_S = 0.2  # from a broken connection to the first sign that the process ends
+_REAPED_S = 30.0  # from that sign to its end: a large process is taken apart first
+_PF_EXITING = 0x4  # of the flags in /proc/PID/stat: the process ends, and closes what it has open
+
+#: stopped: not started yet, or stopped. died: it comes back. failed: the last start failed; the next request tries again.
+State: TypeAlias = Literal["stopped", "loading", "ready", "stopping", "died", "failed"]
+
+
+class ChildProcess:
+    """
+    One supervised child.
+
+    Args:
+        name: For logs.
+        command: The command line; the child gets `settings` on stdin.
+        settings: Given the path of the socket to listen on, the child's settings.
+        start_timeout_s: The longest time until it is ready.
+        on_progress: Called several times a second while it starts, with its pid.
+        environment: Variables for it, beside ours.
+
+    Attributes:
+        state: What it is doing.
+        starts: How often it has become ready; tells one life from the next.
+        hangs: How often it was killed because it hung.
+        replaced: The last life that we ended ourselves: it was stopped, or could not be reached any more.
+        on_death: Told which life has ended unasked; returns how many of the deaths so far one request is to blame for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        settings: Callable[[str], dict[str, Any]],
+        *,
+        start_timeout_s: float,
+        on_progress: Callable[[int], None] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self._environment = dict(environment or {})
+        self._command = list(command)
+        self._settings = settings
+        self._start_timeout_s = start_timeout_s
+        self._on_progress = on_progress
+        self._process: asyncio.subprocess.Process | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[dict[str, Any]] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._reviving: asyncio.Task[None] | None = None
+        self._folder: Path | None = None
+        self._folder_lock: int | None = None
+        self._last_words = LastWords()
+        self._deaths: deque[float] = deque(maxlen=MAX_DEATHS)
+        self._failures = 0  # of the starts since it was last ready
+        self._failure = ""  # the last one
+        self._ended_at = 0.0
+        self._ready: dict[str, Any] = {}
+        self.state: State = "stopped"
+        self.starts = 0
+        self.hangs = 0
+        self.replaced = 0
+        self.on_death: Callable[[int], int] = lambda life: 0
+
+    @property
+    def alive(self) -> bool:
+        """True while the child serves, and can be reached."""
+        return self.pid is not None and os.path.exists(self.socket_path)
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id while it serves."""
+        process = self._process
+        serves = self.state == "ready" and process is not None and process.returncode is None
+        return process.pid if process is not None and serves else None
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether it has been ready, and serves or will serve again by itself."""
+        return self.starts > 0 and self.state in ("ready", "died", "loading")
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether somebody else ended the child that served: by SIGKILL, as the kernel does for want of memory, or in order."""
+        process = self._process
+        return process is not None and process.returncode in (-signal.SIGKILL, -signal.SIGTERM, 0)
+
+    @property
+    def closed(self) -> bool:
+        """True after `aclose`, until the next `start`."""
+        return self.state in ("stopped", "stopping")
+
+    @property
+    def socket_path(self) -> str:
+        """Where the child listens; another path after every start."""
+        return str(self._folder / "engine.sock") if self._folder is not None else ""
+
+    async def start(self) -> dict[str, Any]:
+        """
+        Make sure that the child serves. A caller that gives up does not stop what others wait for.
+
+        Returns:
+            What it said when it became ready.
+
+        Raises:
+            BackendUnavailable: It cannot be started, or has died too often, or was stopped meanwhile.
+        """
+        if self.alive:
+            return self._ready
+        while self._stopping is not None and not self._stopping.done():
+            await asyncio.shield(self._stopping)
+        if self._starting is None or self._starting.done():
+            self._starting = apart(self._bring_up())
+        return await shared(self._starting)
+
+    async def has_ended(self, life: int) -> bool:
+        """True when this life of the child is over, or ends just now (its broken connections are seen first)."""
+        process = self._process
+        if life != self.starts or self.state != "ready" or process is None:
+            return True
+        for within_s in (_DYING_S, _REAPED_S):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await process.wait()
+            if process.returncode is not None or not _is_ending(process.pid):
+                break
+        return process.returncode is not None
+
+    def kill_hung(self) -> None:
+        """Kill a child that answers nobody; it is started again like any that died."""
+        self.hangs += 1
+        if self._process is not None and self._process.returncode is None:
+            log.error("%s: the engine hangs and is killed", self.name)
+            self._process.kill()
+
+    async def aclose(self) -> None:
+        """Stop the child: SIGTERM, and SIGKILL after STOP_TIMEOUT_S. One that still loads is not waited for."""
+        if self._stopping is None or self._stopping.done():
+            serves, self.state = self.state == "ready", "stopping"  # at once: who comes now waits
+            self.replaced = self.starts
+            self._stopping = apart(self._shut_down(serves))
+        await asyncio.shield(self._stopping)
+
+    async def _bring_up(self) -> dict[str, Any]:
+        """Start a child in place of what there is: none, one that died, or one whose socket is lost."""
+        try:
+            if self.pid is not None:
+                log.error("%s: the engine's socket was removed; it is started again", self.name)
+                self.replaced, self.state = self.starts, "loading"
+                await self._end()
+            elif self._watcher is not None:
+                # The watcher of a dead child counts the death and cleans up; it must not meet the next one's folder.
+                await asyncio.shield(self._watcher)
+            if self.state != "died":  # that is what it is until the pause is over
+                self.state = "loading"
+            await self._pause()
+            self.state = "loading"
+            self._ready = await self._launch()
+        except BackendUnavailable as error:
+            if self.state == "loading":  # else it was given up, and nothing was tried
+                self._failures += 1
+                self._failure = error.message
+                self._ended_at = time.monotonic()
+            self.state = "failed"
+            raise
+        self._failures = 0
+        self.state = "ready"
+        self.starts += 1
+        return self._ready
+
+    async def _pause(self) -> None:
+        """
+        Wait until a child may be started after those that died, and after starts that failed.
+
+        Raises:
+            BackendUnavailable: That is too long.
+        """
+        now = time.monotonic()
+        while self._deaths and now - self._deaths[0] > FORGIVEN_AFTER_S:
+            self._deaths.popleft()
+        if len(self._deaths) == MAX_DEATHS:
+            self.state = "failed"
+            raise BackendUnavailable(
+                f"The engine of this model died {MAX_DEATHS} times within {FORGIVEN_AFTER_S:.0f} s and "
+                "is not started again for now. The server's log says why.",
+                retry_after_s=FORGIVEN_AFTER_S - (now - self._deaths[0]),
+            )
+        times = max(len(self._deaths), self._failures)
+        pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(10, max(0, times - 1)))
+        rest_s = self._ended_at + pause_s - now if self._ended_at else 0.0
+        if self._failures and rest_s > _LONGEST_WAIT_S:
+            self.state = "failed"
+            raise BackendUnavailable(self._failure, retry_after_s=rest_s)
+        await asyncio.sleep(max(0.0, rest_s))
+
+    async def _launch(self) -> dict[str, Any]:
+        self._last_words = LastWords()
+        try:
+            self._make_folder()
+            process = await self._spawn()
+        except OSError as error:  # no memory, no more files, no space
+            self._forget()
+            raise BackendUnavailable(
+                f"The engine's process cannot be started: {error.strerror or error}."
+            ) from error
+        self._process = process
+        self._watcher = apart(self._watch(process))
+        try:
+            async with asyncio.timeout(self._start_timeout_s):
+                return await self._handshake(process)
+        except TimeoutError as error:
+            await self._end()
+            raise BackendUnavailable(
+                f"The model did not load within {self._start_timeout_s:.0f} s (`start_timeout_s`)."
+            ) from error
+        except BaseException:
+            await self._end()
+            raise
+
+    def _make_folder(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="unilect-"))  # mode 0700
+        self._folder_lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(self._folder_lock, fcntl.LOCK_SH)  # systemd-tmpfiles spares what is locked
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=child_environment() | self._environment,
+            limit=2**20,
+            start_new_session=True,  # Ctrl-C in the terminal is ours to handle
+        )
+
+    async def _handshake(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
+        """
+        Give the child its settings and wait for its word.
+
+        Raises:
+            BackendUnavailable: It failed, or ended without a word.
+        """
+        assert process.stdin is not None
+        assert process.stdout is not None
+        settings = self._settings(self.socket_path) | {"parent": os.getpid()}
+        try:
+            process.stdin.write(msgspec.json.encode(settings) + b"\n")
+            await process.stdin.drain()
+        except ConnectionError:
+            log.debug("%s: the child closed its stdin", self.name)
+        progress = asyncio.create_task(self._report_progress(process))
+        try:
+            async for line in _lines(process.stdout):
+                try:
+                    said = msgspec.json.decode(line, type=dict[str, Any])
+                except msgspec.DecodeError:
+                    continue  # a library that prints
+                if "ready" in said and process.returncode is None:
+                    return dict(said["ready"])
+                if "failed" in said:
+                    raise BackendUnavailable(str(said["failed"]))
+        finally:
+            progress.cancel()
+        if self._watcher is not None:  # it reads stderr to its end
+            await asyncio.shield(self._watcher)
+        raise BackendUnavailable(
+            f"The engine ended while it loaded the model {self.name}: {self._last_words.of_load(process.returncode)}"
+        )
+
+    async def _report_progress(self, process: asyncio.subprocess.Process) -> None:
+        while self._on_progress is not None:
+            self._on_progress(process.pid)
+            await asyncio.sleep(0.1)
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Keep the last lines of stderr; when a child that served ends unasked, clean up after it and have it come back."""
+        assert process.stderr is not None
+        words = self._last_words
+        async for line in _lines(process.stderr):
+            log.debug("%s: %s", self.name, words.hear(line))
+        await process.wait()
+        if self._process is not process or self.state != "ready":
+            return
+        self._ended_at = time.monotonic()
+        self._deaths.append(self._ended_at)
+        for _ in range(min(self.on_death(self.starts), len(self._deaths))):
+            self._deaths.pop()
+        log.error("%s: the engine died: %s", self.name, words.of_death(process.returncode))
+        self._forget()
+        self.state = "died"
+        self._reviving = apart(self._restart())
+
+    async def _restart(self) -> None:
+        if self.closed:  # stopped between the death and now: nobody wants it back
+            return
+        try:
+            await self.start()
+            log.info("%s: the engine is back", self.name)
+        except BackendUnavailable as error:
+            if not self.closed:
+                log.error("%s: %s", self.name, error.message)
+
+    async def _shut_down(self, serves: bool) -> None:
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        process = self._process
+        if serves and process is not None and process.returncode is None:
+            process.terminate()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await process.wait()
+        await self._end()
+        self.state = "stopped"
+
+    async def _end(self) -> None:
+        """Kill the child where it lives, and clean up."""
+        process = self._process
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+            await process.wait()
+        if self._watcher is not None:
+            await self._watcher
+            self._watcher = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._ready = {}
+        self._process = None
+        if self._folder_lock is not None:
+            os.close(self._folder_lock)
+            self._folder_lock = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether a process is on its way out, or gone; false where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return os.path.exists("/proc/self")
+    return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """The lines of a stream, but for those without an end (a bar of progress): a reader that gave up would stop the writer."""
+    while True:
+        try:
+            line = await stream.readline()
+        except ValueError:  # what came of it is dropped
+            continue
+        if not line:
+            return
+        yield line
+
+
+def python_command(module: str) -> list[str]:
+    """The command line that runs a module of ours in a child."""
+    return [sys.executable, "-m", module]

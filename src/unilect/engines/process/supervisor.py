@@ -1,0 +1,195 @@
+"""
+What runs in an engine's child, for every engine: it is watched, begun again where the child died of something else, and where the child
+died of it, refused from then on.
+
+Whoever uses a child goes through `run` or `call`; there is no other place in which a request of an engine is tried twice.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from unilect.engines.process._suspects import Suspects, Ticket
+from unilect.engines.process._watchdog import Watchdog
+from unilect.engines.process.child_process import ChildProcess
+from unilect.errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    EngineDied,
+    UnilectError,
+)
+
+CALLS_AT_ONCE = 4  # each may hold a text of the largest size in several forms
+_Item = TypeVar("_Item")
+
+
+class Supervisor:
+    """
+    A child and the requests in it.
+
+    Args:
+        process: The child.
+        ask: Asks the child something that waits its turn among the requests; none where the child has no such thing.
+        hang_timeout_s: How long the answer may take.
+
+    Attributes:
+        process: As given.
+        suspects: Which requests it has died of.
+    """
+
+    def __init__(
+        self,
+        process: ChildProcess,
+        ask: Callable[[], Awaitable[object]] | None = None,
+        hang_timeout_s: float = 60.0,
+    ) -> None:
+        self.process = process
+        self.suspects = Suspects()
+        self._ask = ask
+        self._watchdog = Watchdog(self._look, self._hung, self.suspects.well, hang_timeout_s)
+        self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
+        self._ended_life, self._solved = 0, 0  # the last that died, and what `_died` said of it
+        self._hung_life, self._hung_at = 0, 0.0
+        process.on_death = self._died
+
+    async def run(
+        self,
+        request: Any,
+        answer: Callable[[], AsyncGenerator[_Item, None]],
+        is_begun: Callable[[_Item], bool] = lambda item: True,
+    ) -> AsyncGenerator[_Item, None]:
+        """
+        What the child answers to a request, once it runs. What had not begun when it died is begun once more.
+
+        Args:
+            request: What is asked.
+            answer: Asks the child.
+            is_begun: Whether a piece of the answer is one that must not come twice.
+
+        Raises:
+            RequestKilledEngine: The child has died of such a request.
+            EngineDied: It died, and the answer had begun, or it died of this request.
+            UnilectError: As the child says, or as it cannot be started.
+        """
+        ticket = Ticket(request)
+        for last in (False, True):
+            self.suspects.check(ticket)
+            suspected = self.suspects.times_suspected(ticket)
+            if suspected:
+                await self.suspects.take_turn()
+            begun, answered, entered = False, False, False
+            try:
+                await self.process.start()
+                self.suspects.check(ticket)  # another one like it may have shown what it does
+                self.suspects.enter(ticket, self.process.starts)
+                entered = True
+                self._enter()
+                async with aclosing(answer()) as items:
+                    async for item in items:
+                        if not begun and is_begun(item):
+                            begun = True
+                            if suspected == 1:
+                                self.suspects.give_turn()
+                                suspected = 0
+                        yield item
+                answered = True
+                return
+            except (BackendError, BackendUnavailable, BackendTimeout) as error:
+                if not entered:
+                    raise
+                await self._judge(error, ticket, last or begun)
+            except UnilectError:
+                answered = True  # by a refusal
+                raise
+            finally:
+                if entered:
+                    self.suspects.leave(ticket, answered)
+                    self._leave()
+                if suspected:
+                    self.suspects.give_turn()
+
+    def check(self, request: Any) -> None:
+        """
+        Raises:
+            RequestKilledEngine: The child has died of such a request.
+        """
+        self.suspects.check(Ticket(request))
+
+    async def call(self, request: Any, function: Callable[[], Awaitable[_Item]]) -> _Item:
+        """The one value that the child answers with; few such calls run at the same time."""
+
+        async def answer() -> AsyncGenerator[_Item, None]:
+            yield await function()
+
+        values: list[_Item] = []
+        async with self._calls, aclosing(self.run(request, answer)) as items:
+            async for item in items:
+                values.append(item)
+        return values[0]
+
+    async def aclose(self) -> None:
+        """Stop the child, and watch it no more."""
+        self._watchdog.stop()
+        await self.process.aclose()  # from its first step on who comes waits, and gets a new life
+
+    async def _judge(self, error: UnilectError, ticket: Ticket, last: bool) -> None:
+        """
+        What it means that an answer broke: returns where the child died and the answer may be begun once more.
+
+        Raises:
+            UnilectError: The error itself where the child lives; BackendUnavailable where it was stopped; EngineDied.
+        """
+        process = self.process
+        ended = process.closed or await process.has_ended(ticket.life)
+        if process.closed:
+            raise BackendUnavailable("The model was stopped.", retry_after_s=5) from error
+        if not ended:
+            raise error
+        if ticket.life > process.replaced:  # of that nobody is to blame
+            self._died(ticket.life)
+        hung = self._hung_life == ticket.life
+        if self.suspects.is_culprit(ticket):
+            how = "hung" if hung else "ended"
+            raise EngineDied(
+                f"The model's engine {how} while it worked on this request, perhaps on a grammar or schema that is too "
+                "hard for it, and is being started again. The same request is refused from now on."
+            ) from error
+        if last:
+            what = "hung" if hung else "died in the middle of the answer"
+            raise EngineDied(
+                f"The model's engine {what} and is being started again. Send the request again."
+            ) from error
+
+    def _died(self, life: int) -> int:
+        """
+        A life of the child has ended; who sees it first says so, the others hear the same.
+
+        Returns:
+            Of how many deaths the culprit is now known.
+        """
+        if life > self._ended_life:
+            before = self._hung_at if self._hung_life == life else None
+            outside = self._hung_life != life and self.process.ended_from_outside
+            self._ended_life, self._solved = life, self.suspects.died(life, before, outside)
+        return self._solved if life == self._ended_life else 0
+
+    def _enter(self) -> None:
+        if self._ask is not None:
+            self._watchdog.enter()
+
+    def _leave(self) -> None:
+        if self._ask is not None:
+            self._watchdog.leave()
+
+    async def _look(self) -> bool:
+        if self._ask is None or not self.process.alive:
+            return False
+        await self._ask()
+        return True
+
+    def _hung(self, asked_at: float) -> None:
+        if self.process.pid is not None:
+            self._hung_life, self._hung_at = self.process.starts, asked_at
+            self.process.kill_hung()

@@ -1,0 +1,1 @@
+"""What models are told of tools and turns, and how their calls are read."""

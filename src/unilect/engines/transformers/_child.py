@@ -1,0 +1,354 @@
+"""
+The child that runs a model of transformers: a batch in one thread, calls over a unix socket in another.
+
+Texts are rendered, tokenised and compiled beside both, so that a long one stops nobody.
+
+Source: see `_frames` for what is said over the socket.
+"""
+
+import asyncio
+import os
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import msgspec
+import torch
+
+from unilect.engines.process import child as _child
+from unilect.engines.text_bounds import beyond
+from unilect.engines.transformers import _frames
+from unilect.engines.transformers._constraint import AfterThought, Grammars
+from unilect.engines.transformers._job import Job, Word, failure
+from unilect.engines.transformers._load import LoadedModel
+from unilect.engines.transformers._loop import BatchLoop
+from unilect.engines.transformers._reader import Reader
+from unilect.engines.transformers._request import prepare
+from unilect.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidRequest,
+    UnilectError,
+    UnsupportedOperation,
+)
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
+
+_CPU_CHUNK = 128
+_GPU_CHUNK = 2048
+_EMBED_CHUNKS = 4  # of prompt tokens, that are embedded between two steps
+_PREPARERS = 2
+_BEHIND_BYTES = 128 * 1024  # of an answer that wait to be read; then it waits too
+_BACKLOG = 2048  # calls that may come at once
+
+
+class AdapterParts(msgspec.Struct):
+    """A LoRA blend: its name, and the folders with their scales; none takes it away."""
+
+    name: str
+    parts: list[tuple[str, float]] = []
+
+
+class Child:
+    """
+    Serves one model.
+
+    Args:
+        settings: As the engine's `_settings` writes them.
+
+    Raises:
+        ValueError, OSError: The model cannot be loaded.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        torch.set_num_threads(settings["threads"])
+        self._model = LoadedModel(settings)
+        self._pooling: str = settings["pooling"]
+        self._context: int = settings["context"]
+        template = settings["chat_template"] or _template(self._model.tokenizer)
+        self._reader = Reader(
+            self._model.tokenizer,
+            template,
+            self._context,
+            self._model.stop_ids,
+            self._model.size,
+            stops=settings["stop"],
+            stop_token_ids=settings["stop_token_ids"],
+            foreign=settings["foreign_template"],
+        )
+        gpu = self._model.device.type != "cpu"
+        self._chunk: int = settings["batch"] or (_GPU_CHUNK if gpu else _CPU_CHUNK)
+        remembered = self._model.remembered_tokens()
+        self._grows_bytes = self._model.grows_bytes(remembered)
+        self._batch = BatchLoop(
+            self._model,
+            parallel=settings["parallel"],
+            context=self._context,
+            chunk=self._chunk,
+            remember=remembered,
+            after_step=self._flush,
+        )
+        self._grammars: Grammars | None = None
+        self._grammars_lock = threading.Lock()
+        self._preparers = ThreadPoolExecutor(_PREPARERS)
+        self._words: list[tuple[Job, Word]] = []
+        self._readers: dict[int, Callable[[Word], None]] = {}
+        self._loop = asyncio.new_event_loop()
+
+    def start(self, socket_path: str) -> dict[str, Any]:
+        """Serve, in threads; what the engine is told."""
+        threading.Thread(target=self._run_batch, daemon=True).start()
+        self._loop.run_until_complete(
+            asyncio.start_unix_server(self._serve, socket_path, backlog=_BACKLOG)
+        )
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        return {
+            "chat": bool(self._reader.template),
+            "tools": "tools" in self._reader.template,
+            "warning": self._model.warning,
+            "grows_bytes": self._grows_bytes,
+        }
+
+    def _run_batch(self) -> None:
+        """Run the batch; without it the child is of no use, and is started again."""
+        try:
+            self._batch.run()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+            raise
+
+    def _flush(self) -> None:
+        """Hand a step's words over to the thread of the socket."""
+        if self._words:
+            words, self._words = self._words, []
+            self._loop.call_soon_threadsafe(self._dispatch, words)
+
+    def _dispatch(self, words: list[tuple[Job, Word]]) -> None:
+        for job, word in words:
+            read = self._readers.get(id(job))
+            if read is not None:
+                read(word)
+
+    def _deliver(self, job: Job, word: Word) -> None:
+        self._words.append((job, word))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One call, until it is answered or its caller has left."""
+        work = left = None
+        try:
+            call = _frames.call_of(await _frames.read(reader))
+            work = self._loop.create_task(self._answer(call, writer))
+            left = self._loop.create_task(reader.read(1))
+            await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+                await writer.drain()
+        except UnilectError as error:
+            writer.write(_frames.of_error(error))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        except Exception as error:  # noqa: BLE001 - a flaw of one call is not the child's end
+            traceback.print_exc()
+            writer.write(_frames.of_error(BackendError(failure(error))))
+        finally:
+            for task in (work, left):
+                if task is not None:
+                    task.cancel()
+            writer.close()
+
+    async def _answer(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+        self._check_adapter(call.adapter)
+        if call.operation in ("chat", "completion"):
+            await self._generate(call, writer)
+        elif call.operation == "embed":
+            await self._embed(call, writer)
+        else:
+            value = await self._value(call)
+            writer.write(_frames.packed(_frames.Reply(value=_frames.raw(value), last=True)))
+
+    def _check_adapter(self, name: str | None) -> None:
+        if name is not None and not self._model.adapters.has(name):
+            raise BackendUnavailable(
+                "The model's adapter is not loaded any longer. Try again.", retry_after_s=1
+            )
+
+    async def _beside(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What a function of texts returns, run where it stops nobody."""
+        return await self._loop.run_in_executor(self._preparers, function, *args)
+
+    async def _generate(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+        """Make an answer."""
+        if self._batch.full:
+            raise BackendUnavailable(
+                "Too many requests wait for this model. Try again later.", retry_after_s=5
+            )
+        kind: Any = ChatRequest if call.operation == "chat" else CompletionRequest
+        request = msgspec.msgpack.decode(call.body, type=kind)
+        job, answer = await self._beside(
+            prepare, self._reader, request, call.adapter, self._compile
+        )
+        if job.logprobs is not None:
+            await self._beside(
+                self._all_grammars
+            )  # not when the first token is told: all others would wait
+        ended = self._loop.create_future()
+        catching_up: asyncio.Task[None] | None = None
+        writer.transport.set_write_buffer_limits(_BEHIND_BYTES)
+
+        def read(word: Word) -> None:
+            nonlocal catching_up
+            if ended.done():
+                return
+            try:
+                batch = answer.read(word, self._bytes_of)
+            except UnilectError as error:
+                ended.set_exception(error)
+                return
+            except Exception:  # noqa: BLE001 - the words of the other answers come after it
+                traceback.print_exc()
+                ended.set_exception(BackendError("The answer could not be read."))
+                return
+            if batch:
+                writer.write(_frames.of_events(batch, answer.over))
+                if not job.behind and writer.transport.get_write_buffer_size() > _BEHIND_BYTES:
+                    job.behind = True
+                    catching_up = self._loop.create_task(self._catch_up(job, writer))
+            if answer.over:
+                ended.set_result(None)
+
+        job.deliver = self._deliver
+        self._readers[id(job)] = read
+        try:
+            self._batch.submit(job)
+            self._check_adapter(call.adapter)  # one that goes from here on ends the answer
+            await ended
+        finally:
+            job.cancelled = True
+            self._batch.look()
+            del self._readers[id(job)]
+            if catching_up is not None:
+                catching_up.cancel()
+
+    async def _catch_up(self, job: Job, writer: asyncio.StreamWriter) -> None:
+        """Have an answer go on when most of what was written has been read."""
+        with suppress(ConnectionError):
+            await writer.drain()
+        job.behind = False
+        self._batch.look()
+
+    async def _value(self, call: _frames.Call) -> Any:
+        """The value that a call asks for."""
+        decode, reader = msgspec.msgpack.decode, self._reader
+        match call.operation:
+            case "ping":
+                return await asyncio.wrap_future(
+                    self._batch.call(lambda: self._batch.running, first=True)
+                )
+            case "tokenize" | "tokenize_special" as kind:
+                special = kind == "tokenize_special"
+                return await self._beside(reader.tokens, decode(call.body, type=str), special)
+            case "detokenize":
+                tokens = reader.prompt(decode(call.body, type=list[int]), "prompt")
+                return await self._beside(reader.text, tokens)
+            case "chat_tokens":
+                text = await self._beside(reader.rendered, decode(call.body, type=ChatRequest))
+                return await self._beside(reader.chat_tokens, text)
+            case "count":
+                prompt = decode(call.body, type=str | list[int])
+                return len(await self._beside(reader.prompt, prompt, "prompt"))
+            case "adapter":
+                return await self._set_adapter(decode(call.body, type=AdapterParts))
+        raise UnsupportedOperation(f"The engine knows no operation {call.operation}.")
+
+    async def _embed(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+        """Embed texts, the longest first; running answers go on between, and who leaves is not embedded further."""
+        request = msgspec.msgpack.decode(call.body, type=EmbeddingRequest)
+        texts: list[list[int]] = []
+        for given in request.inputs:
+            text = await self._beside(self._reader.prompt, given, "input")
+            if len(text) > self._context:
+                raise beyond(self._context, len(text), "input")
+            texts.append(text)
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+        while order:
+            count = max(1, _EMBED_CHUNKS * self._chunk // len(texts[order[-1]]))
+            places = order[-count:]
+            del order[-count:]
+            some = [texts[place] for place in places]
+            work = self._model.embedding(some, self._pooling, call.adapter, self._chunk)
+            step = partial(self._embed_chunk, work, call.adapter)
+            vectors = None
+            while vectors is None:
+                vectors = await asyncio.wrap_future(self._batch.call(step))
+            part = _frames.Vectors(places, vectors, sum(map(len, some)))
+            writer.write(_frames.packed(_frames.Reply(value=_frames.raw(part), last=not order)))
+            await writer.drain()
+
+    def _embed_chunk(self, work: Iterator[Any], adapter: str | None) -> Any:
+        """One more step, in the batch's thread."""
+        self._check_adapter(adapter)  # it may have gone since the last
+        return next(work)
+
+    async def _set_adapter(self, blend: AdapterParts) -> bool:
+        """Add a LoRA blend, or take it away, while answers run."""
+        try:
+            return await asyncio.wrap_future(self._batch.call(partial(self._change, blend)))
+        except (ValueError, OSError) as error:
+            raise BackendUnavailable(str(error)) from error
+        except (RuntimeError, MemoryError) as error:
+            raise BackendUnavailable(failure(error)) from error
+
+    def _change(self, blend: AdapterParts) -> bool:
+        """Add a LoRA blend, or take it away, in the batch's thread."""
+        try:
+            if blend.parts:
+                self._model.adapters.add(blend.name, blend.parts)
+            else:
+                self._model.adapters.remove(blend.name)
+        finally:
+            self._batch.end(blend.name)  # not before: an answer could come in between
+        return True
+
+    def _compile(self, grammar: str, mark: str | None) -> Any:
+        constraint = self._all_grammars().compile(grammar)
+        if mark is None:
+            return constraint
+        ends = self._model.stop_ids | self._reader.turn_ends
+        return AfterThought(constraint, mark, self._reader.text, sorted(ends))
+
+    def _bytes_of(self, token: int) -> bytes:
+        return self._all_grammars().bytes_of(token)
+
+    def _all_grammars(self) -> Grammars:
+        """Made when first needed: it takes a second for a large vocabulary."""
+        with self._grammars_lock:
+            if self._grammars is None:
+                backend = getattr(self._model.tokenizer, "backend_tokenizer", None)
+                if backend is None:
+                    raise InvalidRequest(
+                        "This model's tokenizer has no fast form, which grammars and log probabilities need."
+                    )
+                self._grammars = Grammars(
+                    backend.to_str(), self._model.size, sorted(self._model.stop_ids)
+                )
+            return self._grammars
+
+
+def _template(tokenizer: Any) -> str:
+    template = getattr(tokenizer, "chat_template", None) or ""
+    if isinstance(template, dict):
+        template = template.get("tool_use") or template.get("default") or ""
+    return str(template)
+
+
+def serve(settings: dict[str, Any]) -> dict[str, Any]:
+    """Load the model of the settings and serve it."""
+    return Child(settings).start(settings["socket_path"])
+
+
+if __name__ == "__main__":
+    _child.run(serve)

@@ -1,0 +1,498 @@
+"""
+The batch: answers join and leave at every token, prompts are read between the steps. One thread owns the model.
+
+1. Everything that touches the model runs in this thread; others hand it jobs, and functions to be run between two steps.
+2. Between two steps of the running answers one chunk of one prompt is read; a few, while more prompts wait than answers run.
+3. Whoever no longer wants an answer sets `cancelled`: its row is free before the next step.
+4. Whoever reads too slowly sets `behind`: the answer is set aside, and its row is another's until that has been read.
+"""
+
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from unilect.engines.transformers._beams import Beams
+from unilect.engines.transformers._cache import RowStates, Slab
+from unilect.engines.transformers._job import Failed, Job, PromptRead, Reason, Step, Word, failure
+from unilect.engines.transformers._prefixes import Prefixes
+from unilect.engines.transformers._reading import Reading, alike, may_share
+from unilect.engines.transformers._sampling import Chooser, Sampler, logprobs
+
+MAX_WAITING = 1024
+_CHUNKS = 4  # that are read in a row at most, of all prompts and of one
+_NOTHING_LEFT = "What the request forbids leaves no token that could come next."
+_RAN_OVER = "The model's numbers ran over for this answer."
+_CALLS_S = 0.05  # after which a step comes before the next call
+_TOO_SLOW = "This answer was read too slowly, and so are many others; it was given up."
+_IDLE_S = 20.0  # after which the memory of answers is given back
+Value = TypeVar("Value")
+
+
+class Model(Protocol):
+    """What the loop needs of a model."""
+
+    device: torch.device
+    stop_ids: frozenset[int]
+    windowed: bool
+
+    def forward(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        positions: Tensor,
+        cache: Any,
+        adapters: Sequence[str | None],
+        all_logits: bool = False,
+    ) -> Tensor:
+        """
+        The logits after the last column, or after all: (n_rows, 1 or n_columns, n_vocab).
+
+        Args:
+            ids, positions: (n_rows, n_columns).
+            mask: (n_rows, n_columns before and now).
+        """
+
+
+class _Row:
+    """One running answer."""
+
+    def __init__(
+        self, job: Job, chooser: Chooser, beams: Beams | None = None, number: int = 0
+    ) -> None:
+        self.job = job
+        self.chooser = chooser
+        self.beams = beams
+        self.number = number  # among the beams; rows change their places when others leave
+        self.last = 0
+
+
+class BatchLoop:
+    """
+    Runs jobs on a model.
+
+    Args:
+        parallel: Rows that run at the same time.
+        context: The most tokens of prompt and answer.
+        chunk: Prompt tokens that are read between two steps.
+        remember: Tokens of prompts that are remembered.
+        after_step: Called after each step, in the loop's thread, when words have been delivered.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        parallel: int,
+        context: int,
+        chunk: int,
+        remember: int,
+        after_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._model = model
+        self._parallel = parallel
+        self._context = context
+        self._chunk = chunk
+        self._prefixes = Prefixes(remember)
+        self._after_step = after_step
+        self._news = threading.Condition()
+        self._waiting: deque[Job] = deque()
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._stopping = False
+        self._admitting: list[Job] = []
+        self._readings: deque[Reading] = deque()
+        self._rows: list[_Row] = []
+        self._aside: list[tuple[_Row, RowStates]] = []
+        self._slab = Slab()
+        self._sampler: Sampler | None = None
+
+    @property
+    def full(self) -> bool:
+        """True while no more jobs are taken."""
+        return len(self._waiting) >= MAX_WAITING
+
+    @property
+    def running(self) -> int:
+        """The rows that are read or answered; to be asked between two steps."""
+        return len(self._rows) + len(self._being_read())
+
+    def submit(self, job: Job) -> None:
+        """Have a job done. May be called from any thread."""
+        job.reuse = job.reuse and self._prefixes.max_tokens > 0
+        with self._news:
+            self._waiting.append(job)
+            self._news.notify()
+
+    def look(self) -> None:
+        """See what has been set in a job. May be called from any thread."""
+        with self._news:
+            self._news.notify()
+
+    def call(self, function: Callable[[], Value], first: bool = False) -> "Future[Value]":
+        """Run a function between two steps, or before all others that wait. May be called from any thread."""
+        future: Future[Value] = Future()
+        with self._news:
+            (self._calls.appendleft if first else self._calls.append)((function, future))
+            self._news.notify()
+        return future
+
+    def stop(self) -> None:
+        """End `run` after the step that is running."""
+        with self._news:
+            self._stopping = True
+            self._news.notify()
+
+    def end(self, adapter: str | None) -> None:
+        """End the answers of an adapter that changes, and forget its prompts; to be called between two steps."""
+        jobs = [*self._waiting, *self._begun()]
+        for job in {id(job): job for job in jobs if job.adapter == adapter}.values():
+            if not job.cancelled:
+                job.deliver(job, Failed("The model's adapter was taken away."))
+                job.cancelled = True
+        self._drop_cancelled()
+        self._prefixes.forget(adapter)
+
+    def run(self) -> None:
+        """Do all jobs until `stop`."""
+        with torch.inference_mode():
+            while not self._stopping:
+                self._wait()
+                self._make_calls()
+                try:
+                    self._drop_cancelled()
+                    self._set_aside()
+                    self._admit()
+                    # while more answers wait for their first token than for their next
+                    crowded = len(self._being_read()) > len(self._rows)
+                    for _ in range(_CHUNKS if crowded else 1):
+                        self._read()
+                        self._after_step()
+                        self._make_calls()
+                    self._decode()
+                except Exception as error:  # noqa: BLE001 - a model raises anything
+                    self._fail_all(error)
+                self._after_step()
+
+    def _wait(self) -> None:
+        with self._news:
+            if not self._news.wait_for(self._has_work, _IDLE_S):
+                self._give_back()
+                self._news.wait_for(self._has_work)
+
+    def _has_work(self) -> bool:
+        asked = self._stopping or self._waiting or self._calls or self._rows or self._readings
+        return bool(asked) or any(row.job.cancelled or not row.job.behind for row, _ in self._aside)
+
+    def _give_back(self) -> None:
+        """Give back the memory that running answers needed."""
+        self._slab = Slab()
+        if self._model.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _make_calls(self) -> None:
+        """Make the calls that wait; those that take long, one between two steps."""
+        begun = time.monotonic()
+        while self._calls and time.monotonic() - begun < _CALLS_S:
+            function, future = self._calls.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(function())
+            except Exception as error:  # noqa: BLE001 - the caller's to see
+                future.set_exception(error)
+
+    def _drop_cancelled(self) -> None:
+        with self._news:
+            self._waiting = deque(job for job in self._waiting if not job.cancelled)
+        self._readings = deque(reading for reading in self._readings if not reading.unwanted)
+        for place in reversed(range(len(self._rows))):
+            if self._rows[place].job.cancelled:
+                self._remove(place)
+        self._aside = [aside for aside in self._aside if not aside[0].job.cancelled]
+
+    def _set_aside(self) -> None:
+        """Take out the rows whose readers are behind, and let those go on whose readers are not any longer."""
+        for place in reversed(range(len(self._rows))):
+            row = self._rows[place]
+            if row.job.behind and row.beams is None:  # beams say all at once, at the end
+                if len(self._aside) < self._parallel:
+                    self._aside.append((row, self._slab.states(place)))
+                else:
+                    row.job.deliver(row.job, Failed(_TOO_SLOW, of_reader=True))
+                self._remove(place)
+        for aside in [aside for aside in self._aside if not aside[0].job.behind][: self._free]:
+            self._slab.join(aside[1])
+            self._rows.append(aside[0])
+            self._aside.remove(aside)
+            self._sampler = None
+
+    def _admit(self) -> None:
+        """Begin to read the prompts for which there is room."""
+        free = self._free
+        later: list[Job] = []
+        jobs: list[Job] = []
+        known: list[RowStates | None] = []
+        while free > 0 and self._waiting:
+            job = self._waiting.popleft()
+            self._admitting.append(job)
+            if _width(job) > free and (self._rows or self._readings or jobs):
+                later.append(job)  # beams wait for their whole room
+                break
+            if job.reuse and any(alike(job, other) for other in [*self._being_read(), *jobs]):
+                later.append(job)  # what it shares will be known soon
+                continue
+            states = None
+            if job.reuse and not job.prompt_logprobs:
+                states = self._prefixes.find(job.adapter, job.prompt)
+            rest = _rest(job, states)
+            rests = [_rest(*pair) for pair in zip(jobs, known, strict=True)]
+            if jobs and (self._model.windowed or not may_share(job, jobs, rest, rests)):
+                self._readings.append(Reading(jobs, known, self._model.device))
+                jobs, known = [], []
+            jobs.append(job)
+            known.append(states)
+            free -= _width(job)
+        if jobs:
+            self._readings.append(Reading(jobs, known, self._model.device))
+        with self._news:
+            self._waiting.extendleft(reversed(later))
+        self._admitting.clear()
+
+    @property
+    def _free(self) -> int:
+        """How many rows more may run."""
+        taken = sum(_width(job) for job in self._being_read()) + len(self._rows)
+        return max(0, self._parallel - taken)
+
+    def _begun(self) -> list[Job]:
+        """All jobs that have been begun; beams more than once."""
+        rows = [*self._rows, *(row for row, _ in self._aside)]
+        return [*self._being_read(), *(row.job for row in rows)]
+
+    def _being_read(self) -> list[Job]:
+        return [job for reading in self._readings for job in reading.jobs]
+
+    def _read(self) -> None:
+        """Read a chunk of one prompt: the first that came, until it has had its turn. A long one holds up no short one for long."""
+        if not self._readings:
+            return
+        reading = self._readings[0]
+        logits = reading.step(self._model.forward, self._chunk)
+        if reading.chunks % _CHUNKS == 0:
+            self._readings.rotate(-1)
+        done = logits is not None
+        for row, job in enumerate(reading.jobs):
+            if not job.cancelled:
+                told = reading.prompt_logprobs if done else []
+                read = PromptRead(
+                    reading.processed(row), len(job.prompt), reading.cached(row), told
+                )
+                job.deliver(job, read)
+        if logits is None:
+            return
+        for row, job in enumerate(reading.jobs):
+            if job.cancelled:
+                continue
+            states = reading.states(row)
+            if job.reuse:
+                self._prefixes.keep(job.adapter, job.prompt, states)
+            if job.max_tokens < 1:
+                for choice in range(job.choices):
+                    job.deliver(job, Step(finish="length", choice=choice))
+            elif job.sampling.num_beams > 1:
+                self._begin_beams(job, states, logits[row])
+            else:
+                self._begin(job, states, logits[row : row + 1])
+        self._readings.remove(reading)  # not before: what fails above is told to all of them
+
+    def _begin(self, job: Job, states: RowStates, logits: Tensor) -> None:
+        """Choose an answer's first token, and let it join the batch for the others."""
+        row = _Row(job, self._chooser(job))
+        sampler = Sampler([row.chooser], self._model.device)
+        if self._choose([row], sampler, logits) == [None]:
+            self._slab.join(states)
+            self._rows.append(row)
+            self._sampler = None
+
+    def _begin_beams(self, job: Job, states: RowStates, logits: Tensor) -> None:
+        beams = Beams(job, self._model.stop_ids | job.stop_ids, self._limit(job))
+        chooser = self._chooser(job)
+        moves = beams.begin(logits)
+        if moves is None:
+            self._end_beams(job, beams)
+            return
+        for number, move in enumerate(moves):
+            self._slab.join(states)
+            row = _Row(job, chooser, beams, number)
+            row.last = move.token
+            self._rows.append(row)
+        self._sampler = None
+
+    def _chooser(self, job: Job) -> Chooser:
+        banned = self._model.stop_ids | job.stop_ids if job.ignore_eos else ()
+        return Chooser(job.sampling, job.prompt, list(banned))
+
+    def _limit(self, job: Job) -> int:
+        """The most tokens that the answer may have."""
+        return min(job.max_tokens, self._context - len(job.prompt))
+
+    def _decode(self) -> None:
+        """One more token for every row."""
+        if not self._rows:
+            return
+        slab, device = self._slab, self._model.device
+        slab.make_column()
+        ids = torch.tensor([[row.last] for row in self._rows], device=device)
+        positions = torch.tensor(
+            [[slab.length(place)] for place in range(slab.rows)], device=device
+        )
+        adapters = [row.job.adapter for row in self._rows]
+        logits = self._model.forward(ids, slab.mask(device), positions, slab, adapters)
+        slab.advance()
+        logits = logits[:, -1].float()
+        if any(row.beams for row in self._rows):
+            self._step_beams(logits)
+        single = [place for place, row in enumerate(self._rows) if row.beams is None]
+        if not single:
+            return
+        rows = [self._rows[place] for place in single]
+        if self._sampler is None:
+            self._sampler = Sampler([row.chooser for row in rows], device)
+        if len(single) < len(logits):
+            logits = logits[torch.tensor(single, device=device)]
+        reasons = self._choose(rows, self._sampler, logits)
+        for place, reason in sorted(zip(single, reasons, strict=True), reverse=True):
+            if reason is not None:
+                self._remember(place)
+                self._remove(place)
+
+    def _choose(self, rows: list[_Row], sampler: Sampler, logits: Tensor) -> list[Reason | None]:
+        """
+        Choose and deliver the next token of each row.
+
+        Returns:
+            For each row why it has ended, or None.
+        """
+        wanted = [row.job.logprobs for row in rows]
+        before = logits.clone() if any(count is not None for count in wanted) else None
+        failed: dict[int, Failed] = {}
+        for place, broken in enumerate(logits[:, 0].isnan().tolist()):
+            if broken:  # one number of a state that is none makes all logits so, and the choice fail for all rows
+                failed[place] = Failed(_RAN_OVER)
+                logits[place] = 0.0
+        for place, row in enumerate(rows):
+            if row.job.constraint is not None:
+                try:
+                    row.job.constraint.mask(logits[place])
+                except ValueError as error:
+                    failed[place] = Failed(str(error), of_request=True)
+        tokens = sampler.choose(logits)
+        for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+            bound = row.job.constraint is not None or row.chooser.edits
+            if bound and logits[place, token] == float("-inf"):
+                failed.setdefault(place, Failed(_NOTHING_LEFT, of_request=True))
+        told = logprobs(before, wanted, tokens) if before is not None else None
+        reasons: list[Reason | None] = []
+        for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+            reason: Reason | None = "stop"
+            if place not in failed:
+                try:
+                    reason = self._take(row, token)
+                except ValueError as error:
+                    failed[place] = Failed(str(error), of_request=True)
+            reasons.append(reason)
+            if place in failed:
+                row.job.deliver(row.job, failed[place])
+                continue
+            ends = reason == "stop" and token in self._model.stop_ids | row.job.stop_ids
+            shown = [told[place]] if told is not None and wanted[place] is not None else []
+            row.job.deliver(row.job, Step([] if ends else [token], [] if ends else shown, reason))
+        return reasons
+
+    def _take(self, row: _Row, token: int) -> Reason | None:
+        """Note a token; why the answer ends with it, if it does."""
+        row.last = token
+        row.chooser.made.append(token)
+        ends = token in row.job.stop_ids or token in self._model.stop_ids
+        if row.job.constraint is not None:
+            ends = row.job.constraint.accept(token, ends)
+        if ends:
+            return "stop"
+        return "length" if len(row.chooser.made) >= self._limit(row.job) else None
+
+    def _step_beams(self, logits: Tensor) -> None:
+        """Each search decides which of its rows go on, and with what."""
+        for beams in {id(row.beams): row.beams for row in self._rows}.values():
+            if beams is None:
+                continue
+            places = [place for place, row in enumerate(self._rows) if row.beams is beams]
+            places.sort(key=lambda place: self._rows[place].number)
+            moves = beams.step(logits[torch.tensor(places, device=logits.device)])
+            job = self._rows[places[0]].job
+            if moves is None:
+                self._end_beams(job, beams)
+                job.cancelled = True  # its rows are taken out before the next step
+                continue
+            for place, move in zip(places, moves, strict=True):
+                # the source goes on in its own place, so that nothing has been written there
+                self._slab.copy(places[move.source], place, len(job.prompt) + move.shared)
+                self._rows[place].last = move.token
+
+    def _end_beams(self, job: Job, beams: Beams) -> None:
+        if beams.broken:
+            job.deliver(job, Failed(_RAN_OVER))
+            return
+        for choice, (tokens, reason) in enumerate(beams.best(job.choices)):
+            job.deliver(job, Step(tokens, [], reason, choice))
+
+    def _remember(self, place: int) -> None:
+        """Keep what a finished answer made: a conversation goes on from there."""
+        row = self._rows[place]
+        if row.job.reuse:
+            tokens = [*row.job.prompt, *row.chooser.made[:-1]]
+            try:
+                self._prefixes.keep(row.job.adapter, tokens, self._slab.states(place))
+            except (RuntimeError, MemoryError):  # no reason for the others to end
+                self._prefixes.clear()
+
+    def _remove(self, place: int) -> None:
+        self._slab.leave(place)
+        self._rows[place] = self._rows[-1]
+        self._rows.pop()
+        self._sampler = None
+
+    def _fail_all(self, error: BaseException) -> None:
+        """
+        Nothing that was running can go on; what waits can.
+
+        Raises:
+            RuntimeError: The device itself is of no use any longer.
+        """
+        traceback.print_exception(error)
+        word: Word = Failed(failure(error))
+        jobs = [*self._admitting, *self._begun()]
+        for job in {id(job): job for job in jobs}.values():
+            job.deliver(job, word)
+        self._admitting.clear()
+        self._readings.clear()
+        self._rows.clear()
+        self._aside.clear()
+        self._sampler = None
+        self._prefixes.clear()
+        self._give_back()
+        torch.zeros(1, device=self._model.device).item()
+
+
+def _width(job: Job) -> int:
+    """The rows that a job takes."""
+    return max(1, job.sampling.num_beams)
+
+
+def _rest(job: Job, known: RowStates | None) -> int:
+    return len(job.prompt) - (known[0][0].shape[1] if known is not None else 0)

@@ -1,0 +1,194 @@
+"""
+Texts and conversations as the tokens of one model. Knows transformers' tokenizer, which is handed in, and not torch.
+
+What a template sees: every content a text, a call's arguments an object, a developer as a system, tools as OpenAI writes them.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from unilect.engines.tools import parser as calls
+from unilect.engines.tools.messages import arguments, template_flags, text, tools
+from unilect.errors import InvalidRequest
+from unilect.http.error_bodies import unknown_token
+from unilect.requests import ChatRequest, Message, Prompt
+from unilect.templates import ChatTemplate
+
+#: What ends a turn; folders that were made of a model of texts often name that model's end only.
+_TURN_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_turn|>"})
+
+
+class Reader:
+    """
+    What turns texts into tokens for one model.
+
+    Args:
+        tokenizer: Of transformers.
+        template: The chat template; empty where there is none.
+        context: The most tokens of prompt and answer.
+        stop_ids: Tokens that end an answer.
+        size: Rows of the model's output; 0 for as many as the tokenizer has.
+        stops: Words that end an answer in this template's format.
+        stop_token_ids: The same as token ids.
+        foreign: The template is not the model's own: the token that begins a text is none of its business.
+
+    Attributes:
+        turn_ends: Special tokens that end a turn in the template, whatever else ends an answer.
+        rows: Token ids are below it.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        template: str,
+        context: int,
+        stop_ids: frozenset[int],
+        size: int,
+        stops: Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        foreign: bool = False,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self.template = template
+        self._chat = ChatTemplate(template) if template else None
+        self.context = context
+        self.stop_ids = stop_ids
+        self.stops = tuple(stops)
+        self.rows = size or len(tokenizer)
+        self.family = calls.family(template)
+        special = _special(tokenizer)
+        shown = {self.family.begin, self.family.end, *self.family.marks, *calls.THINK}
+        self._hidden = frozenset(id for id, text in special.items() if text not in shown)
+        ends = {id for id, text in special.items() if text in _TURN_ENDS and text in template}
+        self.turn_ends = frozenset(ends | (set(stop_token_ids) & special.keys()))
+        self._begin = tokenizer.bos_token_id if foreign and self._begins() else None
+
+    def _begins(self) -> bool:
+        """True where the tokenizer puts a token before every text."""
+        begin = self._tokenizer.bos_token_id
+        return begin is not None and self.tokens("", special=True)[:1] == [begin]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, without special ones."""
+        return self.text([token for token in tokens if token not in self._hidden])
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, all of them."""
+        found: str = self._tokenizer.decode(
+            list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return found
+
+    def tokens(self, text: str, special: bool) -> list[int]:
+        """The token ids of a text; with `special`, those that the tokenizer puts around it too."""
+        found: list[int] = self._tokenizer(text, add_special_tokens=special, verbose=False)[
+            "input_ids"
+        ]
+        return found
+
+    def prompt(self, prompt: Prompt, param: str) -> list[int]:
+        """
+        The tokens of a prompt, at least one.
+
+        Raises:
+            InvalidRequest: A token id that the model does not have.
+        """
+        tokens = self.tokens(prompt, special=True) if isinstance(prompt, str) else prompt
+        if any(token >= self.rows for token in tokens):
+            raise unknown_token(param)
+        first = self._tokenizer.bos_token_id
+        empty = first if first is not None else min(self.stop_ids, default=0)
+        return list(tokens) or [empty]
+
+    def rendered(self, request: ChatRequest) -> str:
+        """
+        The text of a conversation.
+
+        Raises:
+            InvalidRequest: The template refuses it, or there is none.
+        """
+        if self._chat is None:
+            raise InvalidRequest(
+                "This model has no chat template. Use /v1/completions, or configure `chat_template`.",
+                param="messages",
+            )
+        more = dict(template_flags(request).get("chat_template_kwargs", {}))
+        if request.tools and request.tool_choice != "none":
+            more["tools"] = tools(request.tools)
+        turns = [_turn(message, number) for number, message in enumerate(request.messages)]
+        if self.family is calls.MISTRAL:
+            turns = [_with_short_ids(turn) for turn in turns]
+        names = {
+            "bos_token": self._tokenizer.bos_token or "",
+            "eos_token": self._tokenizer.eos_token or "",
+        }
+        return self._chat.render_turns(turns, **names, **more)
+
+    def chat_tokens(self, text: str) -> list[int]:
+        """The tokens of a conversation's text; the model's own template has written the special ones."""
+        found = self.tokens(text, special=False)
+        if self._begin is not None and found[:1] != [self._begin]:
+            return [self._begin, *found]
+        return found or self.prompt("", "messages")
+
+
+def _special(tokenizer: Any) -> dict[int, str]:
+    """The special tokens of a tokenizer; it has names for a few of them only."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    found = {id: token.content for id, token in added.items() if token.special}
+    named = zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=False)
+    return found | dict(named)
+
+
+def _turn(message: Message, number: int) -> dict[str, Any]:
+    """
+    A message as templates know it.
+
+    Raises:
+        InvalidRequest: It holds what is no text, or an earlier call's arguments are no JSON.
+    """
+    fields: dict[str, Any] = msgspec.to_builtins(message)
+    fields["role"] = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+    fields["content"] = text(message, f"messages[{number}].content")
+    given = message.tool_calls or []
+    fields.pop("tool_calls", None)
+    here = f"messages[{number}]"
+    made = [
+        (call.id, call.function, f"{here}.tool_calls[{place}].function.arguments")
+        for place, call in enumerate(given)
+    ]
+    if message.function_call is not None and not given:
+        made = [(f"call_{number}", message.function_call, f"{here}.function_call.arguments")]
+    if made:
+        fields["tool_calls"] = [
+            {
+                "id": id,
+                "type": "function",
+                "function": {
+                    "name": function.name,
+                    "arguments": arguments(function.arguments, where),
+                },
+            }
+            for id, function, where in made
+        ]
+    fields.pop("function_call", None)
+    return fields
+
+
+def _with_short_ids(turn: dict[str, Any]) -> dict[str, Any]:
+    """A message with call ids as Mistral's templates insist on: nine letters and digits."""
+    if turn.get("tool_call_id"):
+        turn["tool_call_id"] = _short_id(turn["tool_call_id"])
+    for call in turn.get("tool_calls", ()):
+        call["id"] = _short_id(call["id"])
+    return turn
+
+
+def _short_id(id: str) -> str:
+    if re.fullmatch("[A-Za-z0-9]{9}", id):
+        return id
+    return hashlib.sha256(id.encode(errors="replace")).hexdigest()[:9]

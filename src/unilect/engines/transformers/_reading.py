@@ -1,0 +1,142 @@
+"""
+Prompts on their way into the batch: read in chunks, some side by side, so that running answers wait for a chunk and not for a prompt.
+
+Columns of the cache: first what is known of each prompt, right-aligned, then what is to be read of it, right-aligned again. What
+lies between is masked, and left out when the rows join the batch.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from unilect.engines.transformers._cache import RowStates, side_by_side, states_of
+from unilect.engines.transformers._job import Job, Logprob
+from unilect.engines.transformers._prefixes import MIN_SHARED
+from unilect.engines.transformers._sampling import logprobs
+
+MAX_ROWS = 8
+_OVER = 1.5  # a chunk may be so much longer than asked for, where it is the last one then
+_ALIKE = 2  # a prompt twice as long as another is padding to it
+
+#: (ids, mask, positions, cache, adapters, all logits wanted) -> logits of the last column, or of all
+Forward = Callable[..., Tensor]
+
+
+class Reading:
+    """
+    Prompts that are read together.
+
+    Args:
+        jobs: Whose prompts.
+        known: For each what the cache of prompts holds of it.
+
+    Attributes:
+        chunks: How many have been read.
+    """
+
+    def __init__(
+        self, jobs: Sequence[Job], known: list[RowStates | None], device: torch.device
+    ) -> None:
+        self.jobs = list(jobs)
+        self._cache, self._known = side_by_side(known)
+        self._prefix = max(self._known)
+        self._rest = [len(job.prompt) - count for job, count in zip(jobs, self._known, strict=True)]
+        self._width = max(self._rest)
+        self._read = 0
+        self.chunks = 0
+        ids = torch.zeros(len(jobs), self._width, dtype=torch.long)
+        mask = torch.zeros(len(jobs), self._prefix + self._width, dtype=torch.long)
+        for row, job in enumerate(jobs):
+            begin = self._width - self._rest[row]
+            ids[row, begin:] = torch.tensor(job.prompt[self._known[row] :])
+            mask[row, self._prefix - self._known[row] : self._prefix] = 1
+            mask[row, self._prefix + begin :] = 1
+        positions = torch.arange(self._width)[None] + torch.tensor(
+            [
+                [known + rest - self._width]
+                for known, rest in zip(self._known, self._rest, strict=True)
+            ]
+        )
+        self._ids, self._mask = ids.to(device), mask.to(device)
+        self._positions = positions.clamp_min(0).to(device)
+        self._prompt_logprobs: list[Logprob] = []
+
+    @property
+    def unwanted(self) -> bool:
+        """True when nobody waits for any of these any longer."""
+        return all(job.cancelled for job in self.jobs)
+
+    def cached(self, row: int) -> int:
+        """How many tokens of a prompt were known."""
+        return self._known[row]
+
+    def processed(self, row: int) -> int:
+        """How many tokens of a prompt have been read, or were known."""
+        return self._known[row] + max(0, self._read - (self._width - self._rest[row]))
+
+    def step(self, forward: Forward, budget: int) -> Tensor | None:
+        """
+        Read a chunk.
+
+        Args:
+            budget: About how many tokens.
+
+        Returns:
+            The logits after each prompt, (n_rows, n_vocab), when all have been read; else None.
+        """
+        columns, left = max(1, budget // len(self.jobs)), self._width - self._read
+        if left <= columns * _OVER:
+            columns = left
+        chunk = slice(self._read, self._read + columns)
+        self.chunks += 1
+        wants_all = self.jobs[0].prompt_logprobs
+        logits = forward(
+            self._ids[:, chunk],
+            self._mask[:, : self._prefix + chunk.stop],
+            self._positions[:, chunk],
+            self._cache,
+            [job.adapter for job in self.jobs],
+            wants_all,
+        )
+        self._read = chunk.stop
+        if wants_all:
+            self._note_logprobs(logits[0], chunk)
+        return logits[:, -1].float() if self._read == self._width else None
+
+    def _note_logprobs(self, logits: Tensor, chunk: slice) -> None:
+        """What was thought of each token of the prompt; its first has nothing before it."""
+        job = self.jobs[0]
+        following = job.prompt[chunk.start + 1 : chunk.stop + 1]
+        if following:
+            wanted = [job.logprobs] * len(following)
+            self._prompt_logprobs += logprobs(logits[: len(following)], wanted, following)
+
+    @property
+    def prompt_logprobs(self) -> list[Logprob]:
+        """For each token of the prompt but the first."""
+        return self._prompt_logprobs
+
+    def states(self, row: int) -> RowStates:
+        """What the model remembers of a prompt that has been read."""
+        end = self._prefix + self._width
+        known = slice(self._prefix - self._known[row], self._prefix)
+        return states_of(self._cache, row, [known, slice(end - self._rest[row], end)])
+
+
+def may_share(job: Job, others: Sequence[Job], rest: int, rests: Sequence[int]) -> bool:
+    """True when a prompt with this much to be read fits beside others."""
+    return (
+        len(others) < MAX_ROWS
+        and not job.prompt_logprobs
+        and not any(other.prompt_logprobs for other in others)
+        and max(rest, *rests) <= _ALIKE * min(rest, *rests)
+    )
+
+
+def alike(job: Job, other: Job) -> bool:
+    """True when most of a prompt is being read for another already."""
+    if job.adapter != other.adapter or not other.reuse or job.prompt_logprobs:
+        return False
+    most = max(MIN_SHARED, len(job.prompt) // 2 + 1)  # asked of all that wait, at every step
+    return len(job.prompt) >= most and job.prompt[:most] == other.prompt[:most]

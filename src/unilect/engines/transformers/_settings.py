@@ -1,0 +1,107 @@
+"""
+The settings of a model of transformers, checked before anything is started, and what its child is told of them.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from unilect.config.model import ModelConfig
+from unilect.engines.gguf._settings import MAX_DEFAULT_CONTEXT
+from unilect.engines.transformers._rope import stretched
+from unilect.engines.transformers.folder import Folder, has_tokenizer, must_merge
+from unilect.errors import ConfigError
+from unilect.templates import ChatTemplate
+
+
+def child_settings(
+    folder: Folder,
+    config: ModelConfig,
+    template: ChatTemplate | None,
+    *,
+    text: str,
+    threads: int,
+    merge: list[str],
+    engines: int,
+) -> dict[str, Any]:
+    """
+    What the child is told.
+
+    Args:
+        template: The chat template that is configured.
+        text: The chat template's text, as far as it is known before the tokenizer is loaded.
+
+    Raises:
+        ConfigError: A setting does not go with this folder, or with this engine.
+    """
+    longest = _longest(folder, config)
+    _check(folder, config, longest)
+    return {
+        "path": str(folder.path),
+        "generates": folder.generates,
+        "size_bytes": folder.size_bytes,
+        "stored_bytes": folder.stored_bytes,
+        "embedding_values": folder.embedding_values,
+        "tied": folder.tied,
+        "cache_values": folder.cache_values if folder.generates else 0,
+        "cache_ram_mib": config.cache_ram_mib,
+        "engines": engines,
+        "context": config.context or min(longest, MAX_DEFAULT_CONTEXT),
+        "parallel": config.parallel,
+        "threads": threads,
+        "batch": config.batch,
+        "dtype": config.dtype,
+        "device": config.device,
+        "quantize": config.quantize,
+        "trust_remote_code": config.trust_remote_code,
+        "allow_pickle": config.allow_pickle,
+        "tokenizer": config.tokenizer,
+        "rope_scaling": config.rope_scaling,
+        "chat_template": text if config.chat_template or config.tokenizer else "",
+        "foreign_template": template is not None,
+        "stop": template.stop if template else (),
+        "stop_token_ids": template.stop_token_ids if template else (),
+        "pooling": config.pooling or folder.pooling or "mean",
+        "merge": merge,
+    }
+
+
+def _longest(folder: Folder, config: ModelConfig) -> int:
+    """
+    The longest context that the model can have.
+
+    Raises:
+        ConfigError: It cannot be stretched.
+    """
+    if config.rope_scaling is None:
+        return folder.context
+    if folder.own_code and config.trust_remote_code:
+        raise ConfigError(
+            f"rope_scaling: {folder.path} brings code of its own, which has its own way."
+        )
+    return stretched(config.rope_scaling, folder.text_config, folder.positions)
+
+
+def _check(folder: Folder, config: ModelConfig, longest: int) -> None:
+    if config.context is not None and config.context > longest:
+        reason = "it can be stretched to" if config.rope_scaling else "the model was made for"
+        raise ConfigError(
+            f"context: {config.context} is more than the {longest} tokens that {reason}."
+        )
+    if config.tokenizer is not None and not has_tokenizer(Path(config.tokenizer)):
+        raise ConfigError(f"tokenizer: {config.tokenizer} is no folder that holds a tokenizer.")
+    if folder.pickled and not config.allow_pickle:
+        raise ConfigError(
+            f"{folder.path}: its weights are pickles, which can run code when they are loaded. Get them as "
+            "*.safetensors, or set `allow_pickle = true` where you trust their maker."
+        )
+
+
+def merges(adapters: list[tuple[str, float]]) -> bool:
+    """
+    Raises:
+        ConfigError: An adapter that must be merged has a scale.
+    """
+    merge = any([must_merge(Path(path)) for path, _ in adapters])
+    if merge and any(scale != 1.0 for _, scale in adapters):
+        raise ConfigError("lora: an adapter that changes whole layers cannot be scaled.")
+    return merge

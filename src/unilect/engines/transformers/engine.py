@@ -1,0 +1,442 @@
+"""
+Hugging Face folders: transformers in a supervised child process, several models with LoRA adapters on one base.
+
+Models of one configuration that have the same folder and settings share one child; each may have LoRA adapters of its own, which
+the child adds when the model starts and takes away when it stops. Adapters that have to be merged into the weights (whole layers,
+DoRA, a larger vocabulary) get a child of their own.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from unilect import hub, templates
+from unilect.backend import Backend, Batches, Capabilities
+from unilect.config.model import ModelConfig
+from unilect.config.paths import adapter_of
+from unilect.constraints.checker import Checker
+from unilect.constraints.keywords import LLGUIDANCE
+from unilect.engines import text_bounds as bounds
+from unilect.engines.fetched import when_here
+from unilect.engines.process.child_process import ChildProcess, python_command
+from unilect.engines.process.memory import resident_bytes
+from unilect.engines.process.supervisor import CALLS_AT_ONCE, Supervisor
+from unilect.engines.transformers import _frames as frames
+from unilect.engines.transformers._parameters import PARAMETERS
+from unilect.engines.transformers._request import bound_by
+from unilect.engines.transformers._settings import child_settings, merges
+from unilect.engines.transformers.folder import check_folder, own_template, read_folder
+from unilect.errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    ConfigError,
+    UnilectError,
+)
+from unilect.extras import install
+from unilect.parameters.support import TOOL_PARAMETERS
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+from unilect.routing.sources import Place
+from unilect.upstreams.llamacpp.frames import with_prompt_tokens
+
+log = logging.getLogger("unilect")
+_CHILD = "unilect.engines.transformers._child"
+_READ = 0.9  # of the time until a model is ready, when all of its weights have been read
+_NEEDED = ("torch", "transformers", "llguidance", "safetensors")
+#: torch's threads spin for work that another process needs the core for; the model is a local one, and nothing else is fetched
+_ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "passive",
+    "GOMP_SPINCOUNT": "0",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+class HfServer:
+    """
+    One child and the models that it answers for.
+
+    Args:
+        name: For logs.
+        settings: What the child is to do.
+        config: The settings of the model that came first.
+        on_progress: Called with a fraction while it loads.
+
+    Attributes:
+        settings: As given.
+        child: The process.
+        supervisor: What runs in it goes through this.
+        embeddings: How many more requests may embed at the same time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: dict[str, Any],
+        config: ModelConfig,
+        on_progress: Callable[[float], None] | None,
+    ) -> None:
+        self.settings = settings
+        self._size = settings["size_bytes"] / settings["stored_bytes"] * 4
+        self._on_progress = on_progress
+        self._timeout_s = config.timeout_s
+        self.child = ChildProcess(
+            name,
+            python_command(_CHILD),
+            lambda socket_path: settings | {"socket_path": socket_path},
+            start_timeout_s=config.start_timeout_s,
+            on_progress=self._report if on_progress is not None else None,
+            environment=_ENVIRONMENT,
+        )
+        self.supervisor = Supervisor(self.child, self._ask, config.hang_timeout_s)
+        self.embeddings = asyncio.Semaphore(CALLS_AT_ONCE)
+        self._users: set[str] = set()
+        self._warned: int | None = None
+        self._blends: tuple[int | None, set[str]] = (None, set())
+        self._lock = asyncio.Lock()
+
+    async def start(self, name: str, blend: list[tuple[str, float]]) -> dict[str, Any]:
+        """
+        Have the child run, with the LoRA blend of a model.
+
+        Raises:
+            BackendUnavailable: It cannot be started, or an adapter does not fit.
+        """
+        known = name in self._users
+        self._users.add(name)  # before it is up: who stops meanwhile is not the last one
+        try:
+            said = await self.child.start()
+            await self.add(name, blend)
+        except BaseException:
+            if not known:
+                self._users.discard(name)
+            raise
+        self._users.add(name)
+        if said["warning"] and self._warned != self.child.pid:
+            self._warned = self.child.pid
+            log.warning("%s: %s", name, said["warning"])
+        return said
+
+    async def add(self, name: str, blend: list[tuple[str, float]]) -> None:
+        """Have the LoRA blend of a model in the child, which runs."""
+        if not blend or self._has(name):
+            return
+        async with self._lock:
+            if not self._has(name):
+                pid = self.child.pid
+                await self.value("adapter", {"name": name, "parts": blend})
+                known, names = self._blends
+                self._blends = (pid, (names if known == pid else set()) | {name})
+
+    async def stop(self, name: str) -> None:
+        """A model stops; the last one stops the child."""
+        self._users.discard(name)
+        if not self._users:
+            await self.supervisor.aclose()
+            return
+        async with self._lock:
+            if name not in self._users and self._has(name) and self.child.alive:
+                self._blends[1].discard(name)  # whoever starts it now waits, and adds it again
+                with suppress(UnilectError):  # a child that is gone, or hangs, has none before long
+                    await self.value("adapter", {"name": name, "parts": []})
+
+    async def value(
+        self, operation: str, body: Any, adapter: str | None = None, patient: bool = False
+    ) -> bytes:
+        """
+        The value that a call is answered with, as msgpack.
+
+        Raises:
+            UnilectError: As the child says; or it is gone.
+        """
+        async with aclosing(self.replies(operation, body, adapter, patient)) as replies:
+            async for reply in replies:
+                if value := bytes(reply.value):
+                    return value
+        raise BackendError("The model's engine answered with nothing.")
+
+    async def replies(
+        self, operation: str, body: Any, adapter: str | None = None, patient: bool = False
+    ) -> AsyncGenerator[frames.Reply, None]:
+        """
+        All replies to a call. Closing the generator tells the child that nobody waits any longer.
+
+        Args:
+            patient: However long they take.
+
+        Raises:
+            UnilectError: As the child says; or it is gone.
+        """
+        try:
+            reader, writer = await asyncio.open_unix_connection(self.child.socket_path)
+        except OSError as error:
+            raise BackendUnavailable(
+                "The model's engine cannot be reached. Try again.", retry_after_s=1
+            ) from error
+        try:
+            writer.write(frames.packed(frames.Call(operation, frames.raw(body), adapter)))
+            last = False
+            while not last:
+                reply = frames.reply_of(
+                    await self._frame(reader, None if patient else self._timeout_s)
+                )
+                last = reply.last
+                yield reply
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise BackendError(
+                "The model's engine broke off in the middle of its answer."
+            ) from error
+        finally:
+            writer.close()
+
+    async def _frame(self, reader: asyncio.StreamReader, timeout_s: float | None) -> bytes:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await frames.read(reader)
+        except TimeoutError as error:
+            raise BackendTimeout(
+                "The model's engine was silent for too long; the answer was given up."
+            ) from error
+
+    def _has(self, name: str) -> bool:
+        pid, names = self._blends
+        return pid == self.child.pid and name in names
+
+    async def _ask(self) -> None:
+        """Something that the child answers between two steps."""
+        await self.value("ping", None, patient=True)  # how patient, the watchdog knows
+
+    def _report(self, pid: int) -> None:
+        """Progress is the part of the weights that the child has in memory; they are put in order after that."""
+        if self._on_progress is not None:
+            self._on_progress(min(_READ, resident_bytes(pid) / max(1.0, self._size)))
+
+
+class HfEngine:
+    """
+    A model of transformers that we serve.
+
+    Args:
+        name: The model's name.
+        folder: Where it is.
+        config: Its settings.
+        threads: Processor threads, where the settings do not say.
+        shared: The children of this configuration, by their settings.
+        on_progress: Called with a fraction from 0 to 1 while the model loads.
+        checker: Compiles the grammars and schemas of clients first; without it the child alone does.
+        engines: How many engines the server has, among which the memory for prompts is shared out.
+
+    Raises:
+        ConfigError: The folder, or a setting, is wrong. Nothing has been started.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        config: ModelConfig,
+        threads: int = 1,
+        shared: dict[Any, Any] | None = None,
+        on_progress: Callable[[float], None] | None = None,
+        checker: Checker | None = None,
+        engines: int = 1,
+    ) -> None:
+        self._folder = read_folder(folder)
+        self._checker = checker
+        self._name = name
+        self._chat_template = templates.find(config.chat_template) if config.chat_template else None
+        adapters = [adapter_of(text) for text in config.lora]
+        merge = [path for path, _ in adapters] if merges(adapters) else []
+        self._blend = [] if merge else adapters
+        self._template = self._template_of(config)
+        settings = child_settings(
+            self._folder,
+            config,
+            self._chat_template,
+            text=self._template,
+            threads=config.threads or threads,
+            merge=merge,
+            engines=engines,
+        )
+        key = msgspec.json.encode(settings)
+        children = {} if shared is None else shared
+        if key not in children:
+            children[key] = HfServer(name, settings, config, on_progress)
+        self._server: HfServer = children[key]
+        self._context: int = settings["context"]
+        self._is_known = False
+        self.capabilities = Capabilities(
+            parameters=_parameters(self._template),
+            fans_out=True,
+            fans_beams_out=True,
+            schema_keywords=LLGUIDANCE,
+            context=self._context,
+            chat=self._folder.generates and bool(self._template),
+            completions=self._folder.generates,
+            settled=bool(self._template)
+            or not self._folder.generates,  # its tokenizer may have one
+        )
+
+    async def start(self) -> None:
+        """Start the child; see `Backend`."""
+        if self._is_known and self._server.child.comes_back:
+            return  # what is refused is told without waiting for it; who is not waits in `run`
+        said = await self._server.start(self._name, self._blend)
+        if self._folder.generates and said.get("chat") and not self.capabilities.chat:
+            self.capabilities = msgspec.structs.replace(
+                self.capabilities,
+                chat=True,
+                parameters=_parameters("tools" if said.get("tools") else ""),
+            )
+        self._is_known = True
+
+    def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request; see `Backend`."""
+        return self._with_prompt(request) if request.tokenize else self._answer(request)
+
+    async def _with_prompt(self, request: ChatRequest | CompletionRequest) -> Batches:
+        ids = await self._prompt_ids(request)
+        async with aclosing(with_prompt_tokens(self._answer(request), ids)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _answer(self, request: ChatRequest | CompletionRequest) -> Batches:
+        operation = "chat" if isinstance(request, ChatRequest) else "completion"
+        grammar, param = bound_by(request, self._template)
+        if grammar is not None and self._checker is not None:
+            await self._checker.llguidance(grammar, param)
+        async with aclosing(self._replies(operation, request)) as replies:
+            async for reply in replies:
+                yield frames.events_of(reply)
+
+    async def _replies(
+        self, operation: str, request: ChatRequest | CompletionRequest | EmbeddingRequest
+    ) -> AsyncGenerator[frames.Reply]:
+        """What the child replies."""
+        bounds.check_request(request, self._context)
+        body = msgspec.structs.replace(request, wire={})
+
+        async def answer() -> AsyncGenerator[frames.Reply]:
+            await self._server.add(self._name, self._blend)
+            async with aclosing(self._server.replies(operation, body, self._adapter)) as replies:
+                async for reply in replies:
+                    yield reply
+
+        async with aclosing(self._server.supervisor.run(request, answer)) as replies:
+            async for reply in replies:
+                yield reply
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Embed the inputs of a request; see `Backend`."""
+        found: dict[int, list[float]] = {}
+        tokens = 0
+        async with self._server.embeddings, aclosing(self._replies("embed", request)) as replies:
+            async for reply in replies:
+                part = msgspec.msgpack.decode(reply.value, type=frames.Vectors)
+                found |= dict(zip(part.places, part.vectors, strict=True))
+                tokens += part.tokens
+        return Embeddings([found[place] for place in range(len(found))], tokens)
+
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of a text; see `Backend`."""
+        bounds.check_tokenize(text, self._context)
+        kind = "tokenize_special" if special else "tokenize"
+        return msgspec.msgpack.decode(await self._value(kind, text), type=list[int])
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids; see `Backend`."""
+        bounds.check_tokenize(tokens, self._context)
+        return msgspec.msgpack.decode(await self._value("detokenize", tokens), type=str)
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """The number of tokens that the model would read; see `Backend`."""
+        bounds.check_request(request, self._context)
+        if isinstance(request, ChatRequest):
+            return len(await self._prompt_ids(request))
+        prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
+        return msgspec.msgpack.decode(await self._value("count", prompt), type=int)
+
+    async def check(self) -> None:
+        """Wait until a child that died is back; see `Backend`."""
+        await self._server.child.start()
+
+    async def aclose(self) -> None:
+        """Stop; see `Backend`."""
+        self._is_known = False
+        await self._server.stop(self._name)
+
+    @property
+    def _adapter(self) -> str | None:
+        return self._name if self._blend else None
+
+    async def _prompt_ids(self, request: ChatRequest | CompletionRequest) -> list[int]:
+        """The ids of a prompt, without what the tokenizer puts before it."""
+        bounds.check_request(request, self._context)
+        if isinstance(request, ChatRequest):
+            body = msgspec.structs.replace(request, wire={})
+            return msgspec.msgpack.decode(await self._value("chat_tokens", body), type=list[int])
+        prompt = request.prompts[0]
+        return prompt if isinstance(prompt, list) else await self.tokenize(prompt)
+
+    async def _value(self, operation: str, body: Any) -> bytes:
+        async def function() -> bytes:
+            await self._server.add(self._name, self._blend)
+            return await self._server.value(operation, body, self._adapter)
+
+        return await self._server.supervisor.call((operation, body), function)
+
+    def _template_of(self, config: ModelConfig) -> str:
+        """The chat template, as far as it is known before the tokenizer is loaded."""
+        if self._chat_template is not None:
+            return self._chat_template.text
+        brought = own_template(Path(config.tokenizer)) if config.tokenizer else ""
+        return brought or self._folder.template
+
+
+def _parameters(template: str) -> dict[str, Any]:
+    tools = {} if "tools" in template else dict.fromkeys(TOOL_PARAMETERS, "refused")
+    thinks = {} if "enable_thinking" in template else {"enable_thinking": "refused"}
+    return PARAMETERS | tools | thinks
+
+
+def check_installed(location: str) -> None:
+    """Refuse a model, with a ConfigError, where what models of transformers need is not installed."""
+    if needed := ", ".join(name for name in _NEEDED if find_spec(name) is None):
+        how = f"Install them with `{install('transformers')}`."
+        raise ConfigError(f"{location}: models of transformers need {needed}. {how}")
+
+
+def backend(place: Place) -> Backend:
+    """
+    The engine for `path/to/folder` or `hf:...`: a local folder, or a repository of the hub as `org/name`.
+
+    Raises:
+        ConfigError: There is no such folder, or it holds no model, or transformers is not installed.
+    """
+    local = Path(place.location).expanduser()
+    if local.is_dir():
+        adapters = [adapter_of(text)[0] for text in place.config.lora]
+        given = [place.config.tokenizer] if place.config.tokenizer else []
+        check_folder(local, [Path(folder) for folder in (*given, *adapters)])
+    check_installed(place.location)
+    return when_here(place, hub.local_folder, engine)
+
+
+def engine(place: Place, folder: Path) -> HfEngine:
+    """The engine for a folder, with the settings of a place."""
+    return HfEngine(
+        place.name,
+        folder,
+        place.config,
+        place.threads,
+        place.shared,
+        lambda part: place.progress("loading", part),
+        place.checker,
+        place.engines,
+    )

@@ -1,0 +1,94 @@
+"""
+Why a server could not be asked or did not answer, in words for the operator: with its address, and what it said.
+
+Clients are told none of this.
+"""
+
+import errno
+import re
+import socket
+import ssl
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from unilect.http.error_bodies import clean, plain, told_text
+from unilect.redact import redacted
+
+MAX_TOLD = 300  # characters of what a server said
+_SELF_SIGNED = frozenset({18, 19})  # OpenSSL's X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT, ..._IN_CHAIN
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+_ENDPOINT = re.compile(r"/(chat/completions|completions|embeddings|models)/?$")
+_VERSION = re.compile(r"/v\d+$")
+_TRUST = "SSL_CERT_FILE names a file of certificates that are trusted"
+
+
+def of_connecting(error: BaseException, host: str, port: int, timeout_s: float) -> str:
+    """Why no connection was made, as the end of a sentence."""
+    where = f"{host}:{port}"
+    match error:
+        case TimeoutError():
+            return f"no connection to {where} within {timeout_s:.0f} s"
+        case socket.gaierror():
+            return f"the name {host} does not resolve ({error.strerror or error})"
+        case ssl.SSLCertVerificationError():
+            return _of_certificate(error, host, where)
+        case ssl.SSLError():
+            told = error.reason or "no TLS"
+            hint = "; is it http://?" if told in ("WRONG_VERSION_NUMBER", "no TLS") else ""
+            return f"{where} does not speak TLS as it should ({told}){hint}"
+        case ConnectionRefusedError():
+            return f"connection refused by {where}"
+        case ConnectionError():
+            return f"{where} closed the connection while it was made"
+        case OSError():
+            return _of_system(error, where)
+    return f"no connection to {where} ({error})"
+
+
+def _of_certificate(error: ssl.SSLCertVerificationError, host: str, where: str) -> str:
+    if error.verify_code in _SELF_SIGNED:
+        return f"the certificate of {where} is self-signed, and not trusted here ({_TRUST})"
+    told = clean(error.verify_message).rstrip(".")
+    hint = f" ({_TRUST})" if "issuer" in told else ""
+    return f"the certificate of {where} is not valid for {host}: {told}{hint}"
+
+
+def _of_system(error: OSError, where: str) -> str:
+    """An error of the system; one of several addresses that all failed alike is told as that failure."""
+    numbers = {int(number) for number in _ERRNO.findall(str(error))}
+    if error.errno is None and numbers == {errno.ECONNREFUSED}:
+        return f"connection refused by {where}"
+    return f"no connection to {where} ({clean(error.strerror or str(error))})"
+
+
+def of_answer(asked: str, status: int, headers: Mapping[str, str], body: bytes) -> str:
+    """
+    What a server answered, with its own words.
+
+    Args:
+        asked: The method and the URL, `POST http://host/v1/x`.
+    """
+    words = told_text(body) if plain(body) is not None else ""
+    if words in ("", "no reason given"):
+        words = clean(body[:2000].decode("utf-8", "replace"))
+    words = words[:MAX_TOLD]
+    method, _, url = asked.partition(" ")
+    told = f"{method} {redacted(url)} was answered with status {status}"
+    if status == 404 and (better := likely_base(url)):
+        told += f"; the base URL is likely {redacted(better)}"
+    if 300 <= status < 400:
+        told += f", which leads to {redacted(clean(headers.get('location')))} and is not followed"
+    return f"{told}: {words}" if words else f"{told}."
+
+
+def likely_base(url: str) -> str:
+    """The base URL that was likely meant, where a URL of OpenAI's API was not found; empty where there is no better guess."""
+    parts = urlsplit(url)
+    base = _ENDPOINT.sub("", parts.path)
+    better = _ENDPOINT.sub("", base)
+    if "/v1/" in better:
+        better = better[: better.index("/v1/") + 3]
+    elif not better.endswith("/v1"):
+        better = _VERSION.sub("", better) + "/v1"
+    query = f"?{parts.query}" if parts.query else ""
+    return "" if better == base else f"{parts.scheme}://{parts.netloc}{better}{query}"

@@ -1,0 +1,103 @@
+"""A server's base URL, and what of it and of its settings goes with each request."""
+
+import re
+from collections.abc import Mapping
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from unilect.config.model import ModelConfig
+from unilect.errors import ConfigError
+from unilect.redact import basic, redacted
+
+
+def key_headers(config: ModelConfig) -> dict[str, str]:
+    """The header that carries the key of an upstream, where it has one."""
+    if config.api_key is None:
+        return {}
+    bearer = config.api_key_header.lower() == "authorization"
+    return {config.api_key_header: f"Bearer {config.api_key}" if bearer else config.api_key}
+
+
+_ENDPOINT = re.compile(r"(/chat/completions|/completions|/embeddings|/models)/*$")
+
+
+def check_base(url: str) -> None:
+    """
+    The base of a server that speaks OpenAI's API, and not the URL of one of its calls.
+
+    Raises:
+        ConfigError: It ends as a call does.
+    """
+    parts, _ = split(url)
+    base = _ENDPOINT.sub("", parts.path)
+    if base != parts.path:
+        right = parts._replace(path=base).geturl()
+        raise ConfigError(
+            f"{redacted(url)}: this is the URL of one call, and the base URL is needed, which comes before "
+            f"{parts.path[len(base) :]}: write {redacted(right)}."
+        )
+
+
+def root_of(url: str) -> str:
+    """A base URL without its last `/v1`, for what lies beside it."""
+    parts, _ = split(url)
+    return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")).geturl()
+
+
+def split(base: str) -> tuple[SplitResult, int]:
+    """
+    The parts of a base URL, and its port.
+
+    Raises:
+        ConfigError: It is no URL of a server.
+    """
+    try:
+        url = urlsplit(base)
+        port = url.port or (443 if url.scheme == "https" else 80)
+    except ValueError as error:
+        raise ConfigError(f"{redacted(base)}: this is no URL.") from error
+    if (
+        url.scheme not in ("http", "https")
+        or not url.hostname
+        or not re.fullmatch(r"[!-~]+", base)
+        or url.fragment
+    ):
+        raise ConfigError(f"{redacted(base)}: expected a URL such as http://host:8000/v1.")
+    return url, port
+
+
+def with_user(url: SplitResult, headers: Mapping[str, str]) -> Mapping[str, str]:
+    """
+    The headers with the URL's user and password, where it has them.
+
+    Raises:
+        ConfigError: There is another key for the same header.
+    """
+    if url.username is None:
+        return headers
+    if any(name.lower() == "authorization" for name in headers):
+        raise ConfigError(
+            f"{redacted(url.geturl())}: the URL has a user, and there is a key besides; both would be the header "
+            "`Authorization`. Leave one of them out."
+        )
+    user, password = unquote(url.username), unquote(url.password or "")
+    return {**headers, "Authorization": f"Basic {basic(user, password)}"}
+
+
+def head(host: str, headers: Mapping[str, str], reuse: bool) -> bytes:
+    """
+    The headers of every request.
+
+    Raises:
+        ConfigError: One is not a valid header.
+    """
+    lines = {
+        "Host": host,
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json",
+        "Connection": "keep-alive" if reuse else "close",
+        **headers,
+    }
+    for name, value in lines.items():
+        if not re.fullmatch(r"[A-Za-z0-9-]+", name) or not re.fullmatch(r"[\x20-\x7e]*", value):
+            raise ConfigError(f"The header {name[:50]!r} for an upstream is not a valid one.")
+    return "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode()

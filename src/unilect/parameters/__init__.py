@@ -1,0 +1,1 @@
+"""Honest parameters: which of them a backend honours, and what happens to the others."""

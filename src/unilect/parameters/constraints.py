@@ -1,0 +1,296 @@
+"""
+Constraints as the clients of other servers write them, in our words: `response_format` with a JSON Schema, or `grammar`.
+
+A backend that knows such a field is handed it as it was written. For any other it becomes what that backend takes, or it is
+refused by name: an answer that was to be bound to a form is never free.
+
+Sources: https://docs.vllm.ai/en/latest/features/structured_outputs.html, https://docs.sglang.ai/advanced_features/structured_outputs.html,
+https://github.com/ollama/ollama/blob/main/docs/api.md, https://huggingface.co/docs/text-generation-inference/basic_tutorials/using_guidance
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from unilect.backend import Capabilities, Support
+from unilect.bounds import check_free_form
+from unilect.errors import InvalidRequest, UnilectError, WrongType
+from unilect.parameters._regex_grammar import grammar_of, literal
+from unilect.parameters.foreign import CHANGES_ANSWER, CONSTRAINTS, SAME_AS
+from unilect.parameters.rules import parameters_of, refusal
+from unilect.requests import (
+    GenerationRequest,
+    GrammarFormat,
+    JsonFormat,
+    JsonObjectFormat,
+    JsonSchema,
+    JsonSchemaFormat,
+    RegexFormat,
+    StructuralTagFormat,
+    TextFormat,
+)
+
+GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
+MAX_CHOICES = 1024
+MAX_BYTES = 64 * 1024
+#: What of `structured_outputs` binds the answer, and the field that says the same alone.
+_STRUCTURED = {
+    "json": "guided_json",
+    "regex": "guided_regex",
+    "choice": "guided_choice",
+    "grammar": "guided_grammar",
+    "json_object": "guided_json_object",
+    "structural_tag": "structural_tag",
+}
+#: What else may stand there: how the server of vLLM does it.
+_MEANS = frozenset({"disable_fallback", "disable_any_whitespace", "backend"})
+_JSON = {"type": "object"}
+_USUAL = frozenset({TextFormat, JsonObjectFormat, JsonSchemaFormat})
+
+
+class _Schema(Struct, frozen=True):
+    schema: dict[str, Any]
+
+
+class _Grammar(Struct, frozen=True):
+    text: str
+
+
+def in_our_words(
+    request: GenerationT, capabilities: Capabilities
+) -> tuple[GenerationT, dict[str, str]]:
+    """
+    A request whose constraint the backend can be told of.
+
+    Returns:
+        The request, and our name for the constraint -> the client's, for errors.
+
+    Raises:
+        InvalidRequest: There are two constraints, or one that cannot be read.
+        UnsupportedParameter: One cannot be put into our words.
+    """
+    form = request.response_format
+    usual = form is None or type(form) in _USUAL
+    # nearly every request has no other, and pays no more than this
+    if usual and CONSTRAINTS.isdisjoint(request.wire) and (form is None or not request.grammar):
+        return request, {}
+    names = _stated(request)
+    if len(names) > 1:
+        first, second = sorted(names[:2], key=lambda name: name == "response_format")
+        raise InvalidRequest(
+            f"`{first}` and `{second}` cannot stand together; send one of them.", param=first
+        )
+    if not names or _takes(capabilities, names[0], request):
+        return request, {}
+    name = names[0]
+    if name == "response_format":
+        found = _of_format(request)
+    else:
+        raw = request.wire[name]
+        if len(memoryview(raw)) > 2 * MAX_BYTES:
+            raise _wrong(name, f"at most {MAX_BYTES} bytes are read")
+        found = _read(name, _decoded(name, raw))
+    wire = {field: raw for field, raw in request.wire.items() if field != name}
+    known = dict.fromkeys({"response_format", name} & parameters_of(type(request)))
+    request = msgspec.structs.replace(request, wire=wire, **known)
+    if isinstance(found, _Grammar):
+        return request.changed(grammar=found.text), {"grammar": name}
+    check_free_form(name, found.schema)
+    told = JsonSchemaFormat(JsonSchema("answer", schema=found.schema))
+    return request.changed(response_format=told), {"response_format": name}
+
+
+def becomes(name: str) -> list[str]:
+    """Our parameters that another server's constraint may become, for a backend that does not know it."""
+    ours = ["response_format"] if name in _SCHEMAS | _EITHER else []
+    return [*ours, "grammar"] if name in _GRAMMARS | _EITHER else ours
+
+
+def support(capabilities: Capabilities) -> dict[str, Support]:
+    """What becomes of each constraint of another server's."""
+    found = dict[str, Support]()
+    for name in CONSTRAINTS:
+        ours = becomes(name)
+        if _is_taken(capabilities, name):
+            found[name] = "native"
+        else:
+            made_of = any(_is_taken(capabilities, one) for one in ours)
+            found[name] = "emulated" if made_of else "refused"
+    return found
+
+
+def told_as(error: UnilectError, names: Mapping[str, str]) -> UnilectError:
+    """An error that names a constraint as the client does."""
+    ours = error.param or ""
+    if (theirs := names.get(ours)) is not None:
+        error.message = error.message.replace(f"`{ours}`", f"`{theirs}`")
+        error.param = theirs
+    return error
+
+
+def _stated(request: GenerationRequest) -> list[str]:
+    """The names of the constraints that a client has set."""
+    names = []
+    if request.response_format is not None and not isinstance(request.response_format, TextFormat):
+        names.append("response_format")
+    if request.grammar:
+        names.append("grammar")
+    for name, raw in request.wire.items():
+        if name in CONSTRAINTS and not _is_nothing(name, raw) and not _is_said(request, name):
+            names.append(name)
+    return names
+
+
+def _is_said(request: GenerationRequest, name: str) -> bool:
+    """True for a constraint that our own parameter says too."""
+    same = (getattr(request, ours) for ours in SAME_AS.get(name, ()))
+    said = [value for value in same if value]
+    return bool(said) and _decoded(name, request.wire[name]) in said
+
+
+def _is_nothing(name: str, raw: Raw) -> bool:
+    if len(memoryview(raw)) > 16:
+        return False
+    value = _decoded(name, raw)
+    return value is None or value in CHANGES_ANSWER[name]
+
+
+def _takes(capabilities: Capabilities, name: str, request: GenerationRequest) -> bool:
+    """Whether a backend is handed a constraint as it is."""
+    if name == "grammar":
+        return True
+    if name == "response_format":
+        if isinstance(request.response_format, JsonObjectFormat | JsonSchemaFormat):
+            return True
+        return capabilities.passes_unknown and _is_taken(capabilities, "structured_outputs")
+    return _is_taken(capabilities, name)
+
+
+def _is_taken(capabilities: Capabilities, name: str) -> bool:
+    otherwise: Support = "native" if capabilities.passes_unknown else "refused"
+    return capabilities.parameters.get(name, otherwise) != "refused"
+
+
+def _of_format(request: GenerationRequest) -> _Schema | _Grammar:
+    match request.response_format:
+        case JsonFormat(value):
+            return _Schema(value)
+        case RegexFormat(pattern, value):
+            return _regex("response_format", pattern if pattern is not None else value)
+        case GrammarFormat(grammar):
+            return _grammar("response_format", grammar)
+        case StructuralTagFormat():
+            raise refusal("response_format", "schemas between tags cannot be followed")
+    raise _wrong("response_format", "expected a form of answers")
+
+
+def _structured(name: str, value: Any) -> _Schema | _Grammar:
+    """vLLM's field of fields: one of them is a constraint."""
+    if not isinstance(value, dict):
+        raise _wrong(name, "expected an object", WrongType)
+    given = {key: item for key, item in value.items() if item is not None and item is not False}
+    forms = [key for key in given if key in _STRUCTURED]
+    if len(forms) != 1:
+        said = " and ".join(f"`{key}`" for key in forms) or "none"
+        raise _wrong(name, f"expected one of {', '.join(_STRUCTURED)}; it has {said}")
+    for key in given.keys() - {*forms, *_MEANS}:
+        if not key.startswith("_"):
+            raise refusal(f"{name}.{key[:64]}", "the engine has no such switch")
+    try:
+        return _read(_STRUCTURED[forms[0]], given[forms[0]])
+    except InvalidRequest as error:
+        raise told_as(error, {_STRUCTURED[forms[0]]: f"{name}.{forms[0]}"}) from error
+
+
+def _schema(name: str, value: Any) -> _Schema:
+    if isinstance(value, str):
+        value = _decoded(name, value.encode())
+    if not isinstance(value, dict):
+        raise _wrong(name, "expected a JSON Schema, as an object or as its text", WrongType)
+    return _Schema(value)
+
+
+def _regex(name: str, value: Any) -> _Grammar:
+    if not isinstance(value, str):
+        raise _wrong(name, "expected a regular expression, as a text", WrongType)
+    try:
+        return _Grammar(grammar_of(value))
+    except ValueError as error:
+        raise InvalidRequest(f"`{name}` cannot be followed: {error}.", param=name) from error
+
+
+def _choice(name: str, value: Any) -> _Grammar:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _wrong(name, "expected a list of texts", WrongType)
+    if not 1 <= len(value) <= MAX_CHOICES:
+        raise _wrong(name, f"expected 1 to {MAX_CHOICES} texts; it has {len(value)}")
+    try:
+        choices = " | ".join(dict.fromkeys(map(literal, value)))
+    except ValueError as error:
+        raise InvalidRequest(f"`{name}` cannot be followed: {error}.", param=name) from error
+    return _bounded(name, f"root ::= {choices}\n")
+
+
+def _grammar(name: str, value: Any) -> _Grammar:
+    """GBNF, which is SGLang's and xgrammar's EBNF too, or Lark."""
+    if not isinstance(value, str) or not value.strip():
+        raise _wrong(name, "expected a grammar, as a text", WrongType)
+    known = "::=" in value or value.lstrip().startswith("%llguidance")
+    return _bounded(name, value if known else f"%llguidance {{}}\n{value}")
+
+
+def _bounded(name: str, grammar: str) -> _Grammar:
+    if len(grammar) > MAX_BYTES:
+        raise _wrong(
+            name, f"as a grammar it has {len(grammar)} characters; at most {MAX_BYTES} are read"
+        )
+    return _Grammar(grammar)
+
+
+def _json_object(name: str, value: Any) -> _Schema:
+    if value is not True:
+        raise _wrong(name, "expected true or false")
+    return _Schema(_JSON)
+
+
+def _format(name: str, value: Any) -> _Schema:
+    """A schema, or the word for any JSON."""
+    return _Schema(_JSON) if value == "json" else _schema(name, value)
+
+
+#: What becomes a schema for a backend that does not know it, what a grammar, and what either.
+_SCHEMAS = {
+    "guided_json": _schema,
+    "guided_json_object": _json_object,
+    "json_schema": _schema,
+    "format": _format,
+}
+_GRAMMARS = {
+    "guided_regex": _regex,
+    "guided_choice": _choice,
+    "guided_grammar": _grammar,
+    "regex": _regex,
+    "ebnf": _grammar,
+    "grammar_string": _grammar,
+}
+_EITHER = {"structured_outputs": _structured}
+
+
+def _read(name: str, value: Any) -> _Schema | _Grammar:
+    """What a field says."""
+    if (read := (_SCHEMAS | _GRAMMARS | _EITHER).get(name)) is None:
+        raise refusal(name, "schemas between tags cannot be followed")
+    return read(name, value)
+
+
+def _decoded(name: str, written: bytes | Raw) -> Any:
+    try:
+        return msgspec.json.decode(written)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise _wrong(name, f"it is no JSON ({str(error)[:100]})", WrongType) from error
+
+
+def _wrong(name: str, why: str, kind: type[InvalidRequest] = InvalidRequest) -> InvalidRequest:
+    return kind(f"`{name}`: {why}.", param=name)

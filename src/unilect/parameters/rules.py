@@ -1,0 +1,283 @@
+"""
+Honest parameters: for each parameter of a request, whether the backend honours it, and what happens where it does not.
+
+No parameter is dropped silently. A parameter at its neutral value is no request. A parameter of another endpoint is refused, and
+so is a field of another server's that would change the answer. A field that nobody knows is passed on to a backend that passes
+unknown fields, and named in `ignored` for one that does not.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, TypeAlias, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from unilect.backend import Capabilities, Support
+from unilect.bounds import MAX_NAME
+from unilect.errors import InvalidRequest, UnsupportedParameter
+from unilect.parameters import foreign
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Request
+
+Unsupported: TypeAlias = Literal["refuse", "report"]
+RequestT = TypeVar("RequestT", bound=Request)
+
+#: About the caller or the bookkeeping: they change no answer, and every backend may ignore them.
+ACCEPTED = frozenset(
+    {
+        "user",
+        "metadata",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "prompt_cache_options",
+        "store",
+    }
+)
+
+#: Accepted, and yet a promise that nobody here keeps: answers are not stored.
+_NOT_DONE = frozenset({"store"})
+
+#: The values at which a parameter asks for nothing; None, False, 0, "", [] and {} are neutral for every parameter but these.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "num_beams": (1,),
+    "temperature": (1,),
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "typical_p": (1,),
+    "repeat_penalty": (1,),
+    "repetition_penalty": (1,),
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
+    "parallel_tool_calls": (True,),
+    "modalities": (["text"], []),
+    "verbosity": ("medium",),
+    "logprobs": (False,),
+    "max_tokens": (),
+    "max_completion_tokens": (),
+    "seed": (-1,),  # at random
+    "dynatemp_exponent": (1,),
+    "top_n_sigma": (-1, 0),
+    "adaptive_target": (-1,),
+    "t_max_predict_ms": (-1, 0),
+    "id_slot": (-1,),
+    "samplers": ("", [], *(order.split(";") for order in foreign.SAMPLER_ORDERS)),
+    "encoding_format": ("float",),
+    "enable_thinking": (),
+}
+#: What has no effect while another parameter is neutral.
+_SWITCHED_BY = {
+    "dry_base": "dry_multiplier",
+    "dry_allowed_length": "dry_multiplier",
+    "dry_penalty_last_n": "dry_multiplier",
+    "dry_sequence_breakers": "dry_multiplier",
+    "xtc_threshold": "xtc_probability",
+    "dynatemp_exponent": "dynatemp_range",
+    "adaptive_decay": "adaptive_target",
+}
+#: Any value below zero switches it off; SillyTavern sends -0.01.
+_OFF_BELOW_ZERO = frozenset({"adaptive_target", "top_n_sigma", "t_max_predict_ms"})
+_EMPTY = foreign.EMPTY
+#: The endpoints, and what is asked there.
+ENDPOINTS: dict[str, type[Request]] = {
+    "/v1/chat/completions": ChatRequest,
+    "/v1/completions": CompletionRequest,
+    "/v1/embeddings": EmbeddingRequest,
+}
+#: Without a word about them an answer of another endpoint than theirs is the same, and the text of one that does not honour them.
+_WITHOUT_EFFECT = frozenset({"stream_options", "cache_prompt", "timings_per_token"})
+#: An answer that was to be bound to a form is never free, whatever the model's settings say.
+CONSTRAINTS = foreign.CONSTRAINTS | {"response_format", "grammar"}
+_NEUTRAL_BYTES = 1024  # no neutral value is as long
+_HEADER_NAMES = 32  # a client gives up on headers of some kilobytes
+_HEADER_NAME = 64
+_NO_FIELD = object()
+_NOT_HONOURED = "this model's backend does not honour it"
+
+
+def judge(
+    request: RequestT, capabilities: Capabilities, unsupported: Unsupported = "refuse"
+) -> tuple[RequestT, tuple[str, ...]]:
+    """
+    Hold a request against what a backend can do.
+
+    Args:
+        unsupported: What happens to a parameter that the backend refuses: *refuse* the request, or *report* it as ignored.
+
+    Returns:
+        The request without what is ignored, and the names of what is ignored.
+
+    Raises:
+        UnsupportedParameter: A parameter would matter and is not honoured.
+    """
+    ignored: dict[str, None] = {}
+    table, fields, own = capabilities.parameters, parameters_of(type(request)), request.own
+    for name in request.wire or _asked(request):
+        if name in own:
+            continue
+        if name in ACCEPTED:
+            if name in _NOT_DONE and not is_neutral(request, name):
+                ignored[name] = None
+            continue
+        support: Support | None
+        if name in fields:
+            support = table.get(name, "native" if capabilities.passes_unknown else None)
+        else:
+            support = _elsewhere(request, name, capabilities)
+        if support in ("native", "emulated", "accepted") or is_neutral(request, name):
+            continue
+        strict = unsupported == "refuse" and name not in _WITHOUT_EFFECT
+        if (support == "refused" and strict) or name in CONSTRAINTS:
+            raise _refused(name, fields)
+        ignored[name] = None
+    if not ignored:
+        return request, ()
+    known = {name: None for name in ignored if name in fields}
+    wire = {name: raw for name, raw in request.wire.items() if name not in ignored}
+    return msgspec.structs.replace(request, wire=wire, **known), tuple(ignored)
+
+
+def _elsewhere(request: Request, name: str, capabilities: Capabilities) -> Support | None:
+    """
+    What becomes of a field that this kind of request has no place for; None where it is ignored.
+
+    Raises:
+        InvalidRequest: Its name is too long to be told.
+    """
+    if len(name) > MAX_NAME:
+        raise InvalidRequest(
+            f"The request's body has a field whose name has {len(name)} characters ({name[:32]!r}...); at most {MAX_NAME} are read."
+        )
+    if name in _every_parameter():
+        return None if name in _WITHOUT_EFFECT else "refused"
+    support = capabilities.parameters.get(name, "native" if capabilities.passes_unknown else None)
+    return "refused" if support is None and name in foreign.CHANGES_ANSWER else support
+
+
+def _refused(name: str, fields: frozenset[str]) -> UnsupportedParameter:
+    """The error for a parameter that the backend lacks, or that another endpoint has."""
+    if name in fields or name not in _every_parameter():
+        return refusal(name, foreign.INSTEAD.get(name, _NOT_HONOURED))
+    places = [path for path, kind in ENDPOINTS.items() if name in parameters_of(kind)]
+    return UnsupportedParameter(
+        f"The parameter `{name}` is not supported here: it belongs to {' and '.join(places)}. Leave it out, or ask there.",
+        param=name,
+    )
+
+
+def filled(request: RequestT, defaults: Mapping[str, Any]) -> RequestT:
+    """The request with these values for what it leaves out; a null that the client wrote is its own choice."""
+    missing = {
+        name: value
+        for name, value in defaults.items()
+        if getattr(request, name, _NO_FIELD) is None and name not in request.wire
+    }
+    return request.changed(**missing) if missing else request
+
+
+def ignored_header(ignored: Sequence[str]) -> str:
+    """The names for a header: clients choose them, so each is quoted like a part of a URL, and they are bounded."""
+    names = [quote(name[:_HEADER_NAME], safe="") for name in ignored[:_HEADER_NAMES]]
+    return ", ".join(names if len(ignored) <= _HEADER_NAMES else [*names, "..."])
+
+
+def refusal(name: str, why: str = _NOT_HONOURED) -> UnsupportedParameter:
+    """The error for a parameter that is not honoured."""
+    return UnsupportedParameter(
+        f"The parameter `{name}` is not supported here: {why}. Leave it out, or use another model; "
+        "GET /v1/models/{model} lists what each one honours.",
+        param=name,
+    )
+
+
+def token_biases(
+    given: Mapping[str, float | bool], tokens: int | None = None
+) -> dict[int, float | bool]:
+    """
+    `logit_bias` by token id: what is added to a token, or false, which forbids it.
+
+    Args:
+        tokens: How many the model has, where that is known.
+
+    Raises:
+        InvalidRequest: A key is no token id, or not one of the model, or a value is true.
+    """
+    for token, value in given.items():
+        if not token.isdecimal() or len(token) > 10:
+            raise InvalidRequest(
+                f"`logit_bias` has the key {token[:30]!r}; keys are token ids, as texts.",
+                param="logit_bias",
+            )
+        if tokens is not None and int(token) >= tokens:
+            raise InvalidRequest(
+                f"`logit_bias` has the token id {token}, which the model does not have: it has {tokens}, from 0 on.",
+                param="logit_bias",
+            )
+        if value is True:
+            raise InvalidRequest(
+                f"`logit_bias` has true for the token {token}; values are numbers, or false to forbid it.",
+                param="logit_bias",
+            )
+    return {int(token): value for token, value in given.items()}
+
+
+def is_neutral(request: Request, name: str) -> bool:
+    """True when a parameter of a request asks for nothing."""
+    if name not in parameters_of(type(request)):
+        return _is_neutral_raw(request, name)
+    value = getattr(request, name)
+    if value is None:
+        return True
+    if name in foreign.OFF_BELOW_ZERO and value <= 0:
+        return True
+    if name in _SWITCHED_BY and is_neutral(request, _SWITCHED_BY[name]):
+        return True
+    if name in _OFF_BELOW_ZERO and value < 0:
+        return True
+    if isinstance(value, msgspec.Struct):
+        return type(value).__name__ == "TextFormat"
+    return value in _NEUTRAL.get(name, _EMPTY)
+
+
+def _is_neutral_raw(request: Request, name: str) -> bool:
+    """The same of a field that this kind of request has no place for."""
+    raw = request.wire.get(name)
+    if raw is None:
+        return True
+    if len(memoryview(raw)) > _NEUTRAL_BYTES:
+        return False
+    if bytes(raw) == b"null":
+        return True
+    elsewhere = name in _every_parameter()
+    if not elsewhere and name not in foreign.CHANGES_ANSWER:
+        return False
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    if elsewhere:
+        return value is None or value in _NEUTRAL.get(name, _EMPTY)
+    if foreign.is_neutral(name, value, isinstance(request, ChatRequest)):
+        return True
+    return foreign.is_said(name, value, msgspec.structs.asdict(request))
+
+
+def _asked(request: Request) -> Sequence[str]:
+    """The fields that are set in a request that another dialect built."""
+    fields = msgspec.structs.asdict(request)
+    return [name for name, value in fields.items() if value is not None and name != "wire"]
+
+
+@cache
+def parameters_of(kind: type[Request]) -> frozenset[str]:
+    """The parameters that a kind of request has a place for; an attribute alone is none."""
+    return frozenset(kind.__struct_fields__) - {"wire"}
+
+
+@cache
+def _every_parameter() -> frozenset[str]:
+    """The parameters of all endpoints."""
+    return frozenset().union(*map(parameters_of, ENDPOINTS.values()))

@@ -1,0 +1,25 @@
+"""What becomes of every parameter of a request for an answer, from the few that a backend honours; see `Capabilities`."""
+
+from collections.abc import Iterable
+
+from unilect.backend import Support
+from unilect.parameters.rules import ACCEPTED
+from unilect.requests import LLAMACPP_NATIVE, ChatRequest, CompletionRequest
+
+#: Those of both endpoints that say what the answer shall be.
+_ALL = (
+    {*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__, *LLAMACPP_NATIVE}
+    - {*ACCEPTED, *ChatRequest.own, *CompletionRequest.own, "wire"}
+)  # fmt: skip
+TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The names that stand in a text, with blanks between."""
+    return tuple(text.split())
+
+
+def honoured(native: Iterable[str], emulated: Iterable[str]) -> dict[str, Support]:
+    """All parameters: those that are neither native nor emulated are refused."""
+    found: dict[str, Support] = dict.fromkeys(_ALL, "refused")
+    return found | dict.fromkeys(native, "native") | dict.fromkeys(emulated, "emulated")

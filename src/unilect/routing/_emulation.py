@@ -1,0 +1,290 @@
+"""
+What a backend lacks and unilect makes up for: many prompts, `n`, `best_of`, `echo`, `max_tokens: 0`.
+
+It works on a backend that takes one prompt and makes one choice at a time (`Capabilities.fans_out`), and knows nothing of how
+that backend speaks. Every choice runs beside the others, so continuous batching in the engine does the work.
+"""
+
+import asyncio
+from contextlib import aclosing
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+from unilect.backend import Backend, Batches
+from unilect.errors import InvalidRequest
+from unilect.events import Choice, Event, Extra, Finish, Fold, Opaque, Progress, TextDelta, Usage
+from unilect.parameters.rules import refusal
+from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, Prompt
+
+#: What llama.cpp tells of an answer's length, by the field it stands in.
+_LENGTHS = {"timings": ("predicted_n",), "generation_settings": ("n_predict", "max_tokens")}
+_QUEUE_BATCHES = 64  # what the choices of one request may run ahead of the client
+
+
+def generate(backend: Backend, request: ChatRequest | CompletionRequest) -> Batches:
+    """
+    Answer a request on a backend, with what the backend lacks made up for.
+
+    Raises:
+        UnilectError: As `Backend.generate`; UnsupportedParameter for combinations that cannot be made up for.
+    """
+    if not backend.capabilities.fans_out:
+        return backend.generate(request)
+    if isinstance(request, CompletionRequest):
+        return _completions(backend, request)
+    if (request.best_of or 1) > 1:
+        raise refusal("best_of", "it belongs to plain completions")
+    if ((request.n or 1) == 1 or _searches(backend, request)) and request.token_limit != 0:
+        return backend.generate(request)
+    return _merge(backend, [_Part(i, _single(request, i)) for i in range(request.n or 1)])
+
+
+class _Part(Struct):
+    """
+    One choice to be made, or all that one search finds.
+
+    Attributes:
+        index: Its own; of a search that of the first.
+        request: What makes it; `n` stands in that of a search alone.
+        echo: The prompt's text, to be told before each.
+        prompt: The number of the prompt that it answers.
+    """
+
+    index: int
+    request: ChatRequest | CompletionRequest
+    echo: str | None = None
+    prompt: int = 0
+
+
+def _searches(backend: Backend, request: ChatRequest | CompletionRequest) -> bool:
+    """Whether one search of the backend finds all choices: each by itself would be the same best beam."""
+    several = (request.n or 1) > 1 and (request.num_beams or 1) > 1
+    return several and backend.capabilities.fans_beams_out
+
+
+async def _completions(backend: Backend, request: CompletionRequest) -> Batches:
+    n, best_of = request.n or 1, request.best_of or 1
+    echoes = backend.capabilities.parameters.get("echo") == "native"
+    if request.echo and request.logprobs is not None and not echoes:
+        raise refusal("echo", "the engine gives no log probabilities of a prompt")
+    if best_of > 1 and best_of < n:
+        raise InvalidRequest(
+            f"`best_of` is {best_of} and `n` is {n}: best_of must be at least n.", param="best_of"
+        )
+    if best_of > n and request.stream:
+        raise InvalidRequest(
+            "`best_of` larger than `n` cannot be streamed: the best is known at the end only.",
+            param="best_of",
+        )
+    made_there = request.token_limit != 0 or (echoes and request.echo)
+    parts: list[_Part] = []
+    texts: list[str | None] = []
+    for number, prompt in enumerate(request.prompts):
+        text = await _text(backend, prompt) if request.echo and not echoes else None
+        texts.append(text)
+        # written once for all its choices: it may be long
+        its_own = request if request.prompt is prompt else request.changed(prompt=prompt)
+        if made_there and best_of <= n and _searches(backend, request):
+            one = _single(its_own, 0, echoes).changed(n=n)
+            parts.append(_Part(n * len(parts), one, text, number))
+            continue
+        for i in range(max(n, best_of)):
+            parts.append(_Part(len(parts), _single(its_own, i, echoes), text, number))
+    if len(parts) == 1 and made_there and parts[0].echo is None:
+        batches = backend.generate(parts[0].request)
+    elif best_of > n:
+        batches = _best(backend, request, parts, texts)
+    else:
+        batches = _merge(backend, parts)
+    async with aclosing(batches):
+        async for batch in batches:
+            yield batch
+
+
+def _single(
+    request: ChatRequest | CompletionRequest,
+    number: int,
+    echoes: bool = False,
+) -> ChatRequest | CompletionRequest:
+    """The request for one choice. Choices with one seed would all be the same, so each counts on from it, in 64 bits."""
+    seed = request.seed
+    if seed not in (None, ANY_SEED):
+        seed = (seed + number + 2**63) % 2**64 - 2**63
+    if isinstance(request, ChatRequest):
+        return request.changed(n=None, seed=seed)
+    logprobs = request.logprobs
+    if (request.best_of or 1) > (request.n or 1) and logprobs is None:
+        logprobs = 0
+    return request.changed(
+        n=None,
+        best_of=None,
+        echo=request.echo if echoes else None,
+        seed=seed,
+        logprobs=logprobs,
+    )
+
+
+async def _text(backend: Backend, prompt: Prompt) -> str:
+    return prompt if isinstance(prompt, str) else await backend.detokenize(prompt)
+
+
+async def _one(backend: Backend, part: _Part) -> Batches:
+    """The events of one part, with its own indices."""
+    if part.echo is not None:
+        yield [TextDelta(part.echo, part.index + i) for i in range(part.request.n or 1)]
+    if part.request.token_limit == 0 and not getattr(part.request, "echo", None):
+        yield await _read_only(backend, part)
+        return
+    async with aclosing(backend.generate(part.request)) as batches:
+        async for batch in batches:
+            if not part.request.n:
+                batch = _counted(batch)
+            yield [
+                event
+                if isinstance(event, Usage | Progress) or event.index is None
+                else msgspec.structs.replace(
+                    event, index=part.index + (event.index if part.request.n else 0)
+                )
+                for event in batch
+            ]
+
+
+def _counted(batch: list[Event]) -> list[Event]:
+    """A last batch whose choice tells its own counts, in llama.cpp's words; the usage will be that of all parts."""
+    used = next((event for event in reversed(batch) if isinstance(event, Usage)), None)
+    if used is None:
+        return batch
+    counts = {"tokens_evaluated": used.prompt_tokens, "tokens_predicted": used.completion_tokens}
+    return [
+        msgspec.structs.replace(event, extra=_with_native(event.extra, counts))
+        if isinstance(event, Finish)
+        else event
+        for event in batch
+    ]
+
+
+def _with_native(extra: Extra | None, fields: dict[str, Any]) -> Extra:
+    known = extra or Extra()
+    return msgspec.structs.replace(known, native=fields | known.native)
+
+
+def _with_zeros(told: Any, names: tuple[str, ...]) -> Any:
+    """What a server says of an answer of one token, for an answer without it."""
+    told = msgspec.json.decode(told) if isinstance(told, Raw) else told
+    return told | {name: 0 for name in names if name in told}
+
+
+async def _read_only(backend: Backend, part: _Part) -> list[Event]:
+    """The end of an answer without a token: one is made and not told, so that all is checked and the prompt is read."""
+    asked = part.request.changed(max_tokens=1)
+    if isinstance(asked, ChatRequest) and asked.max_completion_tokens is not None:
+        asked = asked.changed(max_completion_tokens=1)
+    native: dict[str, Any] = {}
+    used = Usage(0, 0)
+    async with aclosing(backend.generate(asked)) as batches:
+        async for batch in batches:
+            for event in batch:
+                if isinstance(event, Finish) and event.extra is not None:
+                    native = event.extra.native
+                elif isinstance(event, Usage):
+                    used = event
+    if native:
+        native = native | {"tokens_predicted": 0, "stop_type": "limit", "stopping_word": ""}
+        for name, lengths in _LENGTHS.items():
+            if name in native:
+                native[name] = _with_zeros(native[name], lengths)
+    return [
+        Finish("length", part.index, Extra(native=native) if native else None),
+        msgspec.structs.replace(used, completion_tokens=0, reasoning_tokens=None),
+    ]
+
+
+_Queue: TypeAlias = "asyncio.Queue[tuple[_Part, list[Event] | Exception | None]]"
+
+
+async def _merge(backend: Backend, parts: list[_Part]) -> Batches:
+    """All parts at once, their batches as they come; the usage is added up, a shared prompt counted once."""
+    for part in parts[1:]:  # the ids of the first prompt are told, once
+        part.request = part.request.changed(tokenize=None)
+    queue: _Queue = asyncio.Queue(_QUEUE_BATCHES)
+    tasks = [asyncio.create_task(_feed(backend, part, queue)) for part in parts]
+    usages: dict[int, Usage] = {}
+    running = len(tasks)
+    try:
+        while running:
+            part, item = await queue.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                batch: list[Event] = [event for event in item if not isinstance(event, Usage)]
+                if batch:
+                    yield batch
+            for event in item or ():
+                if isinstance(event, Usage):
+                    usages[part.index] = event
+        yield [_total(parts, usages)]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _feed(backend: Backend, part: _Part, queue: _Queue) -> None:
+    """Put the batches of one part into the queue, then None, or the error that ended it."""
+    try:
+        async with aclosing(_one(backend, part)) as batches:
+            async for batch in batches:
+                await queue.put((part, batch))
+    except Exception as error:  # noqa: BLE001 - raised again by `_merge`, which would wait forever else
+        await queue.put((part, error))
+    else:
+        await queue.put((part, None))
+
+
+def _total(parts: list[_Part], usages: dict[int, Usage]) -> Usage:
+    """Each prompt is counted once, however many choices it has; every choice's tokens are counted."""
+    first: dict[int, Usage] = {}
+    for part in parts:
+        first.setdefault(part.prompt, usages[part.index])
+    cached = [usage.cached_tokens for usage in first.values() if usage.cached_tokens is not None]
+    thought = [u.reasoning_tokens for u in usages.values() if u.reasoning_tokens is not None]
+    return Usage(
+        sum(usage.prompt_tokens for usage in first.values()),
+        sum(usage.completion_tokens for usage in usages.values()),
+        sum(cached) if cached else None,
+        sum(thought) if thought else None,
+    )
+
+
+async def _best(
+    backend: Backend,
+    request: CompletionRequest,
+    parts: list[_Part],
+    texts: list[str | None],
+) -> Batches:
+    """Of each prompt's `best_of` answers the `n` with the highest mean log probability of a token."""
+    folding = Fold()
+    async with aclosing(_merge(backend, parts)) as batches:
+        async for batch in batches:
+            folding.add(batch)
+    answer = folding.answer()
+    n, best_of = request.n or 1, request.best_of or 1
+    events: list[Event] = [Opaque(Extra(answer.extra), 0)] if answer.extra else []
+    for number in range(len(texts)):
+        candidates = answer.choices[number * best_of : (number + 1) * best_of]
+        candidates.sort(key=_mean_logprob, reverse=True)
+        for place, choice in enumerate(candidates[:n]):
+            index = number * n + place
+            logprobs = choice.logprobs if request.logprobs is not None else None
+            events.append(TextDelta(choice.text or "", index, logprobs))
+            events.append(Finish(choice.finish_reason or "stop", index))
+    yield [*events, answer.usage]
+
+
+def _mean_logprob(choice: Choice) -> float:
+    values = [token.logprob for token in choice.logprobs or ()]
+    return sum(values) / len(values) if values else float("-inf")

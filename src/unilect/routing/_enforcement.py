@@ -1,0 +1,270 @@
+"""
+Answers of our engines that must satisfy a schema or a grammar: what an engine does not enforce while it writes is refused by name,
+or enforced by holding the finished answer against the schema and asking again.
+
+No answer that has ended is told to be finished before it has been held against what it must satisfy. A stream cannot be asked
+again, so it is refused where the engine does not enforce all keywords, and else ends in an error where they do not hold.
+"""
+
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from unilect.backend import Around, Backend, Batches
+from unilect.constraints import keywords
+from unilect.constraints.checker import Checker
+from unilect.constraints.schema import Use, shortened, unenforced
+from unilect.errors import ConstraintViolated, UnsupportedParameter
+from unilect.events import Choice, Event, Finish, Fold, Progress, Usage
+from unilect.parameters.rules import Unsupported
+from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, Prompt, ToolChoice
+
+ATTEMPTS = 3
+_WARMER = 0.7  # when asked again: the likeliest answer would come again
+_LLGUIDANCE = "%llguidance"
+Generation: TypeAlias = ChatRequest | CompletionRequest
+
+
+class Bond(Struct, frozen=True):
+    """
+    What an answer must satisfy.
+
+    Attributes:
+        param: The parameter that wants it.
+        schema: A JSON Schema, for the text or for a tool's arguments.
+        grammar: A grammar for the text.
+        tool: The tool whose arguments the schema is for.
+    """
+
+    param: str
+    schema: dict[str, Any] | None = None
+    grammar: str | None = None
+    tool: str | None = None
+
+
+def bonds(request: Generation) -> list[Bond]:
+    """
+    What the answer to a request must satisfy, as far as it can be told at its end.
+
+    The schemas of tools are a hint but for those that are `strict` where a call must come. GBNF is enforced by the engines at each token.
+    """
+    if isinstance(request, ChatRequest) and request.tools and _must_call(request):
+        tools = [tool.function for tool in request.tools if _may_be_called(request, tool)]
+        return [
+            Bond("tools", schema=tool.parameters, tool=tool.name)
+            for tool in tools
+            if tool.strict and tool.parameters
+        ]
+    if request.answer_schema is not None:
+        return [Bond("response_format", schema=request.answer_schema)]
+    if request.grammar is not None and request.grammar.lstrip().startswith(_LLGUIDANCE):
+        return [Bond("grammar", grammar=request.grammar)]
+    return []
+
+
+class Enforced(Around):
+    """
+    A backend whose answers are held against what they must satisfy; see `Backend`.
+
+    Args:
+        backend: One of our engines.
+        checker: Compiles, and holds answers against it.
+        unsupported: What becomes of a keyword that nothing can enforce.
+        report: Told what is ignored.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        checker: Checker,
+        unsupported: Unsupported,
+        report: Callable[[str], None],
+    ) -> None:
+        super().__init__(backend)
+        self._checker = checker
+        self._unsupported = unsupported
+        self._report = report
+
+    async def count_tokens(self, request: Generation | Prompt) -> int:
+        """The tokens of a request, of which also an answer without tokens must be possible."""
+        if isinstance(request, ChatRequest | CompletionRequest):
+            await self._check(request, bonds(request))
+        return await self._backend.count_tokens(request)
+
+    async def generate(self, request: Generation) -> Batches:
+        """
+        Answer a request; see `Backend`.
+
+        Raises:
+            UnsupportedParameter: A keyword that nothing can enforce.
+            ConstraintViolated: The answer has ended and does not satisfy its schema or grammar.
+        """
+        wanted = bonds(request)
+        lenient = await self._check(request, wanted)
+        batches = (
+            self._streamed(request, wanted, lenient)
+            if request.stream
+            else self._whole(request, wanted, lenient)
+        )
+        async with aclosing(batches):
+            async for batch in batches:
+                yield batch
+
+    async def _check(self, request: Generation, wanted: list[Bond]) -> bool:
+        """
+        Whether something is not enforced, which has been reported.
+
+        Raises:
+            InvalidRequest: A schema is none.
+            UnsupportedParameter: It has a keyword that nothing can enforce.
+        """
+        lenient = False
+        for bond in wanted:
+            if bond.schema is None:
+                await self._checker.llguidance(bond.grammar or "", bond.param)
+                continue
+            uses = await self._checker.schema(bond.schema, bond.param)
+            missing = unenforced(uses, self.capabilities.schema_keywords or ())
+            if not request.stream:
+                missing = [use for use in missing if not keywords.can_be_validated(use)]
+            if missing and self._unsupported == "refuse":
+                raise _refusal(bond.param, missing[0], bool(request.stream))
+            for use in missing:
+                self._report(f"{bond.param}.{use.keyword}")
+            lenient = lenient or bool(missing)
+        return lenient
+
+    async def _streamed(self, request: Generation, wanted: list[Bond], lenient: bool) -> Batches:
+        """The answer as it comes; its end not before it holds."""
+        folding = Fold()
+        async with aclosing(self._backend.generate(request)) as batches:
+            async for batch in batches:
+                folding.add(batch)
+                if not lenient and any(_ends(event) for event in batch):
+                    why = await self._broken(request, wanted, folding.answer().choices)
+                    if why is not None:
+                        raise _violated(why, 1)
+                yield batch
+
+    async def _whole(self, request: Generation, wanted: list[Bond], lenient: bool) -> Batches:
+        """The first whole answer that holds."""
+        used: list[Usage] = []
+        why: str | None = None
+        for attempt in range(ATTEMPTS):
+            folding, events = Fold(), list[Event]()
+            again = request if attempt == 0 else _again(request, attempt)
+            async with aclosing(self._backend.generate(again)) as batches:
+                async for batch in batches:
+                    folding.add(batch)
+                    events += batch
+            answer = folding.answer()
+            used.append(answer.usage)
+            why = await self._broken(request, wanted, answer.choices)
+            if why is None or lenient:
+                yield [
+                    _sum(used) if isinstance(event, Usage) else event
+                    for event in events
+                    if not isinstance(event, Progress)
+                ]
+                return
+        raise _violated(why or "", ATTEMPTS)
+
+    async def _broken(
+        self, request: Generation, wanted: list[Bond], choices: list[Choice]
+    ) -> str | None:
+        """What of an answer that has ended does not hold."""
+        for choice in choices:
+            for bond in wanted:
+                for text in _texts(choice, bond):
+                    if bond.schema is not None:
+                        why = await self._checker.validate(bond.schema, text)
+                    else:
+                        why = await self._checker.matches(bond.grammar or "", text)
+                    if why is not None and not _may_be_cut(request, bond, text):
+                        return f"`{bond.param}`: {why}"
+        return None
+
+
+def _must_call(request: ChatRequest) -> bool:
+    return request.tool_choice == "required" or isinstance(request.tool_choice, ToolChoice)
+
+
+def _may_be_called(request: ChatRequest, tool: Any) -> bool:
+    choice = request.tool_choice
+    return not isinstance(choice, ToolChoice) or choice.function.name == tool.function.name
+
+
+def _ends(event: Event) -> bool:
+    return isinstance(event, Finish) and event.reason in ("stop", "tool_calls", "function_call")
+
+
+def _texts(choice: Choice, bond: Bond) -> list[str]:
+    """The texts of a choice that must hold; none of one that was cut, or that calls a tool instead."""
+    if bond.tool is not None:
+        ended = choice.finish_reason in ("stop", "tool_calls", "function_call")
+        calls = [call.arguments for call in choice.tool_calls if call.name == bond.tool]
+        return calls if ended else []
+    return [choice.text or ""] if choice.finish_reason == "stop" else []
+
+
+def _may_be_cut(request: Generation, bond: Bond, text: str) -> bool:
+    """Whether a stop word may have cut an answer; not where it is whole JSON."""
+    if not request.stop_words or bond.schema is None:
+        return bool(request.stop_words)
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return True
+    return False
+
+
+def _again(request: Generation, attempt: int) -> Generation:
+    """The request with other dice."""
+    changes: dict[str, Any] = {}
+    if request.seed not in (None, ANY_SEED):
+        changes["seed"] = (request.seed + 1009 * attempt + 2**63) % 2**64 - 2**63
+    if request.temperature is not None and request.temperature < _WARMER:
+        changes["temperature"] = _WARMER
+    if request.do_sample is False:
+        changes["do_sample"] = None
+    return request.changed(**changes)
+
+
+def _sum(used: list[Usage]) -> Usage:
+    """What all attempts used together."""
+    if len(used) == 1:
+        return used[0]
+    cached = [usage.cached_tokens for usage in used if usage.cached_tokens is not None]
+    thought = [usage.reasoning_tokens for usage in used if usage.reasoning_tokens is not None]
+    return replace(
+        used[-1],
+        prompt_tokens=sum(usage.prompt_tokens for usage in used),
+        completion_tokens=sum(usage.completion_tokens for usage in used),
+        cached_tokens=sum(cached) if cached else None,
+        reasoning_tokens=sum(thought) if thought else None,
+    )
+
+
+def _refusal(param: str, use: Use, streamed: bool) -> UnsupportedParameter:
+    use = Use(use.keyword, shortened(use.path))
+    why = (
+        "the model's engine does not enforce it while it writes, and a stream cannot be asked again. Leave it out, or "
+        "ask for a whole answer (`stream: false`), which is validated."
+        if streamed and keywords.can_be_validated(use)
+        else "neither the model's engine nor the validator knows it. Leave it out."
+    )
+    return UnsupportedParameter(
+        f"`{param}` uses the JSON Schema keyword {keywords.in_words(use)}: {why}", param=param
+    )
+
+
+def _violated(why: str, attempts: int) -> ConstraintViolated:
+    which = "The answer" if attempts == 1 else f"None of {attempts} answers"
+    does = "does not satisfy" if attempts == 1 else "satisfies"
+    return ConstraintViolated(
+        f"{which} of the model {does} what the request asks for. {why.rstrip('.')}. Try again, or ask for less."
+    )

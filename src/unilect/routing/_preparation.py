@@ -1,0 +1,61 @@
+"""
+What a model's settings make of a request before its backend sees it: a wrapped prompt, stop words, defaults of plain completions.
+
+It is the same for every kind of backend. `Model.with_defaults` follows, with the defaults of every request.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from unilect.config.model import ModelConfig
+from unilect.errors import ConfigError
+from unilect.parameters.rules import filled
+from unilect.requests import ChatRequest, CompletionRequest, Message, Prompt
+from unilect.templates import ChatTemplate, find
+
+AnyRequest: TypeAlias = ChatRequest | CompletionRequest
+Prepare: TypeAlias = Callable[[AnyRequest], AnyRequest]
+
+
+def preparation(config: ModelConfig) -> Prepare:
+    """
+    What the settings of a model do to its requests.
+
+    Raises:
+        ConfigError: `completion_template` is no template.
+    """
+    template = None
+    if config.completion_template is not None:
+        try:
+            template = find(config.completion_template)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("chat_template", "completion_template")) from error
+
+    def prepare(request: AnyRequest) -> AnyRequest:
+        words = list(config.stop)
+        if isinstance(request, CompletionRequest):
+            request = filled(request, config.completion_defaults)
+        if template is not None and isinstance(request, CompletionRequest):
+            request = wrapped(request, template)
+            words += template.stop
+        return with_stop(request, words)
+
+    return prepare
+
+
+def wrapped(request: CompletionRequest, template: ChatTemplate) -> CompletionRequest:
+    """A plain completion with each prompt as one turn of a user; token ids stay as they are, they have been through a template."""
+
+    def wrap(prompt: Prompt) -> Prompt:
+        if isinstance(prompt, list):
+            return prompt
+        return template.render([Message("user", prompt)])
+
+    prompts = [wrap(prompt) for prompt in request.prompts]
+    return request.changed(prompt=prompts[0] if len(prompts) == 1 else prompts)
+
+
+def with_stop(request: AnyRequest, words: Sequence[str]) -> AnyRequest:
+    """The request with further stop words beside its own."""
+    more = [word for word in dict.fromkeys(words) if word not in request.stop_words]
+    return request.changed(stop=[*request.stop_words, *more]) if more else request

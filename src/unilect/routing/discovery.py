@@ -1,0 +1,142 @@
+"""
+Servers of many models: each of their models becomes one of ours, and goes when it goes there.
+
+A table with `model = "*"` is no model itself. Its server is asked for its list at the start and every `EVERY_S`; what it lists is
+served under its own name, with the table's settings. A name that nobody here knows has the servers asked at once: the model may have
+come a moment ago. A name that the configuration gives to a model stays that model's, be it an
+alias. A server that is down keeps what it had: the models' own errors say so. A model that cannot be served with the table's settings
+is left out, which is told once, and tried at every look.
+"""
+
+import asyncio
+import logging
+import math
+from contextlib import suppress
+
+import msgspec
+
+from unilect.config.model import ModelConfig
+from unilect.config.server import Config
+from unilect.errors import BackendUnavailable, ConfigError, UnilectError
+from unilect.redact import Secrets, secrets_of
+from unilect.routing import sources
+from unilect.routing.registry import Registry
+from unilect.tasks import apart, shared
+
+log = logging.getLogger("unilect")
+EVERY_S = 10.0
+MAX_EVERY_S = 160.0  # while something of ours fails, which is logged each time
+ASK_EVERY_S = 1.0  # for a name that nobody knows
+ASK_TIMEOUT_S = 3.0  # which is a model that is not found by then
+LIST_TIMEOUT_S = 10.0  # a server that says nothing holds up the start, and what others list
+
+
+class Discovery:
+    """
+    Keeps the registry in step with the servers of many models.
+
+    Args:
+        config: Its tables with `model = "*"` are looked after.
+        registry: The models.
+    """
+
+    def __init__(self, config: Config, registry: Registry) -> None:
+        self._tables = {
+            name: table for name, table in config.models.items() if table.model == sources.ALL
+        }
+        self._registry = registry
+        self._found: dict[str, set[str]] = {name: set() for name in self._tables}
+        self._down: set[str] = set()
+        self._refused: dict[str, dict[str, str]] = {name: {} for name in self._tables}  # and why
+        self._task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._asked_at_s = -math.inf
+        self._flawed = False
+
+    async def start(self) -> None:
+        """Ask every server once, and again from time to time, or for a name that nobody knows, until `aclose`."""
+        if self._tables:
+            self._registry.seek = self.ask
+            await self.look()
+            self._task = asyncio.create_task(self._watch())
+
+    async def ask(self) -> None:
+        """Look for a model that is asked for and that nobody has: once for all who ask, not too often, and not for long."""
+        now_s = asyncio.get_running_loop().time()
+        if self._looking is None:
+            if now_s < self._asked_at_s + ASK_EVERY_S:
+                return
+            self._asked_at_s = now_s
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                await self.look()
+
+    async def look(self) -> None:
+        """Ask every server for its list, and take in and let go what has changed; all who want it at the same time share one look."""
+        if self._looking is None:
+            self._looking = apart(self._look_at_all())
+        with suppress(BackendUnavailable):  # `aclose`: what is not known by then is not found
+            await shared(self._looking)
+
+    async def aclose(self) -> None:
+        """Ask no more."""
+        self._registry.seek = None
+        tasks = [task for task in (self._task, self._looking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_at_all(self) -> None:
+        looks = [apart(self._look(*table)) for table in self._tables.items()]
+        try:
+            # a flaw, which `apart` logs, is one table's, and no reason to look no more
+            found = await asyncio.gather(*looks, return_exceptions=True)
+            self._flawed = any(found)
+        finally:
+            self._looking = None
+
+    async def _watch(self) -> None:
+        pause_s = EVERY_S
+        while True:
+            await asyncio.sleep(pause_s)
+            await self.look()
+            pause_s = min(2 * pause_s, MAX_EVERY_S) if self._flawed else EVERY_S
+
+    async def _look(self, table: str, config: ModelConfig) -> None:
+        try:
+            async with asyncio.timeout(LIST_TIMEOUT_S):
+                listed = set(await sources.list_models(table, config))
+        except (UnilectError, TimeoutError) as error:
+            if table not in self._down:  # told once
+                told = error.for_operator if isinstance(error, UnilectError) else ""
+                told = Secrets([config.api_key, *secrets_of(config.sources[0])]).removed_from(told)
+                why = told or f"its server says nothing for {LIST_TIMEOUT_S:.0f} s"
+                log.warning("%s: its models cannot be listed: %s", table, why)
+            self._down.add(table)
+            return
+        self._down.discard(table)
+        found, refused = self._found[table], self._refused[table]
+        for name in sorted(listed - found):
+            if name not in self._registry:
+                self._take_in(table, name, config)
+        for name in refused.keys() - listed:
+            del refused[name]
+        for name in found - listed:
+            log.info("%s: its model %s is gone", table, name)
+            found.discard(name)
+            self._registry.forget(name)
+
+    def _take_in(self, table: str, name: str, config: ModelConfig) -> None:
+        """Serve a model, or say why not."""
+        refused = self._refused[table]
+        try:
+            model = sources.model(name, msgspec.structs.replace(config, model=name, aliases=[]))
+        except ConfigError as error:
+            if refused.get(name) != str(error):
+                log.warning("%s: its model %s is left out: %s", table, name, error)
+            refused[name] = str(error)
+            return
+        log.info("%s: serving its model %s", table, name)
+        refused.pop(name, None)
+        self._registry.add(model)
+        self._found[table].add(name)

@@ -1,0 +1,66 @@
+"""What there is to say of a model in one line, for whoever starts the server or looks at it: what it runs on, and how much it takes."""
+
+from unilect import plugins
+from unilect.config.kinds import KINDS, has
+from unilect.config.model import ModelConfig
+from unilect.routing.registry import Model
+from unilect.routing.sources import BACKENDS, DEMO, kind_of, split
+
+#: kind -> what it is called where one model is spoken of
+_WORDS = {
+    "gguf": "GGUF on llama.cpp",
+    "hf": "transformers",
+    "chatglm": "chatglm.cpp",
+    "openai": "a server of OpenAI's API",
+    "llamacpp": "a llama.cpp server",
+    "fastchat": "a FastChat controller",
+}
+
+
+def kind(model: Model) -> str:
+    """What a model's backends are, without a path or an address: `GGUF on llama.cpp`."""
+    schemes = [split(member.source)[0] if member.source else "" for member in model.pool.members]
+    words = [called(scheme) for scheme in schemes]
+    counted = [
+        f"{words.count(word)} x {word}" if words.count(word) > 1 else word
+        for word in dict.fromkeys(words)
+        if word
+    ]
+    return " and ".join(counted) or "a backend"
+
+
+def called(scheme: str) -> str:
+    """What the backend of a scheme is called; one of another package by that, too."""
+    if scheme == DEMO:
+        return "the bundled model"
+    if scheme in BACKENDS or not scheme:
+        return _WORDS.get(kind_of(scheme), scheme)
+    return f"{scheme} of {plugins.package(plugins.found(plugins.BACKENDS)[0][scheme])}"
+
+
+def limits(model: Model) -> list[str]:
+    """What a model can take and cannot do, as far as it is known before it has been started."""
+    can = model.backend.capabilities
+    told = [f"context {can.context}"] if can.context is not None else []
+    if can.completions and not can.chat:
+        told.append("no chat template, so no chat completions")
+    if not can.chat and not can.completions:
+        told.append("embeddings only")
+    return told
+
+
+def line(model: Model, config: ModelConfig | None) -> str:
+    """
+    A model in one line of the start screen.
+
+    Args:
+        config: Its table; None for one that a server or a worker has brought.
+    """
+    told = [kind(model), *limits(model)]
+    if config is not None:
+        kinds = {kind_of(split(member.source)[0]) for member in model.pool.members}
+        if has("parallel", kinds & KINDS.keys()):
+            told.append(f"{config.parallel} at a time")
+        if config.load == "demand":
+            told.append("starts with its first request")
+    return ", ".join(told)

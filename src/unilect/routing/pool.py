@@ -1,0 +1,320 @@
+"""
+The backends of one model: which of them a request goes to.
+
+1. A request goes where its conversation was answered before (`routing/_affinity.py`), unless that backend is clearly more loaded, and
+   else to the one with the least outstanding work; of those that have about as little, to the one that has served least.
+2. A backend that cannot be reached, or keeps failing, gets no requests (`routing/_breaker.py`) until it has been seen to be well. It is looked at
+   in the background, apart from requests: a look is no load and no request is a trial.
+3. A failure is the request's where another backend fails on the same request, and the backend's where another one answers it; where
+   that cannot be known, a caller's failures count once. Backends that fail but can be reached are asked after all where no other is
+   left, and no fallback.
+4. A single backend without a fallback is asked in any case, and looked at by nobody: there is nothing to spare it for, the next
+   request finds out by itself that it is well again, and until then its own error says most.
+"""
+
+import asyncio
+import hashlib
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from unilect.backend import Backend
+from unilect.context import in_hand
+from unilect.errors import BackendTimeout, BackendUnavailable, UnilectError
+from unilect.redact import Secrets, redacted
+from unilect.requests import Request
+from unilect.routing._affinity import Affinity, digests
+from unilect.routing._breaker import Breaker, is_failure
+from unilect.routing._turnstile import Turnstile
+from unilect.tasks import apart
+
+log = logging.getLogger("unilect")
+FIRST_LOOK_S = 0.25
+MAX_LOOK_S = 5.0
+LOOK_TIMEOUT_S = 5.0
+TELL_EVERY_S = 60.0  # a backend that fails now and then is told no more often
+_SUSPECTS = 256  # failed requests of which it is not known yet whose fault they were
+_EQUAL_FACTOR = 1.25  # how much more work counts as the same
+_SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cache
+
+
+class Asked(NamedTuple):
+    """
+    What a backend was asked.
+
+    Attributes:
+        request: The request; None for a call about the model, such as to count tokens.
+        tried: The backends that the request was sent to, this one too.
+        begun: The client has seen a part of the answer, so that it will not be sent to another one.
+    """
+
+    request: Request | None = None
+    tried: Collection["Member"] = ()
+    begun: bool = False
+
+
+class Member:
+    """
+    One backend of a model.
+
+    Args:
+        source: Where it comes from.
+        secrets: What is taken out of all that it says of its errors.
+
+    Attributes:
+        backend: It.
+        source: Where it comes from, without credentials.
+        secrets: As given.
+        told_at_s: When it was told last that it fails.
+        outstanding: Requests that are in it now.
+        served: Requests that it has been given.
+        breaker: Whether it is worth asking.
+    """
+
+    def __init__(self, backend: Backend, source: str = "", secrets: Secrets | None = None) -> None:
+        self.backend = backend
+        self.source = redacted(source)
+        self.secrets = secrets or Secrets()
+        self.told_at_s = -math.inf
+        self.outstanding = 0
+        self.served = 0
+        self.breaker = Breaker()
+        self._turnstile: Turnstile | None = None
+
+    async def acquire(self) -> Backend:
+        """
+        The backend, ready, until `release`; behind a turnstile where it takes only so many requests.
+
+        Raises:
+            UnilectError: It cannot be started.
+        """
+        self.outstanding += 1
+        try:
+            await self.backend.start()
+        except BaseException:
+            self.outstanding -= 1
+            raise
+        self.served += 1
+        places = self.backend.capabilities.max_in_flight
+        if places is None:
+            return self.backend
+        if self._turnstile is None:
+            self._turnstile = Turnstile(self.backend, places)
+        return self._turnstile
+
+    def release(self) -> None:
+        """A request has left."""
+        self.outstanding -= 1
+
+
+class Pool:
+    """
+    The backends of one model.
+
+    Args:
+        name: The model's name, for logs and errors.
+        members: Its backends, not yet started.
+        has_fallback: Another model answers when none of them can.
+    """
+
+    def __init__(self, name: str, members: Iterable[Member], has_fallback: bool = False) -> None:
+        self.members = tuple(members)
+        self._name = name
+        self._spares = has_fallback or len(self.members) > 1
+        self._has_fallback = has_fallback
+        self._suspects: OrderedDict[bytes, dict[Member, UnilectError]] = OrderedDict()
+        self._callers: set[str] = set()
+        self._affinity: Affinity[Member] = Affinity()
+        self._looks: dict[Member, asyncio.Task[None]] = {}
+
+    async def start(self, tell: bool = True) -> list[UnilectError]:
+        """
+        Start every backend.
+
+        Args:
+            tell: The log says why one could not be started; false where the caller does.
+
+        Returns:
+            Why some could not be started; they are looked after.
+        """
+        starts = (member.backend.start() for member in self.members)
+        errors: list[UnilectError] = []
+        for member, result in zip(
+            self.members, await asyncio.gather(*starts, return_exceptions=True), strict=True
+        ):
+            if isinstance(result, UnilectError):
+                if not tell:
+                    member.told_at_s = self._now_s()
+                self.saw(member, result)
+                errors.append(result)
+            elif isinstance(result, BaseException):
+                raise result
+        return errors
+
+    def choose(self, request: Request | None, tried: Collection[Member]) -> Member | None:
+        """The backend for a request; None where there is none that was not tried and is worth asking."""
+        if not self._spares:
+            return None if tried else self.members[0]
+        free = self._free(tried)
+        if not free or len(self.members) == 1:
+            return free[0] if free else None
+        beginnings = digests(request)
+        known = self._affinity.find(beginnings)
+        least = min(member.outstanding for member in free)
+        idlest = [one for one in free if one.outstanding <= _EQUAL_FACTOR * least]
+        member = min(idlest, key=lambda one: one.served)
+        if known in free and known.outstanding <= _SLACK + _SLACK_FACTOR * least:
+            member = known
+        self._affinity.note(beginnings, member)
+        return member
+
+    def _free(self, tried: Collection[Member]) -> list[Member]:
+        """The backends that are worth asking; where none is, and nobody else answers, those that fail but can be reached."""
+        now_s = asyncio.get_running_loop().time()
+        rest = [member for member in self.members if member not in tried]
+        free = [member for member in rest if member.breaker.allows(now_s)]
+        if free or self._has_fallback:
+            return free
+        return [
+            member
+            for member in rest
+            if not member.breaker.unreachable and not member.breaker.rest_s(now_s)
+        ]
+
+    def none_left(self, last: UnilectError | None = None) -> BackendUnavailable:
+        """
+        The error for a request that no backend can take now.
+
+        Args:
+            last: Why the last one that was asked could not.
+        """
+        now_s = asyncio.get_running_loop().time()
+        rest_s = min((member.breaker.rest_s(now_s) for member in self.members), default=0.0)
+        count = len(self.members)
+        who = "The backend" if count == 1 else f"None of the {count} backends"
+        return BackendUnavailable(
+            f"{who} of the model `{self._name}` {'cannot' if count == 1 else 'can'} take the request now. "
+            "Try again, or ask the operator.",
+            retry_after_s=max(1.0, rest_s),
+            reason=None if last is None else last.for_operator,
+        )
+
+    def saw(self, member: Member, error: UnilectError | None, asked: Asked | None = None) -> None:
+        """
+        Take note of how a request ended, or an attempt to start the backend.
+
+        Args:
+            asked: The request; None for an attempt to start the backend.
+        """
+        was_out = member.breaker.open
+        if error is None:
+            if asked is not None and len(asked.tried) > 1 and self._suspects:
+                self._blame_others(asked)
+            member.breaker.close()
+            if was_out:
+                log.warning("%s: %s is back", self._name, member.source)
+            return
+        error.reword(member.secrets.removed_from)
+        if self._is_to_blame(member, error, asked):
+            # a digest costs a pass over the request, and what is no failure counts for nobody
+            whose = self._whose(asked) if error.status >= 502 else None
+            member.breaker.saw(error, self._now_s(), whose)
+        self._told(member, error, was_out, asked is None or is_failure(error))
+
+    def _told(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
+        """Tell the log once that a backend is out, or fails; and look after one that is out."""
+        about = in_hand().request_id
+        told = error.for_operator.removeprefix(f"{self._name}: ") + (f" ({about})" if about else "")
+        if member.breaker.open and not was_out:
+            log.warning("%s: %s is out: %s", self._name, member.source, told)
+        elif fails and not was_out and self._now_s() > member.told_at_s + TELL_EVERY_S:
+            log.warning("%s: %s fails: %s", self._name, member.source, told)
+        else:
+            log.debug("%s: %s: %s", self._name, member.source, told)
+        if fails:
+            member.told_at_s = max(member.told_at_s, self._now_s())
+        if member.breaker.open and self._spares and member not in self._looks:
+            self._looks[member] = apart(self._look(member))
+
+    def _is_to_blame(self, member: Member, error: UnilectError, asked: Asked | None) -> bool:
+        """
+        Whether a failure is the backend's as far as is known: not where another one has failed on the same request too, and not yet
+        where another one may still answer it.
+        """
+        if asked is None or not is_failure(error) or error.connection_failed:
+            return True
+        if asked.request is None:
+            return False  # a text that cannot be counted
+        if isinstance(error, BackendTimeout) or asked.begun or len(self.members) == 1:
+            return True
+        digest = _digest(asked.request)
+        failed = self._suspects.setdefault(digest, {})
+        failed[member] = error.alone()
+        self._suspects.move_to_end(digest)
+        if len(self._suspects) > _SUSPECTS:
+            self._suspects.popitem(last=False)
+        return len(failed) == 1 and not self._free(asked.tried)
+
+    def _blame_others(self, asked: Asked) -> None:
+        """A request was answered here: where it has failed before, that was no fault of its own."""
+        digest = b"" if asked.request is None else _digest(asked.request)
+        for member, error in self._suspects.pop(digest, {}).items():
+            was_out = member.breaker.open
+            member.breaker.saw(error, self._now_s(), digest)
+            self._told(member, error, was_out)
+
+    def _whose(self, asked: Asked | None) -> Hashable:
+        """To whom failures are counted once: to the caller, where there are several, else to the request."""
+        if asked is None or asked.request is None:
+            return None
+        caller = in_hand().caller
+        if caller and len(self._callers) < 2:
+            self._callers.add(caller)
+        return caller if caller and len(self._callers) > 1 else _digest(asked.request)
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
+
+    async def aclose(self) -> None:
+        """Stop all backends. What is known of them is forgotten: nobody would find out that one is well again."""
+        looks = list(self._looks.values())
+        self._looks.clear()
+        for look in looks:
+            look.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
+        for member in self.members:
+            member.breaker.close()
+        await asyncio.gather(*(member.backend.aclose() for member in self.members))
+
+    async def _look(self, member: Member) -> None:
+        """Look after a backend until it is well again."""
+        pause_s = FIRST_LOOK_S
+        while member.breaker.open:
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, MAX_LOOK_S)
+            try:
+                # it has a deadline of its own: a model may take long to load
+                await member.backend.start()
+                async with asyncio.timeout(LOOK_TIMEOUT_S):
+                    await member.backend.check()
+            except (UnilectError, TimeoutError):
+                continue
+            except Exception:
+                log.exception("%s: %s cannot be looked at", self._name, member.source)
+                continue  # the last look would leave it out for good
+            self.saw(member, None)
+        self._looks.pop(member, None)
+
+
+def _digest(request: Request) -> bytes:
+    """A request, told apart from others."""
+    try:
+        data = msgspec.json.encode(request)
+    except (TypeError, ValueError):
+        data = repr(request).encode("utf-8", "backslashreplace")
+    return hashlib.blake2b(data, digest_size=16).digest()

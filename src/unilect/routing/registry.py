@@ -1,0 +1,394 @@
+"""
+Which models there are, and their backends: started once, shared, stopped when idle.
+
+A caller never looks at a backend's state first and acts then: it asks for a lease, and the backend decides inside `start`
+whether anything is to be done.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from unilect.backend import Backend, Capabilities
+from unilect.config.values import convert, dotted, nearest
+from unilect.constraints.checker import Checker
+from unilect.errors import BackendUnavailable, Mistakes, ModelNotFound, UnilectError
+from unilect.parameters.rules import Unsupported, filled
+from unilect.requests import Request
+from unilect.routing.pool import Asked, Member, Pool
+from unilect.tasks import apart
+
+log = logging.getLogger("unilect")
+_SWEEP = (
+    16  # models that have left are let go of no sooner than there are so many, and no one by one
+)
+
+
+class Lease:
+    """
+    A started backend in use, until `release`. As a context manager it tells how the request ended, and gives the backend back.
+
+    Attributes:
+        model: Whose backend it is.
+        backend: The backend, ready.
+        begun: The client has seen a part of the answer; whoever shows it says so.
+    """
+
+    __slots__ = ("_member", "_request", "_tried", "backend", "begun", "model")
+
+    def __init__(
+        self,
+        model: "Model",
+        member: Member,
+        backend: Backend,
+        request: Request | None = None,
+        tried: Collection[Member] = (),
+    ) -> None:
+        self.model = model
+        self.backend = backend
+        self.begun = False
+        self._member = member
+        self._request = request
+        self._tried = tried
+
+    def __enter__(self) -> "Lease":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        # a client that leaves says nothing of the backend
+        if error is None or isinstance(error, UnilectError):
+            asked = Asked(self._request, self._tried, self.begun)
+            self.model.saw(self._member, error, asked)
+        self.release()
+
+    @property
+    def source(self) -> str:
+        """Where the backend comes from."""
+        return self._member.source
+
+    def release(self) -> None:
+        """Give it back."""
+        self._member.release()
+        self.model.left()
+
+
+class Model:
+    """
+    A name that clients send, and the backends that answer for it.
+
+    Args:
+        name: The name.
+        members: Its backends, not yet started; or the only one.
+        aliases: Other names for it.
+        defaults: Values for parameters that a request leaves out.
+        prepare: What else is done to each request.
+        unsupported: What happens to parameters that the backend refuses.
+        fallback: The model that answers when no backend of this one can.
+        idle_stop_s: Stop the backends after so long without a request; None for never.
+        required: The server does not start without it; true for what we run ourselves, while a server elsewhere may come later.
+        created: Unix seconds.
+
+    Attributes:
+        pool: Its backends.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        members: Backend | Iterable[Member],
+        *,
+        aliases: Iterable[str] = (),
+        defaults: Mapping[str, Any] | None = None,
+        prepare: Callable[[Any], Any] = lambda request: request,
+        unsupported: Unsupported = "refuse",
+        fallback: str | None = None,
+        idle_stop_s: float | None = None,
+        required: bool = True,
+        created: int = 0,
+    ) -> None:
+        self.name = name
+        pool = members if isinstance(members, Iterable) else [Member(members)]
+        self.pool = Pool(name, pool, has_fallback=fallback is not None)
+        self.aliases = tuple(aliases)
+        self.defaults = dict(defaults or {})
+        self.prepare = prepare
+        self.unsupported = unsupported
+        self.fallback = fallback
+        self.required = required
+        self.created = created
+        self._idle_stop_s = idle_stop_s
+        self._in_use = 0
+        self._retired = self._closed = False
+        self._cold = required  # nothing of it runs, as far as we are to start it
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that tells what the model can do: its first."""
+        return self.pool.members[0].backend
+
+    async def acquire(
+        self, request: Request | None = None, tried: set[Member] | None = None
+    ) -> Lease:
+        """
+        Lease the backend for a request: started, and kept running until the lease is released.
+
+        Args:
+            tried: Backends that the request was sent to before; the one that is leased is added.
+
+        Raises:
+            UnilectError: None of the others can be started now, or the model was stopped for good.
+        """
+        tried = set() if tried is None else tried
+        last: UnilectError | None = None
+        self._arrive()
+        try:
+            if self._stopping is not None:
+                await asyncio.shield(self._stopping)
+            while (member := self.pool.choose(request, tried)) is not None:
+                if self._closed:  # a request that was in it, and would start it again
+                    raise BackendUnavailable("The model was stopped.", retry_after_s=5)
+                tried.add(member)
+                try:
+                    backend = await (self._first(member) if self._cold else member.acquire())
+                    return Lease(self, member, backend, request, tried)
+                except UnilectError as error:
+                    self.saw(member, error)
+                    last = error
+            if len(self.pool.members) == 1 and last:
+                raise last
+            raise self.pool.none_left(last) from last
+        except BaseException:
+            self.left()
+            raise
+
+    @property
+    def known_cold(self) -> Capabilities | None:
+        """What the model can do, where nothing of it runs yet and it is known all the same; else None."""
+        if not self._cold or len(self.pool.members) > 1:
+            return None
+        can = self.backend.capabilities
+        return can if can.settled else None
+
+    async def _first(self, member: Member) -> Backend:
+        """The backend of a member whose model has to be loaded, which is logged once for all requests that wait for it."""
+        alone, began = self._in_use == 1, time.monotonic()
+        if alone:
+            log.info("%s: starting, for a request", self.name)
+        backend = await member.acquire()
+        self._cold = False
+        if alone:
+            log.info("%s: started in %.1f s", self.name, time.monotonic() - began)
+        return backend
+
+    async def start(self) -> None:
+        """
+        Start all backends; those that are down are looked after.
+
+        Raises:
+            UnilectError: All of them failed, or one that we run ourselves.
+        """
+        self._arrive()
+        try:
+            errors = await self.pool.start(tell=not self.required)
+        finally:
+            self.left()
+        self._cold = self._cold and bool(errors)
+        if errors and (self.required or len(errors) == len(self.pool.members)):
+            raise errors[0]
+
+    def with_defaults(self, request: Any) -> Any:
+        """The request with this model's defaults for what it leaves out."""
+        return filled(request, self.defaults) if self.defaults else request
+
+    def left(self) -> None:
+        """A lease has been given back."""
+        self._in_use -= 1
+        if self._retired:
+            self.retire()
+        elif self._in_use == 0 and self._idle_stop_s is not None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._idle_timer = loop.call_later(self._idle_stop_s, self._stop_idle)
+
+    def saw(self, member: Member, error: UnilectError | None, asked: Asked | None = None) -> None:
+        """Take note of how a request to a backend ended, or an attempt to start it."""
+        if not self._closed:
+            self.pool.saw(member, error, asked)
+
+    async def aclose(self) -> None:
+        """Stop the backends, for good."""
+        self._closed = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        await self.pool.aclose()
+
+    def retire(self) -> None:
+        """No request will come any more: stop the backends once nothing runs in them."""
+        self._retired = True
+        if self._in_use == 0:
+            self._closed = True
+            if self._stopping is None:
+                self._stopping = apart(self.aclose())
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has been retired, and stopped."""
+        return self._closed and (self._stopping is None or self._stopping.done())
+
+    def _arrive(self) -> None:
+        self._in_use += 1
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    def _stop_idle(self) -> None:
+        self._idle_timer = None
+        if self._stopping is not None:
+            return  # a request came while it stopped, and left before it was done
+        log.info("%s: idle, stopping", self.name)
+        self._stopping = apart(self._stop())
+
+    async def _stop(self) -> None:
+        try:
+            await self.pool.aclose()
+        finally:
+            self._cold, self._stopping = self.required, None
+
+
+class Registry:
+    """
+    All models of a server. The first one is the default.
+
+    Args:
+        models: The models.
+        checker: What compiles the grammars and schemas of clients; it is closed with the models.
+
+    Attributes:
+        seek: Looks for further models, for a name that none here has; None where there is nobody to ask.
+        forgotten: Is told the name of a model that was taken out.
+    """
+
+    def __init__(self, models: Iterable[Model], checker: Checker | None = None) -> None:
+        self.checker = checker or Checker()
+        self.seek: Callable[[], Awaitable[None]] | None = None
+        self.forgotten: Callable[[str], None] = lambda name: None
+        self.models: dict[str, Model] = {}
+        self._by_name: dict[str, Model] = {}
+        self._leaving: list[Model] = []
+        self._sweep_at = _SWEEP
+        for model in models:
+            self.add(model)
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a model answers to this name or alias."""
+        return name in self._by_name
+
+    def add(self, model: Model) -> None:
+        """Take a model in; its aliases give way to what has these names already."""
+        self.models[model.name] = self._by_name[model.name] = model
+        for alias in model.aliases:
+            self._by_name.setdefault(alias, model)
+
+    def forget(self, name: str) -> None:
+        """Take a model out; its backends are stopped once what runs in them has ended."""
+        model = self.models.pop(name)
+        for known in (name, *model.aliases):
+            if self._by_name.get(known) is model:
+                del self._by_name[known]
+        model.retire()
+        self.forgotten(name)
+        self._leaving.append(model)
+        if len(self._leaving) >= self._sweep_at:
+            self._leaving = [one for one in self._leaving if not one.gone]
+            self._sweep_at = 2 * len(self._leaving) + _SWEEP
+
+    async def look_again(self) -> bool:
+        """Look for further models, since one that was asked for is not known; false where there is nobody to ask."""
+        if self.seek is None:
+            return False
+        await self.seek()
+        return True
+
+    def get(self, name: str | None) -> Model:
+        """
+        The model of this name or alias; the default model for None.
+
+        Raises:
+            ModelNotFound: There is none.
+        """
+        if name is None and self.models:
+            return next(iter(self.models.values()))
+        model = self._by_name.get(name or "")
+        if model is None:
+            names = ", ".join(islice(self.models, 20)) or "none"
+            raise ModelNotFound(
+                f"The model `{(name or '')[:100]}` is not served here. Models: {names}.",
+                param="model",
+            )
+        return model
+
+    async def start(self, names: Iterable[str]) -> None:
+        """
+        Start the backends of these models, all at once.
+
+        Raises:
+            UnilectError: The first of the required ones that cannot be started.
+        """
+        async with asyncio.TaskGroup() as group:
+            for name in names:
+                group.create_task(self._start(self.models[name]))
+
+    async def aclose(self) -> None:
+        """Stop all backends and the checker, for good."""
+        models = (*self.models.values(), *self._leaving)
+        await asyncio.gather(*(model.aclose() for model in models), self.checker.aclose())
+
+    async def _start(self, model: Model) -> None:
+        try:
+            await model.start()
+        except UnilectError:
+            if model.required:
+                raise
+            log.info("%s: it is tried again with each request", model.name)  # the pool has said why
+
+
+def check_defaults(
+    model: str,
+    defaults: Mapping[str, Any],
+    *request_classes: type[Request],
+    option: str = "defaults",
+) -> None:
+    """
+    Validate a model's defaults as if they stood in a request.
+
+    Args:
+        option: The name of these defaults.
+
+    Raises:
+        ConfigError: No kind of request has such a parameter, or it does not take the value; all are told.
+    """
+    types = {
+        field.name: field.type
+        for request_class in request_classes
+        for field in msgspec.structs.fields(request_class)
+        if field.name not in request_class.own and field.name != "wire"
+    }
+    own = {name for request_class in request_classes for name in request_class.own}
+    found = Mistakes()
+    for name, value in defaults.items():
+        where = ("models", model, option, name)
+        if name in types:
+            convert(types[name], value, where, found)
+        elif name in own:
+            found.add(f"{dotted(where)}: each request says this itself; leave it out.", where)
+        else:
+            near = nearest(name, types)
+            hint = f"; did you mean `{near}`?" if near else ". docs/api.md lists all."
+            found.add(f"{dotted(where)}: there is no such parameter{hint}", where)
+    found.raise_all()

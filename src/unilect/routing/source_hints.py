@@ -1,0 +1,157 @@
+"""
+What the text of a source means: a hub's web address, an endpoint's whole URL, and what somebody meant whose source cannot be served.
+
+It looks at names and at the first bytes of local files; it asks no network.
+
+Sources: https://huggingface.co/docs/hub/models-downloading (the paths of a repository's web page);
+https://github.com/ollama/ollama/blob/main/docs/openai.md (where Ollama answers OpenAI's API)
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import unquote
+
+from unilect.errors import ConfigError
+from unilect.hub import REPO
+
+_HUB_ADDRESS = re.compile(r"^(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(.*)$", re.I)
+_NO_MODELS = ("datasets", "spaces", "collections", "papers", "docs", "blog", "models")
+_ENDPOINT = re.compile(
+    r"/(?:chat/completions|completions?|embeddings|responses|(?<=/v1/)models)/*$"
+)
+_HOST = re.compile(
+    r"^(localhost|[\w-]+(\.[\w-]+)*\.[A-Za-z][\w-]*|\d+(\.\d+){3}|[\w-]+(?=:\d\d))(:\d+)?(/\S*)?$"
+)
+_PULLED = re.compile(r"^(?:ollama:(?://)?)?([\w.-]+(?:/[\w.-]+)*(?::[\w.-]+)?)$")
+_CONFIGURATIONS = (".yaml", ".yml", ".json", ".ini", ".conf", ".cfg")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+#: Endings of files, which are no ending of a host's name.
+_FILES = (*_CONFIGURATIONS, *_PICKLES, ".toml", ".safetensors", ".onnx", ".txt", ".zip", ".gz")
+
+
+def read_as(source: str) -> str:
+    """
+    The source that a text means: itself, or what the web address of a model on the Hugging Face hub stands for.
+
+    >>> read_as("https://huggingface.co/org/repo/blob/main/a.gguf?download=true")
+    'gguf:org/repo/a.gguf'
+    >>> read_as("hf.co/org/repo-GGUF:Q4_K_M")
+    'gguf:org/repo-GGUF:Q4_K_M'
+
+    Raises:
+        ConfigError: An address of the hub that names no model.
+    """
+    address = _HUB_ADDRESS.match(source)
+    if address is None:
+        return source
+    path = unquote(re.split(r"[?#]", address.group(1), maxsplit=1)[0])
+    parts = [part for part in path.split("/") if part]
+    repo, _, quantization = "/".join(parts[:2]).partition(":")
+    if len(parts) < 2 or parts[0] in _NO_MODELS or not REPO.match(repo):
+        raise ConfigError(
+            f"{source}: is an address of the Hugging Face hub that names no model. Write hf:org/name for a model of "
+            "transformers, or gguf:org/repo/file.gguf for a GGUF file."
+        )
+    if len(parts) > 3 and parts[3] != "main":
+        raise ConfigError(
+            f"{source}: names the revision {parts[3][:50]}, and only `main` is fetched. Download the file, and name its path."
+        )
+    file = "/".join(parts[4:]) if parts[2:3] and parts[2] in ("resolve", "blob", "raw") else ""
+    if file.lower().endswith(".gguf"):
+        return f"gguf:{repo}/{file}"
+    if quantization or "gguf" in repo.lower():
+        return f"gguf:{repo}:{quantization}" if quantization else f"gguf:{repo}"
+    return f"hf:{repo}"
+
+
+def base_url(location: str) -> str:
+    """
+    An upstream's base URL, without the endpoint that a whole URL has at its end.
+
+    >>> base_url("//gpu:8000/v1/chat/completions")
+    '//gpu:8000/v1'
+    """
+    path, mark, query = location.partition("?")
+    return path.removesuffix(endpoint(location)) + mark + query
+
+
+def endpoint(location: str) -> str:
+    """The path of an endpoint at the end of an upstream's URL; empty where it has none."""
+    found = _ENDPOINT.search(location.partition("?")[0])
+    return found.group() if found is not None else ""
+
+
+def is_gguf(path: str) -> bool:
+    """True for a file that begins as GGUF files do, whatever it is called, such as Ollama's blobs."""
+    return _begins_with(path, b"GGUF")
+
+
+def unknown(source: str, schemes: Iterable[str]) -> str:
+    """Why a source cannot be served, and what was most likely meant, as sentences."""
+    if os.path.isfile(source):
+        return f"{source}: {_no_model(source)}"
+    if source.lower().endswith(_FILES):
+        guess = f"; a server needs its scheme: http://{source}" if _HOST.match(source) else ""
+        return f"{source}: there is no such file{guess}."
+    if _HOST.match(source):
+        return f"{source}: a server needs its scheme; write http://{source}."
+    if REPO.match(source):
+        return f"{source}: there is no such file or folder. {_on_the_hub(source)}"
+    pulled = _PULLED.match(source)
+    if pulled is not None:
+        name = pulled.group(1)
+        return (
+            f"{source}: there is no such file or folder, and unilect pulls no models by such names. Name a GGUF file, "
+            "a folder of transformers, or a model of the Hugging Face hub (hf:org/name, gguf:org/repo/file.gguf). "
+            "A model of a running Ollama is served from a configuration file: "
+            f'source = "http://127.0.0.1:11434/v1", model = "{name}".'
+        )
+    known = ", ".join(f"{scheme}:" for scheme in schemes)
+    return f"{source}: there is no such file, and its scheme is none of {known}."
+
+
+def _on_the_hub(repo: str) -> str:
+    if "gguf" in repo.lower():
+        return (
+            f"A repository of the Hugging Face hub is written gguf:{repo}/file.gguf, or gguf:{repo}:Q4_K_M for the file "
+            "of that quantization."
+        )
+    return (
+        f"A model of the Hugging Face hub is written hf:{repo} (a model of transformers), or gguf:{repo}/file.gguf "
+        "where the repository holds GGUF files."
+    )
+
+
+def _no_model(file: str) -> str:
+    """What is to be done with a file that is there and is no GGUF file."""
+    suffix, folder = Path(file).suffix.lower(), str(Path(file).parent)
+    if suffix == ".toml":
+        return f"this is a configuration file. Serve it with `unilect serve --config {file}`."
+    if suffix in _CONFIGURATIONS:
+        return (
+            "this is no model. A model of transformers is named by its folder; a configuration of unilect is a TOML file "
+            "(unilect.example.toml has every option): `unilect serve --config FILE.toml`."
+        )
+    if _begins_with(file, b"ggml"):
+        return f"this is a model of chatglm.cpp, or an older GGML file. Write chatglm:{file}."
+    if suffix == ".safetensors" or suffix in _PICKLES:
+        whole = (Path(folder) / "config.json").exists()
+        rest = "" if whole else ", with the config.json and the tokenizer that are missing there"
+        named = "./" if folder == "." else folder
+        return f"this file holds weights only. Name its folder{rest}: {named}"
+    return (
+        "this is no GGUF file, for it does not begin with `GGUF`. Name a .gguf file, the folder of a model of "
+        "transformers, or a server's URL."
+    )
+
+
+def _begins_with(path: str, magic: bytes) -> bool:
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(magic)) == magic
+    except (OSError, ValueError):  # told by whoever reads it, with the reason
+        return False

@@ -1,0 +1,495 @@
+"""
+A model is a URL: from a source to the backend that answers for it.
+
+`BACKENDS` names the factory of each scheme; a factory takes a `Place` and returns a Backend that has not been started. From
+outside the tree a backend is an entry point in the group `unilect.backends`, named after its scheme (`plugins.py`). Beside a factory, in
+its module, there may be `Options`, a msgspec Struct: what `[models.NAME.options]` may hold, checked before the factory is called.
+"""
+
+import logging
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import EntryPoint
+from itertools import chain, count
+from types import ModuleType
+from typing import Any, Protocol
+
+from msgspec import Struct, field, structs
+
+from unilect import plugins
+from unilect.backend import Backend
+from unilect.config.hints import unknown_in
+from unilect.config.kinds import ENGINES, UPSTREAMS, check_options
+from unilect.config.model import NAME, ModelConfig
+from unilect.config.server import Config
+from unilect.config.values import accepted
+from unilect.constraints.checker import Checker
+from unilect.errors import ConfigError, ConfigErrors, Mistakes, unreadable
+from unilect.redact import Secrets, redacted, secrets_of
+from unilect.requests import ChatRequest, CompletionRequest
+from unilect.routing import source_hints as hints
+from unilect.routing.pool import Member
+from unilect.routing.registry import Model, Registry, check_defaults
+
+log = logging.getLogger("unilect")
+DEMO = "demo"
+ALL = "*"  # as a table's `model`: all that its server has, see discovery.py
+_SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
+
+#: scheme -> factory of its backend, and its kind (see model_kinds.py)
+BACKENDS = {
+    "chatglm": ("unilect.engines.chatglm.engine:backend", "chatglm"),
+    "demo": ("unilect.demo:backend", "gguf"),
+    "echo": ("unilect.testing.echo:backend", "echo"),
+    "gguf": ("unilect.engines.gguf.engine:backend", "gguf"),
+    "hf": ("unilect.engines.transformers.engine:backend", "hf"),
+    "http": ("unilect.upstreams.openai.backend:backend", "openai"),
+    "https": ("unilect.upstreams.openai.backend:backend", "openai"),
+    "openai+http": ("unilect.upstreams.openai.backend:backend", "openai"),
+    "openai+https": ("unilect.upstreams.openai.backend:backend", "openai"),
+    "fastchat+http": ("unilect.upstreams.fastchat.backend:backend", "fastchat"),
+    "fastchat+https": ("unilect.upstreams.fastchat.backend:backend", "fastchat"),
+    "llamacpp+http": ("unilect.upstreams.llamacpp.backend:backend", "llamacpp"),
+    "llamacpp+https": ("unilect.upstreams.llamacpp.backend:backend", "llamacpp"),
+}
+
+
+class Progress(Protocol):
+    """Told for a model what is going on, how far it is, from 0 to 1, and of how many bytes where that is known."""
+
+    def __call__(self, model: str, what: str, part: float, size_bytes: int = 0, /) -> None:
+        """Show it."""
+
+
+class Report(Protocol):
+    """The same for one model."""
+
+    def __call__(self, what: str, part: float, size_bytes: int = 0, /) -> None:
+        """Pass it on."""
+
+
+class Place(Struct, frozen=True):
+    """
+    Where a backend is to be made.
+
+    Attributes:
+        name: The model's name.
+        scheme: The scheme of its source.
+        location: The rest of its source.
+        config: Its settings.
+        options: Its `[models.NAME.options]`, as the `Options` beside the factory; None where the backend has none.
+        threads: Processor threads for an engine.
+        progress: Told what is going on (`loading`, `downloading`), how far it is, and of how many bytes.
+        shared: What the backends of one configuration share, such as one base for several adapters.
+        checker: Compiles the grammars and schemas of clients; the server's only one.
+        engines: How many engines the server has.
+    """
+
+    name: str
+    scheme: str
+    location: str
+    config: ModelConfig
+    threads: int
+    progress: Report
+    shared: dict[Any, Any] = {}
+    checker: Checker = field(default_factory=Checker)
+    engines: int = 1
+    options: Any = None
+
+
+def registry(config: Config, progress: Progress | None = None) -> Registry:
+    """
+    The models of a configuration, none of them started.
+
+    Args:
+        progress: Told what is going on while models start.
+
+    Raises:
+        ConfigError: A source or a setting is wrong.
+    """
+    models, found, built = served(config), Mistakes(), []
+    engines = _count_engines(models)
+    threads, shared, checker = max(1, (_cores() - 1) // engines), dict[Any, Any](), Checker()
+    for name, one in models.items():
+        with found:
+            check_server(name, one, models)
+        with found:
+            made = model(name, one, threads, progress, shared, checker, engines)
+            if one.model != ALL:
+                built.append(made)
+    found.raise_all()
+    return Registry(built, checker)
+
+
+def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfig]) -> None:
+    """
+    A table that stands for all models of a server: it has one, and is no fallback.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    fallback = models.get(config.fallback or "")
+    if fallback is not None and fallback.model == ALL:
+        raise ConfigError(
+            f"models.{name}.fallback: `{config.fallback}` is no model, but all models of a server. Name a model.",
+            ("models", name, "fallback"),
+        )
+    if config.model == ALL:
+        with told_of(name):
+            _lister(name, config)
+
+
+def _count_engines(models: Mapping[str, ModelConfig]) -> int:
+    """How many engines a server has, at least one; models of transformers with one folder share an engine."""
+    engines: set[tuple[str, ...]] = set()
+    for name, one in models.items():
+        for source in one.sources:
+            with Mistakes():  # told where the model is made
+                scheme, location = split(source)
+                if _is_engine(scheme):
+                    engines.add((scheme, location) if scheme == "hf" else (name, scheme, location))
+    return max(1, len(engines))
+
+
+def served(config: Config) -> dict[str, ModelConfig]:
+    """The models of a configuration; the bundled one where it names none and no worker may bring any."""
+    return config.models or ({} if config.fastchat_controller else {DEMO: ModelConfig()})
+
+
+async def list_models(name: str, config: ModelConfig) -> list[str]:
+    """
+    The names of all models of a table's server, where its `model` is `*`.
+
+    Raises:
+        UnilectError: The server cannot be asked.
+    """
+    scheme, location = split(config.sources[0])
+    return await _lister(name, config)(Place(name, scheme, location, config, 1, _silent))
+
+
+def split(source: str) -> tuple[str, str]:
+    """
+    Scheme and location of a source; a path is told by its ending.
+
+    Raises:
+        ConfigError: It is nothing that can be served.
+    """
+    if source in ("", DEMO):
+        return DEMO, ""
+    source = hints.read_as(source)
+    match = _SCHEME.match(source)
+    if match is not None and _is_known(match.group(1)):
+        scheme, location = match.groups()
+        return scheme, hints.base_url(location) if _is_upstream(scheme) else location
+    if os.path.isdir(source):
+        return "hf", source
+    if source.lower().endswith(".gguf") or hints.is_gguf(source):
+        return "gguf", source
+    raise ConfigError(hints.unknown(source, [*BACKENDS, *plugins.found(plugins.BACKENDS)[0]]))
+
+
+def kinds(config: ModelConfig) -> dict[str, str]:
+    """
+    The kind of each source of a model; of a backend from outside its scheme.
+
+    Raises:
+        ConfigError: A source is nothing that can be served.
+    """
+    schemes = {source: split(source)[0] for source in config.sources}
+    return {source: kind_of(scheme) for source, scheme in schemes.items()}
+
+
+def kind_of(scheme: str) -> str:
+    """The kind of a scheme; of one from outside itself."""
+    return BACKENDS[scheme][1] if scheme in BACKENDS else scheme
+
+
+def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
+    """
+    Name and source of an argument `[NAME=]SOURCE`; a source without a name gets one.
+
+    >>> named("m=http://gpu:8000/v1")
+    ('m', 'http://gpu:8000/v1')
+    >>> named("models/qwen3-4b-q8_0.gguf")
+    ('qwen3-4b-q8_0', 'models/qwen3-4b-q8_0.gguf')
+
+    Raises:
+        ConfigError: The source is nothing that can be served, or no model can have this name.
+    """
+    name, equals, source = argument.partition("=")
+    if equals and (re.fullmatch(r"[A-Za-z0-9._:@+-]+|[*]", name) or _is_name(argument)):
+        return name, source
+    scheme, location = split(argument)
+    name = (
+        DEMO
+        if scheme == DEMO
+        else re.sub(r"\.(gguf|bin)$", "", location.rstrip("/").split("/")[-1], flags=re.I)
+    )
+    if "http" in scheme:
+        name = "default"
+    name = re.sub(r"[^A-Za-z0-9._:@+-]", "-", name) or "model"
+    known, numbered = set(taken), (f"{name}-{number}" for number in count(2))
+    return next(one for one in chain([name], numbered) if one not in known), argument
+
+
+def _is_name(argument: str) -> bool:
+    """
+    Whether what stands before the first `=` is a model's name with a slash in it, and no part of a path or a URL.
+
+    Raises:
+        ConfigError: What follows can be served, and no model can have such a name.
+    """
+    name, _, source = argument.partition("=")
+    scheme, known = _SCHEME.match(argument), _SCHEME.match(source)
+    if os.path.exists(argument) or (scheme is not None and _is_known(scheme.group(1))):
+        return False
+    if not os.path.exists(source) and (known is None or not _is_known(known.group(1))):
+        return False
+    if name[:1] in "./~" or re.match(NAME, name) is None:
+        raise ConfigError(
+            f"{argument}: `{name}` can be no model's name. Give it 1 to 128 letters, digits and . _ : / @ + - before the "
+            f"`=`, such as {re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'model'}={source}."
+        )
+    return True
+
+
+def model(
+    name: str,
+    config: ModelConfig,
+    threads: int = 1,
+    progress: Progress | None = None,
+    shared: dict[Any, Any] | None = None,
+    checker: Checker | None = None,
+    engines: int = 1,
+) -> Model:
+    """
+    The model of a table, not started.
+
+    Args:
+        shared: What the backends of one configuration share.
+        checker: The server's, where the model's engine needs one.
+        engines: How many engines the server has.
+
+    Raises:
+        ConfigError: A source or a setting is wrong.
+    """
+    found, members = Mistakes(), []
+    prepare = check_model(name, config, found)
+    shared = {} if shared is None else shared
+
+    def report(what: str, part: float, size_bytes: int = 0, /) -> None:
+        if progress is not None:
+            progress(name, what, part, size_bytes)
+
+    for source in config.sources:
+        with found:
+            place = place_of(name, source, config, threads, report, shared, checker, engines)
+            members.append(Member(backend(place), source, _secrets(source, config)))
+            _tell(name, source)
+    found.raise_all()
+    schemes = {split(source)[0] for source in config.sources}
+    # so small a model is at its best when it takes the likeliest token
+    defaults = {"temperature": 0.0} | config.defaults if schemes == {DEMO} else config.defaults
+    return Model(
+        name,
+        members,
+        aliases=config.aliases,
+        defaults=defaults,
+        prepare=prepare,
+        unsupported=config.unsupported,
+        fallback=config.fallback,
+        idle_stop_s=config.idle_stop_s,
+        required=not any(scheme.endswith(("http", "https")) for scheme in schemes),
+        created=int(time.time()),
+    )
+
+
+def _secrets(source: str, config: ModelConfig) -> Secrets:
+    """What no error of a backend may tell: its key, and the credentials in its URL."""
+    return Secrets([config.api_key, *secrets_of(source)])
+
+
+def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[Any], Any]:
+    """
+    What can be told of a model's table without its backends.
+
+    Args:
+        found: Gets the mistakes.
+
+    Returns:
+        What is done to each request before a backend sees it.
+    """
+    kinds_of: dict[str, str] | None = None
+    with Mistakes():  # a source that cannot be served is told where its backend is made
+        kinds_of = kinds(config)
+    with found:
+        if kinds_of is not None:
+            check_options(name, config, kinds_of)
+    with found:
+        check_defaults(name, config.defaults, ChatRequest, CompletionRequest)
+    with found:
+        plain, option = config.completion_defaults, "completion_defaults"
+        check_defaults(name, plain, CompletionRequest, option=option)
+    with found, told_of(name):
+        return _preparation(config)
+    return lambda request: request
+
+
+def place_of(
+    name: str,
+    source: str,
+    config: ModelConfig,
+    threads: int = 1,
+    progress: Report | None = None,
+    shared: dict[Any, Any] | None = None,
+    checker: Checker | None = None,
+    engines: int = 1,
+) -> Place:
+    """
+    Where a backend of a model is to be made.
+
+    Raises:
+        ConfigError: The source is nothing that can be served.
+    """
+    with told_of(name):
+        scheme, location = split(source)
+    children = {} if shared is None else shared
+    report = progress or _silent
+    return Place(
+        name, scheme, location, config, threads, report, children, checker or Checker(), engines
+    )
+
+
+def backend(place: Place) -> Backend:
+    """
+    A backend, not started.
+
+    Raises:
+        ConfigError: The source or a setting is wrong; what is missing here may be fetched first.
+    """
+    with told_of(place.name):
+        entry = _entry(place.scheme)
+        return plugins.use(  # type: ignore[no-any-return]
+            entry, lambda factory: factory(_with_options(place, import_module(entry.module)))
+        )
+
+
+def _entry(scheme: str) -> EntryPoint:
+    """What names the factory of a scheme that is known."""
+    if scheme in BACKENDS:
+        return EntryPoint(scheme, BACKENDS[scheme][0], plugins.BACKENDS)
+    return plugins.found(plugins.BACKENDS)[0][scheme]
+
+
+def _with_options(place: Place, module: ModuleType) -> Place:
+    """
+    A place with the options of its own that its backend has.
+
+    Raises:
+        ConfigError: One is wrong, or the backend has none; all are told.
+    """
+    path, given = ("models", place.name, "options"), place.config.options
+    kind: type[Struct] | None = getattr(module, "Options", None)
+    if kind is None:
+        if given and place.scheme not in BACKENDS:
+            raise ConfigError(f"options: the backend of `{place.scheme}:` has none; leave it out.")
+        return place
+    names, found = [one.name for one in structs.fields(kind)], Mistakes()
+    good = accepted(kind, given, path, lambda at, name, value: unknown_in(names, name), found)
+    found.raise_all()
+    return structs.replace(place, options=kind(**good))
+
+
+@contextmanager
+def told_of(name: str) -> Iterator[None]:
+    """The mistakes of a model with its name before them, and the option that each begins with; without one it is the source."""
+    try:
+        yield
+    except (ConfigError, PermissionError) as failure:
+        error = (
+            ConfigError(unreadable(failure)) if isinstance(failure, PermissionError) else failure
+        )
+        told = Mistakes()
+        for one in error.each:
+            text = str(one)
+            option = text.partition(":")[0]
+            option = option if option in ModelConfig.__struct_fields__ else "source"
+            prefix = "" if text.startswith(f"models.{name}") else f"models.{name}: "
+            told.add(prefix + text, one.path or ("models", name, option))
+        raise ConfigErrors(told.errors) from failure
+
+
+def _preparation(config: ModelConfig) -> Callable[[Any], Any]:
+    if not (config.stop or config.completion_template or config.completion_defaults):
+        return lambda request: request
+    from unilect.routing._preparation import preparation  # with Jinja, which takes 30 ms to import
+
+    return preparation(config)
+
+
+def _lister(name: str, config: ModelConfig) -> Callable[[Place], Awaitable[list[str]]]:
+    """
+    What lists the models of a table's server: `list_models` beside the factory of its backend.
+
+    Raises:
+        ConfigError: It is no server, or no single one.
+    """
+    entry = _entry(split(config.sources[0])[0])
+    found: Any = plugins.use(
+        entry, lambda factory: getattr(import_module(entry.module), "list_models", None)
+    )
+    if found is None or len(config.sources) > 1:
+        raise ConfigError(
+            f'models.{name}: `model = "*"` needs one source, a server of many models.'
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _silent(what: str, part: float, size_bytes: int = 0, /) -> None:
+    """Nobody waits for this."""
+
+
+def _tell(name: str, source: str) -> None:
+    """Say where a source was taken for something else than it says; of a URL only its end, since it may hold a secret."""
+    meant = hints.read_as(source)
+    if meant != source:
+        log.info("models.%s: %s is read as %s", name, redacted(source), redacted(meant))
+    scheme, _, location = source.partition(":")
+    if _is_upstream(scheme) and (end := hints.endpoint(location)):
+        log.warning(
+            "models.%s: the source ends in %s; it is left out, since each request adds its endpoint to the base URL",
+            name,
+            end,
+        )
+
+
+def _is_known(scheme: str) -> bool:
+    """
+    Whether there is a backend for a scheme.
+
+    Raises:
+        ConfigError: There are two.
+    """
+    if scheme in BACKENDS:
+        return True
+    entries, refused = plugins.found(plugins.BACKENDS)
+    if scheme in refused:
+        raise ConfigError(refused[scheme])
+    return scheme in entries
+
+
+def _is_upstream(scheme: str) -> bool:
+    return kind_of(scheme) in UPSTREAMS
+
+
+def _is_engine(scheme: str) -> bool:
+    return kind_of(scheme) in ENGINES
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,1 @@
+"""The process: its addresses, its connections, its routes, its start and its end."""

@@ -1,0 +1,176 @@
+"""
+Accepts the connections of one address, within the bounds of `server/_connections.py`.
+
+The event loop's own server would accept until the process has no file descriptor left, and would show a TLS client only after its
+handshake. Here each connection is in the table from `accept` on, and running out of descriptors neither spins nor locks anybody out.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+
+from aiohttp import web
+
+from unilect.server._connections import Connection, Connections, Limits
+
+log = logging.getLogger("unilect")
+BACKLOG = 1024
+ACCEPTED_AT_ONCE = 64  # then it is the others' turn
+PAUSE_S = 0.05  # without descriptors, until those that were closed are free
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+
+
+class Acceptor:
+    """
+    Accepts for one server.
+
+    Args:
+        server: aiohttp's, which has the routes.
+        connections: The table that all addresses share.
+        tls: The certificate; None for plain HTTP.
+        options: Of aiohttp's protocol.
+    """
+
+    def __init__(
+        self,
+        server: web.Server,
+        connections: Connections,
+        tls: ssl.SSLContext | None = None,
+        **options: object,
+    ) -> None:
+        self._new: Callable[[socket.socket, str], Connection] = lambda sock, address: Connection(
+            connections, sock, address, server, **options
+        )
+        self._connections = connections
+        self._tls = tls
+        self._sockets: list[socket.socket] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        self._spare = -1
+
+    async def listen(self, host: str, port: int) -> int:
+        """
+        Accept from now on, at every address that a host name means.
+
+        Returns:
+            The port.
+
+        Raises:
+            OSError: None of them can be listened on.
+        """
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        try:
+            for number, (family, _, _, _, address) in enumerate(dict.fromkeys(found)):
+                try:
+                    bound = socket.create_server(
+                        (str(address[0]), port), family=family, backlog=BACKLOG
+                    )
+                except OSError as error:
+                    last = number == len(found) - 1 and not self._sockets
+                    if error.errno not in _ABSENT or last:
+                        raise
+                    continue
+                port = bound.getsockname()[1]
+                bound.setblocking(False)
+                self._sockets.append(bound)
+        except OSError:
+            self.close()
+            raise
+        self._spare = os.open(os.devnull, os.O_RDONLY)
+        for each in self._sockets:
+            loop.add_reader(each, self._accept, each)
+        return port
+
+    def close(self) -> None:
+        """Accept no more; what was accepted goes on."""
+        for each in self._sockets:
+            asyncio.get_running_loop().remove_reader(each)
+            each.close()
+        self._sockets.clear()
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                sock, address = listening.accept()
+            except OSError as error:  # nobody is left, or left again, or there are no descriptors
+                if error.errno in _EXHAUSTED:
+                    self._exhausted(listening)
+                return
+            host = str(address[0])
+            if self._connections.admit(host):
+                self._take(sock, host)
+            else:
+                sock.close()
+
+    def _take(self, sock: socket.socket, host: str) -> None:
+        sock.setblocking(False)
+        with suppress(OSError):  # it may have ended already
+            watch_for_silence(sock, self._connections.limits)
+        connection = self._new(sock, host)
+        self._connections.add(connection)
+        task = asyncio.get_running_loop().create_task(self._open(connection))
+        connection.opening = task
+        self._opening.add(task)
+        task.add_done_callback(lambda task: self._opened(connection, task))
+
+    async def _open(self, connection: Connection) -> None:
+        """Hand a connection to the event loop; with TLS, once its handshake is done."""
+        handshake_s = None if self._tls is None else self._connections.limits.head_s
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                connection.sock,
+                ssl=self._tls,
+                ssl_handshake_timeout=handshake_s,
+            )
+        except OSError as error:  # no TLS, or none that we speak, or the client left
+            log.debug("a connection could not be opened: %s", error)
+        finally:
+            connection.opening = None
+
+    def _opened(self, connection: Connection, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        if connection.transport is None:  # given up, perhaps before the event loop had it
+            self._connections.discard(connection)
+            connection.sock.close()
+
+    def _exhausted(self, listening: socket.socket) -> None:
+        """Without descriptors: close somebody who asks nothing, or else refuse the one who waits."""
+        loop = asyncio.get_running_loop()
+        if not self._connections.make_room():
+            with suppress(OSError):  # one descriptor, to take the connection with and close it
+                os.close(self._spare)
+                self._spare = -1
+                listening.accept()[0].close()
+            with suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY)
+        loop.remove_reader(listening)
+        loop.call_later(PAUSE_S, self._again, listening)
+
+    def _again(self, listening: socket.socket) -> None:
+        if listening in self._sockets:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+
+def watch_for_silence(sock: socket.socket, limits: Limits) -> None:
+    """Have the kernel ask, while nothing is under way, whether the client is still there."""
+    idle_s, interval_s, count = limits.keep_alive_s
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", idle_s),
+        ("TCP_KEEPINTVL", interval_s),
+        ("TCP_KEEPCNT", count),
+    ):
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)

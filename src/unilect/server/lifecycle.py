@@ -1,0 +1,154 @@
+"""
+A server's life: start the models, listen, answer until a signal, let running answers finish, stop everything.
+
+SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal was closed) stop it alike.
+
+The order of stopping: not ready (/readyz says 503), accept no more, wait for running answers up to the grace, stop the engines,
+which ends the rest with an error frame. A second SIGTERM or SIGINT ends the waiting.
+"""
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from types import ModuleType
+
+import uvloop
+
+from unilect.config.server import Config
+from unilect.errors import ConfigError, UnilectError
+from unilect.routing.discovery import Discovery
+from unilect.routing.registry import Registry
+
+log = logging.getLogger("unilect")
+_YOUNG_OBJECTS = 10_000  # between two looks of the garbage collector
+
+
+def run(
+    config: Config, registry: Registry, on_start: Callable[[list[str]], None] = lambda urls: None
+) -> None:
+    """
+    Serve until SIGTERM, SIGINT or SIGHUP.
+
+    Args:
+        on_start: Called with the server's URLs once it answers, one for each address.
+
+    Raises:
+        ConfigError: A model cannot be started, or the address cannot be listened on. Nothing is left running.
+    """
+    uvloop.run(serve(config, registry, on_start))
+
+
+async def serve(config: Config, registry: Registry, on_start: Callable[[list[str]], None]) -> None:
+    """As `run`, in a running loop."""
+    stop, discovery = _Signals(), Discovery(config, registry)
+    try:
+        importing = asyncio.ensure_future(asyncio.to_thread(_import_listener))
+        await _start_models(config, registry, stop)
+        await discovery.start()
+        http = await importing
+        _raise_open_files()
+        listener = http.Listener(config, registry)
+        try:
+            on_start(await listener.listen())
+            _spare_what_stays()
+            await stop.first.wait()
+            log.info("got %s", stop.name)
+            await listener.drain(stop.second)
+            await registry.aclose()
+        finally:
+            await listener.aclose()
+    finally:
+        await discovery.aclose()
+        await registry.aclose()
+        stop.ignore()
+
+
+def _import_listener() -> ModuleType:
+    """The HTTP side takes as long to import as a small model to load, so both are done at once."""
+    from unilect.server import listener
+
+    return listener
+
+
+async def _start_models(config: Config, registry: Registry, stop: "_Signals") -> None:
+    names = [
+        name
+        for name in registry.models
+        if name not in config.models or config.models[name].load == "start"
+    ]
+    starting = asyncio.ensure_future(registry.start(names))
+    stopped = asyncio.ensure_future(stop.first.wait())
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait({starting})
+        raise SystemExit(130)
+    try:
+        starting.result()
+    except* UnilectError as group:
+        raise ConfigError(_first_message(group)) from group
+
+
+def _first_message(group: BaseExceptionGroup[UnilectError]) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error.for_operator if isinstance(error, UnilectError) else str(error)
+
+
+def _spare_what_stays() -> None:
+    """
+    Keep the garbage collector from the modules and models: they stay, and a look at all of them finds nothing.
+
+    A request makes some hundred objects, nearly all of which go with their last reference, so young ones are looked at less often.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
+
+
+def _raise_open_files() -> None:
+    """Let this process open as many files as the system allows: each client takes one, and its backend another."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # some systems have a lower bound of their own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class _Signals:
+    """
+    The signals that stop the server.
+
+    Attributes:
+        first: Set by the first of them.
+        second: Set by the next one that a person or a service manager sent.
+        name: The first one's.
+    """
+
+    def __init__(self) -> None:
+        self.first, self.second = asyncio.Event(), asyncio.Event()
+        self.name = ""
+        loop = asyncio.get_running_loop()
+        self._caught = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means it
+            self._caught.append(signal.SIGHUP)
+        for number in self._caught:
+            loop.add_signal_handler(number, self._got, number)
+
+    def ignore(self) -> None:
+        """The work is done; another signal shall not turn a clean exit into a death."""
+        for number in self._caught:
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+
+    def _got(self, number: signal.Signals) -> None:
+        if not self.first.is_set():
+            self.name = number.name
+            self.first.set()
+        elif number != signal.SIGHUP:  # shell and kernel both send one when a terminal is closed
+            self.second.set()

@@ -1,0 +1,204 @@
+"""
+The application on its addresses: listen, drain, close. It knows aiohttp's way to do that, and no signals.
+
+Each address has an application of its own, since each may have other manners; the models and the metrics are shared.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from contextlib import suppress
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from unilect.config.server import Config, each_listener
+from unilect.dialects.fastchat._registration import FastChatRegistration
+from unilect.errors import ConfigError
+from unilect.gateway.metrics import Metrics
+from unilect.routing.registry import Registry
+from unilect.server._acceptor import Acceptor
+from unilect.server._connections import Connections, Limits, limits_of_system
+from unilect.server.app import GUARD, SERVICE, WORK, create_app
+from unilect.server.tls import server_context
+from unilect.web.bodies import Bodies
+
+log = logging.getLogger("unilect")
+CUT_TIMEOUT_S = 2.0  # for error frames to go out, once the engines have stopped
+
+
+class Listener:
+    """The HTTP side of one server."""
+
+    def __init__(self, config: Config, registry: Registry, limits: Limits | None = None) -> None:
+        self._config = config
+        self._connections = Connections(
+            limits or limits_of_system(config.max_connections, config.max_connections_per_address)
+        )
+        metrics, bodies = Metrics(), Bodies(config.max_body_bytes)
+        self._doors = [
+            _Door(each, create_app(each, registry, metrics, bodies), self._connections)
+            for each in each_listener(config)
+        ]
+
+    async def listen(self) -> list[str]:
+        """
+        Take requests.
+
+        Returns:
+            The URL of each address, the server's own first.
+
+        Raises:
+            ConfigError: An address cannot be listened on, or the certificate cannot be used.
+        """
+        tls = server_context(self._config)
+        urls = [await door.open(tls) for door in self._doors]
+        log.info("up to %d connections at a time", self._connections.limits.connections)
+        return urls
+
+    async def drain(self, hurry: asyncio.Event) -> None:
+        """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
+        for door in self._doors:
+            await door.shut()
+        log.info("stopping%s", _what_runs(self._active, self._config.shutdown_grace_s))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.shutdown_grace_s):
+                while (self._active or self._connections.busy) and not hurry.is_set():
+                    await asyncio.sleep(0.02)
+
+    async def aclose(self) -> None:
+        """Close every connection, and stop the models."""
+        for door in self._doors:
+            await door.aclose()
+        await self._connections.aclose(CUT_TIMEOUT_S)
+
+    @property
+    def _active(self) -> int:
+        return sum(door.active for door in self._doors)
+
+
+class _Door:
+    """One address, and the application behind it."""
+
+    def __init__(self, config: Config, app: web.Application, connections: Connections) -> None:
+        self._config = config
+        self._connections = connections
+        self._acceptor: Acceptor | None = None
+        self._app = app
+        self._registration: FastChatRegistration | None = None
+        self._runner = web.AppRunner(
+            self._app,
+            handler_cancellation=True,  # a client that leaves cancels its handler
+            shutdown_timeout=CUT_TIMEOUT_S,
+        )
+
+    @property
+    def active(self) -> int:
+        """Requests that are being answered."""
+        return self._app[GUARD].active
+
+    async def open(self, tls: ssl.SSLContext | None) -> str:
+        """
+        Listen.
+
+        Returns:
+            The URL.
+        """
+        await self._runner.setup()
+        host, port = self._config.host, self._config.port
+        assert self._runner.server is not None
+        self._acceptor = Acceptor(
+            self._runner.server,
+            self._connections,
+            tls,
+            access_log=None,
+            logger=_HttpLog(log),
+            keepalive_timeout=self._connections.limits.idle_s,
+            max_line_size=8 * 1024,
+            max_field_size=16 * 1024,
+            max_headers=100,
+            auto_decompress=False,
+        )
+        try:
+            bound = await self._acceptor.listen(host, port)
+        except OSError as error:
+            raise ConfigError(_why_not(host, port, error)) from error
+        scheme = "http" if tls is None else "https"
+        url = f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
+        self._register(url)
+        return url
+
+    async def shut(self) -> None:
+        """Accept no more connections, and tell those that ask."""
+        self._app[SERVICE].ready = False
+        if self._registration is not None:
+            await self._registration.aclose()
+        self._listen_no_more()
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        self._listen_no_more()
+        if self._registration is not None:
+            await self._registration.aclose()
+        await self._runner.cleanup()
+
+    def _listen_no_more(self) -> None:
+        if self._acceptor is not None:
+            self._acceptor.close()
+
+    def _register(self, url: str) -> None:
+        """Take our place in a FastChat controller, where there is one."""
+        config, work = self._config, self._app[WORK]
+        if config.fastchat_register is None:
+            return
+        work.address = config.fastchat_worker_address or reachable(url)
+        self._registration = FastChatRegistration(
+            config.fastchat_register, work.address, work.status, work.multimodal
+        )
+        self._registration.start()
+
+
+def reachable(url: str) -> str:
+    """A URL for other machines: none of them can call a wildcard address."""
+    for wildcard in ("//0.0.0.0", "//[::]"):
+        url = url.replace(wildcard, f"//{socket.gethostname()}")
+    return url
+
+
+def _what_runs(active: int, grace_s: float) -> str:
+    """What a stopping server still waits for, and how to end that."""
+    if not active:
+        return ""
+    what = "1 request is running" if active == 1 else f"{active} requests are running"
+    return f"; {what}, up to {grace_s:g} s; a second Ctrl-C ends {'it' if active == 1 else 'them'}"
+
+
+def _why_not(host: str, port: int, error: OSError) -> str:
+    """Why an address cannot be listened on, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port: cannot listen on {host}:{port}, which is in use. Stop the program that listens there, or choose another "
+            "port with --port (0: any free one)."
+        )
+    if error.errno == errno.EACCES:
+        return f"port: {port} may be listened on by the system's administrator only, as all below 1024. Choose another with --port."
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return (
+            f"host: {host} is no address of this machine. Use 127.0.0.1 for this machine alone, or 0.0.0.0 for every "
+            "address that it has (which wants a key)."
+        )
+    return f"host: cannot listen on {host}:{port} ({error.strerror or error}). Choose another address with --host and --port."
+
+
+class _HttpLog(logging.LoggerAdapter[logging.Logger]):
+    """aiohttp's log: for bytes that are no HTTP one line, without them, since they may hold a key, and without a traceback."""
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **rest: Any) -> None:
+        """Log an error; it is a client's where aiohttp's parser raised it."""
+        if isinstance(exc_info, HttpProcessingError):
+            self.info("a client sent what is no HTTP (%s)", type(exc_info).__name__)
+        else:
+            self.error(msg, *args, exc_info=exc_info, **rest)

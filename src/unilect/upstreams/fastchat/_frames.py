@@ -1,0 +1,277 @@
+"""
+The frames of a FastChat worker's stream: JSON, each ended by a NUL, with all of the text so far in every one.
+
+1. A frame may be cut anywhere, and several may come at once.
+2. The text grows, but not only: a worker cleans blanks before punctuation once it sees what follows, and repeats its last
+   text. What was sent cannot be taken back, so blanks that come and go are looked past.
+3. A character that is not whole yet stands at the end as U+FFFD, and is held back.
+4. An answer is whole when a finish reason came, or when the worker never speaks of one (SGLang's) and its stream ended in
+   order. `abort` is no end.
+
+Source: https://github.com/lm-sys/FastChat (fastchat/serve/model_worker.py, vllm_worker.py, sglang_worker.py)
+"""
+
+import math
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from unilect.errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    ContextLengthExceeded,
+    EngineOverloaded,
+    InvalidRequest,
+    ModelNotFound,
+    OutOfMemory,
+    PermissionDenied,
+    QuotaExceeded,
+    RateLimited,
+    UnilectError,
+)
+from unilect.events import Event, Finish, FinishReason, TextDelta, TokenLogprob, Usage
+from unilect.http.error_bodies import clean, typed
+from unilect.parameters.rules import refusal
+
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+_HALF = "\ufffd"
+
+#: FastChat's numbers -> the error that each becomes here. Whose text a client may see, is told in the worker's words.
+ERRORS: dict[int, type[UnilectError]] = {
+    40001: InvalidRequest,  # validation
+    40101: BackendError,  # the key that we sent
+    40102: BackendError,
+    40103: PermissionDenied,
+    40301: ModelNotFound,
+    40302: InvalidRequest,  # out of range
+    40303: ContextLengthExceeded,
+    42901: RateLimited,
+    42902: QuotaExceeded,
+    42903: EngineOverloaded,
+    50001: BackendError,
+    50002: OutOfMemory,
+    50003: BackendError,  # gradio's
+    50004: BackendError,
+    50005: BackendUnavailable,  # the controller has no worker
+    50006: BackendTimeout,  # and no answer from the one it has
+}
+
+
+def error(number: int, text: str) -> UnilectError:
+    """The error that a worker's or controller's `error_code` stands for."""
+    kind = ERRORS.get(number, BackendError)
+    if kind.status < 500:
+        return kind(f"The model's worker refused the request: {clean(text)}")
+    return kind(f"The model's worker failed (error {number}). Try again, or ask its operator.")
+
+
+class _Usage(Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+
+
+class _Logprobs(Struct):
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
+
+
+class Frame(Struct):
+    """One frame. A `finish_reason` that is not there is another thing than one that is null."""
+
+    text: str = ""
+    error_code: int = 0
+    usage: _Usage | None = None
+    finish_reason: str | list[str | None] | UnsetType | None = UNSET
+    logprobs: _Logprobs | None = None
+
+
+class FrameReader:
+    """Cuts bytes into frames."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """
+        The frames that these bytes complete.
+
+        Raises:
+            BackendError: One is no frame, or too long.
+        """
+        *whole, self._rest = (self._rest + data).split(b"\0")
+        if len(self._rest) > MAX_FRAME_BYTES:
+            raise BackendError(f"The worker sent a frame of more than {MAX_FRAME_BYTES} bytes.")
+        return [decode(frame) for frame in whole if frame]
+
+    def end(self) -> None:
+        """
+        The stream has ended.
+
+        Raises:
+            BackendError: In the middle of a frame.
+        """
+        if self._rest.strip():
+            raise BackendError("The worker broke off in the middle of its answer.")
+
+
+def decode(data: bytes) -> Frame:
+    """
+    One frame, or the whole answer of /worker_generate, which is the last one.
+
+    Raises:
+        BackendError: It is neither.
+    """
+    return typed(data, Frame, "The worker answered with something that is no frame.")
+
+
+class AnswerDecoder:
+    """
+    The events of one answer.
+
+    Args:
+        limit: `max_new_tokens`, as it was sent.
+        whole: Nobody sees the answer before it is whole, so only its last text is told.
+        logprobs: Log probabilities were asked for.
+
+    Attributes:
+        text: All of the text so far, as the worker tells it.
+        usage: What the worker says was used; None where it does not.
+    """
+
+    def __init__(self, limit: int, whole: bool = False, logprobs: bool = False) -> None:
+        self.text = ""
+        self.usage: Usage | None = None
+        self._limit = limit
+        self._whole = whole
+        self._wants_logprobs = logprobs
+        self._sent = ""
+        self._tokens_sent = 0
+        self._logprobs: _Logprobs | None = None
+        self._reason: str | None = None
+        self._speaks_of_finish = False
+        self._begun = False
+
+    def add(self, frames: list[Frame]) -> list[Event]:
+        """
+        The events of these frames: at most one piece of text, however many there are.
+
+        Raises:
+            UnilectError: The worker tells an error, or that it was stopped.
+        """
+        for frame in frames:
+            if frame.error_code:
+                raise error(frame.error_code, frame.text)
+            self._take(frame)
+        if not frames or self._whole:
+            return []
+        return self._delta(final=False)
+
+    def end(self) -> list[Event]:
+        """
+        The rest of the text and the finish; the usage is `usage`.
+
+        Raises:
+            BackendError: The answer is not whole.
+        """
+        if not self._begun or (self._speaks_of_finish and self._reason is None):
+            raise BackendError("The worker broke off in the middle of its answer.")
+        return [*self._delta(final=True), Finish(self._finish_reason())]
+
+    def _take(self, frame: Frame) -> None:
+        self._begun = True
+        self.text = frame.text
+        if frame.usage is not None:
+            self.usage = Usage(frame.usage.prompt_tokens, frame.usage.completion_tokens or 0)
+        self._logprobs = frame.logprobs or self._logprobs
+        if self._wants_logprobs and frame.text and self._logprobs is None:
+            raise refusal("logprobs", "the worker gives none")
+        if frame.finish_reason is UNSET:
+            return
+        self._speaks_of_finish = True
+        reason = frame.finish_reason
+        reason = reason[0] if isinstance(reason, list) and reason else reason
+        if reason == "abort":
+            raise BackendError("The worker stopped the answer in the middle.")
+        self._reason = reason if isinstance(reason, str) else self._reason
+
+    def _delta(self, final: bool) -> list[Event]:
+        text = self.text.rstrip(_HALF)
+        if not final:
+            text = text.rstrip()
+        new = _extension(self._sent, text)
+        if new is None and final:
+            raise BackendError("The worker took back a part of its answer that was sent already.")
+        tokens = self._new_tokens()
+        if not new and not (final and tokens):
+            return []
+        self._sent += new or ""
+        self._tokens_sent += len(tokens or ())
+        return [TextDelta(new or "", logprobs=tokens if self._wants_logprobs else None)]
+
+    def _new_tokens(self) -> list[TokenLogprob] | None:
+        """The tokens since the last piece. A prompt's first token has no probability, which JSON tells as null."""
+        told = self._logprobs
+        if told is None or not self._wants_logprobs:
+            return None
+        tokens = []
+        for number in range(self._tokens_sent, min(len(told.tokens), len(told.token_logprobs))):
+            value = told.token_logprobs[number]
+            top = told.top_logprobs[number] if number < len(told.top_logprobs) else None
+            tokens.append(
+                TokenLogprob(
+                    told.tokens[number],
+                    math.nan if value is None else value,
+                    top_logprobs=[TokenLogprob(token, p) for token, p in (top or {}).items()],
+                )
+            )
+        return tokens
+
+    def _finish_reason(self) -> FinishReason:
+        """SGLang's worker tells none: an answer as long as it could be has met its end there. And the last token of an
+        answer that met its end is not counted by the transformers' worker."""
+        used = self.usage.completion_tokens if self.usage is not None else 0
+        if self._reason == "length" or (self._reason is None and used >= self._limit):
+            if self.usage is not None and used == self._limit - 1:
+                self.usage = Usage(self.usage.prompt_tokens, self._limit)
+            return "length"
+        return "stop"
+
+
+def _extension(sent: str, text: str) -> str | None:
+    """What is new in a text; blanks may have come and gone. None where it is another text; "" where it only got shorter."""
+    if text.startswith(sent):
+        return text[len(sent) :]
+    place = 0
+    for character in sent:
+        if character.isspace():
+            continue
+        while place < len(text) and text[place].isspace():
+            place += 1
+        if place == len(text):
+            return ""
+        if text[place] != character:
+            return None
+        place += 1
+    return text[place:]
+
+
+def embeddings(body: bytes) -> tuple[list[Any], int]:
+    """
+    The vectors of /worker_get_embeddings, as numbers or base64, and the tokens of the inputs.
+
+    Raises:
+        UnilectError: The worker tells an error, or no embeddings.
+    """
+    answer = typed(body, _Embeddings, "The worker answered with no embeddings.")
+    if answer.error_code:
+        raise error(answer.error_code, answer.text)
+    return answer.embedding, answer.token_num
+
+
+class _Embeddings(Struct):
+    embedding: list[list[float] | str] = []
+    token_num: int = 0
+    text: str = ""
+    error_code: int = 0

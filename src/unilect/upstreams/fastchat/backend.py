@@ -1,0 +1,449 @@
+"""
+A model of FastChat's: its controller says which worker has it, and the worker is asked.
+
+A worker is asked for its template and its context once a minute, is told the prompt as one text, and answers with all of its
+text so far, again and again. One that is gone before it said anything is looked for once more.
+
+Source: https://github.com/lm-sys/FastChat (fastchat/serve/openai_api_server.py, controller.py, base_model_worker.py)
+"""
+
+import asyncio
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from unilect.backend import Batches, Capabilities
+from unilect.config.model import ModelConfig
+from unilect.errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    ConfigError,
+    InvalidRequest,
+    UnilectError,
+    UnsupportedOperation,
+)
+from unilect.events import Usage
+from unilect.http.body import ProtocolError
+from unilect.http.client import HttpServer
+from unilect.http.error_bodies import NoSuchPath, too_long, typed
+from unilect.parameters.rules import refusal
+from unilect.parameters.support import honoured, names
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+from unilect.routing.sources import Place
+from unilect.templates import ChatTemplate, find
+from unilect.upstreams.fastchat import _frames as wire
+from unilect.upstreams.fastchat._conversation import ChatPrompt, Conv, chat_prompt, decode
+from unilect.upstreams.fastchat._input import check_images, text_of, vector
+
+StructT = TypeVar("StructT", bound=Struct)
+KNOWN_FOR_S = (
+    60.0  # how long what a worker says of itself is believed: another may start at its address
+)
+MAX_WORKERS = 256  # whose answers are remembered
+MAX_TOLD = (
+    64 * 1024
+)  # bytes of what a worker says of itself; its template is a part of every prompt
+DEFAULT_TOKENS = 512  # where the worker does not count; what FastChat took before it asked
+_MARGIN = 8  # tokens that a tokenizer may add to a text
+_GATHER_S = 0.005
+
+_PARAMETERS = honoured(
+    names(
+        "max_tokens max_completion_tokens stop temperature top_p top_k presence_penalty frequency_penalty repeat_penalty "
+        "repetition_penalty logprobs use_beam_search"
+    ),
+    names("n best_of echo encoding_format dimensions"),
+)
+_UNKNOWN = ("cache_prompt", "num_beams", "tokenize")  # ignored, and named
+PARAMETERS = {name: told for name, told in _PARAMETERS.items() if name not in _UNKNOWN}
+
+
+class Directory(Protocol):
+    """Who knows which worker has a model."""
+
+    async def models(self) -> dict[str, bool]:
+        """The models that there are, and whether each sees images."""
+
+    async def address(self, model: str) -> str:
+        """The URL of a worker of this model; empty where there is none."""
+
+    def connect_to(self, address: str) -> str | None:
+        """The IP address that a worker's URL leads to, where that was looked up already."""
+
+    async def lost(self, address: str) -> None:
+        """Tell that a worker cannot be reached."""
+
+
+class _Models(Struct):
+    models: list[str]
+
+
+class _Address(Struct):
+    address: str
+
+
+class Controller:
+    """
+    FastChat's controller as a directory.
+
+    Args:
+        server: Where it is.
+    """
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+
+    async def models(self) -> dict[str, bool]:
+        """The models of all workers, as the controller knows them; it is not made to ask them all for that."""
+        found = await self._list("/list_models")
+        try:
+            seeing = await self._list("/list_multimodal_models")
+        except (InvalidRequest, NoSuchPath):  # controllers before 0.2.36 know no such call
+            seeing = []
+        return {model: model in seeing for model in found}
+
+    async def address(self, model: str) -> str:
+        """The worker that the controller chooses."""
+        answer = await self._server.post(
+            "/get_worker_address", msgspec.json.encode({"model": model})
+        )
+        return _decoded(answer, _Address).address
+
+    def connect_to(self, address: str) -> str | None:
+        """The controller tells URLs only."""
+
+    async def lost(self, address: str) -> None:
+        """Have the controller drop the workers that do not answer."""
+        await self._server.post("/refresh_all_workers", b"{}")
+
+    async def _list(self, path: str) -> list[str]:
+        return _decoded(await self._server.post(path, b"{}"), _Models).models
+
+
+class _Details(Struct):
+    context_length: int | None = None
+
+
+class _Count(Struct):
+    count: int = 0
+
+
+class _Worker(Struct):
+    """A worker, and what it said of itself."""
+
+    address: str
+    connect_to: str | None
+    server: HttpServer
+    conv: Conv
+    context: int | None
+    until: float
+
+
+class FastChatUpstream:
+    """
+    One model, on whichever worker has it.
+
+    Args:
+        directory: Who knows the workers.
+        config: The model's settings.
+        name: Taken where there is a model of that name and the settings name none; else the only one is.
+
+    Raises:
+        ConfigError: A setting is wrong.
+    """
+
+    def __init__(self, directory: Directory, config: ModelConfig, name: str = "") -> None:
+        self._directory = directory
+        self._config = config
+        self._wanted = name
+        self._model = ""
+        self._template: ChatTemplate | None = (
+            find(config.chat_template) if config.chat_template is not None else None
+        )
+        self._workers: dict[str, _Worker] = {}
+        self.capabilities = Capabilities(parameters=PARAMETERS, fans_out=True)
+
+    async def start(self) -> None:
+        """Learn the model's name and context; see `Backend`."""
+        if self._model:
+            return
+        models = await self._directory.models()
+        name = _choose(list(models), self._config.model, self._wanted)
+        worker = await self._worker(name)
+        self.capabilities = msgspec.structs.replace(
+            self.capabilities, context=worker.context, vision=models[name]
+        )
+        self._model = name
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request; see `Backend`. A worker that is gone before it said anything is looked for once more."""
+        for attempt in (1, 2):
+            begun, worker = False, None
+            try:
+                worker = await self._worker(self._model)
+                async with aclosing(self._answer(worker, request)) as batches:
+                    async for batch in batches:
+                        begun = True
+                        yield batch
+                return
+            except (BackendError, BackendUnavailable) as error:
+                if begun or attempt == 2 or not _is_gone(error):
+                    raise
+                await self._forget(worker)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Embed the inputs, some at a time; see `Backend`."""
+        texts = [text_of(text, "input") for text in request.inputs]
+        size = self._config.embedding_batch
+        vectors: list[list[float]] = []
+        tokens = 0
+        for start in range(0, len(texts), size):
+            batch = texts[start : start + size]
+            body = msgspec.json.encode({"model": self._model, "input": batch})
+            found, used = wire.embeddings(await self._post("/worker_get_embeddings", body))
+            if len(found) != len(batch):
+                raise BackendError(
+                    f"The worker answered {len(batch)} inputs with {len(found)} vectors."
+                )
+            vectors += [vector(one) for one in found]
+            tokens += used
+        return Embeddings(vectors, tokens)
+
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """FastChat's workers count tokens, and tell none."""
+        raise UnsupportedOperation("FastChat's workers have no call to tokenize.")
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """FastChat's workers count tokens, and tell none."""
+        raise UnsupportedOperation("FastChat's workers have no call to detokenize.")
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """The number of tokens that the worker would read; see `Backend`."""
+        worker = await self._worker(self._model)
+        if isinstance(request, str | list):
+            return len(request) if isinstance(request, list) else await self._count(worker, request)
+        return await self._count(worker, self._prompt(worker, request).text)
+
+    async def check(self) -> None:
+        """See whether a worker has the model; see `Backend`."""
+        if self._model not in await self._directory.models():
+            raise _none(self._model)
+
+    async def aclose(self) -> None:
+        """Break off what runs; see `Backend`."""
+        workers = list(self._workers.values())
+        self._workers.clear()
+        await asyncio.gather(*(worker.server.aclose() for worker in workers))
+
+    async def _answer(self, worker: _Worker, request: ChatRequest | CompletionRequest) -> Batches:
+        prompt = self._prompt(worker, request)
+        limit = await self._limit(worker, prompt.text, request.token_limit)
+        params = self._params(request, prompt, limit)
+        decoder = wire.AnswerDecoder(limit, not request.stream, "logprobs" in params)
+        reader = wire.FrameReader()
+        gather_s = 0.0 if request.stream else _GATHER_S
+        body = msgspec.json.encode(params)
+        async with aclosing(
+            worker.server.stream("/worker_generate_stream", body, gather_s, content_type="")
+        ) as chunks:
+            async for data in chunks:
+                if batch := decoder.add(reader.feed(data)):
+                    yield batch
+        reader.end()
+        events = decoder.end()
+        usage = decoder.usage or Usage(
+            await self._count(worker, prompt.text), await self._count(worker, decoder.text)
+        )
+        yield [*events, usage]
+
+    def _prompt(self, worker: _Worker, request: ChatRequest | CompletionRequest) -> ChatPrompt:
+        """The prompt, with the words at which the worker's template ends an answer: a raw one ends there too, as with FastChat."""
+        if isinstance(request, ChatRequest):
+            check_images(request.messages)
+            if self._template is None:
+                return chat_prompt(worker.conv, request.messages)
+            text = self._template.render(request.messages)
+            stop, ids = list(self._template.stop), list(self._template.stop_token_ids)
+            return ChatPrompt(text, stop, ids)
+        text = text_of(request.prompts[0], "prompt")
+        return ChatPrompt(text, worker.conv.stop, worker.conv.stop_token_ids or [])
+
+    def _params(
+        self, request: ChatRequest | CompletionRequest, prompt: ChatPrompt, limit: int
+    ) -> dict[str, Any]:
+        """What a worker is sent. It echoes unless told otherwise."""
+        params: dict[str, Any] = {
+            "model": self._model,
+            "prompt": prompt.text,
+            "max_new_tokens": limit,
+            "echo": False,
+            "stop": list(dict.fromkeys([*request.stop_words, *prompt.stop])),
+            "stop_token_ids": prompt.stop_token_ids or None,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "top_k": request.top_k or None,  # 0 is ours for all; the worker's is -1
+            "presence_penalty": request.presence_penalty,
+            "frequency_penalty": request.frequency_penalty,
+            "repetition_penalty": request.repetition_penalty or request.repeat_penalty,
+            "images": prompt.images or None,
+            "use_beam_search": request.wire.get("use_beam_search"),
+        }
+        if isinstance(request, ChatRequest):
+            params["logprobs"] = 1 if request.logprobs else None
+        elif request.logprobs is not None:
+            if request.logprobs > 1:
+                raise refusal("logprobs", "a worker tells the chosen tokens only, which is 1")
+            params["logprobs"] = 1
+        return {name: value for name, value in params.items() if value is not None}
+
+    async def _limit(self, worker: _Worker, text: str, asked: int | None) -> int:
+        """
+        The most tokens of the answer: as many as were asked for, or fit.
+
+        Raises:
+            ContextLengthExceeded: The prompt does not fit. A worker would cut its beginning off and say nothing.
+        """
+        context = worker.context
+        if context is None:
+            return asked or DEFAULT_TOKENS
+        if asked is not None and len(text.encode()) + _MARGIN + asked < context:
+            return asked
+        count = await self._count(worker, text)
+        if not count and text:
+            return asked or DEFAULT_TOKENS
+        room = context - count - 1  # a worker cuts a prompt that leaves less
+        if room < 1:
+            raise too_long(count, context)
+        return min(asked or room, room)
+
+    async def _count(self, worker: _Worker, text: str) -> int:
+        body = msgspec.json.encode({"model": self._model, "prompt": text})
+        told = await worker.server.post("/count_token", body, MAX_TOLD)
+        return _decoded(told, _Count).count
+
+    async def _worker(self, model: str) -> _Worker:
+        """
+        The worker to ask now, and what it says of itself.
+
+        Raises:
+            BackendUnavailable: No worker has the model.
+        """
+        address = await self._directory.address(model)
+        if not address:
+            raise _none(model)
+        now = asyncio.get_running_loop().time()
+        known, connect_to = self._workers.get(address), self._directory.connect_to(address)
+        if known is None or known.connect_to != connect_to or known.until < now:
+            server, asked = self._server(address, connect_to), msgspec.json.encode({"model": model})
+            server.retire()  # it is asked this and no more, so that nobody has to close it
+            try:
+                conv = decode(await server.post("/worker_get_conv_template", asked, MAX_TOLD))
+                details = _decoded(await server.post("/model_details", asked, MAX_TOLD), _Details)
+            except (BackendError, BackendUnavailable, BackendTimeout) as error:
+                if _is_gone(error):
+                    await self._directory.lost(address)
+                raise
+            old, context = self._workers.get(address), details.context_length
+            if old is not None and old.connect_to == connect_to:
+                server = old.server
+            else:  # new, or it has registered anew, from another machine
+                full = len(self._workers) >= MAX_WORKERS
+                self._let_go(next(iter(self._workers)) if full and old is None else address)
+                server = self._server(address, connect_to)
+            known = _Worker(address, connect_to, server, conv, context, now + KNOWN_FOR_S)
+            self._workers[address] = known
+        return known
+
+    def _let_go(self, address: str) -> None:
+        if (worker := self._workers.pop(address, None)) is not None:
+            worker.server.retire()
+
+    def _server(self, address: str, connect_to: str | None) -> HttpServer:
+        try:
+            if "@" in address or "?" in address:
+                raise ConfigError("a worker's URL has no user and no query")
+            return HttpServer(
+                address,
+                connect_to=connect_to,
+                timeout_s=self._config.timeout_s,
+                reuse_connections=self._config.reuse_connections,
+            )
+        except ConfigError as error:
+            raise BackendError("The controller names a worker by what is no URL.") from error
+
+    async def _forget(self, worker: _Worker | None) -> None:
+        if worker is not None:
+            self._let_go(worker.address)
+            await self._directory.lost(worker.address)
+
+    async def _post(self, path: str, body: bytes) -> bytes:
+        """A call that is made again where the worker is gone."""
+        worker = await self._worker(self._model)
+        try:
+            return await worker.server.post(path, body)
+        except (
+            InvalidRequest,
+            NoSuchPath,
+        ) as error:  # 404: vLLM's worker, and others, have no such call
+            raise UnsupportedOperation("The model's worker does not embed.") from error
+        except (BackendError, BackendUnavailable) as error:
+            if not _is_gone(error):
+                raise
+            await self._forget(worker)
+            return await (await self._worker(self._model)).server.post(path, body)
+
+
+def _none(model: str) -> BackendUnavailable:
+    return BackendUnavailable(
+        f"No worker has the model `{model}` now. Try again soon.", retry_after_s=5
+    )
+
+
+def _is_gone(error: UnilectError) -> bool:
+    """True where the worker did not answer, and another may: not where it answered that it failed."""
+    return isinstance(error, BackendUnavailable) or isinstance(
+        error.__cause__, OSError | ProtocolError
+    )
+
+
+def _choose(models: list[str], configured: str | None, wanted: str) -> str:
+    """The configured model, the wanted one, else the only one."""
+    if not models:
+        raise BackendUnavailable(
+            "The FastChat controller has no worker that answers. Start one, or try again soon.",
+            retry_after_s=5,
+        )
+    name = configured or (wanted if wanted in models or len(models) > 1 else models[0])
+    if name not in models:
+        names = ", ".join(sorted(models)[:20])
+        raise BackendUnavailable(
+            f"The FastChat controller has no model `{name}`, but {names}; name one with `model = ...`.",
+            retry_after_s=5,
+        )
+    return name
+
+
+def _decoded(body: bytes, kind: type[StructT]) -> StructT:
+    return typed(body, kind, "The server does not speak FastChat's protocol.")
+
+
+async def list_models(place: Place) -> list[str]:
+    """The names of all models of a controller's workers."""
+    server = _controller(place)
+    try:
+        return list(await Controller(server).models())
+    finally:
+        await server.aclose()
+
+
+def backend(place: Place) -> FastChatUpstream:
+    """The upstream for `fastchat+http(s)://controller:21001`."""
+    return FastChatUpstream(Controller(_controller(place)), place.config, place.name)
+
+
+def _controller(place: Place) -> HttpServer:
+    base = f"{place.scheme.removeprefix('fastchat+')}:{place.location}"
+    return HttpServer(base, timeout_s=place.config.timeout_s)

@@ -1,0 +1,1 @@
+"""llama.cpp's and PowerInfer's native API."""

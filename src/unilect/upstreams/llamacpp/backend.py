@@ -1,0 +1,415 @@
+"""
+llama.cpp's server, and PowerInfer's, by their native protocol: /completion, /tokenize, /detokenize, /infill, embeddings.
+
+It is for servers that speak nothing else (those of 2023 and PowerInfer), and for what only this protocol has. Which generation a server
+is of, its context and its chat template are learned at start. A conversation becomes a prompt here. Rules:
+
+1. Every answer is asked for as a stream: a whole one would go on when its client has left.
+2. A prompt that does not fit is never sent: some servers cut it silently, and its newest text is lost first.
+3. An answer without its last frame (`stop: true`) was cut, and is never called finished.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+"""
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from unilect.backend import Batches, Capabilities
+from unilect.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigError,
+    ContextLengthExceeded,
+    InvalidRequest,
+    RouteNotFound,
+    UnilectError,
+    UnsupportedOperation,
+)
+from unilect.http.client import HttpServer, server_at
+from unilect.http.error_bodies import too_long, typed, unknown_token
+from unilect.parameters.rules import refusal
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+from unilect.routing.sources import Place
+from unilect.tasks import apart, shared
+from unilect.templates import ChatTemplate, find, names
+from unilect.upstreams.llamacpp import request as wire
+from unilect.upstreams.llamacpp.frames import (
+    Busy,
+    Content,
+    FrameDecoder,
+    Tokens,
+    raise_for,
+    with_prompt_tokens,
+)
+from unilect.upstreams.llamacpp.request import OF_2023, OF_2025, Generation
+from unilect.upstreams.llamacpp.stream import native_stream
+from unilect.upstreams.openai.embeddings import decode_embeddings, embed_each
+
+log = logging.getLogger("unilect")
+TEMPLATE_OF_2023 = "oai-like-2023"
+#: A server of 2023 gives the slot of a client that has left free with its next token, and refuses whoever comes before that.
+BUSY_PAUSES_S = (0.1, 0.3, 1.0)
+_EMBEDDINGS_AT_ONCE = 4
+_SPARE = 2  # tokens that may come before a text: a begin of sequence, a blank
+_T = TypeVar("_T")
+
+
+class _Settings(Struct, frozen=True):
+    n_ctx: int | None = None
+
+
+class _Props(Struct):
+    """What /props says, as far as we ask; a server of 2023 has none of it."""
+
+    default_generation_settings: _Settings = _Settings()
+    chat_template: str = ""
+    bos_token: str = ""
+    eos_token: str = ""
+    modalities: dict[str, bool] = {}
+    total_slots: int | None = None
+    media_marker: str = "<__media__>"
+
+
+class _Rendered(Struct):
+    prompt: str
+
+
+class _Embedding(Struct):
+    embedding: list[float] | None = None
+
+
+class LlamaCppUpstream:
+    """
+    A model on a server that speaks llama.cpp's native protocol.
+
+    Args:
+        server: The server.
+        template: The chat template, instead of the server's own.
+        model: The model's name there, for a server that has several.
+    """
+
+    def __init__(
+        self, server: HttpServer, template: ChatTemplate | None = None, model: str | None = None
+    ) -> None:
+        self._server = server
+        self._given = template
+        self._model = {"model": model} if model is not None else {}
+        self._learning: asyncio.Task[None] | None = None
+        self._learned = False
+        self._generation = OF_2025
+        self._template: ChatTemplate | None = template or find(TEMPLATE_OF_2023)
+        self._tokens: dict[str, str] = {}
+        self._marker: str | None = None
+        self._sees: bool | None = None
+        self.capabilities = _capabilities(OF_2025)
+
+    async def start(self) -> None:
+        """Learn what the server is, once for all who wait for it, also where that fails; see `Backend`."""
+        if not self._learned:
+            if self._learning is None or self._learning.done():
+                self._learning = apart(self._learn())
+            await shared(self._learning)
+            self._learned = True
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request; see `Backend`."""
+        try:
+            prompt, images = await self._prompt(request)
+            path, body = await self._body(request, prompt, images)
+            ids = await self._ids(prompt) if request.tokenize else None
+            for pause_s in (*BUSY_PAUSES_S, None):
+                decoder = FrameDecoder(
+                    not request.stream, wire.top_logprobs(request), bool(request.return_tokens)
+                )
+                answer = self._stream(path, body, decoder)
+                if ids is not None:
+                    answer = with_prompt_tokens(answer, ids)
+                try:
+                    async with aclosing(answer) as batches:
+                        async for batch in batches:
+                            yield batch
+                    return
+                except Busy:
+                    if decoder.begun or pause_s is None:
+                        raise
+                    await asyncio.sleep(pause_s)
+        except Busy:
+            raise
+        except (BackendError, BackendUnavailable):
+            self._learned = False  # another model may answer there when it is up again
+            raise
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Embed the inputs of a request; see `Backend`."""
+
+        async def one(text: Prompt) -> Embeddings:
+            await self._check_input(text)
+            return await (self._embed_2023(text) if self._of_2023 else self._embed_2025(text))
+
+        at_once = self.capabilities.max_in_flight or _EMBEDDINGS_AT_ONCE
+        return await embed_each(request.inputs, one, at_once)
+
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of a text; one of 2023 tells those of the text alone. See `Backend`."""
+        fields: dict[str, Any] = {"content": text} | ({"add_special": True} if special else {})
+        return (await self._post("/tokenize", fields, Tokens)).tokens
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids; see `Backend`."""
+        try:
+            return (await self._post("/detokenize", {"tokens": tokens}, Content)).content
+        except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
+            raise unknown_token("prompt") from error
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """The number of tokens that the model would read, but for its images; see `Backend`."""
+        if isinstance(request, ChatRequest | CompletionRequest):
+            return await self._count((await self._prompt(request))[0])
+        return await self._count(request)
+
+    async def check(self) -> None:
+        """See whether the server is well; one of 2023 has no /health. See `Backend`."""
+        await self._server.get("/props" if self._of_2023 else "/health")
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._learning is not None:
+            self._learning.cancel()
+        await self._server.aclose()
+
+    @property
+    def _of_2023(self) -> bool:
+        return self._generation is OF_2023
+
+    async def _learn(self) -> None:
+        """
+        Ask a server what it is.
+
+        Raises:
+            BackendUnavailable: It is still loading, or cannot be reached.
+            BackendError: It is none of llama.cpp's.
+        """
+        try:
+            props = _decoded(await self._server.get("/props"), _Props)
+            settings, generation = props.default_generation_settings, OF_2025
+            if settings.n_ctx is None and not await self._has_health():
+                generation = OF_2023
+                settings = _decoded(await self._server.get("/model.json"), _Settings)
+        except RouteNotFound as error:
+            raise BackendError(
+                "The model's server does not speak llama.cpp's native protocol at this URL: it has no /props."
+            ) from error
+        self._template, self._tokens = self._given or find(TEMPLATE_OF_2023), {}
+        if self._given is None and props.chat_template:
+            self._template = _theirs(props.chat_template)
+            begin = await self._post("/tokenize", {"content": "", "add_special": True}, Tokens)
+            # where the server does not begin the text itself, the template does
+            bos = "" if begin.tokens else props.bos_token
+            self._tokens = {"bos_token": bos, "eos_token": props.eos_token}
+        self._generation = generation
+        self._marker = None if self._of_2023 else props.media_marker
+        self._sees = None if self._of_2023 else bool(props.modalities.get("vision"))
+        self.capabilities = _capabilities(
+            generation, settings.n_ctx, self._sees is not False, props.total_slots
+        )
+
+    async def _has_health(self) -> bool:
+        try:
+            await self._server.get("/health")
+        except RouteNotFound:
+            return False
+        return True
+
+    async def _prompt(self, request: ChatRequest | CompletionRequest) -> tuple[Prompt, list[str]]:
+        """The prompt as the model reads it, and its images as base64."""
+        if isinstance(request, CompletionRequest):
+            return request.prompts[0], []
+        turns = wire.turns(request.messages, self._marker)
+        if self._template is not None:
+            return self._template.render(turns.messages, **self._tokens), turns.images
+        body = {"messages": wire.plain_messages(turns.messages)}
+        return (await self._post("/apply-template", body, _Rendered)).prompt, turns.images
+
+    async def _body(
+        self, request: ChatRequest | CompletionRequest, prompt: Prompt, images: list[str]
+    ) -> tuple[str, bytes]:
+        """The path and the body for an answer."""
+        stop: tuple[str, ...] = ()
+        if images:
+            await self._check_sight()
+        room = await self._room(prompt, request.token_limit)
+        if isinstance(request, CompletionRequest) and request.suffix:
+            path, fields = "/infill", wire.infill_fields(prompt, request.suffix)
+        else:
+            path, fields = "/completion", wire.prompt_fields(prompt, images, self._marker)
+        if isinstance(request, ChatRequest):
+            stop = self._template.stop if self._template is not None else ()
+        body = wire.body(request, self._generation, stop, room) | fields | self._model
+        return path, msgspec.json.encode(body)
+
+    async def _ids(self, prompt: Prompt) -> list[int]:
+        return prompt if isinstance(prompt, list) else await self.tokenize(prompt)
+
+    async def _room(self, prompt: Prompt, limit: int | None) -> int | None:
+        """
+        The most tokens that the answer may have. What is surely short enough is not counted: a token is at least a byte.
+
+        Raises:
+            ContextLengthExceeded: The prompt does not fit.
+        """
+        context, counts = self.capabilities.context, self._generation.shifts
+        if context is None:
+            return None
+        most = len(prompt if isinstance(prompt, list) else prompt.encode()) + _SPARE
+        if most < context and (not counts or (limit is not None and most + limit < context)):
+            return context
+        count = await self._count(prompt)
+        if count >= context:
+            raise too_long(count, context)
+        return max(1, context - count - _SPARE) if counts else context
+
+    async def _check_input(self, text: Prompt) -> None:
+        try:
+            await self._room(text, 0)
+        except ContextLengthExceeded as error:
+            error.param = "input"
+            raise
+
+    async def _count(self, prompt: Prompt) -> int:
+        """The tokens of a prompt, with what the server puts before it; one of 2023 does not say that."""
+        if isinstance(prompt, list):
+            return len(prompt)
+        body = {"content": prompt, "add_special": True}
+        return len((await self._post("/tokenize", body, Tokens)).tokens) + self._of_2023
+
+    async def _check_sight(self) -> None:
+        """
+        Ask a server of 2023 once whether it sees: it would leave images out and say nothing.
+
+        Raises:
+            InvalidRequest: It does not.
+        """
+        if self._sees is None:
+            decoder = FrameDecoder()
+            body = msgspec.json.encode({"prompt": " ", "n_predict": 1, "stream": True})
+            async with aclosing(self._stream("/completion", body, decoder)) as batches:
+                async for _ in batches:
+                    pass
+            self._sees = bool(decoder.multimodal)
+        if not self._sees:
+            raise InvalidRequest(
+                "`messages` holds an image, and the model's server was started without `--mmproj`.",
+                param="messages",
+            )
+
+    async def _stream(self, path: str, body: bytes, decoder: FrameDecoder) -> Batches:
+        """
+        POST a request for a stream and yield its events.
+
+        Raises:
+            UnilectError: As `HttpServer.stream` and `FrameDecoder`.
+        """
+        try:
+            async with aclosing(native_stream(self._server, path, body, decoder)) as batches:
+                async for batch in batches:
+                    yield batch
+        except (RouteNotFound, UnsupportedOperation) as error:
+            raise self._cannot(path) from error
+
+    def _cannot(self, path: str) -> UnilectError:
+        """The error for a URL that the server does not have or not do."""
+        if path == "/infill":
+            parameters = {**self.capabilities.parameters, "suffix": "refused"}
+            self.capabilities = msgspec.structs.replace(self.capabilities, parameters=parameters)
+            return refusal("suffix", "its model has no tokens to fill in a gap")
+        if self._of_2023:
+            return Busy()  # it has the URL, and says so of every error
+        return BackendError("The model's server does not take `/completion` at this URL.")
+
+    async def _embed_2025(self, text: Prompt) -> Embeddings:
+        body = msgspec.json.encode({"input": text, "encoding_format": "float"} | self._model)
+        try:
+            return decode_embeddings(await self._server.post("/v1/embeddings", body))
+        except (RouteNotFound, UnsupportedOperation) as error:
+            raise _no_embeddings() from error
+
+    async def _embed_2023(self, text: Prompt) -> Embeddings:
+        """A server that was not started for embeddings gives zeros, and a busy one no vector, both as if nothing were."""
+        answer = await self._post("/embedding", {"content": text}, _Embedding)
+        if answer.embedding is None:
+            raise Busy
+        if not any(answer.embedding):
+            raise _no_embeddings()
+        return Embeddings([answer.embedding], await self._count(text))
+
+    async def _post(self, path: str, fields: dict[str, Any], kind: type[_T]) -> _T:
+        return _decoded(await self._server.post(path, msgspec.json.encode(fields)), kind)
+
+
+def _capabilities(
+    generation: Generation,
+    context: int | None = None,
+    vision: bool = False,
+    slots: int | None = None,
+) -> Capabilities:
+    return Capabilities(
+        parameters=generation.parameters,
+        passes_unknown=True,
+        fans_out=True,
+        max_in_flight=generation.max_in_flight,
+        context=context,
+        vision=vision,
+        slots=slots,
+        settled=False,  # the server says it
+    )
+
+
+def _theirs(template: str) -> ChatTemplate | None:
+    """
+    A server's own template: Jinja or a format's name, and never a path, for that would be one of this machine.
+
+    None for a template that cannot be read here, such as one that is built into the server: it is asked to render each chat.
+    """
+    try:
+        if "{" in template:
+            return ChatTemplate(template)
+        if template in names():
+            return find(template)
+    except ConfigError as error:
+        log.warning("%s", error)
+    return None
+
+
+def _no_embeddings() -> UnsupportedOperation:
+    return UnsupportedOperation(
+        "The model's server was not started for embeddings; its operator must give it `--embedding`."
+    )
+
+
+def _decoded(body: bytes, kind: type[_T]) -> _T:
+    """
+    An answer that is no stream.
+
+    Raises:
+        BackendError: It is not what it should be.
+    """
+    return typed(body, kind, "The model's server does not answer as llama.cpp's does.")
+
+
+def backend(place: Place) -> LlamaCppUpstream:
+    """
+    The upstream for `llamacpp+http(s)://host:port/prefix`.
+
+    Raises:
+        ConfigError: The URL, or the chat template, is wrong.
+    """
+    config = place.config
+    url = f"{place.scheme.removeprefix('llamacpp+')}:{place.location}"
+    server = server_at(url, config, raise_for)
+    template = find(config.chat_template) if config.chat_template is not None else None
+    return LlamaCppUpstream(server, template, config.model)

@@ -1,0 +1,367 @@
+"""
+llama.cpp's native stream and errors: the data of one frame in, events out. The only file that reads them.
+
+Two generations are told apart frame by frame, by the fields that they have: that of 2023 (`slot_id`, `stopped_eos`, errors as plain text,
+PowerInfer's too) and that of 2025 (`id_slot`, `stop_type`, errors as objects). What came between has some of each.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+        https://github.com/SJTU-IPADS/PowerInfer/blob/main/examples/server/server.cpp
+"""
+
+import math
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from unilect.backend import Batches
+from unilect.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidRequest,
+    RouteNotFound,
+    UnsupportedOperation,
+)
+from unilect.events import (
+    Event,
+    Extra,
+    Finish,
+    FinishReason,
+    Opaque,
+    Progress,
+    TextDelta,
+    TokenLogprob,
+    Usage,
+)
+from unilect.http.client import raise_for_answer
+from unilect.http.error_bodies import clean, refused_request, too_long
+
+_BUSY_RETRY_S = 1.0
+NO_PROBABILITY = -9999.0  # OpenAI's figure for a token that is not among the likeliest
+_FINISHES: dict[str, FinishReason] = {"eos": "stop", "word": "stop", "limit": "length"}
+#: What of a last frame becomes events, or is no client's business.
+_TOLD = frozenset({"content", "completion_probabilities", "tokens", "model"})
+
+
+class Busy(BackendUnavailable):
+    """The server has no slot free; it is the same server as before."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model's server is busy: it has no slot free. Try again.",
+            retry_after_s=_BUSY_RETRY_S,
+        )
+
+
+class Tokens(Struct):
+    """The answer of /tokenize."""
+
+    tokens: list[int]
+
+
+class Content(Struct):
+    """The answer of /detokenize."""
+
+    content: str
+
+
+class _Alternative(Struct, gc=False, omit_defaults=True):
+    """A likely token: `tok_str` and `prob` in 2023, `token` and one of the others in 2025."""
+
+    id: int | None = None
+    tok_str: str = ""
+    token: str = ""
+    prob: float | None = None
+    logprob: float | None = None
+    bytes: list[int] | None = None
+
+
+class _Probability(Struct, gc=False, omit_defaults=True):
+    """A token of the answer: `content` and `probs` in 2023, the others in 2025."""
+
+    id: int | None = None
+    content: str | None = None
+    probs: list[_Alternative] = []
+    token: str = ""
+    prob: float | None = None
+    logprob: float | None = None
+    bytes: list[int] | None = None
+    top_logprobs: list[_Alternative] = []
+    top_probs: list[_Alternative] = []
+
+
+class _Progress(Struct, gc=False):
+    total: int
+    processed: int
+    cache: int = 0
+    time_ms: float = 0.0
+
+
+class _Timings(Struct, gc=False):
+    cache_n: int | None = None
+    prompt_n: int | None = None
+
+
+class _Frame(Struct, gc=False):
+    content: str = ""
+    stop: bool = False
+    tokens: list[int] | None = None
+    completion_probabilities: list[_Probability] | None = None
+    prompt_progress: _Progress | None = None
+    error: Any = None
+    multimodal: bool | None = None
+    # of the last frame
+    stop_type: str | None = None
+    stopped_eos: bool = False
+    stopped_word: bool = False
+    stopped_limit: bool = False
+    truncated: bool = False
+    tokens_predicted: int = 0
+    tokens_evaluated: int = 0
+    timings: _Timings | None = None
+
+
+_frames = msgspec.json.Decoder(list[_Frame | None]).decode
+
+
+class FrameDecoder:
+    """
+    Decodes the frames of one stream, which is one choice.
+
+    Args:
+        joined: Join the pieces of text that one read brought: for an answer that nobody sees before it is whole.
+        top_logprobs: How many of the likeliest tokens are told; None for no log probabilities.
+        tokens: The ids of the tokens are wanted too.
+
+    Attributes:
+        joined: As given.
+        done: The last frame has come.
+        begun: Any frame has come.
+        multimodal: Whether the server sees images, where it says so.
+    """
+
+    def __init__(
+        self, joined: bool = False, top_logprobs: int | None = None, tokens: bool = False
+    ) -> None:
+        self.joined = joined
+        self.done = False
+        self.multimodal: bool | None = None
+        self.begun = False
+        self._top_logprobs = top_logprobs
+        self._tokens = tokens
+
+    def decode(self, frames: list[bytes], into: list[Event]) -> None:
+        """
+        Append the events of frames, all decoded in one call.
+
+        Raises:
+            UnilectError: A frame tells an error, or is none. What came before it has been appended.
+        """
+        if not frames:
+            return
+        try:
+            decoded = _frames(b"[" + b",".join(frames) + b"]")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            decoded = []
+            for number, frame in enumerate(frames):
+                try:
+                    decoded += _frames(b"[" + frame + b"]")
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                    self._take(decoded, frames[:number], into)
+                    raise BackendError(
+                        "The model's server sent a frame that is no piece of an answer."
+                    ) from error
+        self._take(decoded, frames, into)
+
+    def end(self) -> None:
+        """
+        Look whether the answer was whole when its bytes ended.
+
+        Raises:
+            Busy: Not one frame came, which is how the generation of 2023 says that it is busy.
+            BackendError: The answer was cut.
+        """
+        if self.done:
+            return
+        if not self.begun:
+            raise Busy
+        raise BackendError("The model's server ended its answer before it was finished.")
+
+    def _take(self, decoded: list[_Frame | None], frames: list[bytes], into: list[Event]) -> None:
+        texts: list[str] = []
+        for number, frame in enumerate(decoded):
+            if frame is None or self.done:
+                continue  # llama.cpp sends a `null` between the answers of several prompts
+            plain = (
+                not frame.stop
+                and frame.completion_probabilities is None
+                and frame.prompt_progress is None
+                and frame.error is None
+                and frame.timings is None
+                and not self._tokens
+            )
+            if plain and self.joined:
+                texts.append(frame.content)
+            elif plain:
+                if frame.content:
+                    into.append(TextDelta(frame.content))
+            else:
+                _flush(texts, into)
+                self._other(frame, frames[number], into)
+            self.begun = True
+            self.multimodal = frame.multimodal if self.multimodal is None else self.multimodal
+        _flush(texts, into)
+
+    def _other(self, frame: _Frame, data: bytes, into: list[Event]) -> None:
+        if frame.error is not None:
+            raise_told(frame.error)
+        if frame.prompt_progress is not None:
+            told = frame.prompt_progress
+            into.append(Progress(told.processed, told.total, told.cache, told.time_ms))
+            return
+        logprobs = None
+        # what streams has told its tokens already: 2023 repeats all of them in the last frame
+        if self._top_logprobs is not None and not (frame.stop and not frame.content):
+            logprobs = [
+                logprob
+                for told in frame.completion_probabilities or ()
+                if (logprob := _logprob(told, self._top_logprobs)) is not None
+            ]
+        extra = self._piece_extra(frame, data) if not frame.stop else None
+        if frame.content or logprobs or extra is not None:
+            into.append(TextDelta(frame.content, 0, logprobs or None, extra))
+        if frame.stop:
+            self.done = True
+            into.append(Finish(_reason(frame), 0, _last_extra(frame, data)))
+            into.append(
+                Usage(frame.tokens_evaluated, frame.tokens_predicted, _cached_tokens(frame))
+            )
+
+    def _piece_extra(self, frame: _Frame, data: bytes) -> Extra | None:
+        """What a piece says beside its text: the ids that are wanted, the engine's words for probabilities, its clock."""
+        native: dict[str, Any] = {}
+        choice: dict[str, Any] = {}
+        if self._tokens and frame.tokens:
+            native["tokens"] = choice["tokens"] = frame.tokens
+        probabilities = frame.completion_probabilities
+        if self._top_logprobs is not None and probabilities and probabilities[0].content is None:
+            native["completion_probabilities"] = msgspec.to_builtins(probabilities)
+        if frame.timings is not None:
+            native["timings"] = msgspec.json.decode(data, type=dict[str, Raw])["timings"]
+        chunk = {"timings": native["timings"]} if "timings" in native else {}
+        return Extra(chunk, choice, native=native) if native else None
+
+
+def _flush(texts: list[str], into: list[Event]) -> None:
+    text = "".join(texts)
+    texts.clear()
+    if text:
+        into.append(TextDelta(text))
+
+
+def _reason(frame: _Frame) -> FinishReason:
+    """An empty prompt is answered with nothing and without a reason."""
+    if frame.stop_type is not None:
+        return _FINISHES.get(frame.stop_type, "stop")
+    return "stop" if frame.stopped_eos or frame.stopped_word else "length"
+
+
+def _last_extra(frame: _Frame, data: bytes) -> Extra:
+    """What a last frame says beside the answer; its numbers and settings are for clients of this protocol alone."""
+    fields = msgspec.json.decode(data, type=dict[str, Raw])
+    native = {name: raw for name, raw in fields.items() if name not in _TOLD}
+    chunk: dict[str, Any] = {"truncated": True} if frame.truncated else {}
+    if "timings" in native:
+        chunk["timings"] = native["timings"]
+    return Extra(chunk, native=native)
+
+
+def _cached_tokens(frame: _Frame) -> int | None:
+    timings = frame.timings
+    if timings is None:
+        return None
+    if timings.cache_n is not None:
+        return timings.cache_n
+    if timings.prompt_n is None:
+        return None
+    return max(0, frame.tokens_evaluated - timings.prompt_n)
+
+
+def _logprob(told: _Probability, top: int) -> TokenLogprob | None:
+    """A token with its log probability, in whichever form it was told; 2023 tells that of the likeliest only."""
+    if told.content is None:
+        likeliest = [_token(one) for one in told.top_logprobs or told.top_probs]
+        logprob = told.logprob if told.logprob is not None else _log(told.prob)
+        return TokenLogprob(told.token, logprob, told.bytes, likeliest[:top])
+    likeliest = [_token(one) for one in told.probs]
+    own = next((one.logprob for one in likeliest if one.token == told.content), NO_PROBABILITY)
+    return TokenLogprob(told.content, own, list(told.content.encode()), likeliest[:top])
+
+
+def _token(told: _Alternative) -> TokenLogprob:
+    logprob = told.logprob if told.logprob is not None else _log(told.prob)
+    token = told.token or told.tok_str
+    return TokenLogprob(token, logprob, told.bytes or list(token.encode()))
+
+
+def _log(probability: float | None) -> float:
+    return math.log(probability) if probability else NO_PROBABILITY
+
+
+async def with_prompt_tokens(batches: Batches, ids: list[int]) -> Batches:
+    """An answer that tells the ids of its prompt as `promptToken`, with its first piece."""
+    told: list[Event] = [Opaque(Extra({"promptToken": ids}), 0)]
+    async with aclosing(batches):
+        async for batch in batches:
+            if told and not isinstance(batch[-1], Progress):
+                batch = told + [event for event in batch if not isinstance(event, Progress)]
+                told = []
+            yield batch
+
+
+def raise_told(error: Any) -> None:
+    """
+    Raise the error that a frame tells, as `error: {...}` or as data.
+
+    Raises:
+        UnilectError: In any case.
+    """
+    if isinstance(error, str):
+        error = {"message": error}
+    if not isinstance(error, dict):
+        error = {}
+    code = error.get("code")
+    if error.get("type") == "exceed_context_size_error":
+        raise too_long(error.get("n_prompt_tokens"), error.get("n_ctx"))
+    if code in (400, "400") or error.get("type") == "invalid_request_error":
+        raise refused_request(msgspec.json.encode(error))
+    if code in (503, "503") or error.get("type") == "unavailable_error":
+        raise Busy
+    raise BackendError(f"The model's server reported an error: {clean(error.get('message'))}")
+
+
+def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
+    """
+    Turn an error answer of llama.cpp's into ours; return where it is none.
+
+    Raises:
+        Busy: It has no slot free, which the generation of 2023 says as 404.
+        RouteNotFound: It has no such URL; the caller knows what that means.
+        UnsupportedOperation: It was not started for this, or its model cannot do it.
+        InvalidRequest: The request is wrong, which the generation of 2023 says as 500 with its parser's words.
+        UnilectError: As `raise_for_answer` otherwise.
+    """
+    text = body[:200].decode(errors="replace").strip()
+    if status == 404 and text in ("slot unavailable", "internal_error"):
+        raise Busy
+    if status == 404 and "File Not Found" in text:
+        raise RouteNotFound("The model's server has no such URL.")
+    if status == 501:
+        raise UnsupportedOperation(refused_request(body).message)
+    if status == 500 and "json.exception" in text:
+        raise InvalidRequest(
+            f"The model's server refused the request: {clean(text.partition(chr(10))[2])}"
+        )
+    raise_for_answer(status, headers, body)

@@ -1,0 +1,295 @@
+"""
+Requests in the words of llama.cpp's native protocol: what becomes of each parameter, in either generation.
+
+Sources: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+         https://github.com/SJTU-IPADS/PowerInfer/blob/main/examples/server/server.cpp
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from unilect.backend import Support
+from unilect.errors import InvalidRequest
+from unilect.parameters.foreign import CONSTRAINTS
+from unilect.parameters.rules import token_biases
+from unilect.parameters.support import honoured, names
+from unilect.requests import (
+    LLAMACPP_PARAMETERS,
+    SAMPLER_LETTERS,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    ImagePart,
+    Message,
+    Part,
+    RefusalPart,
+    TextPart,
+)
+
+MAX_IMAGES = 8
+_FIRST_IMAGE = 10  # llama.cpp's own client counts from here
+_DATA_URL = re.compile(r"data:image/[\w.+-]{1,64};base64,")
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/= \t\r\n\v\f"
+_SAME_NAME = names(
+    "temperature top_p min_p typical_p presence_penalty frequency_penalty repeat_last_n mirostat mirostat_tau mirostat_eta "
+    "grammar ignore_eos"
+)
+#: llama.cpp's own parameters that a body holds as they are; the others are put right below.
+_OWN_NAMES = tuple(
+    name
+    for name in LLAMACPP_PARAMETERS
+    if name not in ("n_probs", "n_keep", "n_discard", "id_slot")
+)
+_FIELDS = (*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__)
+_KNOWN = frozenset(_FIELDS) - {"wire"}  # a client's field of that name is unknown like any other
+_OWN = frozenset(
+    {"api_key", "n_keep", "slot_id", "id_slot"}
+)  # secrets, and what is put right below
+_TOP_2023 = 20  # it tells no probability of a token that is not among the likeliest
+
+_NATIVE = names(
+    "n_probs n_keep id_slot top_k seed repeat_penalty repetition_penalty logit_bias max_tokens max_completion_tokens stop "
+    "cache_prompt tokenize logprobs top_logprobs response_format suffix"
+)
+#: Beside those of no backend: what other servers know and becomes `response_format` or `grammar`, and what changes the server for
+#: others or hides what is needed of an answer.
+_REFUSED = {*CONSTRAINTS, "system_prompt", "n_cmpl"} - {"json_schema"}
+_PARAMETERS: dict[str, Support] = honoured(
+    (*_SAME_NAME, *_OWN_NAMES, *_NATIVE), names("n best_of echo encoding_format dimensions")
+) | dict.fromkeys(_REFUSED, "refused")
+
+
+class Generation(Struct, frozen=True):
+    """
+    What is different between the generations of the protocol.
+
+    Attributes:
+        name: The year from which it is.
+        parameters: What becomes of each parameter.
+        slot: The name of the field that chooses a slot.
+        shifts: A context that is full is shifted for ever, and the prompt cut silently: both must be prevented by counting.
+        top_logprobs: At least so many of the likeliest tokens are asked for.
+        max_in_flight: As in `Capabilities`: one slot is the default of 2023, and PowerInfer answers wrongly with more.
+    """
+
+    name: str
+    parameters: Mapping[str, Support]
+    slot: str
+    shifts: bool = False
+    top_logprobs: int = 1
+    max_in_flight: int | None = None
+
+
+#: It takes a seed and never uses it, and knows no schemas.
+OF_2023 = Generation(
+    "2023",
+    _PARAMETERS | dict.fromkeys(("seed", "response_format", "json_schema"), "refused"),
+    "slot_id",
+    shifts=True,
+    top_logprobs=_TOP_2023,
+    max_in_flight=1,
+)
+OF_2025 = Generation("2025", _PARAMETERS, "id_slot")
+
+
+def body(
+    request: ChatRequest | CompletionRequest,
+    generation: Generation,
+    stop: Sequence[str],
+    room: int | None,
+) -> dict[str, Any]:
+    """
+    The body for /completion, all but its prompt.
+
+    Args:
+        stop: Words at which any answer ends, before the request's own.
+        room: The most tokens that an answer may have.
+
+    Raises:
+        InvalidRequest: The request holds what llama.cpp cannot be given.
+    """
+    fields: dict[str, Any] = {
+        name: raw for name, raw in request.wire.items() if name not in _KNOWN and name not in _OWN
+    }
+    check_samplers(request)
+    for name in (*_SAME_NAME, *_OWN_NAMES):
+        value = getattr(request, name)
+        if value is not None:
+            fields[name] = value
+    fields |= _renamed(request, room)
+    words = [*stop, *(word for word in request.stop_words if word not in stop)]
+    if words:
+        fields["stop"] = words
+    for name in ("id_slot", "slot_id"):
+        if name in request.wire:
+            fields[generation.slot] = request.wire[name]
+    top = top_logprobs(request)
+    if top is not None:
+        fields["n_probs"] = max(top, generation.top_logprobs)
+    check_one_constraint(request)
+    if request.answer_schema is not None:
+        fields["json_schema"] = request.answer_schema
+    fields["stream"] = True
+    fields["return_progress"] = True  # only then does 2025 notice a client that leaves early
+    return fields
+
+
+def check_samplers(request: GenerationRequest) -> None:
+    """
+    See that llama.cpp knows every sampler that a request names by its letter: others it would leave out.
+
+    Raises:
+        InvalidRequest: It does not know one.
+    """
+    named = request.samplers
+    if isinstance(named, str) and not set(named) <= set(SAMPLER_LETTERS):
+        raise InvalidRequest(
+            f"`samplers` has a letter that is no sampler's; llama.cpp knows {SAMPLER_LETTERS!r}. Write those, or a list of names.",
+            param="samplers",
+        )
+
+
+def top_logprobs(request: GenerationRequest) -> int | None:
+    """How many of the likeliest tokens the client wants to be told; None for no log probabilities."""
+    if isinstance(request, ChatRequest):
+        top = (request.top_logprobs or 0) if request.logprobs else None
+    else:
+        top = request.logprobs if isinstance(request, CompletionRequest) else None
+    return max(top or 0, request.n_probs) if request.n_probs else top
+
+
+def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
+    """The parameters that have another name or form there."""
+    fields: dict[str, Any] = {"cache_prompt": request.cache_prompt is not False}
+    limit = request.token_limit
+    if limit is not None or room is not None:
+        fields["n_predict"] = min(n for n in (limit, room) if n is not None)
+    if request.top_k is not None:
+        fields["top_k"] = max(request.top_k, 0)
+    penalty = request.repeat_penalty or request.repetition_penalty
+    if penalty is not None:
+        fields["repeat_penalty"] = penalty
+    if request.seed is not None:
+        fields["seed"] = request.seed % 2**32
+    if request.logit_bias is not None:
+        fields["logit_bias"] = [list(pair) for pair in token_biases(request.logit_bias).items()]
+    if (n_keep := request.wire.get("n_keep")) is not None:
+        # -1 keeps the beginning of a prompt that is cut and loses its newest text
+        fields["n_keep"] = 0 if bytes(n_keep).startswith(b"-") else n_keep
+    return fields
+
+
+def check_one_constraint(request: GenerationRequest) -> None:
+    """
+    See that an answer is bound once.
+
+    Raises:
+        InvalidRequest: Both a grammar and a schema bind it.
+    """
+    if request.grammar and request.answer_schema is not None:
+        raise InvalidRequest(
+            "`grammar` and `response_format` cannot stand together; send one of them.",
+            param="grammar",
+        )
+
+
+def check_images(count: int) -> None:
+    """
+    See that a conversation has not too many images.
+
+    Raises:
+        InvalidRequest: It has.
+    """
+    if count > MAX_IMAGES:
+        raise InvalidRequest(
+            f"`messages` holds {count} images; at most {MAX_IMAGES} are read.", param="messages"
+        )
+
+
+def wrong_part(part: Part, where: str) -> InvalidRequest:
+    """The error for a part of a message that llama.cpp cannot be given."""
+    what = "this model reads text and images only"
+    if isinstance(part, ImagePart):
+        what = "images are taken as `data:image/...;base64,` URLs only; nothing is fetched"
+    return InvalidRequest(f"`{where}`: {what}.", param=where)
+
+
+class Turns(Struct):
+    """
+    A conversation for a template that knows texts only.
+
+    Attributes:
+        messages: Its turns, a mark in the place of each image.
+        images: The images, as base64, in their order.
+    """
+
+    messages: list[Message]
+    images: list[str]
+
+
+def turns(conversation: Sequence[Message], marker: str | None) -> Turns:
+    """
+    The turns of a conversation; a developer is a system, and a function a tool.
+
+    Args:
+        marker: What stands in a prompt for any image; None where images are numbered, as in 2023.
+
+    Raises:
+        InvalidRequest: A part is neither a text nor an image as a `data:` URL.
+    """
+    images: list[str] = []
+    out: list[Message] = []
+    for number, message in enumerate(conversation):
+        content = message.content
+        if isinstance(content, list):
+            where = f"messages[{number}].content"
+            content = "\n".join(_part(part, where, images, marker) for part in content)
+        role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+        out.append(msgspec.structs.replace(message, role=role, content=content))
+    check_images(len(images))
+    return Turns(out, images)
+
+
+def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Turns of texts as a server renders them."""
+    return [{"role": turn.role, "content": turn.content or ""} for turn in messages]
+
+
+def _part(part: Any, where: str, images: list[str], marker: str | None) -> str:
+    match part:
+        case TextPart(text) | RefusalPart(text):
+            return text
+        case ImagePart(image):
+            found = _DATA_URL.match(image.url)
+            data = image.url[found.end() :] if found is not None else ""
+            # an image may be long, and a regular expression is slow
+            if data and not data.encode().translate(None, _BASE64):
+                images.append(data)
+                return marker or f"[img-{_FIRST_IMAGE + len(images) - 1}]"
+    raise wrong_part(part, where)
+
+
+def prompt_fields(prompt: str | list[int], images: list[str], marker: str | None) -> dict[str, Any]:
+    """The prompt, with its images as the generation wants them."""
+    if not images:
+        return {"prompt": prompt}
+    if marker is not None:
+        return {"prompt": {"prompt_string": prompt, "multimodal_data": images}}
+    numbered = [{"data": data, "id": _FIRST_IMAGE + n} for n, data in enumerate(images)]
+    return {"prompt": prompt, "image_data": numbered}
+
+
+def infill_fields(prompt: str | list[int], suffix: str) -> dict[str, Any]:
+    """
+    What stands before and after the gap.
+
+    Raises:
+        InvalidRequest: The prompt is no text.
+    """
+    if not isinstance(prompt, str):
+        raise InvalidRequest("`prompt` must be a text beside `suffix`.", param="prompt")
+    return {"input_prefix": prompt, "input_suffix": suffix}

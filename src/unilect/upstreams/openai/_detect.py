@@ -1,0 +1,163 @@
+"""
+What can be learnt of a server when it is first met: its kind, its model's name, and what that model can do.
+
+At most two questions, both of them GETs: the list of models; then, by what that says, the model's own page (another unilect), the
+root (Ollama's says its name) or `/openapi.json` (where there is no list). No answer is an answer: then the server is unknown, and
+is handed everything.
+
+Source: https://platform.openai.com/docs/api-reference/models; https://docs.ollama.com/api
+"""
+
+import asyncio
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from unilect.backend import Capabilities
+from unilect.errors import BackendError, BackendTimeout, BackendUnavailable, UnilectError
+from unilect.http.client import HttpServer
+from unilect.http.error_bodies import NoSuchPath
+from unilect.upstreams.openai._servers import (
+    OLLAMA,
+    UNKNOWN,
+    ServerKind,
+    by_models,
+    by_paths,
+    capabilities,
+)
+
+PROBE_TIMEOUT_S = 1.5  # for each question
+
+
+class Learnt(Struct, frozen=True):
+    """
+    What was learnt.
+
+    Attributes:
+        model: The model's name on the server.
+        lists: The server lists its models.
+        reason: Why its base URL is likely wrong, for the operator; None where nothing says so.
+    """
+
+    model: str
+    kind: ServerKind
+    capabilities: Capabilities
+    lists: bool = True
+    reason: str | None = None
+
+
+async def learn(
+    server: HttpServer, root: HttpServer, model: str | None, wanted: str
+) -> Learnt | None:
+    """
+    Ask a server what it is.
+
+    Args:
+        server: The server, by its base URL.
+        root: The same without the base's last `/v1`, for what lies beside it.
+        model: The model's configured name, or None.
+        wanted: Taken where no name is configured and the server has a model of that name.
+
+    Returns:
+        What was learnt; None where a model is configured and the server cannot be reached now.
+
+    Raises:
+        UnilectError: No model is configured, and the server does not tell its only one.
+    """
+    lost: UnilectError | None = None
+    if model is None:
+        listed = model_cards(await server.get("/models"))
+        model = choose(listed, wanted)
+    else:
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                listed = model_cards(await server.get("/models"))
+        except (BackendUnavailable, BackendTimeout, TimeoutError):
+            return None
+        except UnilectError as error:
+            listed, lost = [], error
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            kind, card = await _recognised(server, root, listed, model)
+    except TimeoutError:
+        kind, card = UNKNOWN, {}
+    reason = lost.reason if isinstance(lost, NoSuchPath) and kind is UNKNOWN else None
+    return Learnt(model, kind, capabilities(kind, card), lost is None, reason)
+
+
+def model_cards(body: bytes) -> list[dict[str, Any]]:
+    """
+    The models that a server lists, as it describes them.
+
+    Raises:
+        BackendError: It is no such list.
+    """
+    models = _object(body).get("data")
+    if not isinstance(models, list) or not all(
+        isinstance(card, dict) and isinstance(card.get("id"), str) for card in models
+    ):
+        raise BackendError("The server does not list its models as OpenAI does.")
+    return models
+
+
+def choose(models: list[dict[str, Any]], wanted: str) -> str:
+    """
+    The name of the wanted model of a list, else of its only one.
+
+    Raises:
+        BackendError: There is not just one.
+    """
+    names = [str(card["id"]) for card in models]
+    if wanted in names:
+        return wanted
+    if len(names) != 1:
+        raise BackendError(
+            "The model's server has other models than one, and none is configured.",
+            reason=f"The server has {len(names)} models ({', '.join(names[:20])}); name one with `model = ...`.",
+        )
+    return names[0]
+
+
+async def _recognised(
+    server: HttpServer, root: HttpServer, listed: list[dict[str, Any]], model: str
+) -> tuple[ServerKind, dict[str, Any]]:
+    """The kind of a server, and its description of a model."""
+    if not listed:
+        paths = (await _told(root, "/openapi.json")).get("paths")
+        return by_paths(paths) if isinstance(paths, dict) else UNKNOWN, {}
+    kind = by_models(listed, model)
+    card = next((card for card in listed if card["id"] == model), {})
+    if kind.name == "unilect":
+        card = await _told(server, f"/models/{quote(model)}")
+    elif kind is UNKNOWN and card.keys() <= _BARE and await _is_ollama(root):
+        kind = OLLAMA  # a model of a name space other than its library's
+    return kind, card
+
+
+#: What Ollama says of a model, and no more.
+_BARE = frozenset({"id", "object", "created", "owned_by"})
+
+
+async def _is_ollama(root: HttpServer) -> bool:
+    try:
+        return (await root.get("/")).strip() == b"Ollama is running"
+    except UnilectError:
+        return False
+
+
+async def _told(server: HttpServer, path: str) -> dict[str, Any]:
+    """The object that a path answers with; an empty one where it answers with anything else."""
+    try:
+        return _object(await server.get(path))
+    except UnilectError:
+        return {}
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

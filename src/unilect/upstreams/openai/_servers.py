@@ -1,0 +1,319 @@
+"""
+The servers that speak OpenAI's API, each a little differently: how one is recognised, and what it does with parameters.
+
+A parameter that a server is known to drop without a word is refused here. A server that nobody here knows is handed everything.
+The facts are of the versions named in docs/backends/openai.md.
+
+Source: each server's documentation and source; https://platform.openai.com/docs/api-reference/models for the list of models.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from unilect.backend import Capabilities, Support
+from unilect.errors import InvalidRequest
+from unilect.parameters.foreign import CHANGES_ANSWER, CONSTRAINTS
+from unilect.parameters.rules import is_neutral, refusal
+from unilect.requests import LLAMACPP_PARAMETERS, ChatRequest, CompletionRequest
+
+
+class ServerKind(Struct, frozen=True):
+    """
+    What is known of a kind of server.
+
+    Attributes:
+        name: Its name.
+        owner: `owned_by` of the models that it lists.
+        paths: Paths of its /openapi.json that no other has.
+        refused: Parameters that it drops without a word.
+        refused_in_chat: Those that it drops in a chat only.
+        refused_in_completions: Those that it drops in plain completions only.
+        renamed: Parameters that it knows by another name.
+        takes: All fields that it takes; others are an error there, or dropped. None where it takes any.
+        one_choice: It takes one prompt and makes one choice; the others are asked for beside it.
+        one_prompt: It takes one prompt, and no second request beside it.
+        stream_options: It may be asked for the usage of a stream.
+        stops_whole: It stops when the client of a whole answer leaves.
+        completions, embeddings: It has these at all.
+        least_tokens: The smallest `max_tokens` that does it no harm.
+        needs_user: It needs a message of the user.
+    """
+
+    name: str
+    owner: str = ""
+    paths: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
+    refused_in_chat: frozenset[str] = frozenset()
+    refused_in_completions: frozenset[str] = frozenset()
+    renamed: Mapping[str, str] = {}
+    takes: frozenset[str] | None = None
+    one_choice: bool = False
+    one_prompt: bool = False
+    stream_options: bool = True
+    stops_whole: bool = False
+    completions: bool = True
+    embeddings: bool = True
+    least_tokens: int = 0
+    needs_user: bool = False
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_NOT_LOCAL = _names("verbosity modalities audio prediction web_search_options")
+_MIROSTAT = _names("mirostat mirostat_tau mirostat_eta")
+_SAMPLING = _names(
+    "top_k min_p typical_p repeat_penalty repetition_penalty repeat_last_n ignore_eos grammar"
+)
+_TOOLS = _names("tools tool_choice parallel_tool_calls")
+_FORMAT = _names("response_format")
+_NAMED_BY_OTHERS = _names("json_schema format grammar_string")
+_OF_VLLM = _names(
+    "guided_json guided_regex guided_choice guided_grammar guided_json_object structured_outputs"
+)
+_OF_SGLANG = _names("regex ebnf")
+_OLD_LIMIT = {"max_completion_tokens": "max_tokens"}
+_ALL = _names(
+    "n best_of echo suffix seed stop logit_bias logprobs top_logprobs presence_penalty frequency_penalty response_format "
+    "reasoning_effort chat_template_kwargs enable_thinking temperature top_p max_tokens max_completion_tokens dimensions"
+)
+_LLAMACPP = frozenset(LLAMACPP_PARAMETERS)
+_EVERYTHING = _ALL | _NOT_LOCAL | _MIROSTAT | _SAMPLING | _TOOLS | _LLAMACPP
+
+_TRANSFORMERS = _names(
+    "model messages prompt stream temperature top_p seed stop max_tokens max_completion_tokens logit_bias tools "
+    "chat_template_kwargs suffix generation_config"
+)
+_FASTCHAT = _names(
+    "model messages prompt input stream temperature top_p top_k n max_tokens stop logprobs echo user encoding_format"
+)
+_CHATGLM = _names("model messages stream temperature top_p max_tokens")
+
+UNKNOWN = ServerKind("unknown")
+
+OLLAMA = ServerKind(
+    "Ollama",
+    owner="library",
+    refused=_NOT_LOCAL
+    | _MIROSTAT
+    | _SAMPLING
+    | _LLAMACPP
+    | _names(
+        "best_of logit_bias tool_choice parallel_tool_calls chat_template_kwargs enable_thinking"
+    )
+    | (CHANGES_ANSWER.keys() - {"reasoning"}),
+    refused_in_completions=_FORMAT,
+    renamed=_OLD_LIMIT,
+    one_choice=True,
+)
+
+KINDS = (
+    ServerKind("unilect", owner="unilect", stops_whole=True),
+    ServerKind(
+        "vLLM",
+        owner="vllm",
+        refused=_NOT_LOCAL
+        | _MIROSTAT
+        | _LLAMACPP
+        | _NAMED_BY_OTHERS
+        | _OF_SGLANG
+        | _names("best_of typical_p repeat_penalty repeat_last_n grammar"),
+        stops_whole=True,
+    ),
+    ServerKind(
+        "SGLang",
+        owner="sglang",
+        refused=_NOT_LOCAL
+        | _MIROSTAT
+        | _LLAMACPP
+        | _NAMED_BY_OTHERS
+        | _OF_VLLM
+        | _names("best_of suffix grammar"),
+    ),
+    ServerKind(
+        "llama-server",
+        owner="llamacpp",
+        refused=_NOT_LOCAL | (CONSTRAINTS - {"json_schema"}) | _names("best_of suffix"),
+        refused_in_completions=_FORMAT,
+        renamed={"repetition_penalty": "repeat_penalty"},
+        one_choice=True,
+    ),
+    ServerKind(
+        "llama-cpp-python",
+        owner="me",
+        refused=_NOT_LOCAL | CONSTRAINTS | _LLAMACPP | _names("n best_of"),
+        refused_in_completions=_FORMAT,
+        renamed=_OLD_LIMIT,
+        one_prompt=True,
+    ),
+    OLLAMA,
+    ServerKind(
+        "FastChat",
+        owner="fastchat",
+        refused=_EVERYTHING - _FASTCHAT - _OLD_LIMIT.keys(),
+        refused_in_chat=_names("logprobs"),
+        renamed=_OLD_LIMIT,
+        takes=_FASTCHAT,
+        stream_options=False,
+    ),
+    ServerKind(
+        "chatglm.cpp",
+        owner="owner",
+        refused=_EVERYTHING - _CHATGLM - _OLD_LIMIT.keys(),
+        renamed=_OLD_LIMIT,
+        takes=_CHATGLM,
+        stream_options=False,
+        completions=False,
+        embeddings=False,
+        least_tokens=1,
+        needs_user=True,
+    ),
+    ServerKind(
+        "transformers serve",
+        paths=_names("/load_model /v1/chat/completions /v1/completions"),
+        refused=_EVERYTHING - _TRANSFORMERS - {"n", "echo"},
+        takes=_TRANSFORMERS,
+        one_choice=True,
+        stream_options=False,
+        embeddings=False,
+    ),
+)
+
+_BY_OWNER = {kind.owner: kind for kind in KINDS if kind.owner}
+_CONTEXTS = ("max_model_len", "loaded_context_length", "context_length", "max_context_length")
+
+
+def by_models(models: list[dict[str, Any]], model: str) -> ServerKind:
+    """The kind of a server from the list of its models."""
+    cards = [card for card in models if card["id"] == model] or models
+    owners = {str(card.get("owned_by")) for card in cards}
+    kind = _BY_OWNER.get(owners.pop(), UNKNOWN) if len(owners) == 1 else UNKNOWN
+    if kind.name == "chatglm.cpp" and [card.get("id") for card in models] != ["gpt-3.5-turbo"]:
+        return UNKNOWN
+    if kind.name == "llama-cpp-python" and not all("permissions" in card for card in models):
+        return UNKNOWN
+    return kind
+
+
+def by_paths(paths: Mapping[str, Any]) -> ServerKind:
+    """The kind of a server from the paths that its /openapi.json lists."""
+    found = (kind for kind in KINDS if kind.paths and kind.paths <= paths.keys())
+    return next(found, UNKNOWN)
+
+
+def capabilities(kind: ServerKind, card: Mapping[str, Any]) -> Capabilities:
+    """
+    What a model can do on a server of this kind.
+
+    Args:
+        card: The model as the server lists it.
+    """
+    if isinstance(own := card.get("unilect"), dict):
+        return _unilect(own)
+    parameters: dict[str, Support] = dict.fromkeys(kind.refused, "refused")
+    taken = _EVERYTHING & kind.takes if kind.takes is not None else frozenset()
+    parameters |= dict.fromkeys(taken, "native")
+    parameters |= dict.fromkeys(kind.renamed, "native")
+    if kind.one_choice:
+        parameters |= dict.fromkeys(("n", "echo"), "emulated")
+    return Capabilities(
+        parameters=parameters,
+        passes_unknown=kind.takes is None,
+        fans_out=kind.one_choice,
+        context=_context(card),
+        vision=_sees(card),
+        completions=kind.completions,
+        embeddings=kind.embeddings,
+    )
+
+
+def wire_fields(kind: ServerKind, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a request by the names that a server knows, and without those that it does not take."""
+    for ours, theirs in kind.renamed.items():
+        if ours in fields:
+            value = fields.pop(ours)
+            fields.setdefault(theirs, value)
+    if kind.takes is None:
+        return fields
+    return {name: value for name, value in fields.items() if name in kind.takes and value != _NULL}
+
+
+_NULL = msgspec.Raw(b"null")
+
+
+def check(kind: ServerKind, request: ChatRequest | CompletionRequest) -> None:
+    """
+    Refuse what a server of this kind would drop, or be harmed by.
+
+    Raises:
+        InvalidRequest: The parameter is named.
+    """
+    if isinstance(request, ChatRequest):
+        for name in kind.refused_in_chat:
+            if not is_neutral(request, name):
+                raise refusal(name, f"{kind.name} drops it in a chat")
+        if kind.needs_user and not any(message.role == "user" for message in request.messages):
+            raise InvalidRequest(
+                f"`messages` has no message of the user, which {kind.name} needs.", param="messages"
+            )
+    else:
+        for name in kind.refused_in_completions:
+            if not is_neutral(request, name):
+                raise refusal(name, f"{kind.name} drops it in plain completions")
+        _check_prompts(kind, request)
+    limit = request.token_limit
+    if limit is not None and limit < kind.least_tokens:
+        raise InvalidRequest(
+            f"`max_tokens` is {limit}; {kind.name} needs at least {kind.least_tokens}.",
+            param="max_tokens",
+        )
+
+
+def _check_prompts(kind: ServerKind, request: CompletionRequest) -> None:
+    if kind.one_prompt and len(request.prompts) > 1:
+        raise InvalidRequest(
+            f"`prompt` holds {len(request.prompts)} prompts; {kind.name} takes one. Send them one by one.",
+            param="prompt",
+        )
+
+
+def _unilect(own: Mapping[str, Any]) -> Capabilities:
+    """Another unilect's own word; what it emulates is native to us."""
+    told = own.get("parameters")
+    parameters: dict[str, Support] = {
+        name: "refused" if support == "refused" else "native"
+        for name, support in (told.items() if isinstance(told, dict) else ())
+    }
+    return Capabilities(
+        parameters=parameters,
+        passes_unknown=own.get("unknown_parameters") == "passed on",
+        context=_number(own.get("context")),
+        vision=own.get("vision") is not False,
+        chat=own.get("chat") is not False,
+        completions=own.get("completions") is not False,
+        embeddings=own.get("embeddings") is not False,
+    )
+
+
+def _context(card: Mapping[str, Any]) -> int | None:
+    """How many tokens a model takes, by any of the names that servers have for it."""
+    meta = card.get("meta")
+    found = [card.get(name) for name in _CONTEXTS]
+    if isinstance(meta, dict):
+        found.append(meta.get("n_ctx"))
+    return next((number for value in found if (number := _number(value))), None)
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _sees(card: Mapping[str, Any]) -> bool:
+    """False where the server says that a model reads no images."""
+    architecture = card.get("architecture")
+    inputs = architecture.get("input_modalities") if isinstance(architecture, dict) else None
+    return "image" in inputs if isinstance(inputs, list) else True

@@ -1,0 +1,309 @@
+"""
+Any server that speaks OpenAI's API: vLLM, SGLang, llama-server, Ollama, LiteLLM, a cloud.
+
+Answers are asked for as streams, also where the client wants a whole one: many servers go on generating when the client of a
+whole answer leaves, and none does when the client of a stream leaves. Only a server that is known to stop in both cases, or
+that the operator vouches for, is asked for whole answers. Fields that nobody here knows are passed on as they were written.
+
+Source: https://platform.openai.com/docs/api-reference
+"""
+
+import asyncio
+import logging
+import math
+from contextlib import aclosing, suppress
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from unilect.backend import Batches, Capabilities
+from unilect.errors import (
+    BackendError,
+    BackendTimeout,
+    InvalidRequest,
+    UnilectError,
+    UnsupportedOperation,
+)
+from unilect.events import Event
+from unilect.http.base_url import check_base, key_headers, root_of
+from unilect.http.client import HttpServer, server_at
+from unilect.http.error_bodies import NoSuchPath
+from unilect.http.sse import FrameReader
+from unilect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Embeddings,
+    GenerationRequest,
+    Prompt,
+)
+from unilect.routing.sources import Place
+from unilect.tasks import apart, shared
+from unilect.upstreams.openai._detect import PROBE_TIMEOUT_S, choose, learn, model_cards
+from unilect.upstreams.openai._servers import UNKNOWN, check, wire_fields
+from unilect.upstreams.openai._whole import decode_whole
+from unilect.upstreams.openai.chunks import ChunkDecoder
+from unilect.upstreams.openai.embeddings import decode_embeddings
+
+log = logging.getLogger("unilect")
+GATHER_S = 0.005
+DOUBT_S = 5.0  # a server that was away, or has lost the model, is asked again no sooner after the last time
+LEARN_AGAIN_S = 30.0  # a server that could not be reached is asked again what it is after so long
+END_TIMEOUT_S = 5.0  # of silence after the last finish reason: the usage may follow, and `[DONE]`
+_FALSE = Raw(b"false")
+_TRUE = Raw(b"true")
+_USAGE = Raw(b'{"include_usage":true}')
+
+
+#: A server that we know nothing of is handed every parameter.
+PASSES_ALL = Capabilities(passes_unknown=True, vision=True)
+
+
+class OpenAIUpstream:
+    """
+    A model on a server that speaks OpenAI's API.
+
+    Args:
+        server: The server; its base URL ends before `/chat/completions`.
+        model: The model's name there; None asks the server.
+        name: Taken where the server has a model of that name; else its only model is.
+        root: The server by its root, where it shall be asked what it is; None to take it as it is.
+        whole_answers: How the server is asked where the client wants a whole answer; None for a whole where it is known to stop.
+
+    Attributes:
+        kind: The kind of server that it was recognised as.
+    """
+
+    def __init__(
+        self,
+        server: HttpServer,
+        model: str | None = None,
+        name: str = "",
+        root: HttpServer | None = None,
+        whole_answers: Literal["stream", "whole"] | None = "stream",
+    ) -> None:
+        self._server = server
+        self._root = root
+        self._model = model
+        self._theirs = model or ""
+        self._name = name
+        self._asked_for = self._whole_answers = whole_answers
+        self._asking: asyncio.Task[None] | None = None
+        self._next_try = -math.inf
+        self._asked_at = -math.inf
+        self._doubts = 0
+        self._lists = False  # the base URL is right: its list of models was found
+        self.kind = UNKNOWN
+        self.capabilities = PASSES_ALL
+
+    async def start(self) -> None:
+        """
+        Learn what the server is, and the model's name where none was configured: once, and again where it may be another by now.
+
+        Raises:
+            BackendUnreachable: No connection can be made, though it was tried.
+        """
+        if self._server.doubts != self._doubts:
+            self._doubt()
+        if asyncio.get_running_loop().time() >= self._next_try:
+            if self._asking is None or self._asking.done():
+                self._asking = apart(self._ask())
+            await shared(self._asking)
+
+    async def _ask(self) -> None:
+        """Learn, once for all who wait for it, also where that fails."""
+        loop = asyncio.get_running_loop()
+        self._asked_at = loop.time()
+        learnt_for_s = await self._learn()
+        self._next_try = loop.time() + learnt_for_s
+        self._doubts = self._server.doubts
+
+    def _doubt(self) -> None:
+        """The server was away, or does not know the model any more: what was learnt may be wrong."""
+        self._doubts = self._server.doubts
+        self._next_try = min(self._next_try, self._asked_at + DOUBT_S)
+
+    async def _learn(self) -> float:
+        """Ask the server; returns after how many seconds it is to be asked again."""
+        if self._root is None:
+            if self._model is None:
+                listed = model_cards(await self._server.get("/models"))
+                self._theirs = choose(listed, self._name)
+            return math.inf
+        learnt = await learn(self._server, self._root, self._model, self._name)
+        if learnt is None:
+            if self._server.lost is not None:
+                raise self._server.unreachable(self._server.lost)
+            return LEARN_AGAIN_S
+        new = (learnt.model, learnt.kind, learnt.capabilities)
+        if new != (self._theirs, self.kind, self.capabilities):
+            log.info("%s: a server of kind %s", self._name or learnt.model, learnt.kind.name)
+        self._theirs, self.kind, self.capabilities = new
+        self._lists = learnt.lists
+        if learnt.reason is not None:
+            log.warning("%s: %s", self._name or learnt.model, learnt.reason)
+        if self._asked_for is None:
+            self._whole_answers = "whole" if learnt.kind.stops_whole else "stream"
+        return math.inf
+
+    def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request; see `Backend`."""
+        check(self.kind, request)
+        path = "/chat/completions" if isinstance(request, ChatRequest) else "/completions"
+        if self._whole_answers == "whole" and not request.stream:
+            body = self._body(request, stream=False)
+            return _whole(self._server, path, body, _choices(request))
+        decoder = ChunkDecoder(not request.stream, _choices(request))
+        return stream(self._server, path, self._body(request), decoder)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Embed the inputs of a request; see `Backend`."""
+        fields = request_fields(request, without=("model",))
+        body = {"model": self._theirs} | wire_fields(self.kind, fields)
+        body["encoding_format"] = Raw(b'"float"')
+        try:
+            answer = await self._server.post("/embeddings", msgspec.json.encode(body))
+        except NoSuchPath as error:
+            if not self._lists:
+                raise
+            raise UnsupportedOperation("The model's server does not embed.") from error
+        embeddings = decode_embeddings(answer)
+        if len(embeddings.vectors) != len(request.inputs):
+            raise BackendError(
+                f"The model's server answered {len(request.inputs)} inputs with "
+                f"{len(embeddings.vectors)} vectors."
+            )
+        return embeddings
+
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """OpenAI's API has no such call."""
+        raise _no_call("tokenize")
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """OpenAI's API has no such call."""
+        raise _no_call("detokenize")
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """OpenAI's API has no such call."""
+        raise _no_call("count tokens")
+
+    async def check(self) -> None:
+        """The list of models costs a server least; any answer that is not a failure will do."""
+        with suppress(InvalidRequest, NoSuchPath):
+            await self._server.get("/models")
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._asking is not None:
+            self._asking.cancel()
+        await self._server.aclose()
+        if self._root is not None:
+            await self._root.aclose()
+
+    def _body(self, request: GenerationRequest, stream: bool = True) -> bytes:
+        fields = request_fields(request, without=("model", "stream", "stream_options"))
+        fields = wire_fields(self.kind, fields)
+        fields["model"] = self._theirs
+        fields["stream"] = _TRUE if stream else _FALSE
+        if stream and self.kind.stream_options:
+            fields["stream_options"] = _USAGE
+        return msgspec.json.encode(fields)
+
+
+def _choices(request: ChatRequest | CompletionRequest) -> int:
+    prompts = len(request.prompts) if isinstance(request, CompletionRequest) else 1
+    return prompts * (request.n or 1)
+
+
+async def _whole(server: HttpServer, path: str, body: bytes, choices: int) -> Batches:
+    """POST a request for a whole answer and yield its events, all at once."""
+    yield decode_whole(await server.post(path, body), choices)
+
+
+async def stream(server: HttpServer, path: str, body: bytes, decoder: ChunkDecoder) -> Batches:
+    """
+    POST a request for a stream and yield its events.
+
+    The end of the bytes is not the end of an answer: `ChunkDecoder.end` tells. Nor does every server end its bytes with its
+    answer: one that keeps the connection open is not waited for long once it has said why every choice finished.
+
+    Raises:
+        UnilectError: As `HttpServer.stream` and `ChunkDecoder.decode`; BackendError when the stream was cut.
+    """
+    reader, done, ended, batch = FrameReader(), False, False, list[Event]()
+    gather_s = GATHER_S if decoder.joined else 0.0
+    async with aclosing(server.stream(path, body, gather_s)) as answer:
+        try:
+            async for data in answer:
+                try:
+                    done = decoder.decode(reader.feed(data), batch) or done
+                except UnilectError:
+                    if batch:
+                        yield batch
+                    raise
+                # with its last bytes a kept connection can serve again; without, there is nothing to wait for
+                ended = done and (
+                    answer.complete or not (server.reuses_connections and answer.has_end)
+                )
+                if ended:
+                    break
+                if batch:
+                    yield batch
+                    batch = []
+                if done or (decoder.finishes and decoder.finished):
+                    answer.hurry(END_TIMEOUT_S)
+        except BackendTimeout:
+            if not (done or decoder.finished):
+                raise
+    if not done:
+        done = decoder.decode(reader.end(), batch)
+    batch.extend(decoder.end(done))
+    yield batch
+
+
+def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
+    """
+    The fields of a request as they go on the wire: as the client wrote them where the request came from OpenAI's dialect,
+    else encoded from the Struct.
+    """
+    if request.wire:
+        return {name: raw for name, raw in request.wire.items() if name not in without}
+    fields = msgspec.structs.asdict(request)
+    return {
+        name: value
+        for name, value in fields.items()
+        if value is not None and name != "wire" and name not in without
+    }
+
+
+def _no_call(what: str) -> UnilectError:
+    return UnsupportedOperation(
+        f"The model's server speaks OpenAI's API, which has no call to {what}."
+    )
+
+
+async def list_models(place: Place) -> list[str]:
+    """The names of all models of a server."""
+    server = _server(place)
+    try:
+        return [str(card["id"]) for card in model_cards(await server.get("/models"))]
+    finally:
+        await server.aclose()
+
+
+def backend(place: Place) -> OpenAIUpstream:
+    """The upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
+    config, server = place.config, _server(place)
+    root = HttpServer(root_of(_url(place)), headers=key_headers(config), timeout_s=PROBE_TIMEOUT_S)
+    whole_answers = None if config.whole_answers == "auto" else config.whole_answers
+    return OpenAIUpstream(server, config.model, place.name, root, whole_answers)
+
+
+def _url(place: Place) -> str:
+    return f"{place.scheme.removeprefix('openai+')}:{place.location}"
+
+
+def _server(place: Place) -> HttpServer:
+    check_base(_url(place))
+    return server_at(_url(place), place.config)

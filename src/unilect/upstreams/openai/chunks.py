@@ -1,0 +1,471 @@
+"""
+OpenAI's stream format: the data of one frame in, events out. The only file that reads it.
+
+A chunk is first decoded into Structs that forbid unknown fields, which costs half of decoding a dict. Where that fails, the
+slow way takes the known fields and keeps the others as `extra`, and mends what real servers get wrong.
+
+Source: https://platform.openai.com/docs/api-reference/chat-streaming
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from unilect.errors import BackendError
+from unilect.events import (
+    Event,
+    Extra,
+    Finish,
+    FinishReason,
+    Opaque,
+    Progress,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+    Usage,
+)
+from unilect.http.error_bodies import told_error
+from unilect.parameters.support import names
+from unilect.upstreams.openai._normalize import EXTRA, mend_chunk, plain_json
+from unilect.upstreams.openai._repeated import AlikeFrames
+from unilect.upstreams.openai._tool_calls import Call, Calls
+
+DONE = b"[DONE]"
+_MANY_FRAMES = 8  # of one read; fewer are decoded as quickly one by one
+_PATTERN_FRAMES = 3  # the role, an empty text, and then surely one that has some
+
+
+class _Function(Struct, forbid_unknown_fields=True, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolDelta(Struct, forbid_unknown_fields=True, gc=False):
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: _Function | None = None
+    extra: dict[str, Any] = field(default={}, name=EXTRA)
+
+
+class _Delta(Struct, forbid_unknown_fields=True, gc=False):
+    role: str | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolDelta] | None = None
+    function_call: _Function | None = None
+
+
+class _Logprobs(Struct, gc=False):
+    """Chat's form has `content`, the completions' form the other four."""
+
+    content: list[TokenLogprob] | None = None
+    refusal: list[TokenLogprob] | None = None
+    tokens: list[str] | None = None
+    token_logprobs: list[float | None] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+    text_offset: list[int] | None = None
+
+
+class _Choice(Struct, forbid_unknown_fields=True, gc=False):
+    index: int = 0
+    delta: _Delta | None = None
+    text: str | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class _PromptDetails(Struct, forbid_unknown_fields=True, gc=False):
+    cached_tokens: int | None = None
+
+
+class _CompletionDetails(Struct, forbid_unknown_fields=True, gc=False):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct, forbid_unknown_fields=True, gc=False):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+    extra: dict[str, Any] = field(default={}, name=EXTRA)
+
+
+class _Progress(Struct, gc=False):
+    total: int
+    processed: int
+
+
+class _Chunk(Struct, forbid_unknown_fields=True, gc=False):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    id: str | None = None
+    object: str | None = None
+    created: float | None = None
+    model: str | None = None
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    prompt_progress: _Progress | None = None
+
+
+_KNOWN = {
+    level: frozenset(field.encode_name for field in msgspec.structs.fields(level))
+    for level in (_Chunk, _Choice, _Delta)
+}
+#: Finish reasons that servers say and OpenAI does not know; any other means "stop".
+_SAID: dict[FinishReason, str] = {
+    "length": "length max_tokens model_length max_length",
+    "tool_calls": "tool_calls tool_call tool_use function_call",  # `functions` became `tools`; the dialect tells it back
+    "content_filter": "content_filter safety sensitive",
+}
+_REASONS = {word: reason for reason, words in _SAID.items() for word in words.split()}
+#: What a server says of an answer that it did not finish.
+_BROKEN = names(
+    "error abort aborted cancelled canceled failed network_error insufficient_system_resource"
+)
+
+
+class ChunkDecoder:
+    """
+    Decodes the chunks of one stream; it remembers which tool calls have begun and which choices have finished.
+
+    Args:
+        joined: Join the pieces of text that one read brought: for an answer that nobody sees before it is whole.
+        choices: How many were asked for.
+
+    Attributes:
+        finishes: How choices finished, so far.
+    """
+
+    def __init__(self, joined: bool = False, choices: int = 1) -> None:
+        self.joined = joined
+        self._asked = choices
+        self._alike = AlikeFrames()
+        self._begun: set[int] = set()
+        self.finishes: dict[int, Finish] = {}
+        self._usage: Usage | None = None
+        self._calls: dict[int, Calls] = {}
+        self._told = False
+
+    def decode(self, frames: list[bytes], into: list[Event]) -> bool:
+        """
+        Append the events of frames. All are decoded in one call, and one by one only where that fails.
+
+        A choice's finish is kept until `end`: some servers say one with every chunk, or say more afterwards.
+
+        Returns:
+            True when `[DONE]` was among them.
+
+        Raises:
+            UnilectError: A frame is an error, or is no chunk. What came before it has been appended.
+        """
+        if len(frames) == 1 and (text := self._alike.text(frames[0])):
+            into.append(TextDelta(text))
+            return False
+        done = bool(frames) and frames[-1] == DONE
+        if done:
+            frames = frames[:-1]
+        if DONE in frames:  # it is not the last, or it is said twice
+            done, frames = True, [frame for frame in frames if frame != DONE]
+        if len(frames) >= _MANY_FRAMES:
+            frames = self._alike_texts(frames, into)
+        pattern = self._each(frames, into)
+        if pattern is not None and self._alike.serves:
+            self._alike.learn(pattern)
+        return done
+
+    def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
+        """Append the texts of the frames that are alike; returns the frames that come after them."""
+        texts = self._alike.texts(frames)
+        if not texts:  # the pattern is not known yet, or its time is over
+            pattern = self._each(frames[:_PATTERN_FRAMES], into)
+            frames = frames[_PATTERN_FRAMES:]
+            if pattern is not None:
+                self._alike.learn(pattern)
+                texts = self._alike.texts(frames)
+        if self.joined and texts:
+            into.append(TextDelta("".join(texts)))
+        else:
+            into.extend([TextDelta(text) for text in texts if text])
+        return frames[len(texts) :]
+
+    def _each(self, frames: list[bytes], into: list[Event]) -> bytes | None:
+        """Append the events of frames, and return the last frame that is text and nothing else, if there is one."""
+        try:
+            chunks = _fast(b"[" + b",".join(frames) + b"]")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            for frame in frames:
+                self._chunk(*self._one(frame), into)
+            return None
+        plain: bytes | None = None
+        texts: list[str] = []
+        for frame, chunk in zip(frames, chunks, strict=False):
+            text = self._plain_text(chunk)
+            if text is None:
+                self._flush(texts, into)
+                self._chunk(chunk, [], into)
+                continue
+            plain = frame
+            if self.joined:
+                texts.append(text)
+            else:
+                into.append(TextDelta(text))
+        self._flush(texts, into)
+        return plain
+
+    def _flush(self, texts: list[str], into: list[Event]) -> None:
+        if texts:
+            into.append(TextDelta("".join(texts)))
+            texts.clear()
+
+    def _plain_text(self, chunk: _Chunk) -> str | None:
+        """The text of a chunk that adds to choice 0 and says nothing else, as nearly all do; else None."""
+        if len(chunk.choices) != 1 or chunk.usage is not None:
+            return None
+        choice = chunk.choices[0]
+        delta = choice.delta
+        if (
+            delta is None
+            or not delta.content
+            or choice.index != 0
+            or choice.finish_reason is not None
+            or choice.logprobs is not None
+            or delta.reasoning_content is not None
+            or delta.reasoning is not None
+            or delta.tool_calls is not None
+            or delta.refusal is not None
+            or delta.function_call is not None
+            or 0 not in self._begun
+            or (chunk.system_fingerprint is not None and not self._told)
+        ):
+            return None
+        return delta.content
+
+    def _chunk(self, chunk: _Chunk, extras: list[Extra | None], into: list[Event]) -> None:
+        if chunk.prompt_progress is not None:
+            into.append(Progress(chunk.prompt_progress.processed, chunk.prompt_progress.total))
+            return  # its choices are empty, and nothing has begun
+        if chunk.system_fingerprint is not None and not self._told:
+            self._told = True
+            fields = {"system_fingerprint": chunk.system_fingerprint}
+            if chunk.service_tier is not None:
+                fields["service_tier"] = chunk.service_tier
+            into.append(Opaque(Extra(fields)))
+        if not chunk.choices and extras:
+            into.append(Opaque(extras[0] or Extra(), None))
+        for position, choice in enumerate(chunk.choices):
+            self._choice(choice, extras[position] if extras else None, into)
+        if chunk.usage is not None:
+            # Some servers send it with the last choice, some as a running count with every chunk: the last one counts.
+            self._usage = _usage(chunk.usage)
+
+    def end(self, done: bool) -> list[Event]:
+        """
+        The last events of a stream whose bytes have ended.
+
+        An answer that said neither why each choice finished nor `[DONE]` was cut, and is never called finished.
+
+        Args:
+            done: `[DONE]` was seen.
+
+        Raises:
+            BackendError: The answer was cut.
+        """
+        if not done and not self.finished:
+            raise BackendError("The model's server ended its answer before it was finished.")
+        if not self._begun and self._usage is None:
+            raise BackendError("The model's server ended its answer before it had begun.")
+        events: list[Event] = []
+        for index in sorted(self._begun or {0}):
+            calls = self._calls.get(index)
+            for call in calls.nameless() if calls else ():
+                events.append(_first_piece(call, "".join(call.pieces), index, None))
+            finish = self.finishes.get(index, Finish("stop", index))
+            if calls and finish.reason == "stop":
+                finish = msgspec.structs.replace(finish, reason="tool_calls")
+            events.append(finish)
+        events.append(self._usage or Usage(0, 0))
+        return events
+
+    @property
+    def finished(self) -> bool:
+        """Every choice that has begun has said why it finished, and they are as many as were asked for."""
+        return len(self.finishes) >= self._asked and self.finishes.keys() >= self._begun
+
+    def _choice(self, choice: _Choice, extra: Extra | None, into: list[Event]) -> None:
+        index, logprobs = choice.index, _logprobs(choice.logprobs)
+        delta = choice.delta
+        self._begun.add(index)
+        if delta is None:
+            if choice.text or logprobs:
+                into.append(TextDelta(choice.text or "", index, logprobs))
+        else:
+            if reasoning := (delta.reasoning_content or delta.reasoning):
+                into.append(ReasoningDelta(reasoning, index))
+            if delta.content or logprobs or (delta.content is not None and extra is not None):
+                into.append(TextDelta(delta.content or "", index, logprobs, extra))
+                extra = None
+            if delta.refusal:
+                into.append(RefusalDelta(delta.refusal, index))
+            if delta.tool_calls is not None or delta.function_call is not None:
+                extra = self._tool_calls(delta, extra, index, into)
+        if choice.finish_reason:
+            extra = self._finish(choice.finish_reason, index, extra)
+        if extra is not None:
+            into.append(Opaque(extra, index))
+
+    def _tool_calls(
+        self, delta: _Delta, extra: Extra | None, index: int, into: list[Event]
+    ) -> Extra | None:
+        """The events of a delta's tool calls; what is left of its unknown fields."""
+        calls = self._calls.setdefault(index, Calls())
+        entries = delta.tool_calls or []
+        if delta.function_call is not None:
+            entries = [*entries, _ToolDelta(0, function=delta.function_call)]
+        apart = False
+        for entry in entries:
+            function = entry.function or _Function()
+            arguments = function.arguments or ""
+            found = calls.take(entry.index, entry.id or "", function.name or "", arguments, apart)
+            apart = entry.index is None
+            own = Extra(call=entry.extra) if entry.extra else None
+            if own is not None and extra is not None:
+                own, extra = Extra(extra.chunk, extra.choice, extra.delta, entry.extra), None
+            if found is None:
+                if own is not None:
+                    into.append(Opaque(own, index))
+            elif found[0].told:
+                into.append(ToolCallDelta(found[0].number, found[1], index=index, extra=own))
+            else:
+                into.append(_first_piece(*found, index, own))
+        return extra
+
+    def _finish(self, reason: str, index: int, extra: Extra | None) -> Extra | None:
+        """Keep why a choice finished. The first reason counts, but one that says more than "stop" does."""
+        reason = reason.lower()
+        if reason in _BROKEN:
+            raise BackendError(f"The model's server broke its answer off ({reason}).")
+        finish = Finish(_REASONS.get(reason, "stop"), index, extra)
+        known = self.finishes.get(index)
+        if known is None or (known.reason == "stop" and finish.reason != "stop"):
+            if known is not None and extra is None:
+                finish = msgspec.structs.replace(finish, extra=known.extra)
+            self.finishes[index] = finish
+            return None
+        return extra
+
+    def _one(self, data: bytes) -> tuple[_Chunk, list[Extra | None]]:
+        """One frame of several of which at least one is odd."""
+        try:
+            return _fast_one(data), []
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._slow(data)
+
+    def _slow(self, data: bytes) -> tuple[_Chunk, list[Extra | None]]:
+        raw = plain_json(data)
+        if (error := told_error(raw)) is not None:
+            raise error
+        if raw is None:
+            return _Chunk(), []  # llama-server sends it between the answers to several prompts
+        if not isinstance(raw, dict):
+            raise BackendError("The model's server sent a frame that is no chunk.")
+        raw = mend_chunk(raw)
+        chunk_extra = {k: v for k, v in raw.items() if k not in _KNOWN[_Chunk] and v is not None}
+        choices, extras = [], []
+        for choice in _list(raw.get("choices")):
+            known, extra = _split(choice)
+            choices.append(known)
+            extras.append(extra)
+        raw = {k: v for k, v in raw.items() if k in _KNOWN[_Chunk]} | {"choices": choices}
+        try:
+            chunk = msgspec.convert(raw, _Chunk, strict=False)
+        except msgspec.ValidationError as error:
+            raise BackendError("The model's server sent a frame that is no chunk.") from error
+        if chunk_extra:
+            if not chunk.choices:
+                return chunk, [Extra(chunk_extra)]
+            old = extras[0] or Extra()
+            extras[0] = Extra(chunk_extra, old.choice, old.delta)
+        return chunk, extras
+
+
+def _first_piece(call: Call, arguments: str, index: int, extra: Extra | None) -> ToolCallDelta:
+    """The first that a client hears of a call."""
+    call.told = True
+    id = call.id or f"call_{call.number}"
+    return ToolCallDelta(call.number, arguments, id, call.name, index, extra)
+
+
+_fast = msgspec.json.Decoder(list[_Chunk]).decode
+_fast_one = msgspec.json.Decoder(_Chunk).decode
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list | None):
+        raise BackendError("The model's server sent choices that are no list.")
+    return value or []
+
+
+def _split(choice: Any) -> tuple[dict[str, Any], Extra | None]:
+    """A choice's known fields, and the others."""
+    if not isinstance(choice, dict):
+        raise BackendError("The model's server sent a choice that is no object.")
+    delta = choice.get("delta")
+    known = {k: v for k, v in choice.items() if k in _KNOWN[_Choice]}
+    if not _is_readable(known.get("logprobs")):
+        del known["logprobs"]
+    choice_extra = {k: v for k, v in choice.items() if k not in known}
+    delta_extra: dict[str, Any] = {}
+    if isinstance(delta, dict):
+        delta_extra = {k: v for k, v in delta.items() if k not in _KNOWN[_Delta]}
+        known["delta"] = {k: v for k, v in delta.items() if k in _KNOWN[_Delta]}
+    choice_extra = {k: v for k, v in choice_extra.items() if v is not None}
+    delta_extra = {k: v for k, v in delta_extra.items() if v is not None}
+    if choice_extra or delta_extra:
+        return known, Extra({}, choice_extra, delta_extra)
+    return known, None
+
+
+def _is_readable(logprobs: Any) -> bool:
+    """Log probabilities of a third form are passed on as they came."""
+    try:
+        msgspec.convert(logprobs, _Logprobs | None, strict=False)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _usage(usage: _Usage) -> Usage:
+    prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+    return Usage(
+        usage.prompt_tokens,
+        usage.completion_tokens or max(0, usage.total_tokens - usage.prompt_tokens),
+        prompt.cached_tokens if prompt else None,
+        completion.reasoning_tokens if completion else None,
+        counters=usage.extra,
+    )
+
+
+def _logprobs(logprobs: _Logprobs | None) -> list[TokenLogprob] | None:
+    """Either form as a list of tokens; the completions' form may have no value for a first token."""
+    if logprobs is None:
+        return None
+    if logprobs.content is not None or logprobs.tokens is None:
+        return logprobs.content
+    values = logprobs.token_logprobs or [None] * len(logprobs.tokens)
+    tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
+    return [
+        TokenLogprob(
+            token,
+            value if value is not None else 0.0,
+            list(token.encode()),
+            [TokenLogprob(t, v, list(t.encode())) for t, v in (top or {}).items()],
+        )
+        for token, value, top in zip(logprobs.tokens, values, tops, strict=False)
+    ]

@@ -1,0 +1,253 @@
+"""
+Bodies in, typed requests out, or an error that names the parameter.
+
+The body is decoded twice: once into the Struct, which validates, and once into its raw fields, which are passed on as they
+were written. Both are one pass of a C parser. JSON is read whatever the Content-Type says: old clients send none.
+Between the passes over a large body others are served.
+
+Source: https://jcristharif.com/msgspec/api.html (the form of its error messages)
+"""
+
+import asyncio
+import codecs
+import re
+from collections.abc import Callable, Iterable, Iterator
+from types import UnionType
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import msgspec
+from aiohttp import web
+from msgspec import Raw, Struct
+
+from unilect.bounds import LARGE_BYTES, MAX_FIELDS, check_free_form
+from unilect.errors import InvalidRequest, WrongType
+from unilect.requests import Prompt, Request
+from unilect.web.streaming import SHORTENED
+
+__all__ = [
+    "BodyDecoder",
+    "check_free_form",
+    "check_short",
+    "decoded",
+    "listed",
+    "no_json",
+    "wrong_field",
+]
+RequestT = TypeVar("RequestT", bound=Request)
+AskedT = TypeVar("AskedT")
+Wire: TypeAlias = dict[str, Raw]
+_WIRE = msgspec.json.Decoder(Wire)
+_LIST = msgspec.json.Decoder(list[Raw])
+_AT = " - at `"
+_MISSING = re.compile(r"Object missing required field `(.+?)`")
+_OF_TYPE = re.compile(r", got `\w+`$")  # the type is wrong; else the value
+_OF_LENGTH = re.compile(r"Expected `(?:array|object)` of length <= \d+")
+_OF_ENUM = re.compile(r"Invalid (?:enum )?value (.+)", re.DOTALL)
+_STEPS = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+
+class BodyDecoder(Generic[RequestT]):
+    """
+    Decodes the bodies of one endpoint.
+
+    Args:
+        request_class: The Struct that they become.
+    """
+
+    def __init__(self, request_class: type[RequestT]) -> None:
+        self._decoder = msgspec.json.Decoder(request_class)
+
+    def decode(self, body: bytes, wire: Wire | None = None) -> RequestT:
+        """
+        A body as a typed request.
+
+        Args:
+            wire: Its raw fields, where they are known.
+
+        Raises:
+            InvalidRequest: It is not JSON, or a field is missing or wrong; the message names it.
+        """
+        body = body.removeprefix(codecs.BOM_UTF8)
+        try:
+            request = self._decoder.decode(body)
+        except msgspec.ValidationError as error:
+            raise wrong_field(str(error), body, self._decoder.type) from error
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise no_json(error) from error
+        # nobody else has it yet, and a copy of its hundred fields costs as much as reading them
+        msgspec.structs.force_setattr(request, "wire", wire_of(body) if wire is None else wire)
+        return request
+
+
+async def decoded(request: web.Request, decode: Callable[[bytes, Wire | None], AskedT]) -> AskedT:
+    """
+    What a request's body says.
+
+    Args:
+        decode: Given the body, and its raw fields where they are known.
+
+    Raises:
+        InvalidRequest: As `decode`.
+    """
+    body = await request.read()
+    if len(body) <= LARGE_BYTES:
+        return decode(body, None)
+    await asyncio.sleep(0)
+    check_short(request.get(SHORTENED, b""), lambda short: decode(short, None))
+    wire = wire_of(body.removeprefix(codecs.BOM_UTF8))
+    await asyncio.sleep(0)
+    asked = decode(body, wire)
+    await asyncio.sleep(0)
+    return asked
+
+
+def check_short(short: bytes, decode: Callable[[bytes], object]) -> None:
+    """
+    Look for what is wrong in a body whose long texts are shortened, if it has any.
+
+    Raises:
+        InvalidRequest: A field is missing or wrong; the message names it.
+    """
+    try:
+        if short:
+            decode(short)
+    except InvalidRequest as error:
+        if error.param:  # a place in the body is told of the body itself
+            raise
+
+
+def wire_of(body: bytes) -> Wire:
+    """
+    The fields of a body as they were written.
+
+    Raises:
+        InvalidRequest: It is no JSON object, or one of too many fields.
+    """
+    try:
+        wire = _WIRE.decode(body)
+    except msgspec.ValidationError as error:
+        raise wrong_field(str(error)) from error
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise no_json(error) from error
+    if len(wire) > MAX_FIELDS:
+        raise InvalidRequest(
+            f"The request's body has {len(wire)} fields; at most {MAX_FIELDS} are read."
+        )
+    return wire
+
+
+def no_json(error: Exception) -> WrongType:
+    """The error for a body that is none."""
+    return WrongType(
+        f"The request's body is not valid JSON ({str(error)[:100]}). Send one JSON object."
+    )
+
+
+def listed(name: str, sort: Callable[[], list[Prompt]]) -> list[Prompt]:
+    """
+    What a field of texts or token ids holds, one by one.
+
+    Raises:
+        InvalidRequest: Texts and ids are mixed.
+    """
+    try:
+        return sort()
+    except ValueError as error:
+        raise InvalidRequest(
+            f"`{name}`: expected a text, a list of texts, a list of token ids or a list of such lists; "
+            f"{error}.",
+            param=name,
+        ) from error
+
+
+def wrong_field(
+    message: str, body: bytes | None = None, request_class: Any = None
+) -> InvalidRequest:
+    """
+    The error for a field that msgspec refused, from its message.
+
+    Args:
+        body: Where the field stands: how long a list is that is too long is seen there.
+        request_class: What the body becomes: the values of an enumeration are seen there.
+
+    >>> wrong_field("Expected `int`, got `str` - at `$.max_tokens`").message
+    '`max_tokens`: expected `int`, got `str`.'
+    """
+    what, at, path = message.rpartition(_AT)  # what stands before may be a client's text
+    what, path = (what, path.removesuffix("`")[:1000]) if at else (message, "")
+    what = what[:300] if len(what) <= 300 else f"{what[:200]} ... {what[-50:]}"
+    param = path.removeprefix("$").removeprefix(".")
+    if missing := _MISSING.match(what):
+        param = f"{param}.{missing.group(1)}" if param else missing.group(1)
+        return WrongType(f"`{param[:100]}` is missing; it is required.", param=param[:100])
+    told = _lower(what)
+    if request_class is not None and (found := _OF_ENUM.fullmatch(what)):
+        allowed = ", ".join(f"`{value}`" for value in _values(request_class, path))
+        told = f"expected one of {allowed}, found {found.group(1)}" if allowed else told
+    if not param:
+        return WrongType(f"The request's body: {told}. Send one JSON object.")
+    if body is not None and _OF_LENGTH.fullmatch(what) and (has := _length(body, path)) is not None:
+        told += f"; it has {has}"
+    kind = WrongType if _OF_TYPE.search(what) else InvalidRequest
+    return kind(f"`{param[:100]}`: {told}.", param=param[:100])
+
+
+def _length(body: bytes, path: str) -> int | None:
+    """How many items or members there are at a path of msgspec's; None where it cannot be followed, or there is much."""
+    if "[...]" in path:
+        return None
+    raw: bytes | Raw = body
+    try:
+        for name, number in _STEPS.findall(path):
+            raw = _WIRE.decode(raw)[name] if name else _LIST.decode(raw)[int(number)]
+        if len(memoryview(raw)) > LARGE_BYTES:
+            return None
+        is_list = memoryview(raw)[:64].tobytes().lstrip()[:1] == b"["
+        return len(_LIST.decode(raw)) if is_list else len(_WIRE.decode(raw))
+    except (msgspec.DecodeError, UnicodeError, RecursionError, LookupError):
+        return None
+
+
+def _values(kind: Any, path: str) -> list[Any]:
+    """The values of the enumeration at a path of msgspec's; none where the path is not followed."""
+    kinds = [kind]
+    for name, _ in _STEPS.findall(path):
+        kinds = list(_flat(kinds))
+        if name:
+            structs = [one for one in kinds if isinstance(one, type) and issubclass(one, Struct)]
+            kinds = [
+                get_type_hints(one)[name] for one in structs if name in one.__struct_fields__
+            ] or [
+                Literal[one.__struct_config__.tag]
+                for one in structs
+                if one.__struct_config__.tag_field == name
+            ]
+    found = dict[Any, None]()
+    for one in _flat(kinds, lists=False):
+        if get_origin(one) is Literal:
+            found |= dict.fromkeys(get_args(one))
+    return list(found)
+
+
+def _flat(kinds: Iterable[Any], lists: bool = True) -> Iterator[Any]:
+    """The kinds that a union, or the items of a list, may be."""
+    for kind in kinds:
+        origin = get_origin(kind)
+        if origin in (UnionType, Union) or (lists and origin is list):
+            yield from _flat(get_args(kind), lists)
+        else:
+            yield kind
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,64 @@
+"""
+Where clients of two servers need opposite things: one row of choices for each server that unilect succeeds.
+
+Everything that both can live with is done for everybody and stands nowhere here; the first row is OpenAI's own way.
+"""
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from unilect.config.server import Config
+
+
+class Manners(Struct, frozen=True, kw_only=True):
+    """
+    How one listener answers.
+
+    Attributes:
+        done: A stream ends with `[DONE]`.
+        completion_chunk: `object` of a streamed plain completion.
+        string_messages: What `messages` as a text is: one turn of the user, or the prompt as the model reads it.
+        unknown_model: A name that no model has is an error, or means the default model.
+        tool_finish: The finish reason of an answer that calls tools.
+        conversation_choices: A whole answer to `messages` as one text repeats it before its own choice, as one to messages with the
+            key `message` does on every listener; who writes `content` speaks OpenAI's API, and gets its answers.
+        wrong_key_status: The status for a key that is unknown; a missing one is always 401.
+        any_key_scheme: `Authorization` may hold the key after any word, not only after `Bearer`.
+        error_status: The status of every other error, instead of its own.
+    """
+
+    done: bool = True
+    completion_chunk: Literal["text_completion", "text_completion.chunk"] = "text_completion"
+    string_messages: Literal["user", "raw"] = "user"
+    unknown_model: Literal["error", "default"] = "error"
+    tool_finish: Literal["tool_calls", "function_call"] = "tool_calls"
+    conversation_choices: bool = False
+    wrong_key_status: int = 401
+    any_key_scheme: bool = False
+    error_status: int | None = None
+
+
+OPENAI = Manners()
+
+#: The name of a dialect, as the configuration has it -> its manners.
+MANNERS = {
+    "openai": OPENAI,
+    "llamacpp": Manners(
+        completion_chunk="text_completion.chunk",
+        unknown_model="default",
+        wrong_key_status=403,
+        any_key_scheme=True,
+    ),
+    "chatglm": Manners(unknown_model="default", tool_finish="function_call"),
+    "fastchat": Manners(string_messages="raw", error_status=400),
+    "alpaca": Manners(unknown_model="default", conversation_choices=True),
+}
+
+
+def manners_of(config: Config) -> Manners:
+    """The manners of a listener: its dialect's, but for what its own options say."""
+    options = {"done": config.done, "unknown_model": config.on_unknown_model}
+    chosen = {name: value for name, value in options.items() if value is not None}
+    return msgspec.structs.replace(MANNERS[config.dialect], **chosen)

@@ -1,0 +1,131 @@
+"""Tests of unilect.cli._preflight, through `unilect config check`; tests/config/test_mistakes_settings.py has what it finds."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from certificates import certificate, needs_openssl
+from engine import needs_transformers
+from unilect.cli._commands import check_config
+from unilect.demo import FOLDER, MODEL
+
+CHECK_TIMEOUT_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No `UNILECT_*` of the surroundings reaches a test."""
+    for name in list(os.environ):
+        if name.startswith("UNILECT_"):
+            monkeypatch.delenv(name)
+
+
+def check(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What is printed of a right configuration."""
+    (tmp_path / "c.toml").write_text(text)
+    check_config(tmp_path / "c.toml")
+    return capsys.readouterr().out.splitlines()
+
+
+@needs_openssl
+@needs_transformers
+def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says where the server would listen and what each model is, without credentials, and OK."""
+    certificate(tmp_path)
+    (tmp_path / "m.gguf").symlink_to(MODEL)
+    told = check(
+        tmp_path,
+        f"""
+        host = "0.0.0.0"
+        api_keys = ["a", "b"]
+        tls_cert = "cert.pem"
+        tls_key = "key.pem"
+        listeners = [{{ port = 8001, host = "::1", dialect = "llamacpp" }}]
+        [models.demo]
+        [models.file]
+        source = "m.gguf"
+        context = 512
+        parallel = 2
+        [models.folder]
+        source = "{FOLDER / "hf"}"
+        [models.far]
+        source = ["http://me:secret@h/v1", "llamacpp+http://h"]
+        [models.every]
+        source = "https://h/v1?api_key=secret"
+        model = "*"
+        """.replace("        ", ""),
+        capsys,
+    )
+
+    assert [
+        "https://0.0.0.0:8000: openai, 2 keys",
+        "https://[::1]:8001: llamacpp, 2 keys",
+        "demo: the bundled model, context 2048, 4 requests at a time",
+        f"file: GGUF on llama.cpp {tmp_path / 'm.gguf'}, context 512, 2 requests at a time",
+        f"folder: transformers {FOLDER / 'hf'}, context 2048, 4 requests at a time",
+        "far: a server of OpenAI's API http://***@h/v1, not asked",
+        "far: a llama.cpp server llamacpp+http://h, not asked",
+        "every: a server of OpenAI's API https://h/v1?api_key=***, all its models, not asked",
+        "OK",
+    ] == told
+
+
+def test_nothing_is_fetched(tmp_path: Path) -> None:
+    """A model that is still on the hub is said to be there, and nobody is asked for it."""
+    file = tmp_path / "c.toml"
+    file.write_text(
+        '[models.a]\nsource = "gguf:org/repo/big.gguf"\nload = "demand"\n[models.b]\nsource = "gguf:org/repo:Q4_K_M"\n'
+        '[models.c]\nsource = "https://huggingface.co/org/repo-GGUF/blob/main/x.gguf"\n'
+    )
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        hub.settimeout(0)
+        port = hub.getsockname()[1]
+        ours = {
+            name: v for name, v in os.environ.items() if not name.startswith(("HF_", "UNILECT_"))
+        }
+        env = ours | {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HOME": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-m", "unilect", "config", "check", str(file)],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=CHECK_TIMEOUT_S,
+        )
+        with pytest.raises(BlockingIOError):
+            hub.accept()
+
+    assert (0, "") == (done.returncode, done.stderr)
+    *models, last = done.stdout.splitlines()[1:]
+    assert "OK" == last
+    assert 3 == len([line for line in models if line.endswith("hub, fetched when it is served")])
+
+
+def test_the_hub_must_not_be_asked(tmp_path: Path) -> None:
+    """With HF_HUB_OFFLINE a model that is not on this machine is a mistake."""
+    file = tmp_path / "c.toml"
+    file.write_text('[models.a]\nsource = "gguf:org/repo/big.gguf"\n')
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "unilect", "config", "check", str(file)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=CHECK_TIMEOUT_S,
+    )
+
+    assert 2 == done.returncode
+    assert (
+        "c.toml:2: models.a: org/repo/big.gguf: is not on this machine, and HF_HUB" in done.stderr
+    )
+
+
+def test_nothing_is_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A port that is in use is right, since the server that uses it may be the one that is configured."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        told = check(tmp_path, f"port = {taken.getsockname()[1]}\n", capsys)
+
+    assert "OK" == told[-1]

@@ -1,0 +1,132 @@
+"""Tests of unilect.config.kinds, through the registry that checks every model."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import unilect
+from engine import needs_transformers
+from unilect.config.kinds import ENGINES, KINDS, OPTIONS, UPSTREAMS, check_options
+from unilect.config.model import ModelConfig
+from unilect.config.server import Config
+from unilect.demo import FOLDER, MODEL
+from unilect.errors import ConfigError
+from unilect.routing.sources import BACKENDS, registry
+
+SOURCES = {
+    "demo": "demo:",
+    "gguf": str(MODEL),
+    "hf": str(FOLDER / "hf"),
+    "openai": "http://127.0.0.1:9/v1",
+    "llamacpp": "llamacpp+http://127.0.0.1:9",
+    "fastchat": "fastchat+http://127.0.0.1:9",
+}
+#: What every model has, whatever answers for it.
+OF_ALL = {
+    "source",
+    "fallback",
+    "aliases",
+    "load",
+    "idle_stop_s",
+    "unsupported",
+    "defaults",
+    "completion_defaults",
+    "completion_template",
+    "stop",
+    "timeout_s",
+}
+#: A function that reads options for its backend.
+READ_BY = {
+    "server_at(": "config.api_key config.api_key_header config.reuse_connections (",
+    "context_of(": "config.context (",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "said"),
+    [
+        ("demo", {"dtype": "float32"}, "dtype: is for models of transformers"),
+        ("gguf", {"device": "cpu"}, "device: is for models of transformers"),
+        ("gguf", {"quantize": "8bit"}, "quantize: is for models of transformers"),
+        ("gguf", {"trust_remote_code": True}, "trust_remote_code: is for models of transformers"),
+        ("gguf", {"allow_pickle": True}, "allow_pickle: is for models of transformers"),
+        ("gguf", {"tokenizer": "folder"}, "tokenizer: is for models of transformers"),
+        ("gguf", {"api_key": "k"}, "api_key: is for servers of OpenAI's API and llama.cpp's"),
+        pytest.param(
+            "hf", {"mmproj": "x.gguf"}, "mmproj: is for GGUF models", marks=needs_transformers
+        ),
+        pytest.param(
+            "hf", {"gpu_layers": 0}, "gpu_layers: is for GGUF models", marks=needs_transformers
+        ),
+        pytest.param(
+            "hf",
+            {"cache_type_k": "q8_0"},
+            "cache_type_k: is for GGUF models",
+            marks=needs_transformers,
+        ),
+        ("openai", {"context": 512}, "context: is for GGUF models, models of transformers and"),
+        ("openai", {"parallel": 8}, "parallel: is for GGUF models and models of transformers"),
+        ("openai", {"chat_template": "chatml"}, "chat_template: is for GGUF models"),
+        ("llamacpp", {"lora": ["x.gguf"]}, "lora: is for GGUF models"),
+        ("llamacpp", {"whole_answers": "whole"}, "whole_answers: is for servers of OpenAI's API"),
+        ("fastchat", {"gpu_layers": 3}, "gpu_layers: is for GGUF models"),
+        ("fastchat", {"api_key": "k"}, "api_key: is for servers of OpenAI's API"),
+    ],
+)
+def test_an_option_without_an_effect(kind: str, settings: dict[str, Any], said: str) -> None:
+    """An option that a model of this kind has not is refused by name, with what it is for and where it stands."""
+    config = Config(models={"m": ModelConfig(source=SOURCES[kind], **settings)})
+    with pytest.raises(ConfigError) as raised:
+        registry(config)
+
+    assert str(raised.value).startswith(f"models.m: {said}")
+    assert str(raised.value).endswith(f"has no effect on {SOURCES[kind]}; leave it out.")
+
+
+def test_a_default_is_not_set() -> None:
+    """An option at its default asks for nothing."""
+    given = ModelConfig(source=SOURCES["openai"], parallel=4, lora=[], dtype="auto", defaults={})
+
+    assert ["m"] == list(registry(Config(models={"m": given})).models)
+
+
+def test_options_of_one_of_several_sources() -> None:
+    """An option that one source of a model has is for that one, and is refused where none has it."""
+    sources = [SOURCES["openai"], SOURCES["demo"]]
+    both = ModelConfig(source=sources, parallel=2, api_key="k")
+
+    assert ["m"] == list(registry(Config(models={"m": both})).models)
+    with pytest.raises(ConfigError, match=r"dtype: .* on http://127.0.0.1:9/v1 or demo:"):
+        registry(Config(models={"m": ModelConfig(source=sources, dtype="float32")}))
+
+
+def test_backends_from_outside() -> None:
+    """Which options a backend from outside the tree has, it knows itself."""
+    check_options("m", ModelConfig(dtype="float32", gpu_layers=3), {"mine:x": "mine"})
+
+
+def test_the_table_is_complete() -> None:
+    """Every option is for some kinds or for all, and every kind is one of a scheme."""
+    options = {field.name for field in msgspec.structs.fields(ModelConfig)}
+
+    assert options == OPTIONS.keys() | OF_ALL
+    assert not OPTIONS.keys() & OF_ALL
+    assert KINDS.keys() == {kind for _, kind in BACKENDS.values()}
+    assert KINDS.keys() == {kind for kinds in OPTIONS.values() for kind in kinds}
+
+
+@pytest.mark.parametrize("kind", [*ENGINES, *UPSTREAMS])
+def test_the_table_is_true(kind: str) -> None:
+    """A backend reads the options that are for its kind, and no others."""
+    rooms = "engines" if kind in ENGINES else "upstreams"
+    folder = Path(unilect.__file__).parent / rooms / {"hf": "transformers"}.get(kind, kind)
+    files = [folder / f"{name}.py" for name in ("engine", "backend", "_settings", "_memory")]
+    code = "".join(file.read_text() for file in files if file.exists())
+    for call, reads in READ_BY.items():
+        code = code.replace(call, reads)
+    read = set(re.findall(r"config\.(\w+)", code)) & OPTIONS.keys()
+
+    assert read == {option for option, kinds in OPTIONS.items() if kind in kinds}

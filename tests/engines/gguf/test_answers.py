@@ -1,0 +1,96 @@
+"""Tests of unilect.engines.gguf._answers: answers that the parser of a chat template cannot read."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from engine import answer, chat, engine, events_of
+from unilect.engines.gguf._answers import _Told
+from unilect.engines.gguf._errors import StrayAnswer, fault
+from unilect.errors import BackendError, InvalidRequest
+from unilect.events import Event, Finish, ReasoningDelta, TextDelta, TokenLogprob, ToolCallDelta
+from unilect.requests import ChatRequest
+
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
+#: llama.cpp takes it for gpt-oss', whose every answer begins with a channel; the bundled model knows none.
+CHANNELS = (
+    "{%- for m in messages -%}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{%- endfor -%}"
+    "{%- if tools -%}{{ tools }}{%- endif -%}"
+    "{%- if add_generation_prompt -%}<|start|>assistant{%- endif -%}"
+    "{%- if false -%}<|channel|>analysis<|channel|>final{%- endif -%}"
+)
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def model() -> AsyncIterator[Any]:
+    """The bundled model behind that template."""
+    async with engine(chat_template=CHANNELS) as running:
+        yield running
+
+
+@in_one_loop
+@pytest.mark.parametrize(
+    "fields", [{}, {"stream": True}, {"tools": [TOOL]}, {"temperature": 1.0}], ids=str
+)
+async def test_an_answer_that_strays(model: Any, fields: dict[str, Any]) -> None:
+    """What a model writes outside of its template's form is told as text, and not lost."""
+    whole = await answer(model.generate(chat(**{"max_tokens": 12} | fields)))
+
+    assert whole.choices[0].text
+    assert whole.choices[0].finish_reason in ("stop", "length")
+    assert 0 < whole.usage.completion_tokens <= 12
+
+
+@in_one_loop
+async def test_its_probabilities(model: Any) -> None:
+    """Such an answer's tokens have their probabilities, each once."""
+    events = await events_of(model.generate(chat(max_tokens=3, logprobs=True, top_logprobs=1)))
+    tokens = [t for e in events if isinstance(e, TextDelta) for t in e.logprobs or ()]
+
+    assert 3 == len(tokens)
+    assert 1 == sum(isinstance(event, Finish) for event in events)
+
+
+def told(*events: Event) -> _Told:
+    """What has been told by these events."""
+    made = _Told()
+    made.add(list(events))
+    return made
+
+
+def test_what_is_told_again() -> None:
+    """Of the second making of an answer only what is new is told, however it is cut."""
+    lost = StrayAnswer("lost")
+    text, thought = TextDelta("Hello wor"), ReasoningDelta("Hm")
+    again: list[Event] = [ReasoningDelta("Hm."), TextDelta("Hel"), TextDelta("lo world"), Finish("stop")]  # fmt: skip
+
+    expected = [ReasoningDelta("."), TextDelta("ld"), Finish("stop")]
+    assert expected == told(thought, text).rest(again, lost)
+    with pytest.raises(StrayAnswer):
+        told(text).rest([TextDelta("Good")], lost)
+    token = TokenLogprob("a", -1.0)
+    first = told(TextDelta("", logprobs=[token]))
+    assert [TextDelta("ab", logprobs=[token])] == first.rest([TextDelta("ab", logprobs=[token] * 2)], lost)  # fmt: skip
+    assert told(ToolCallDelta(0, "", "c", "f")).calls
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("got exception: Unexpected empty grammar stack after accepting piece: ? (30)", InvalidRequest),
+        ("a text is longer than 33554432 bytes", InvalidRequest),
+        ("The model produced output that does not match the expected peg-native format", StrayAnswer),
+        ("out of memory", BackendError),
+    ],
+)  # fmt: skip
+def test_whose_fault(message: str, kind: type[Exception]) -> None:
+    """What llama.cpp calls its own error is told as the request's where it is."""
+    assert type(fault(BackendError(message))) is kind
+
+
+def test_no_request_is_changed() -> None:
+    """A chat without a seed is no other request for being made with one."""
+    assert ChatRequest.__struct_fields__.count("seed") == 1

@@ -1,0 +1,169 @@
+"""Tests of unilect.engines.gguf._slots."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from hypothesis import strategies as st
+
+from properties import given
+from unilect.engines.gguf._slots import BLOCK_BYTES, WORTH_A_GAP, Slots
+from unilect.errors import BackendUnavailable
+
+LONG = b"a long conversation " * BLOCK_BYTES
+SHORT = LONG[: BLOCK_BYTES * (WORTH_A_GAP - 1)]
+OTHER = b"something else " * BLOCK_BYTES
+
+
+def waiting(slots: Slots, prompt: bytes = b"") -> asyncio.Task[int]:
+    """A request that takes a slot when it is its turn."""
+    return asyncio.ensure_future(slots.take(prompt))
+
+
+async def settled() -> None:
+    """Everything that can go on has gone on."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_lowest_free_slot_is_handed_out() -> None:
+    """Slots are handed out from the lowest on, and a gap is filled first."""
+    slots = Slots(4)
+    first = [await slots.take(b"") for _ in range(4)]
+    for slot in (3, 1):
+        slots.give_back(slot)
+
+    assert [0, 1, 2, 3] == first
+    assert [1, 3] == [await slots.take(b""), await slots.take(b"")]
+
+
+async def test_conversation_goes_back_to_its_slot() -> None:
+    """A conversation gets the slot that holds its beginning, though a lower one is free and another is busy."""
+    slots = Slots(3)
+    for prompt in (OTHER, b"busy", LONG):
+        await slots.take(prompt)
+    slots.give_back(0)
+    slots.give_back(2)
+
+    assert await slots.take(LONG + b" goes on") == 2
+
+
+async def test_short_beginning_is_not_worth_a_gap() -> None:
+    """A beginning that is soon read again draws a request away from its neighbours only where it has none."""
+    slots = Slots(2)
+    for prompt in (OTHER, SHORT):
+        await slots.take(prompt)
+    slots.give_back(1)
+    slots.give_back(0)
+    alone = await slots.take(SHORT + b" goes on")
+    slots.give_back(alone)
+    slots = Slots(3)
+    for prompt in (OTHER, b"busy", SHORT):
+        await slots.take(prompt)
+    slots.give_back(0)
+    slots.give_back(2)
+
+    assert (1, 0) == (alone, await slots.take(SHORT + b" goes on"))
+
+
+async def test_nothing_is_held_by_a_new_engine() -> None:
+    """After the engine was started anew, a conversation gets the lowest slot like any other."""
+    slots = Slots(2)
+    for prompt in (OTHER, LONG):
+        await slots.take(prompt)
+    slots.give_back(0)
+    slots.give_back(1)
+    slots.forget()
+
+    assert await slots.take(LONG) == 0
+
+
+async def test_requests_wait_in_their_order() -> None:
+    """Who came first gets the first slot that is given back, also when a later one's conversation is in it."""
+    slots = Slots(1)
+    await slots.take(LONG)
+    first, second = waiting(slots), waiting(slots, LONG)
+    await settled()
+    slots.give_back(0)
+    await settled()
+    order = (first.done(), second.done())
+    slots.give_back(0)
+
+    assert (True, False) == order
+    assert await second == 0
+
+
+async def test_one_who_left_is_passed_over() -> None:
+    """The place of a request that left while it waited is free."""
+    slots = Slots(1)
+    await slots.take(b"")
+    first, second = waiting(slots), waiting(slots)
+    await settled()
+    first.cancel()
+    await settled()
+    slots.give_back(0)
+
+    assert await second == 0
+
+
+@pytest.mark.parametrize("give_first", [True, False])
+async def test_one_who_leaves_as_it_is_its_turn_gives_the_slot_on(give_first: bool) -> None:
+    """A slot that is handed to a request in the moment in which it leaves is not lost."""
+    slots = Slots(1)
+    await slots.take(b"")
+    first, second = waiting(slots), waiting(slots)
+    await settled()
+    steps = [lambda: slots.give_back(0), first.cancel]
+    for step in steps if give_first else reversed(steps):
+        step()
+
+    assert await asyncio.wait_for(second, 60) == 0
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_stopped_model_keeps_nobody_waiting() -> None:
+    """Who waits for a model that is stopped is told so, and the slots serve on after a new start."""
+    slots = Slots(1)
+    await slots.take(b"")
+    requests = [waiting(slots) for _ in range(2)]
+    await settled()
+    slots.dismiss()
+    for request in requests:
+        with pytest.raises(BackendUnavailable, match="stopped"):
+            await request
+    slots.give_back(0)
+
+    assert await slots.take(b"") == 0
+
+
+@given(
+    st.integers(1, 4),
+    st.lists(st.tuples(st.sampled_from(["come", "go", "leave"]), st.integers(0, 9)), max_size=40),
+)
+async def test_any_coming_and_going(count: int, steps: list[tuple[str, int]]) -> None:
+    """Whatever comes, goes and leaves: a slot has one request, nobody waits while one is free, and the order is kept."""
+    slots = Slots(count)
+    queue: list[asyncio.Task[int]] = []
+    busy: list[asyncio.Task[int]] = []
+    prompts = [LONG, LONG[:2000], OTHER, SHORT, b""]
+    for step, number in steps:
+        if step == "come":
+            queue.append(waiting(slots, prompts[number % len(prompts)]))
+        elif step == "go" and busy:
+            slots.give_back(busy.pop(number % len(busy)).result())
+        elif step == "leave" and queue:
+            queue.pop(number % len(queue)).cancel()
+        if number % 2:
+            continue  # what follows happens in the same moment
+        await settled()
+        while queue and queue[0].done():
+            busy.append(queue.pop(0))
+        assert not any(request.done() for request in queue)
+        held = [request.result() for request in busy]
+        assert len(set(held)) == len(held)
+        assert len(held) == count or not queue
+    for request in queue:
+        request.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.gather(*queue)

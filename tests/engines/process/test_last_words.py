@@ -1,0 +1,66 @@
+"""Tests of unilect.engines.process._last_words, on lines as llama.cpp, torch, Python and gdb write them."""
+
+import pytest
+
+from unilect.engines.process._last_words import LastWords
+
+GDB = [
+    "[New LWP 4822]",
+    "[Thread debugging using libthread_db enabled]",
+    'Using host libthread_db library "/lib/x86_64-linux-gnu/libthread_db.so.1".',
+    "0x00007f23a1 in __GI___wait4 (pid=4823) at ../sysdeps/unix/sysv/linux/wait4.c:30",
+    "#0  0x00007f23a1 in __GI___wait4 () from /lib/libc.so.6",
+    "warning: 30 ../sysdeps/unix/sysv/linux/wait4.c: No such file or directory",
+    "[Inferior 1 (process 4814) detached]",
+]
+ASSERT = "/w/llama.cpp/src/llama-context.cpp:2289: GGML_ASSERT(n_outputs_max <= cparams.n_outputs_max) failed"
+
+
+def words(*lines: str) -> LastWords:
+    """What is kept of these lines."""
+    kept = LastWords()
+    for line in lines:
+        kept.hear(line.encode())
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([ASSERT, *GDB], ASSERT),
+        (GDB, "crashed (SIGABRT)"),
+        ([], "crashed (SIGABRT)"),
+        (["0.01.295.305 E buffer: failed to allocate buffer of size 46080983040", "Traceback"],
+         "buffer: failed to allocate buffer of size 46080983040"),
+        (["\x1b[31mE\x1b[0m llama_model_load: error loading model: \x07missing tensor"],
+         "E  llama_model_load: error loading model:  missing tensor"),
+        (["x" * 1000 + " error"], "x" * 300),
+    ],
+)  # fmt: skip
+def test_why_a_child_ended_while_it_loaded(lines: list[str], expected: str) -> None:
+    """The first line that speaks of an error is told, bounded and clean, and never a debugger's."""
+    assert expected == words(*lines).of_load(-6)
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "expected"),
+    [
+        ([ASSERT, *GDB], -6, "llama-context.cpp:2289: GGML_ASSERT (crashed (SIGABRT))"),
+        (["terminate called after throwing an instance of 'std::bad_alloc'", "  what():  std::bad_alloc"], -6,
+         "std::bad_alloc (crashed (SIGABRT))"),
+        (['parse: error parsing grammar: root ::= "my secret" error', "secret error"], -11, "crashed (SIGSEGV)"),
+        (["MemoryError: my secret"], 1, "MemoryError (exit status 1)"),
+        ([], -9, "killed (SIGKILL): by hand, or by the system for want of memory"),
+    ],
+)  # fmt: skip
+def test_why_a_child_ended_that_served(lines: list[str], status: int, expected: str) -> None:
+    """Only what cannot hold a client's text is told, and how the process ended."""
+    assert expected == words(*lines).of_death(status)
+
+
+def test_many_lines() -> None:
+    """Of a child that talks for ever only the last lines are kept."""
+    kept = words(*(f"line {n}" for n in range(1000)))
+
+    assert "line 999" == kept.of_load(0)
+    assert len(kept._lines) < 100

@@ -1,0 +1,402 @@
+"""Tests of unilect.engines.process.supervisor and _suspects: what the death of a child means for what ran in it, on a real child."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tiny_child import Tiny, halted, until
+from unilect.engines.process import _suspects, _watchdog
+from unilect.engines.process import child_process as _process
+from unilect.engines.process._suspects import KEPT_WHOLE, REMEMBERED_S, Suspects, Ticket, digest
+from unilect.engines.process.child_process import MAX_DEATHS
+from unilect.errors import BackendUnavailable, EngineDied, RequestKilledEngine
+from unilect.requests import ChatRequest, Message
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses are short."""
+    monkeypatch.setattr(_process, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(_watchdog, "PAUSE_S", 0.05)
+
+
+@contextlib.asynccontextmanager
+async def tiny(**settings: Any) -> AsyncIterator[Tiny]:
+    """A tiny child, stopped at the end."""
+    child = Tiny(**settings)
+    try:
+        yield child
+    finally:
+        await child.aclose()
+
+
+async def died(child: Tiny) -> None:
+    """Wait until the child has died, and is back."""
+    await until(lambda: child.process.starts == 2)
+
+
+def ended(child: Tiny, life: int) -> bool:
+    """Whether this life of a child is over."""
+    return child.process.state != "ready" or child.process.starts != life
+
+
+async def test_a_death_while_idle() -> None:
+    """A child that dies with nothing in it comes back by itself, and the death counts."""
+    async with tiny() as child:
+        assert ["hello"] == await child.ask("say hello")
+        child.kill()
+        await died(child)
+        assert 2 == child.process.starts
+        assert 1 == len(child.process._deaths)
+        assert ["hello"] == await child.ask("say hello")
+
+
+async def test_a_request_that_was_alone() -> None:
+    """A request that a child died of is not begun again, is refused from then on, and counts for nothing."""
+    async with tiny() as child:
+        with pytest.raises(EngineDied, match="worked on this request"):
+            await child.ask("die")
+        with pytest.raises(RequestKilledEngine) as refused:
+            await child.ask("die")
+        await until(lambda: child.process.starts == 2)
+
+        assert (400, "request_killed_engine") == (refused.value.status, refused.value.code)
+        assert not child.process._deaths
+        assert ["hello"] == await child.ask("say hello")
+
+
+async def test_a_child_that_somebody_else_killed() -> None:
+    """A lone request at a SIGKILL from outside is begun once more; one that runs when that comes again is to blame."""
+    async with tiny() as child:
+        waiting = asyncio.create_task(child.ask("wait"))
+        await until(lambda: 1 == len(child.supervisor.suspects._running))
+        child.kill()
+        await died(child)
+        await until(lambda: 1 == len(child.supervisor.suspects._running))
+        assert not waiting.done()
+        assert 1 == len(child.process._deaths)
+        child.kill()
+        with pytest.raises(EngineDied, match="worked on this request"):
+            await waiting
+        with pytest.raises(RequestKilledEngine):
+            await child.ask("wait")
+        assert ["hello"] == await child.ask("say hello")
+
+
+async def test_several_that_ran() -> None:
+    """Of several requests at a death those that had not begun are begun again in turn; the one that kills again is refused."""
+    async with tiny() as child:
+        begun = await child.begin()
+        waiting = [asyncio.create_task(child.ask(f"wait {n}")) for n in range(2)]
+        await until(lambda: 3 == len(child.supervisor.suspects._running))
+        killer = asyncio.create_task(child.ask("die"))
+        with pytest.raises(EngineDied, match="in the middle"):
+            await anext(begun)
+        with pytest.raises(EngineDied):
+            await killer
+        with pytest.raises(RequestKilledEngine):
+            await child.ask("die")
+        assert ["innocent"] == await child.ask("say innocent")
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert len(child.process._deaths) < 3
+
+
+async def test_who_is_answered_is_cleared() -> None:
+    """A request that was at a death and is answered afterwards is no suspect of the next."""
+    async with tiny() as child:
+        begun = await child.begin()
+        fine = asyncio.create_task(child.ask("say fine"))
+        assert ["fine"] == await fine
+        child.supervisor.suspects.enter(Ticket("say fine"), child.process.starts)
+        child.kill()
+        with pytest.raises(EngineDied):
+            await anext(begun)
+        assert 1 == child.supervisor.suspects.times_suspected(Ticket("say fine"))
+        assert ["fine"] == await child.ask("say fine")
+        assert 0 == child.supervisor.suspects.times_suspected(Ticket("say fine"))
+        assert 1 == child.supervisor.suspects.times_suspected(Ticket("begin"))
+
+
+async def test_five_requests_that_kill() -> None:
+    """More requests that kill than deaths are allowed do not put a model out."""
+    async with tiny() as child:
+        for number in range(MAX_DEATHS + 1):
+            with pytest.raises(EngineDied):
+                await child.ask(f"die {number}")
+        assert ["hello"] == await child.ask("say hello")
+        assert MAX_DEATHS + 2 == child.process.starts
+
+
+async def test_deaths_of_which_nobody_is_to_blame() -> None:
+    """A child that dies again and again for no request's fault is given up for a while."""
+    async with tiny() as child:
+        await child.process.start()
+        for _ in range(MAX_DEATHS):
+            await child.until("ready")
+            life = child.process.starts
+            child.kill()
+            await until(partial(ended, child, life))
+        await child.until("failed")
+        with pytest.raises(BackendUnavailable, match="not started again") as told:
+            await child.ask("say hello")
+        assert told.value.retry_after_s
+
+
+async def test_a_hang() -> None:
+    """A child that answers nobody is killed; the request that ran is to blame, and what came after the hang is begun again."""
+    async with tiny(hang_timeout_s=60) as child:
+        await child.process.start()
+        killer = asyncio.create_task(child.ask("stop"))
+        await until(lambda: halted(child.process.pid))
+        watchdog = child.supervisor._watchdog
+        asked = asyncio.Event()
+        ask = watchdog._ask
+
+        async def seen() -> bool:
+            if not asked.is_set():
+                asked.set()
+                await until(lambda: 2 == len(child.supervisor.suspects._running))
+            return await ask()
+
+        watchdog._ask = seen
+        await asked.wait()
+        later = asyncio.create_task(child.ask("say later"))
+        with pytest.raises(EngineDied, match="hung while it worked on this request"):
+            await killer
+        assert ["later"] == await later
+        with pytest.raises(RequestKilledEngine):
+            await child.ask("stop")
+        assert 1 == child.process.hangs
+        assert not child.process._deaths
+
+
+async def test_a_client_that_left_before_the_end() -> None:
+    """A request whose client left is still to blame for what it does to the child, and the one that came after it is not."""
+    async with tiny(hang_timeout_s=60) as child:
+        await child.process.start()
+        killer = asyncio.create_task(child.ask("stop"))
+        await until(lambda: halted(child.process.pid))
+        killer.cancel()
+        await asyncio.gather(killer, return_exceptions=True)
+        await died(child)
+        with pytest.raises(RequestKilledEngine):
+            await child.ask("stop")
+
+
+async def test_a_lost_socket() -> None:
+    """A child whose socket was removed is started again by the next request, which is answered; nobody is blamed."""
+    async with tiny() as child:
+        begun = await child.begin()
+        folder = child.process._folder
+        assert folder is not None
+        (folder / "engine.sock").unlink()
+        folder.rmdir()
+        assert ["hello"] == await child.ask("say hello")
+        with pytest.raises(EngineDied):
+            await anext(begun)
+        assert 2 == child.process.starts
+        assert not child.process._deaths
+        assert ["hello"] == await child.ask("say hello")
+        assert 0 == child.supervisor.suspects.times_suspected(Ticket("begin"))
+        again = await child.begin()
+        await again.aclose()
+
+
+async def test_a_stopped_child_ends_what_runs() -> None:
+    """What runs when a child is stopped is told so, and is not begun again."""
+    async with tiny() as child:
+        waiting = asyncio.create_task(child.ask("wait"))
+        await until(lambda: child.supervisor.suspects._running)
+        await child.aclose()
+        with pytest.raises(BackendUnavailable, match="was stopped"):
+            await waiting
+        assert "stopped" == child.process.state
+
+
+async def test_what_ran_before_a_stop_is_not_blamed() -> None:
+    """A request whose end is seen only when the stopped child runs again is to blame for nothing."""
+    async with tiny() as child:
+        begun = await child.begin()
+        await child.aclose()
+        assert ["hello"] == await child.ask("say hello")
+        with pytest.raises(EngineDied):
+            await anext(begun)
+        again = await child.begin()
+        await again.aclose()
+        assert 0 == child.supervisor.suspects.times_suspected(Ticket("begin"))
+
+
+async def test_copies_that_wait_their_turn() -> None:
+    """Of two requests alike that wait their turn the second is refused when the first has shown what it does."""
+    async with tiny() as child:
+        await child.process.start()
+        suspects = child.supervisor.suspects
+        for request in ("die", "other"):
+            suspects.enter(Ticket(request), 0)
+        suspects.died(0)
+        asked = (child.ask("die") for _ in range(2))
+        first, second = await asyncio.gather(*asked, return_exceptions=True)
+
+        assert [EngineDied, RequestKilledEngine] == [type(first), type(second)]
+        assert ["hello"] == await child.ask("say hello")
+        assert 2 == child.process.starts
+
+
+async def test_few_calls_at_a_time() -> None:
+    """Calls of one answer wait where as many as are allowed are running."""
+    async with tiny() as child:
+        await child.process.start()
+        running, most = 0, 0
+        gate = asyncio.Event()
+
+        async def call() -> int:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await gate.wait()
+            running -= 1
+            return 7
+
+        calls = [asyncio.create_task(child.supervisor.call("x", call)) for _ in range(9)]
+        await until(lambda: running == 4)
+        gate.set()
+        assert [7] * 9 == await asyncio.gather(*calls)
+        assert 4 == most
+
+
+# Suspects, on a clock of the test's own
+
+
+@pytest.fixture
+def clock() -> list[float]:
+    """The time, which a test may set."""
+    return [0.0]
+
+
+@pytest.fixture
+def suspects(clock: list[float]) -> Suspects:
+    """Suspects at that time."""
+    return Suspects(lambda: clock[0])
+
+
+def entered(suspects: Suspects, request: str, life: int = 1) -> Ticket:
+    """A request that is in a life of the engine."""
+    ticket = Ticket(request)
+    suspects.enter(ticket, life)
+    return ticket
+
+
+def test_a_culprit_is_forgiven(suspects: Suspects, clock: list[float]) -> None:
+    """A request that an engine died of is refused for ten minutes, and is taken again after that."""
+    entered(suspects, "a", 1)
+    assert 1 == suspects.died(1)
+    with pytest.raises(RequestKilledEngine):
+        suspects.check(Ticket("a"))
+    suspects.check(Ticket("b"))
+    clock[0] = REMEMBERED_S
+    suspects.check(Ticket("a"))
+
+
+def test_the_one_of_two_deaths(suspects: Suspects) -> None:
+    """The only request that was at two deaths is to blame for both."""
+    for name in ("a", "b", "x"):
+        entered(suspects, name, 1)
+    assert 0 == suspects.died(1)
+    for name in ("c", "x"):
+        entered(suspects, name, 2)
+    assert 2 == suspects.died(2)
+    for name in ("a", "b", "c"):
+        suspects.check(Ticket(name))
+    with pytest.raises(RequestKilledEngine):
+        suspects.check(Ticket("x"))
+
+
+def test_copies_of_one_request(suspects: Suspects) -> None:
+    """Several that ask for the same are several: none of them is known to be to blame for the first death."""
+    tickets = [entered(suspects, "same", 1) for _ in range(2)]
+
+    assert 0 == suspects.died(1)
+    assert not any(map(suspects.is_culprit, tickets))
+    entered(suspects, "same", 2)
+    assert 2 == suspects.died(2)
+
+
+def test_two_of_two_deaths(suspects: Suspects) -> None:
+    """Where several requests were at both deaths nobody is blamed yet, and they run one at a time."""
+    for life in (1, 2):
+        entered(suspects, "a", life)
+        entered(suspects, "b", life)
+        assert 0 == suspects.died(life)
+    assert [2, 2, 0] == [suspects.times_suspected(Ticket(name)) for name in "abc"]
+    entered(suspects, "b", 3)
+    assert 3 == suspects.died(3)
+
+
+def test_deaths_are_forgotten(suspects: Suspects, clock: list[float]) -> None:
+    """Nobody is suspected for a death of long ago."""
+    for name in ("a", "b"):
+        entered(suspects, name, 1)
+    suspects.died(1)
+    clock[0] = REMEMBERED_S
+    for name in ("a", "c"):
+        entered(suspects, name, 2)
+    assert 0 == suspects.died(2)
+    suspects.check(Ticket("a"))
+
+
+def test_memory_of_culprits_is_bounded(suspects: Suspects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more culprits than are remembered the oldest are forgotten."""
+    monkeypatch.setattr(_suspects, "MAX_CULPRITS", 2)
+    for name in "abc":
+        entered(suspects, name, 1)
+        suspects.died(1)
+    suspects.check(Ticket("a"))
+    for name in "bc":
+        with pytest.raises(RequestKilledEngine):
+            suspects.check(Ticket(name))
+
+
+def test_the_dead_of_another_life(suspects: Suspects) -> None:
+    """What ran in a life that was ended in order is no suspect of the next life's death."""
+    left, _ = entered(suspects, "left", 1), entered(suspects, "runs", 1)
+    suspects.leave(left, answered=False)
+    entered(suspects, "alone", 2)
+
+    assert 1 == suspects.died(2)
+    for name in ("left", "runs"):
+        assert 0 == suspects.times_suspected(Ticket(name))
+    with pytest.raises(RequestKilledEngine):
+        suspects.check(Ticket("alone"))
+
+
+def test_digests_that_nobody_needs(suspects: Suspects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that leave are digested where an engine dies of them, or where more of them would have to be kept."""
+    made: list[str] = []
+    monkeypatch.setattr(
+        _suspects, "digest", lambda request: made.append(request) or digest(request)
+    )
+    for number in range(KEPT_WHOLE + 2):
+        suspects.leave(entered(suspects, f"{number}"), answered=False)
+    assert ["0", "1"] == made
+    suspects.died(1)
+    assert KEPT_WHOLE + 2 == len(made)
+    assert 1 == suspects.times_suspected(Ticket(f"{KEPT_WHOLE}"))
+
+
+def test_what_is_asked_counts() -> None:
+    """Requests that differ in what is no part of the question are the same, and others are not."""
+    messages = [Message("user", "Hi")]
+    plain = digest(ChatRequest(messages=messages))
+
+    assert plain == digest(
+        ChatRequest(messages=messages, seed=7, stream=True, user="me", model="x")
+    )
+    assert plain != digest(ChatRequest(messages=messages, temperature=0.5))
+    assert plain != digest(ChatRequest(messages=[Message("user", "Ho")]))
+    assert digest("a") != digest(["a"])

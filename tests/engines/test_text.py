@@ -1,0 +1,121 @@
+"""Tests of unilect.engines.text."""
+
+import pytest
+from hypothesis import strategies as st
+
+from properties import given
+from unilect.engines.text import PUNCTUATION, REPLACEMENT, Decoder, StopWords
+
+TEXTS = st.text(st.sampled_from("ab é中🙂👩\u200d👩\u200d👧\n "), min_size=1, max_size=20)
+
+
+def decode(tokens: list[int]) -> str:
+    """A tokenizer of bytes, whose torn characters become U+FFFD."""
+    return bytes(tokens).decode(errors="replace")
+
+
+def strict(tokens: list[int]) -> str:
+    """A tokenizer of bytes that fails on torn characters."""
+    return bytes(tokens).decode()
+
+
+@given(st.text(max_size=40))
+def test_pieces_make_the_text(text: str) -> None:
+    """Whatever the text is, its pieces together are the text, and none ends in the middle of a character."""
+    for tokenizer in (decode, strict):
+        decoder = Decoder(tokenizer)
+        pieces = [decoder.feed(byte) for byte in text.encode()] + [decoder.end()]
+
+        assert text == "".join(pieces)
+        assert REPLACEMENT in text or not any(REPLACEMENT in piece for piece in pieces)
+
+
+def test_what_is_no_character_is_told_at_the_end() -> None:
+    """A character that was never finished becomes one replacement."""
+    for tokenizer in (decode, strict):
+        decoder = Decoder(tokenizer)
+        pieces = [decoder.feed(byte) for byte in b"ab\xe4\xbd"]
+
+        assert ["a", "b", "", "", REPLACEMENT] == [*pieces, decoder.end()]
+
+
+def test_garbage_is_not_held_back_for_ever() -> None:
+    """Bytes that never become a character are told after a bounded number of tokens."""
+    decoder = Decoder(strict)
+
+    assert any(decoder.feed(0xFF) for _ in range(50))
+
+
+def test_punctuation_waits_for_what_follows() -> None:
+    """A tokenizer that rewrites punctuation next to Chinese has it told in its last form."""
+
+    def rewriting(tokens: list[int]) -> str:
+        return "".join(map(chr, tokens)).replace("好,", "好，").replace(",中", "，中")
+
+    decoder = Decoder(rewriting, PUNCTUATION)
+    pieces = [decoder.feed(ord(character)) for character in "a,中好,b"] + [decoder.end()]
+
+    assert ["a", "", "，中", "好", "，", "b", ""] == pieces
+
+
+@given(st.lists(st.text("abc", max_size=4)), st.lists(st.text("abc", min_size=1, max_size=3)))
+def test_stop_words_are_found_across_pieces(pieces: list[str], words: list[str]) -> None:
+    """What is told is the text before the first stop word, however the text was cut into pieces."""
+    text = "".join(pieces)
+    ends = [text.find(word) for word in words if word in text]
+    stop, told = StopWords(words), ""
+    for piece in pieces:
+        told += stop.feed(piece)
+        if stop.found:
+            break
+    else:
+        told += stop.end()
+
+    assert stop.found == bool(ends)
+    assert not any(word in told for word in words)
+    assert text.startswith(told)
+    assert stop.found or text == told
+
+
+def test_stop_words_hold_back_no_more_than_they_must() -> None:
+    """Only an end that begins a stop word waits."""
+    stop = StopWords(["###", "\nUser"])
+
+    assert ["ab", "", "#a", "", "\nUx", ""] == [
+        stop.feed(piece) for piece in ("ab", "#", "a", "\nU", "x", "###")
+    ]
+    assert stop.found
+
+
+@given(TEXTS, st.lists(TEXTS, min_size=1, max_size=3), st.integers(1, 4))
+def test_nothing_of_a_stop_word_is_told(text: str, words: list[str], size: int) -> None:
+    """The text ends before the first stop word, wherever its pieces are cut; else nothing is missing."""
+    stops, told = StopWords(words), ""
+    for begin in range(0, len(text), size):
+        told += stops.feed(text[begin : begin + size])
+        if stops.found:
+            break
+    told += stops.end()
+
+    places = [place for word in words if (place := text.find(word)) >= 0]
+    assert bool(places) == stops.found
+    if not places:
+        assert text == told
+    else:
+        assert text.startswith(told)
+        assert not any(word in told for word in words)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [(["a st", "op b"], "a "), (["sto", "st", "op"], "sto"), (["a", "b"], "ab")],
+)
+def test_stop_words_across_pieces(pieces: list[str], expected: str) -> None:
+    """A stop word that comes in pieces is found, and its beginning is told where it was none."""
+    stops, told = StopWords(["stop"]), ""
+    for piece in pieces:
+        told += stops.feed(piece)
+        if stops.found:
+            break
+
+    assert expected == told + ("" if stops.found else stops.end())

@@ -1,0 +1,658 @@
+"""Tests of unilect.routing.pool and unilect.routing._attempts: several scripted servers behind one model."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from appserver import serving, upstream
+from engine import chat
+from scripted import (
+    HELLO,
+    Exchange,
+    Script,
+    Scripted,
+    answer,
+    delta,
+    frames,
+    says,
+    scripted,
+    stream_of,
+)
+from unilect.context import IN_HAND, Record
+from unilect.errors import (
+    BackendError,
+    BackendUnavailable,
+    BackendUnreachable,
+    InvalidRequest,
+    RateLimited,
+    UnilectError,
+)
+from unilect.events import fold
+from unilect.gateway.metrics import Metrics
+from unilect.redact import Secrets
+from unilect.requests import EmbeddingRequest
+from unilect.routing import pool
+from unilect.routing.pool import Member
+from unilect.routing.registry import Model, Registry
+from unilect.routing.service import Run, Service
+
+GOOD = says(stream_of(HELLO))
+BROKEN = says(stream_of(b""))
+BUSY = says(answer(b"{}", "429 Too Many Requests", retry_after="20"))
+WRONG = says(answer(b'{"error":{"message":"no"}}', "400 Bad Request"))
+
+
+class Farm:
+    """Scripted servers behind the model `m`."""
+
+    def __init__(self, servers: list[Scripted], service: Service) -> None:
+        self.servers = servers
+        self.service = service
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The model's backends."""
+        return self.service.registry.get("m").pool.members
+
+    @property
+    def asked(self) -> list[int]:
+        """How many requests for answers each server got."""
+        return [sum(b"/chat/" in one.head for one in server.requests) for server in self.servers]
+
+    def run(self, text: str = "Hi", **fields: Any) -> Run:
+        """A request on its way."""
+        return self.service.run(chat(text, model="m", **fields), "chat")
+
+    async def says(self, text: str = "Hi", **fields: Any) -> str | None:
+        """The answer's text."""
+        async with aclosing(self.run(text, **fields).batches()) as batches:
+            return fold([batch async for batch in batches]).choices[0].text
+
+
+@asynccontextmanager
+async def farm(*scripts: Script, fallback: Script | None = None) -> AsyncIterator[Farm]:
+    """A model with a backend for each script, and one that it falls back on."""
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(scripted(script)) for script in scripts]
+        model = Model(
+            "m",
+            [Member(upstream(server.url), server.url) for server in servers],
+            fallback="f" if fallback else None,
+            required=False,
+        )
+        models = [model]
+        if fallback is not None:
+            other = await stack.enter_async_context(scripted(fallback))
+            models.append(Model("f", upstream(other.url)))
+        registry = Registry(models)
+        stack.push_async_callback(registry.aclose)
+        yield Farm(servers, Service(registry, Metrics()))
+
+
+# Which backend
+
+
+async def test_new_conversations_are_spread_evenly() -> None:
+    """Conversations that nobody knows go in turn to the backends that have served least."""
+    async with farm(GOOD, GOOD, GOOD) as site:
+        for number in range(30):
+            assert "Hello" == await site.says(f"conversation {number}")
+
+        assert [10, 10, 10] == site.asked
+
+
+async def test_a_conversation_stays() -> None:
+    """Every turn of a conversation goes to the backend of its first."""
+    async with farm(GOOD, GOOD, GOOD) as site:
+        talks = [[{"role": "user", "content": f"talk {n}"}] for n in range(6)]
+        for _turn in range(4):
+            for talk in talks:
+                text = await site.says(messages=talk)
+                talk += [
+                    {"role": "assistant", "content": text},
+                    {"role": "user", "content": "more"},
+                ]
+        places = [
+            Counter(exchange.json()["messages"][0]["content"] for exchange in server.requests)
+            for server in site.servers
+        ]
+
+    assert [8, 8, 8] == site.asked
+    assert all({4} == set(place.values()) for place in places), places
+
+
+async def test_a_loaded_backend_is_left() -> None:
+    """A conversation leaves its backend when that one has clearly more to do than another."""
+    go_on = asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        await go_on.wait()
+        await exchange.send(stream_of(HELLO))
+        exchange.close()
+
+    async with farm(slow, slow) as site:
+        same = [asyncio.create_task(site.says("the same")) for _ in range(12)]
+        while sum(site.asked) < 12:
+            await asyncio.sleep(0)
+        asked = site.asked
+        go_on.set()
+        await asyncio.gather(*same)
+
+    assert min(asked) >= 3, asked
+
+
+# What fails
+
+
+@pytest.mark.parametrize("bad", [BROKEN, BUSY, says(answer(b"no", "500 Oops"))])
+async def test_what_has_not_begun_is_begun_elsewhere(bad: Script) -> None:
+    """A backend that breaks off, is busy or fails before its first word is followed by another, unseen by the client."""
+    async with farm(bad, GOOD) as site:
+        for number in range(6):
+            assert "Hello" == await site.says(f"{number}")
+
+
+async def poisoned(exchange: Exchange) -> None:
+    """A worker that fails on one kind of content, and is well otherwise."""
+    if exchange.head.startswith(b"GET"):
+        await exchange.send(answer(b'{"data":[]}'))
+    elif b"poison" in exchange.body:
+        await exchange.send(answer(b'{"error":{"message":"CUDA error"}}', "500 Oops"))
+    else:
+        await exchange.send(stream_of(HELLO))
+    exchange.close()
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["one request", "many requests"])
+@pytest.mark.parametrize("count", [2, 3])
+async def test_one_callers_requests_close_no_backend_for_others(count: int, same: bool) -> None:
+    """Requests that make every backend fail are refused, and all others beside them are answered."""
+    async with farm(*[poisoned] * count) as site:
+        for burst in range(20):
+            bad = [site.says(f"poison {0 if same else (burst, n)}") for n in range(12)]
+            good = [site.says(f"good {burst} {n}") for n in range(6)]
+            found = await asyncio.gather(*bad, *good, return_exceptions=True)
+
+            assert ["Hello"] * 6 == found[12:]
+            assert {BackendUnavailable} == {type(error) for error in found[:12]}
+        assert not any(member.breaker.open for member in site.members)
+
+
+async def test_one_callers_requests_over_http() -> None:
+    """Over HTTP, too: bursts that make both backends fail are refused, and every request of other callers is answered."""
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(scripted(poisoned)) for _ in range(2)]
+        members = [Member(upstream(server.url), server.url) for server in servers]
+        app = await stack.enter_async_context(serving(members))
+
+        async def status(text: str) -> int:
+            messages = [{"role": "user", "content": text}]
+            async with app.chat(messages=messages, stream=False) as response:
+                await response.read()
+            return response.status
+
+        bad, good = [], []
+        for burst in range(20):
+            running = [asyncio.create_task(status(f"poison {burst} {n}")) for n in range(12)]
+            good += [await status(f"{burst} {n}") for n in range(20)]
+            bad += await asyncio.gather(*running)
+
+    assert {200} == {*good}
+    assert {503} == {*bad}
+
+
+async def test_one_callers_failures_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing tells whose fault it is, one caller's failures close a backend for nobody, and those of five callers do."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    async with farm(poisoned, fallback=GOOD) as site:
+        (member,) = site.members
+        for number in range(50):
+            IN_HAND.set(Record("req", "key-a" if number else "key-b"))
+            assert "Hello" == await site.says(f"poison {number}")
+        assert not member.breaker.open
+        for number in range(5):
+            IN_HAND.set(Record("req", f"key-{number}"))
+            await site.says(f"poison {number}")
+        assert member.breaker.open
+
+
+async def test_a_backend_that_fails_where_another_answers_is_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A backend on which requests fail that another one answers gets no more of them, though they are all one caller's."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    IN_HAND.set(Record("req", "key-a"))
+    async with farm(says(answer(b"no", "500 Oops")), GOOD) as site:
+        for number in range(30):
+            assert "Hello" == await site.says(f"{number}")
+
+        assert (5, True) == (site.asked[0], site.members[0].breaker.open)
+
+
+async def test_backends_that_all_fail_are_asked_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When every backend has failed too often, they are asked nevertheless, as nobody else answers."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    well = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(stream_of(HELLO if well.is_set() else HALF_FRAMES))
+        exchange.close()
+
+    async with farm(script, script) as site:
+        for number in range(20):
+            with pytest.raises(UnilectError):
+                await site.says(f"{number}", stream=True)
+        assert all(member.breaker.open for member in site.members)
+        well.set()
+        assert "Hello" == await site.says("now")
+
+
+async def test_connections_that_fail_count_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that closes connections before it answers is out, whosever requests they were."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    async with farm(says(b"", "reset"), says(b"", "reset")) as site:
+        for _ in range(5):
+            with pytest.raises(BackendUnavailable):
+                await site.says("the same")
+
+        assert all(member.breaker.open for member in site.members)
+
+
+async def test_why_a_backend_is_out_is_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log says once why a backend cannot be reached or fails, with the request's id and without credentials."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    IN_HAND.set(Record("req_7", ""))
+    key = "sk-very-secret-key"
+    told = msgspec.json.encode({"error": {"message": f"out of memory for {key}\n\x1b[31m"}})
+    async with farm(says(answer(told, "500 Oops")), GOOD) as site:
+        first, second = site.members
+        first.secrets = Secrets([key])
+        await site.servers[1].stop()
+        for number in range(4):
+            with pytest.raises(BackendUnavailable) as raised:
+                await site.says(f"{number}")
+
+    lines = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    url, gone = first.source, second.source.removesuffix("/v1").removeprefix("http://")
+    assert sorted(
+        [
+            f"m: {url} fails: POST {url}/chat/completions was answered with status 500: out of memory for *** [31m (req_7)",
+            f"m: {second.source} is out: The model's server cannot be reached: connection refused by {gone}. (req_7)",
+        ]
+    ) == sorted(lines)
+    assert key not in raised.value.message + str(raised.value.reason)
+
+
+HALF_FRAMES = frames(delta(content="Hel"))
+HALF = says(stream_of(frames(delta(content="Hel"))))
+
+
+async def test_what_has_begun_is_not_repeated() -> None:
+    """A stream that breaks after its first word is an error: no other backend goes on in its place."""
+    async with farm(HALF, HALF) as site:
+        with pytest.raises(BackendError):
+            await site.says(stream=True)
+
+        assert 1 == sum(site.asked)
+
+
+async def test_a_whole_answer_is_made_anew() -> None:
+    """A whole answer of which a backend broke off the middle is made by another, and holds nothing of the first."""
+    async with farm(HALF, GOOD) as site:
+        for number in range(4):
+            assert "Hello" == await site.says(f"{number}")
+
+
+async def test_a_bad_request_is_not_tried_elsewhere() -> None:
+    """What a backend says of the request itself is the answer."""
+    async with farm(WRONG, WRONG, WRONG) as site:
+        with pytest.raises(InvalidRequest):
+            await site.says()
+
+        assert 1 == sum(site.asked)
+
+
+async def test_a_busy_backend_rests() -> None:
+    """A backend that is over its limit is left alone for as long as it said."""
+    async with farm(BUSY, GOOD) as site:
+        for number in range(10):
+            await site.says(f"{number}")
+
+        assert 1 == site.asked[0]
+
+
+async def test_none_is_left() -> None:
+    """When every backend has failed, the answer is 503 and says when to come again."""
+    async with farm(BUSY, BROKEN) as site:
+        for _ in range(2):
+            with pytest.raises(BackendUnavailable, match="None of the 2 backends") as raised:
+                await site.says()
+            assert raised.value.retry_after_s
+
+    async with farm(BUSY) as site:
+        with pytest.raises(RateLimited) as limited:
+            await site.says()
+        assert 20 == limited.value.retry_after_s
+
+
+async def test_one_that_is_down_joins_when_it_comes_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that nobody listens for gets no requests; once it listens it is found, without any request being spent on it."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+    async with farm(GOOD, GOOD) as site:
+        late, listed = site.servers[1], answer(b'{"data":[]}')
+        member = site.members[1]
+
+        async def script(exchange: Exchange) -> None:
+            await exchange.send(listed if exchange.head.startswith(b"GET") else stream_of(HELLO))
+            exchange.close()
+
+        port = late.port
+        await late.stop()
+        for number in range(6):
+            assert "Hello" == await site.says(f"{number}")
+        assert member.breaker.open
+        async with scripted(script, port=port) as again:
+            async with asyncio.timeout(60):
+                while member.breaker.open:
+                    await asyncio.sleep(0)
+            looked = len(again.requests)
+            assert (0, looked) == (
+                member.outstanding,
+                sum(b"GET" in one.head for one in again.requests),
+            )
+            for number in range(6):
+                await site.says(f"later {number}")
+            assert len(again.requests) > looked
+
+
+class Loading:
+    """A backend that cannot be reached at first, and then takes as long to start as a test wants."""
+
+    def __init__(self) -> None:
+        self.begun, self.loaded = asyncio.Event(), asyncio.Event()
+        self.starts = 0
+
+    async def start(self) -> None:
+        """Fail, and later wait."""
+        self.starts += 1
+        if self.starts == 1:
+            raise BackendUnreachable("no")
+        self.begun.set()
+        await self.loaded.wait()
+
+    async def check(self) -> None:
+        """Nothing is wrong."""
+
+    async def aclose(self) -> None:
+        """Nothing to stop."""
+
+
+async def looked_at(backend: Any) -> tuple[pool.Pool, Member]:
+    """A pool that looks at a backend, which could not be started, and that member of it."""
+    member = Member(backend)
+    looked_after = pool.Pool("m", [member, Member(backend)])
+    with pytest.raises(BackendUnreachable) as raised:
+        await member.acquire()
+    looked_after.saw(member, raised.value)
+    return looked_after, member
+
+
+async def test_a_look_waits_for_a_model_that_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look does not give up the start of a backend, which may load a model for minutes."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+    monkeypatch.setattr(pool, "LOOK_TIMEOUT_S", 0.001)
+    backend: Any = Loading()
+    looked_after, member = await looked_at(backend)
+    async with asyncio.timeout(60):
+        await backend.begun.wait()
+        asyncio.get_running_loop().call_later(0.01, backend.loaded.set)
+        while member.breaker.open:
+            await asyncio.sleep(0)
+    await looked_after.aclose()
+
+    assert 2 == backend.starts
+
+
+async def test_a_flaw_in_a_look_is_not_the_last_look(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A backend whose check fails as none may is looked at again, and joins once it is well; the log has the flaw."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+
+    class Flawed(Loading):
+        async def check(self) -> None:
+            if self.starts == 2:
+                raise RuntimeError("flaw")
+
+    backend: Any = Flawed()
+    backend.loaded.set()
+    looked_after, member = await looked_at(backend)
+    async with asyncio.timeout(60):
+        await looked_after._looks[member]
+    await looked_after.aclose()
+
+    assert (3, False) == (backend.starts, member.breaker.open)
+    assert ["flaw"] == [str(one.exc_info[1]) for one in caplog.records if one.exc_info]
+
+
+async def test_who_comes_back_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A backend that answers a request while it is looked at is told to be back once."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+    backend: Any = Loading()
+    looked_after, member = await looked_at(backend)
+    async with asyncio.timeout(60):
+        await backend.begun.wait()
+        looked_after.saw(member, None)
+        backend.loaded.set()
+        await looked_after._looks[member]
+    await looked_after.aclose()
+
+    assert 1 == sum(record.getMessage().endswith("is back") for record in caplog.records)
+
+
+async def test_start_with_some_down() -> None:
+    """A model starts while one of its backends is down, and fails to start when all are."""
+    gone = upstream("http://127.0.0.1:9/v1")
+    gone._model = None
+    async with scripted(says(answer(b'{"data":[{"id":"m"}]}'))) as server:
+        well = upstream(server.url)
+        model = Model("m", [Member(gone, "gone"), Member(well, "well")], required=False)
+        await model.start()
+        assert [True, False] == [member.breaker.open for member in model.pool.members]
+        await model.aclose()
+    model = Model("m", [Member(gone, "a"), Member(gone, "b")], required=False)
+    with pytest.raises(UnilectError):
+        await model.start()
+    await model.aclose()
+
+
+# The fallback
+
+
+async def test_the_fallback_answers() -> None:
+    """When a model's backends are all out, its fallback answers, and the run says so."""
+    async with farm(BROKEN, BUSY, fallback=GOOD) as site:
+        run = site.run()
+        async with aclosing(run.batches()) as batches:
+            text = fold([batch async for batch in batches]).choices[0].text
+
+    assert ("Hello", "m", "f") == (text, run.model.name, run.answering.name)
+
+
+async def test_no_fallback_for_a_bad_request() -> None:
+    """A request that is wrong is wrong for the fallback too."""
+    async with farm(WRONG, fallback=GOOD) as site:
+        with pytest.raises(InvalidRequest):
+            await site.says()
+
+
+async def test_a_fallback_that_fails_too() -> None:
+    """When the fallback fails as well, its error is the answer."""
+    async with farm(BROKEN, fallback=BUSY) as site:
+        with pytest.raises(RateLimited):
+            await site.says()
+
+
+async def test_stopping_when_idle_forgets_who_was_out() -> None:
+    """A backend that was out when its model was stopped for being idle is asked again afterwards."""
+    async with farm(GOOD, GOOD) as site:
+        late, model = site.servers[1], site.service.registry.get("m")
+        await late.stop()
+        for number in range(4):
+            await site.says(f"{number}")
+        assert site.members[1].breaker.open
+        model._stop_idle()
+        assert model._stopping is not None
+        await model._stopping
+        async with scripted(GOOD, port=late.port) as again:
+            for number in range(4):
+                assert "Hello" == await site.says(f"again {number}")
+            assert again.requests
+
+
+async def test_nothing_is_begun_in_a_model_that_is_closed() -> None:
+    """A request whose backend is stopped by the end of the server is an error: no other backend is started for it."""
+    begun = asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        begun.set()
+        await exchange.client_gone()
+
+    async with farm(slow, slow, slow) as site:
+        answer = asyncio.create_task(site.says())
+        await begun.wait()
+        await site.service.registry.aclose()
+        with pytest.raises(BackendUnavailable):
+            await answer
+        model = site.service.registry.get("m")
+
+        assert (1, {}, 0) == (sum(site.asked), model.pool._looks, model._in_use)
+
+
+async def test_inputs_are_embedded_elsewhere_too() -> None:
+    """A backend that fails to embed is followed by the next one; a fallback, whose vectors are others, is not."""
+    vector = says(answer(b'{"data":[{"embedding":[1.0]}]}'))
+    down, request = says(answer(b"no", "500 Oops")), EmbeddingRequest(input="a", model="m")
+    async with farm(down, vector, fallback=vector) as site:
+        for _ in range(4):
+            model, found, _ = await site.service.embed(request)
+            assert ("m", [[1.0]]) == (model.name, found.vectors)
+    async with farm(down, fallback=vector) as site:
+        with pytest.raises(BackendError):
+            await site.service.embed(request)
+
+
+# A single backend
+
+
+async def test_a_single_backend_is_always_asked(caplog: pytest.LogCaptureFixture) -> None:
+    """A single backend that is out is asked by every request, and by nobody else; the log says once that it is out, and back."""
+    async with farm(GOOD) as site:
+        (server,), (member,) = site.servers, site.members
+        await server.stop()
+        for _ in range(7):
+            with pytest.raises(BackendUnreachable):
+                await site.says()
+        looks = site.service.registry.get("m").pool._looks
+        async with scripted(GOOD, port=server.port) as again:
+            assert "Hello" == await site.says()
+            assert ([b"POST"], {}) == ([one.head[:4] for one in again.requests], looks)
+
+    assert [f"m: {member.source} is out", f"m: {member.source} is back"] == [
+        record.getMessage().partition(": The")[0] for record in caplog.records
+    ]
+
+
+async def test_a_single_backend_with_a_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a single backend is out, requests go to the fallback without asking it, until it has been seen to be well."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+    async with farm(GOOD, fallback=GOOD) as site:
+        (server,), (member,) = site.servers, site.members
+        await server.stop()
+        for _ in range(4):
+            run = site.run()
+            async with aclosing(run.batches()) as batches:
+                assert [batch async for batch in batches]
+            assert "f" == run.answering.name
+        assert 1 == member.served
+        async with scripted(GOOD, port=server.port):
+            async with asyncio.timeout(60):
+                while member.breaker.open:
+                    await asyncio.sleep(0)
+            run = site.run()
+            async with aclosing(run.batches()) as batches:
+                assert [batch async for batch in batches]
+            assert ("m", 2) == (run.answering.name, member.served)
+
+
+# A model that goes
+
+
+async def test_a_model_that_goes_is_looked_after_no_more() -> None:
+    """Once a model is let go, its backends that are out are asked nothing more."""
+    async with farm(GOOD, GOOD) as site:
+        await site.servers[1].stop()
+        for number in range(4):
+            await site.says(f"{number}")
+        model = site.service.registry.get("m")
+        (look,) = model.pool._looks.values()
+        site.service.registry.forget("m")
+        assert model._stopping is not None
+        await model._stopping
+
+    assert look.cancelled()
+
+
+async def test_what_a_model_that_goes_still_answers_ends_with_the_server() -> None:
+    """A model that was let go while it answers is stopped with the others at the server's end."""
+    begun = asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        begun.set()
+        await exchange.client_gone()
+
+    async with farm(slow) as site:
+        answer = asyncio.create_task(site.says())
+        await begun.wait()
+        site.service.registry.forget("m")
+        await site.service.registry.aclose()
+        with pytest.raises(UnilectError):
+            async with asyncio.timeout(60):
+                await answer
+
+
+async def test_a_model_that_goes_between_two_attempts() -> None:
+    """A request that fails in a model that was let go meanwhile does not start the model again."""
+
+    async def broken(exchange: Exchange) -> None:
+        site.service.registry.forget("m")
+        await exchange.send(stream_of(b""))
+        exchange.close()
+
+    async with farm(broken, broken) as site:
+        model = site.service.registry.get("m")
+        with pytest.raises(BackendUnavailable, match="was stopped"):
+            await site.says()
+
+        assert (1, 0, True) == (sum(site.asked), model._in_use, model.gone)
+
+
+async def test_what_is_kept_of_a_failure() -> None:
+    """A request that failed everywhere is remembered by digest, and by errors that hold nothing of it."""
+    async with farm(BROKEN, BROKEN) as site:
+        with pytest.raises(BackendUnavailable):
+            await site.says("Hi")
+        (failed,) = site.service.registry.get("m").pool._suspects.values()
+
+    assert {BackendError} == {type(error) for error in failed.values()}
+    held = [(e.__traceback__, e.__cause__, e.__context__) for e in failed.values()]
+    assert [(None, None, None)] * 2 == held

@@ -1,0 +1,235 @@
+"""Tests of unilect.routing.registry, on the bundled model's engine."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import Spy, chat, completion
+from unilect.config.server import ModelConfig
+from unilect.demo import MODEL
+from unilect.engines.gguf.engine import GgufEngine
+from unilect.errors import BackendUnavailable, ConfigError, ModelNotFound
+from unilect.requests import ChatRequest, CompletionRequest, Message
+from unilect.routing.registry import Model, Registry, check_defaults
+
+IDLE_S = 0.001
+
+
+@pytest.fixture
+async def spy() -> AsyncIterator[Spy]:
+    """The bundled model's engine, not started, and what becomes of it."""
+    backend = Spy(GgufEngine("demo", MODEL, ModelConfig()))
+    yield backend
+    await backend.aclose()
+
+
+async def until_stopped(model: Model) -> None:
+    """Return once the model's idle stop is over."""
+    while model._idle_timer is not None or model._stopping is not None:
+        await asyncio.sleep(0)
+
+
+def alive(spy: Spy) -> bool:
+    """Whether the engine's process lives."""
+    return bool(spy._generator.alive)
+
+
+# Leases
+
+
+async def test_a_lease_starts_the_backend(spy: Spy) -> None:
+    """A model starts with its first lease, and many at the same time start it once."""
+    model = Model("m", spy)
+    assert not alive(spy)
+    await asyncio.gather(*(model.acquire() for _ in range(20)))
+
+    assert alive(spy)
+    pid = spy._generator.pid
+    await model.acquire()
+    assert pid == spy._generator.pid
+
+
+async def test_an_idle_backend_is_stopped(spy: Spy, caplog: pytest.LogCaptureFixture) -> None:
+    """A backend that nobody uses for `idle_stop_s` is stopped, and started by the next lease, which is logged."""
+    caplog.set_level("INFO", "unilect")
+    model = Model("m", spy, idle_stop_s=IDLE_S)
+    for _ in range(2):
+        lease = await model.acquire()
+        assert alive(spy)
+        lease.release()
+        await until_stopped(model)
+        assert not alive(spy)
+
+    assert spy.stops == 2
+    assert 2 == caplog.text.count("m: starting, for a request")
+    assert 2 == caplog.text.count("m: started in ")
+
+
+async def test_a_lease_keeps_the_backend(spy: Spy) -> None:
+    """A backend is not stopped while one of its leases is out."""
+    model = Model("m", spy, idle_stop_s=IDLE_S)
+    lease = await model.acquire()
+    await model.acquire()
+    lease.release()
+
+    assert model._idle_timer is None
+    assert alive(spy)
+
+
+async def test_a_lease_before_the_stop(spy: Spy) -> None:
+    """A lease that comes before the idle time is over cancels the stop."""
+    model = Model("m", spy, idle_stop_s=60)
+    lease = await model.acquire()
+    lease.release()
+    assert model._idle_timer is not None
+    await model.acquire()
+
+    assert (None, 0) == (model._idle_timer, spy.stops)
+
+
+async def test_a_lease_during_the_stop(spy: Spy) -> None:
+    """A lease that comes while the backend is being stopped waits, and finds it started."""
+    model = Model("m", spy, idle_stop_s=IDLE_S)
+    lease = await model.acquire()
+    lease.release()
+    while model._stopping is None:
+        await asyncio.sleep(0)
+    await model.acquire()
+
+    assert alive(spy)
+
+
+async def test_no_idle_stop(spy: Spy) -> None:
+    """Without `idle_stop_s` a backend runs on."""
+    model = Model("m", spy)
+    lease = await model.acquire()
+    lease.release()
+
+    assert model._idle_timer is None
+
+
+async def test_a_backend_that_cannot_start(tmp_path: Path) -> None:
+    """A lease on a backend that cannot start is an error, and no lease."""
+    path = tmp_path / "x.gguf"
+    shutil.copy(MODEL, path)
+    backend = GgufEngine("x", path, ModelConfig())
+    path.unlink()
+    model = Model("x", backend, idle_stop_s=60)
+    with pytest.raises(BackendUnavailable):
+        await model.acquire()
+
+    assert model._in_use == 0
+    await model.aclose()
+
+
+async def test_closing_cancels_the_idle_stop(spy: Spy) -> None:
+    """A model that is closed stops its backend once, and forgets about being idle."""
+    model = Model("m", spy, idle_stop_s=60)
+    lease = await model.acquire()
+    lease.release()
+    timer = model._idle_timer
+    await model.aclose()
+
+    assert timer is not None
+    assert (True, False, 1) == (timer.cancelled(), alive(spy), spy.stops)
+
+
+# Defaults
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, (0.5, ["x"])),
+        ({"temperature": 0.1}, (0.1, ["x"])),
+        ({"temperature": None}, (None, ["x"])),
+        ({"stop": []}, (0.5, [])),
+    ],
+)
+async def test_defaults(spy: Spy, fields: dict[str, Any], expected: tuple[Any, Any]) -> None:
+    """A default stands where a request leaves the parameter out; a null says that none is wanted."""
+    model = Model("m", spy, defaults={"temperature": 0.5, "stop": ["x"]})
+    request = chat(**fields)
+    if "temperature" not in fields:
+        request = request.changed(temperature=None)
+    given = model.with_defaults(request)
+
+    assert expected == (given.temperature, given.stop)
+    if expected[0] is not None:
+        assert bytes(given.wire["temperature"]) == str(expected[0]).encode()
+
+
+async def test_defaults_of_other_requests(spy: Spy) -> None:
+    """A default of a parameter that a kind of request does not have is left out there."""
+    model = Model("m", spy, defaults={"reasoning_effort": "low", "echo": True})
+
+    assert "echo" not in model.with_defaults(chat()).wire
+    assert "reasoning_effort" not in model.with_defaults(completion()).wire
+    assert model.with_defaults(completion()).echo is True
+
+
+async def test_defaults_without_wire(spy: Spy) -> None:
+    """A request that another dialect built gets the defaults too."""
+    model = Model("m", spy, defaults={"temperature": 0.5})
+    request = ChatRequest(messages=[Message("user", "Hi")])
+
+    assert model.with_defaults(request).temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    ("defaults", "said"),
+    [
+        ({"nonsense": 1}, "models.m.defaults.nonsense: there is no such parameter"),
+        ({"temperature": "hot"}, "models.m.defaults.temperature: "),
+        ({"temperature": 3}, "models.m.defaults.temperature: "),
+        ({"stream": True}, "models.m.defaults.stream: "),
+        ({"prompt": "x"}, "models.m.defaults.prompt: "),
+    ],
+)
+def test_check_defaults(defaults: dict[str, Any], said: str) -> None:
+    """Defaults are held to the same bounds as a request, and name themselves where they are wrong."""
+    check_defaults("m", {"temperature": 0.5, "echo": True}, ChatRequest, CompletionRequest)
+    with pytest.raises(ConfigError) as raised:
+        check_defaults("m", defaults, ChatRequest, CompletionRequest)
+
+    assert said in str(raised.value)
+
+
+# The registry
+
+
+async def test_get(spy: Spy) -> None:
+    """A model is found by its name and its aliases; the first is the default."""
+    one, two = Model("one", spy, aliases=["a", "two"]), Model("two", spy, aliases=["b"])
+    registry = Registry([one, two])
+
+    assert [one, one, one, two, two] == [
+        registry.get(name) for name in (None, "one", "a", "two", "b")
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "ONE", "one ", "three", "x" * 10_000])
+async def test_unknown_models(spy: Spy, name: str) -> None:
+    """An unknown name is an error that lists the models, and is not repeated at length."""
+    registry = Registry([Model("one", spy)])
+    with pytest.raises(ModelNotFound) as raised:
+        registry.get(name)
+
+    assert raised.value.param == "model"
+    assert "one" in raised.value.message
+    assert len(raised.value.message) < 300
+
+
+async def test_start(spy: Spy) -> None:
+    """The models that are named are started, and all are stopped."""
+    idle = Spy(GgufEngine("idle", MODEL, ModelConfig()))
+    registry = Registry([Model("m", spy), Model("idle", idle)])
+    await registry.start(["m"])
+    assert (True, False) == (alive(spy), alive(idle))
+    await registry.aclose()
+
+    assert (False, 1, 1) == (alive(spy), spy.stops, idle.stops)

@@ -1,0 +1,381 @@
+"""Tests of unilect.routing.service, on the bundled model's engine and a scripted upstream."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from engine import Spy, chat, completion, engine
+from scripted import Exchange, delta, frames, says, scripted, stream_of
+from unilect.engines.gguf.engine import GgufEngine
+from unilect.errors import (
+    BackendError,
+    BackendUnavailable,
+    ContextLengthExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    UnsupportedParameter,
+)
+from unilect.events import Event, Progress, TextDelta
+from unilect.gateway.metrics import Metrics
+from unilect.http.client import HttpServer
+from unilect.requests import EmbeddingRequest
+from unilect.routing.pool import Member
+from unilect.routing.registry import Model, Registry
+from unilect.routing.service import Run, Service
+from unilect.upstreams.openai.backend import OpenAIUpstream
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def demo() -> AsyncIterator[GgufEngine]:
+    """The bundled model."""
+    async with engine() as running:
+        yield running
+
+
+def service_of(backend: Any, **settings: Any) -> Service:
+    """A service with one model, `m`."""
+    return Service(Registry([Model("m", backend, **settings)]), Metrics())
+
+
+async def events_of(run: Run) -> list[Event]:
+    """All events of a run."""
+    async with aclosing(run.batches()) as batches:
+        return [event async for batch in batches for event in batch]
+
+
+def counted(service: Service, status: int, endpoint: str = "chat") -> bool:
+    """Whether exactly one request was counted, with this status, its lease given back and its gauges at rest."""
+    value = service.metrics.registry.get_sample_value
+    labels = {"model": "m", "endpoint": endpoint}
+    done = value("unilect_request_duration_seconds_count", labels)
+    with_status = value("unilect_requests_total", labels | {"status": str(status)})
+    resting = [
+        value(f"unilect_requests_{gauge}", {"model": "m"}) for gauge in ("running", "waiting")
+    ]
+    return (1, 1, [0, 0], 0) == (done, with_status, resting, service.registry.get("m")._in_use)
+
+
+async def test_a_run(demo: GgufEngine) -> None:
+    """A run answers, counts its usage and gives its lease back."""
+    service = service_of(demo)
+    run = service.run(chat(max_tokens=8), "chat")
+    events = await events_of(run)
+
+    assert events[-1] == run.usage
+    assert (8, "m", ()) == (run.usage.completion_tokens, run.model.name, run.ignored)
+    assert counted(service, 200)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_short_answer_is_measured(demo: GgufEngine, stream: bool) -> None:
+    """The time to the first token of a short answer is counted, streamed or whole, though all of it comes at once."""
+    service = service_of(demo)
+    await events_of(service.run(chat(max_tokens=1, stream=stream), "chat"))
+
+    labels = {"model": "m", "endpoint": "chat"}
+    value = service.metrics.registry.get_sample_value
+    assert 1 == value("unilect_time_to_first_token_seconds_count", labels)
+
+
+async def test_a_run_that_is_not_read(demo: GgufEngine) -> None:
+    """Taking a request in starts nothing."""
+    spy = Spy(demo)
+    service_of(spy).run(chat(), "chat")
+
+    assert (0, []) == (spy.starts, spy.asked)
+
+
+async def test_a_run_that_is_left(demo: GgufEngine) -> None:
+    """A client that leaves is counted as such, and its lease is given back."""
+    service = service_of(demo)
+    batches = service.run(chat(max_tokens=400, ignore_eos=True), "chat").batches()
+    await anext(batches)
+    await batches.aclose()
+
+    assert counted(service, 499)
+
+
+async def test_a_run_that_is_cancelled() -> None:
+    """A request that is cancelled while it waits is counted, and its lease is given back."""
+    asked = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        asked.set()
+        await exchange.client_gone()
+
+    async with scripted(script) as server:
+        service = service_of(OpenAIUpstream(HttpServer(server.url), "m"))
+        task = asyncio.create_task(events_of(service.run(chat(), "chat")))
+        await asked.wait()
+        task.cancel()
+        await asyncio.wait({task})
+
+    assert task.cancelled()
+    assert counted(service, 499)
+
+
+@pytest.mark.parametrize(
+    ("stream", "status"), [(b"", 502), (stream_of(frames(delta(content="a"))), 502)]
+)
+async def test_a_run_that_breaks(stream: bytes, status: int) -> None:
+    """An error before or after the first event is counted with its status."""
+    async with scripted(says(stream)) as server:
+        service = service_of(OpenAIUpstream(HttpServer(server.url), "m"))
+        with pytest.raises(BackendError):
+            await events_of(service.run(chat(), "chat"))
+
+    assert counted(service, status)
+
+
+async def test_a_backend_that_cannot_start() -> None:
+    """A backend that cannot be started is an error that is counted."""
+    async with scripted(says(b"")) as server:
+        service = service_of(OpenAIUpstream(HttpServer(server.url)))
+        with pytest.raises(BackendError):
+            await events_of(service.run(chat(), "chat"))
+
+    assert counted(service, 502)
+
+
+async def test_parameters_are_judged(demo: GgufEngine) -> None:
+    """A parameter that matters and is not honoured is refused before anything is made."""
+    spy = Spy(demo)
+    service = service_of(spy)
+    with pytest.raises(UnsupportedParameter):
+        await events_of(service.run(chat(verbosity="low"), "chat"))
+
+    assert spy.asked == []
+    assert counted(service, 400)
+
+
+@pytest.mark.parametrize("request_", [chat(verbosity="low"), EmbeddingRequest(input="a")])
+async def test_what_is_refused_loads_no_model(demo: GgufEngine, request_: Any) -> None:
+    """A request that its model cannot answer is refused before the model is loaded, and one that it can is not."""
+    spy = Limited(demo) if isinstance(request_, EmbeddingRequest) else Spy(demo)
+    service = service_of(spy)
+    with pytest.raises(InvalidRequest):
+        if isinstance(request_, EmbeddingRequest):
+            await service.embed(request_)
+        else:
+            await events_of(service.run(request_, "chat"))
+
+    assert 0 == spy.starts
+    assert service.registry.get("m").known_cold is not None
+
+
+async def test_what_is_not_known_before_the_start_is_not_refused(demo: GgufEngine) -> None:
+    """A backend that only its start tells what it can do is started, and then held against the request."""
+    spy = Unlearnt(demo)
+    await events_of(service_of(spy).run(chat(max_tokens=1), "chat"))
+
+    assert 1 == spy.starts
+
+
+async def test_ignored_parameters(demo: GgufEngine) -> None:
+    """What is ignored is named, and the backend is not asked for it."""
+    spy = Spy(demo)
+    run = service_of(spy, unsupported="report").run(
+        chat(verbosity="low", x_new=1, max_tokens=2), "chat"
+    )
+    await events_of(run)
+
+    assert {"verbosity", "x_new"} == set(run.ignored)
+    assert not {"verbosity", "x_new"} & set(spy.asked[0].wire)
+
+
+async def test_defaults_are_judged_too(demo: GgufEngine) -> None:
+    """A model's default is held against the backend as if the client had sent it."""
+    with pytest.raises(UnsupportedParameter):
+        await events_of(service_of(demo, defaults={"verbosity": "low"}).run(chat(), "chat"))
+
+
+@pytest.mark.parametrize(("request_", "param"), [(chat, "messages"), (completion, "prompt")])
+async def test_a_long_prompt(demo: GgufEngine, request_: Any, param: str) -> None:
+    """A prompt that is too long is told with the parameter that holds it."""
+    service = service_of(demo)
+    with pytest.raises(ContextLengthExceeded) as raised:
+        await events_of(service.run(request_("word " * 10_000), "chat"))
+
+    assert param == raised.value.param
+    assert counted(service, 400)
+
+
+async def test_unknown_models(demo: GgufEngine) -> None:
+    """An unknown model is an error before a run begins."""
+    with pytest.raises(ModelNotFound):
+        service_of(demo).run(chat(model="nothing"), "chat")
+
+
+async def test_a_model_that_is_gone(demo: GgufEngine) -> None:
+    """The metrics tell of a model while it is served, also when a request to it ends later than that."""
+    service = service_of(Spy(demo))
+    service.registry.add(Model("other", OpenAIUpstream(HttpServer("http://127.0.0.1:1"), "m")))
+    run = service.run(chat(model="other", max_tokens=1), "chat")
+    await events_of(service.run(chat(max_tokens=1), "chat"))
+    assert b'"other"' in service.metrics.exposition()
+    service.registry.forget("other")
+    with pytest.raises(BackendUnavailable):
+        await events_of(run)
+
+    assert b'"other"' not in service.metrics.exposition()
+    assert b'"m"' in service.metrics.exposition()
+
+
+async def test_a_stopping_server(demo: GgufEngine) -> None:
+    """A server that is stopping takes no request, and says when to try again."""
+    service = service_of(demo)
+    service.ready = False
+    with pytest.raises(BackendUnavailable) as raised:
+        service.run(chat(), "chat")
+    with pytest.raises(BackendUnavailable):
+        await service.embed(EmbeddingRequest(input="a"))
+
+    assert raised.value.retry_after_s == 5
+
+
+# Embeddings
+
+
+async def test_embed(demo: GgufEngine) -> None:
+    """Embeddings are answered in the order of the inputs, and counted."""
+    service = service_of(demo)
+    model, embeddings, ignored = await service.embed(EmbeddingRequest(input=["Hello", "Bye"]))
+    _, alone, _ = await service_of(demo).embed(EmbeddingRequest(input="Bye"))
+
+    assert ("m", (), 2) == (model.name, ignored, len(embeddings.vectors))
+    assert embeddings.vectors[1] == pytest.approx(alone.vectors[0], abs=1e-4)
+    assert embeddings.prompt_tokens > alone.prompt_tokens > 0
+    assert counted(service, 200, "embeddings")
+
+
+async def test_an_input_that_is_too_long(demo: GgufEngine) -> None:
+    """An input that is too long is refused by name, and counted."""
+    service = service_of(demo)
+    with pytest.raises(ContextLengthExceeded) as raised:
+        await service.embed(EmbeddingRequest(input=["a", "word " * 10_000]))
+
+    assert raised.value.param == "input"
+    assert counted(service, 400, "embeddings")
+
+
+class Limited(Spy):
+    """A backend that answers nothing."""
+
+    @property
+    def capabilities(self) -> Any:
+        """Nothing at all."""
+        return msgspec.structs.replace(
+            self._backend.capabilities, chat=False, completions=False, embeddings=False
+        )
+
+
+class Unformatted(Spy):
+    """A backend that writes text, and does not know how turns are written."""
+
+    @property
+    def capabilities(self) -> Any:
+        """All but chats."""
+        return msgspec.structs.replace(self._backend.capabilities, chat=False)
+
+
+class Unlearnt(Spy):
+    """A backend that knows only when it has started that it can chat."""
+
+    @property
+    def capabilities(self) -> Any:
+        """No chats before the start."""
+        can = self._backend.capabilities
+        return can if self.starts else msgspec.structs.replace(can, chat=False, settled=False)
+
+
+async def test_a_model_without_a_chat_template(demo: GgufEngine) -> None:
+    """A model that has no chat template refuses a chat with what to use and what to configure, and is not asked."""
+    spy = Unformatted(demo)
+    with pytest.raises(InvalidRequest) as raised:
+        await events_of(service_of(spy).run(chat(), "chat"))
+
+    assert "The model `m` has no chat template" in raised.value.message
+    assert "Use /v1/completions, or configure `chat_template`" in raised.value.message
+    assert "model" == raised.value.param
+
+
+@pytest.mark.parametrize("request_", [chat(), completion(), EmbeddingRequest(input="a")])
+async def test_a_model_of_another_kind(demo: GgufEngine, request_: Any) -> None:
+    """A model that does not answer such requests is told by name, and not asked."""
+    spy = Limited(demo)
+    service = service_of(spy)
+    with pytest.raises(InvalidRequest) as raised:
+        if isinstance(request_, EmbeddingRequest):
+            await service.embed(request_)
+        else:
+            await events_of(service.run(request_, "chat"))
+
+    assert ("model", []) == (raised.value.param, spy.asked)
+
+
+@pytest.mark.parametrize("grammar", ["root ::= (", "nonsense", "root ::= missing"])
+async def test_errors_are_ours(demo: GgufEngine, grammar: str) -> None:
+    """What the engine refuses is told as the client's mistake, and the engine goes on."""
+    service = service_of(demo)
+    with pytest.raises(InvalidRequest):
+        await events_of(service.run(chat(grammar=grammar), "chat"))
+
+    assert counted(service, 400)
+    assert await events_of(service_of(demo).run(chat(max_tokens=2), "chat"))
+
+
+class Flawed(Spy):
+    """A backend with a flaw in its code."""
+
+    async def generate(self, request: Any) -> Any:
+        """Begin, and fail as no backend may."""
+        yield [TextDelta("a")]
+        raise RuntimeError("flaw")
+
+    async def embed(self, request: Any) -> Any:
+        """Fail as no backend may."""
+        raise RuntimeError("flaw")
+
+
+async def test_a_flaw_is_counted_as_ours(demo: GgufEngine) -> None:
+    """An exception that is no error of ours is counted as 500, not as a client that left; the lease is given back."""
+    service = service_of(Flawed(demo))
+    with pytest.raises(RuntimeError):
+        await events_of(service.run(chat(), "chat"))
+    assert counted(service, 500)
+
+    service = service_of(Flawed(demo))
+    with pytest.raises(RuntimeError):
+        await service.embed(EmbeddingRequest(input="a"))
+    assert counted(service, 500, "embeddings")
+
+
+class Broken(Spy):
+    """A backend that breaks off after a batch of progress and text."""
+
+    async def generate(self, request: Any) -> Any:
+        """Begin, and break off."""
+        self.asked.append(request)
+        yield [Progress(1, 1), TextDelta("once")]
+        raise BackendError("broken")
+
+
+async def test_a_begun_answer_is_not_begun_again(demo: GgufEngine) -> None:
+    """A stream that breaks after its first text is not begun elsewhere, though that text came together with progress."""
+    one, other = Broken(demo), Broken(demo)
+    service = Service(Registry([Model("m", [Member(one), Member(other)])]), Metrics())
+    told = []
+    with pytest.raises(BackendError):
+        async with aclosing(service.run(chat(stream=True), "chat").batches()) as batches:
+            async for batch in batches:
+                told += [event for event in batch if isinstance(event, TextDelta)]
+
+    assert 1 == len(told) == len(one.asked + other.asked)
+    await service.registry.aclose()

@@ -1,0 +1,130 @@
+"""Tests of unilect.server._openapi."""
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from unilect.errors import UnilectError
+from unilect.gateway.metrics import Metrics
+from unilect.requests import WIRE
+from unilect.routing.registry import Registry
+from unilect.routing.service import Service
+from unilect.server._openapi import docs_page, openapi
+from unilect.server.app import all_routes
+from unilect.web.route import Route
+
+ROUTES = all_routes(Service(Registry([]), Metrics()))
+DOCUMENT: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(openapi(ROUTES)))
+
+
+def schema(name: str) -> Draft202012Validator:
+    """The validator for a component."""
+    resolved = {"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]}
+    return Draft202012Validator(resolved)
+
+
+def test_every_route_is_documented() -> None:
+    """The document has every route with its method, and no other."""
+    told = {(method.upper(), path) for path, item in DOCUMENT["paths"].items() for method in item}
+
+    assert {(route.method, re.sub(r":[^}]*", "", route.path)) for route in ROUTES} == told
+
+
+def test_operations() -> None:
+    """Every operation has an id of its own, a summary, and answers."""
+    operations = [item for path in DOCUMENT["paths"].values() for item in path.values()]
+
+    ids = [operation["operationId"] for operation in operations]
+    assert sorted(set(ids)) == sorted(ids)
+    assert all(operation["summary"] and "200" in operation["responses"] for operation in operations)
+
+
+@pytest.mark.parametrize(
+    ("path", "operation_id"),
+    [
+        ("/v1/chat/completions", "create_chat_completion"),
+        ("/v1/completions", "create_completion"),
+        ("/v1/embeddings", "create_embedding"),
+        ("/v1/models", "list_models"),
+        ("/v1/models/{model}", "retrieve_model"),
+    ],
+)
+def test_operation_ids(path: str, operation_id: str) -> None:
+    """Operations are named as OpenAI names them."""
+    ids = [item["operationId"] for item in DOCUMENT["paths"][path].values()]
+
+    assert [operation_id] == ids
+
+
+def test_security() -> None:
+    """Every operation but the public ones needs the key."""
+    public = {
+        path
+        for path, item in DOCUMENT["paths"].items()
+        if any(operation.get("security") == [] for operation in item.values())
+    }
+
+    assert [{"key": []}] == DOCUMENT["security"]
+    assert {route.path for route in ROUTES if route.public} == public
+
+
+def test_schemas() -> None:
+    """Every schema is a sound one, every reference leads somewhere, and nothing of ours is shown."""
+    text = msgspec.json.encode(DOCUMENT).decode()
+    components = DOCUMENT["components"]["schemas"]
+
+    for component in components.values():
+        Draft202012Validator.check_schema(component)
+    for reference in re.findall(r'"#/components/schemas/(\w+)"', text):
+        assert reference in components
+    assert WIRE not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("ChatRequest", {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0}),
+        ("ChatRequest", {"messages": [{"role": "user", "content": "Hi"}], "unknown": 1}),
+        ("CompletionRequest", {"prompt": ["a", "b"], "stop": "x"}),
+        ("EmbeddingRequest", {"input": [1, 2]}),
+    ],
+)
+def test_bodies_that_are_sound(name: str, body: dict[str, Any]) -> None:
+    """A body that is taken is sound by the document too."""
+    schema(name).validate(body)
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("ChatRequest", {}),
+        ("ChatRequest", {"messages": []}),
+        ("ChatRequest", {"messages": [{"role": "user", "content": "Hi"}], "temperature": 3}),
+        ("CompletionRequest", {"prompt": "a", "n": 0}),
+        ("EmbeddingRequest", {"input": "a", "encoding_format": "x"}),
+    ],
+)
+def test_bodies_that_are_not(name: str, body: dict[str, Any]) -> None:
+    """A body that is refused is refused by the document too."""
+    with pytest.raises(ValidationError):
+        schema(name).validate(body)
+
+
+def test_errors_are_sound() -> None:
+    """The envelope of an error is what the document says."""
+    schema("Error").validate(UnilectError("No.", param="n").envelope())
+
+
+def test_the_page() -> None:
+    """The page for people lists every path, escaped, with no script and nothing from elsewhere."""
+    page = docs_page(ROUTES)
+    evil = docs_page([Route("GET", "/<x>", ROUTES[0].handler, summary="<script>")])
+
+    assert all(re.sub(r":[^}]*", "", route.path) in page for route in ROUTES)
+    assert "<script" not in page + evil
+    assert "http://" not in page.replace("https://", "http://")
+    assert "/&lt;x&gt;" in evil

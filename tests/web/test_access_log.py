@@ -1,0 +1,128 @@
+"""Tests of unilect.web._access_log."""
+
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from appserver import serving, upstream
+from scripted import HELLO, Exchange, answer, says, scripted, stream_of
+from unilect.backend import Backend
+from unilect.config.server import Config
+from unilect.context import Record
+from unilect.gateway.metrics import Metrics
+from unilect.logs import LogSink, SinkHandler
+from unilect.routing.pool import Member
+from unilect.web import _access_log as access_log
+from unilect.web._access_log import AccessLog, answered
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    """What is logged, as the sink writes it: all of it once the handler is closed."""
+    found: list[str] = []
+
+    def write(data: bytes) -> int:
+        found.extend(data.decode().splitlines())
+        return len(data)
+
+    handler, root = SinkHandler(LogSink(write, batch_s=0)), logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    found_later = Closing(handler, found)
+    yield found_later
+    root.removeHandler(handler)
+    root.setLevel(level)
+    handler.close()
+
+
+class Closing(list[str]):
+    """The lines of a sink."""
+
+    def __init__(self, handler: SinkHandler, lines: list[str]) -> None:
+        super().__init__()
+        self.handler = handler
+        self.lines = lines
+
+    def all(self) -> list[str]:
+        """Every line; later ones are lost."""
+        self.handler.sink.close(10)
+        return self.lines
+
+
+def at(url: str) -> Member:
+    """A backend whose source holds secrets."""
+    backend: Backend = upstream(url)
+    return Member(backend, url.replace("//", "//user:SECRET@") + "?key=SECRET")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_a_line_tells(lines: Closing, stream: bool) -> None:
+    """A line tells model, backend without secrets, tokens and the time to the first of them."""
+    async with scripted(says(stream_of(HELLO))) as server:
+        async with serving([at(server.url)], Config()) as app:
+            async with app.chat(stream=stream) as response:
+                await response.read()
+            await app.get("/healthz")
+
+    (chat,) = [line for line in lines.all() if "chat/completions" in line]
+    (health,) = [line for line in lines.all() if "healthz" in line]
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} INFO req_\w+ POST '/v1/chat/completions' 200 [\d.]+ ms anonymous "
+        rf"model=m backend=http://127.0.0.1:{server.port} prompt=3 completion=2 first=[\d.]+ ms",
+        chat,
+    )
+    assert health.endswith(" ms -")
+
+
+async def test_a_line_tells_the_fallback(lines: Closing) -> None:
+    """A line tells which model answered in place of the one that was asked for."""
+
+    async def fails(exchange: Exchange) -> None:
+        await exchange.send(answer(b"{}", "503 Busy"))
+        exchange.close()
+
+    async with scripted(fails) as bad, scripted(says(stream_of(HELLO))) as good:
+        async with serving([at(bad.url)], fallback=[at(good.url)]) as app:
+            async with app.chat() as response:
+                await response.read()
+
+    (line,) = [line for line in lines.all() if "chat/completions" in line]
+    assert f"model=m backend=http://127.0.0.1:{good.port} " in line
+    assert line.endswith(" fallback=other")
+
+
+def test_names_of_others() -> None:
+    """Control characters in the name of a discovered model do not reach the log."""
+    record = Record()
+    record.asked("a\x1b[2Jb\nc", Metrics().start("x", "y"))
+    record.leased("d\re", "hf:/models/\x1bq")
+
+    assert answered(record).isprintable()
+
+
+async def test_lines_keep_their_order(lines: Closing) -> None:
+    """Lines of requests and log records come out in the order in which they were logged."""
+    log = AccessLog()
+    for number in range(50):
+        log.add(f"request {number}")
+        logging.getLogger("unilect").info("record %d", number)
+
+    told = [line.split(" INFO ")[1] for line in lines.all()]
+    assert [f"{what} {n}" for n in range(50) for what in ("request", "record")] == told
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"), [(logging.DEBUG, True), (logging.INFO, True), (logging.WARNING, False)]
+)
+def test_level(level: int, expected: bool) -> None:
+    """Requests are logged at the level info, and not above it."""
+    logger = access_log.access
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        assert expected is AccessLog().on
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,319 @@
+"""Tests of unilect.web.decode."""
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import strategies as st
+
+from properties import given
+from unilect.bounds import LARGE_BYTES, check_body, check_free_form
+from unilect.errors import InvalidRequest
+from unilect.requests import ChatRequest
+from unilect.web.decode import BodyDecoder, decoded, wire_of, wrong_field
+from unilect.web.streaming import SHORTENED
+
+DECODER = BodyDecoder(ChatRequest)
+BODY = b'{"messages":[{"role":"user","content":"Hi"}],"x":1.50, "y" : {"a": [1, 2]}}'
+#: What the parser may say of a text.
+FORMS = [
+    "{0}",
+    "{0} - at `$.a`",
+    "Wrong - at `$.{0}`",
+    "Object missing required field `{0}` - at `$.{0}`",
+]
+
+
+def test_decode() -> None:
+    """A body becomes a request, and its fields are kept as they were written."""
+    request = DECODER.decode(BODY)
+
+    assert request.messages[0].content == "Hi"
+    assert {"x": b"1.50", "y": b'{"a": [1, 2]}'} == {
+        name: bytes(raw) for name, raw in request.wire.items() if name != "messages"
+    }
+
+
+def test_a_byte_order_mark() -> None:
+    """A byte order mark before the JSON, as some Windows clients send, is skipped."""
+    assert DECODER.decode(b"\xef\xbb\xbf" + BODY).messages[0].content == "Hi"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"{",
+        b"[]",
+        b"null",
+        b"7",
+        b'"text"',
+        b"\xff",
+        b'{"messages":[{"role":"user","content":"\xff"}]}',
+        rb'{"messages":[{"role":"user","content":"\ud83d"}]}',
+        BODY + b"x",
+        BODY + BODY,
+        b"[" * 100_000,
+        b'{"x":' * 100_000,
+        BODY[:-1] + b',"z":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"{" + b'"a":1,' * 10 + b"}",
+        b'{"messages":NaN}',
+        BODY.decode().encode("utf-16"),
+    ],
+)
+def test_no_json_object(body: bytes) -> None:
+    """What is no JSON object, or nested without end, is refused with a sentence."""
+    with pytest.raises(InvalidRequest) as raised:
+        DECODER.decode(body)
+
+    assert raised.value.message.endswith(".")
+    assert len(raised.value.message) < 500
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": None}, "messages"),
+        ({"messages": [{"role": "user"}, {"content": "x"}]}, "messages[1].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"temperature": 3}, "temperature"),
+        ({"stop": [1]}, "stop[0]"),
+        ({"tools": [{"function": {"name": "f", "parameters": 1}}]}, "tools[0].function.parameters"),
+        ({"n": 0}, "n"),
+    ],
+)  # fmt: skip
+def test_wrong_fields(fields: dict[str, Any], param: str) -> None:
+    """An error names the field that is wrong, however deep it stands."""
+    body = {"messages": [{"role": "user", "content": "Hi"}]} | fields
+    with pytest.raises(InvalidRequest) as raised:
+        DECODER.decode(msgspec.json.encode(body))
+
+    assert param == raised.value.param
+    assert f"`{param}`" in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "told"),
+    [
+        ({"tools": [{"function": {"name": "f"}}] * 129}, "tools", "<= 128; it has 129."),
+        ({"messages": [{"role": "user", "content": "x"}] * 2049}, "messages", "<= 2048; it has 2049."),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 1025}]}, "messages[0].content", "<= 1024; it has 1025."),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": ""}}] * 129}]}, "messages[0].tool_calls", "<= 128; it has 129."),
+        ({"stop": ["x"] * 17}, "stop", "<= 16; it has 17."),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "<= 1024; it has 1025."),
+        ({"stop": "x" * 257}, "stop", "<= 256."),
+    ],
+)  # fmt: skip
+def test_too_many(fields: dict[str, Any], param: str, told: str) -> None:
+    """What is too long is told with its name, what is read, and how much there is."""
+    with pytest.raises(InvalidRequest) as raised:
+        DECODER.decode(msgspec.json.encode(json.loads(BODY) | fields))
+
+    assert (param, True) == (raised.value.param, raised.value.message.endswith(told))
+
+
+def test_too_many_fields() -> None:
+    """A body of 50,000 fields is refused with their number, and no field of it is looked at."""
+    body = {"messages": []} | {f"k{i}": 1 for i in range(50_000)}
+    with pytest.raises(InvalidRequest, match="has 50001 fields; at most 256 are read"):
+        wire_of(msgspec.json.encode(body))
+
+    with pytest.raises(InvalidRequest, match="has 257 fields"):
+        DECODER.decode(msgspec.json.encode(json.loads(BODY) | {f"k{i}": 1 for i in range(254)}))
+    assert 256 == len(
+        DECODER.decode(
+            msgspec.json.encode(json.loads(BODY) | {f"k{i}": 1 for i in range(253)})
+        ).wire
+    )
+
+
+def test_a_text_in_a_message_of_the_parser() -> None:
+    """A client's text that looks like the parser's words is cut short, and the field is still named."""
+    body = {"messages": [{"role": " - at `$.x`" * 100_000, "content": ""}]}
+    with pytest.raises(InvalidRequest) as raised:
+        DECODER.decode(msgspec.json.encode(body))
+
+    assert "messages[0].role" == raised.value.param
+    assert len(raised.value.message) < 500
+
+
+class Asked(dict[Any, Any]):
+    """What a handler is given, as far as `decoded` looks at it."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__()
+        self._body = body
+
+    async def read(self) -> bytes:
+        """The body."""
+        return self._body
+
+
+@pytest.mark.parametrize(("size", "turns"), [(10, 0), (LARGE_BYTES, 3)])
+async def test_others_are_served_between_the_passes(size: int, turns: int) -> None:
+    """Others are let in around each pass over a large body, and a small one is read at once."""
+    seen = 0
+
+    async def others() -> None:
+        nonlocal seen
+        while True:
+            seen += 1
+            await asyncio.sleep(0)
+
+    body = b'{"x":"' + b"y" * size + b'","messages":[{"role":"user","content":"Hi"}]}'
+    task = asyncio.create_task(others())
+    request: Any = Asked(body)
+    asked = await decoded(request, DECODER.decode)
+    task.cancel()
+
+    assert (turns, DECODER.decode(body)) == (seen, asked)
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "param"),
+    [
+        (b'{"messages":[{"role":"', b'","content":"a"}]}', "messages[0].role"),
+        (b'{"messages":[{"role":"user', b'","content":"a"}]}', "messages[0].role"),
+        (b'{"messages":[{"role":"user","content":"', b'"}],"n":true}', "n"),
+    ],
+)
+@pytest.mark.parametrize("text", [rb"\n", b"\x7f", "\u202e".encode(), b"y"])
+async def test_what_is_wrong_beside_a_long_text(
+    before: bytes, behind: bytes, param: str, text: bytes
+) -> None:
+    """A field that is wrong in a large body is told before the parser is given the long text, whatever is in it."""
+    sizes: list[int] = []
+
+    def decode(body: bytes, wire: Any) -> ChatRequest:
+        sizes.append(len(body))
+        return DECODER.decode(body, wire)
+
+    body = before + text * (LARGE_BYTES // len(text)) + behind
+    request: Any = Asked(body)
+    request[SHORTENED] = await check_body(body)
+    with pytest.raises(InvalidRequest) as raised:
+        await decoded(request, decode)
+
+    assert param == raised.value.param
+    assert max(sizes) < LARGE_BYTES // 10
+
+
+async def test_no_json_behind_a_long_text() -> None:
+    """Where a large body is no JSON is told of the body as it came."""
+    body = b'{"x":"' + b"y" * LARGE_BYTES + b'",}'
+    request: Any = Asked(body)
+    request[SHORTENED] = await check_body(body)
+    with pytest.raises(InvalidRequest, match=rf"byte {len(body) - 1}\b"):
+        await decoded(request, DECODER.decode)
+
+
+def test_a_missing_field() -> None:
+    """A missing field is named."""
+    with pytest.raises(InvalidRequest) as raised:
+        DECODER.decode(b"{}")
+
+    assert ("messages", "`messages` is missing; it is required.") == (
+        raised.value.param,
+        raised.value.message,
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ("Expected `int`, got `str` - at `$.max_tokens`", "max_tokens"),
+        ("Expected `int`, got `str` - at `$[...]`", "[...]"),
+        ("Expected `object`, got `array`", None),
+        ("Expected `str` of length <= 256 - at `$.logit_bias[...]`", "logit_bias[...]"),
+        ("Object missing required field `a` - at `$.b[0]`", "b[0].a"),
+        ("", None),
+    ],
+)
+def test_messages_of_the_parser(message: str, param: str | None) -> None:
+    """The parser's message becomes ours, with the field that it names."""
+    assert param == wrong_field(message).param
+
+
+@given(st.sampled_from(FORMS), st.text(max_size=20), st.integers(0, 100))
+def test_any_message_of_the_parser(form: str, text: str, times: int) -> None:
+    """Any message becomes a short error."""
+    assert len(wrong_field(form.format(text * times)).message) < 500
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes(body: bytes) -> None:
+    """Any bytes are a request or an error that says why not."""
+    try:
+        DECODER.decode(body)
+    except InvalidRequest:
+        return
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+fields = st.sampled_from(sorted(set(ChatRequest.__struct_fields__) - {"wire"}))
+
+
+@given(st.dictionaries(fields, json_values, max_size=4))
+def test_any_fields(given_fields: dict[str, Any]) -> None:
+    """Any JSON in any field is a request, or an error that names a field of it."""
+    body = {"messages": [{"role": "user", "content": "Hi"}]} | given_fields
+    try:
+        request = DECODER.decode(json.dumps(body).encode())
+    except InvalidRequest as error:
+        names = [name for name in body if (error.param or name).startswith(name)]
+        assert names
+        return
+    assert set(body) == set(request.wire)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"messages": [{"role": "usr", "content": "x"}]}, "`messages[0].role`: expected one of `system`, `developer`, `user`, `assistant`, `tool`, `function`, found 'usr'."),
+        ({"messages": [{"role": "user", "content": [{"type": "img"}]}]}, "`messages[0].content[0].type`: expected one of `text`, `image_url`, `input_audio`, `file`, `refusal`, found 'img'."),
+        ({"reasoning_effort": "huge"}, "`reasoning_effort`: expected one of `none`, `minimal`, `low`, `medium`, `high`, `xhigh`, found 'huge'."),
+        ({"mirostat": 7}, "`mirostat`: expected one of `0`, `1`, `2`, found 7."),
+        ({"tool_choice": "must"}, "`tool_choice`: expected one of `none`, `auto`, `required`, found 'must'."),
+    ],
+)  # fmt: skip
+def test_values_of_an_enumeration(fields: dict[str, Any], told: str) -> None:
+    """A value that is none of an enumeration is told with those that are."""
+    body = {"messages": [{"role": "user", "content": "x"}]} | fields
+    with pytest.raises(InvalidRequest) as raised:
+        BodyDecoder(ChatRequest).decode(msgspec.json.encode(body))
+
+    assert told == raised.value.message
+
+
+def test_free_forms() -> None:
+    """A schema of a sensible size and depth is taken."""
+    check_free_form("x", {"type": "object", "properties": {"a": {"enum": ["b"] * 1000}}})
+    check_free_form("x", None)
+
+
+@pytest.mark.parametrize("size", [33, 900])
+def test_deep_free_forms(size: int) -> None:
+    """A schema that is nested too deep is refused by name."""
+    value: Any = {}
+    for _ in range(size):
+        value = {"a": value}
+    with pytest.raises(InvalidRequest) as raised:
+        check_free_form("tools[0]", value)
+
+    assert raised.value.param == "tools[0]"
+
+
+def test_large_free_forms() -> None:
+    """A schema that is too large is refused by name."""
+    with pytest.raises(InvalidRequest):
+        check_free_form("x", {"a": "b" * 70_000})
