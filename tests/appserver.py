@@ -15,7 +15,7 @@ from unilect.routing.registry import Model, Registry
 from unilect.routing.service import Service
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits
-from unilect.server.app import GUARD, SERVICE, create_app
+from unilect.server.app import GUARD, SITE, create_app
 from unilect.upstreams.openai.backend import OpenAIUpstream
 from unilect.web.guard import Guard
 
@@ -34,7 +34,7 @@ class App:
     def __init__(self, app: web.Application, port: int, session: ClientSession) -> None:
         self.port = port
         self.session = session
-        self.service: Service = app[SERVICE]
+        self.service: Service = app[SITE].service
         self.guard: Guard = app[GUARD]
 
     def post(self, path: str, **body: Any) -> Any:

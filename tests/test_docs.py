@@ -20,14 +20,15 @@ import typer
 from unilect import errors
 from unilect.cli import main as cli
 from unilect.config import load as config_load
+from unilect.config.kinds import KIND_OF
 from unilect.config.server import Config, ModelConfig
 from unilect.gateway.metrics import Metrics
 from unilect.routing import sources
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
-from unilect.routing.sources import BACKENDS
 from unilect.server.app import all_routes
 from unilect.testing import answer, chat, check_backend
+from unilect.web.site import Site
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = {file: file.read_text() for file in (ROOT / "docs").rglob("*.md")}
@@ -72,12 +73,12 @@ def test_schemes_are_documented() -> None:
     """Every scheme of a source is on the page of its backend."""
     pages = "\n".join(text for file, text in DOCS.items() if file.parent.name == "backends")
 
-    assert [scheme for scheme in BACKENDS if f"`{scheme}:" not in pages] == []
+    assert [scheme for scheme in KIND_OF if f"`{scheme}:" not in pages] == []
 
 
 def test_endpoints_are_documented() -> None:
     """Every endpoint is in docs/api.md, with its method where it stands first."""
-    routes = all_routes(Service(Registry([]), Metrics()))
+    routes = all_routes(Site(Service(Registry([]), Metrics())))
     api = DOCS[ROOT / "docs" / "api.md"]
     paths = {re.sub(r":[^}]+}", "}", route.path): route.method for route in routes}
 
@@ -151,12 +152,10 @@ async def test_example_backend_works() -> None:
     assert code is not None
     names: dict[str, Any] = {}
     exec(code.group(1), names)
-    place = sources.place_of("m", "echo:", ModelConfig())
+    spec = sources.spec_of("m", "echo:", ModelConfig())
 
     def made() -> Any:
-        return names["backend"](
-            msgspec.structs.replace(place, options=names["Options"](prefix="a"))
-        )
+        return names["backend"](msgspec.structs.replace(spec, options=names["Options"](prefix="a")))
 
     await check_backend(made)
     assert "a b " == (await answer(made().generate(chat("b")))).choices[0].text

@@ -22,6 +22,7 @@ from unilect.routing import sources
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
 from unilect.server.app import all_routes
+from unilect.web.site import Site
 
 pytestmark = may_install
 CONFIG = """
@@ -111,7 +112,7 @@ def test_it_is_checked(python: Path, tmp_path: Path) -> None:
     ] == failed.stderr.splitlines()
 
 
-class Site:
+class Packages:
     """A folder of packages that are found as installed ones are."""
 
     def __init__(self, folder: Path) -> None:
@@ -128,22 +129,24 @@ class Site:
 
 
 @pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Packages]:
     """Where packages can be added."""
     monkeypatch.syspath_prepend(tmp_path)
+    plugins._all.cache_clear()
     plugins.found.cache_clear()
     plugins.warn.cache_clear()
-    yield Site(tmp_path)
+    yield Packages(tmp_path)
+    plugins._all.cache_clear()
     plugins.found.cache_clear()
 
 
 ROUTE = """
-from unilect.dialects import Route
+from unilect.web.route import Route
 
 async def say(request):
     '''Say.'''
 
-def routes(service, manners):
+def routes(site):
     return [{}]
 """
 BROKEN = {
@@ -158,21 +161,22 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_dialect(packages: Site, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_dialect(packages: Packages, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """A dialect that is broken is told once, in one line with its package and the error, and all others are there."""
     code, error = BROKEN[name]
     service = Service(Registry([]), Metrics())
-    before = [route.path for route in all_routes(service)]
+    before = [route.path for route in all_routes(Site(service))]
+    plugins._all.cache_clear()
     plugins.found.cache_clear()
     packages.add("bad", plugins.DIALECTS, name, f"broken_{name}", code)
     with caplog.at_level(logging.WARNING, "unilect"):
-        routes = [[route.path for route in all_routes(service)] for _ in range(2)]
+        routes = [[route.path for route in all_routes(Site(service))] for _ in range(2)]
 
     assert [before, before] == routes
     assert [f"the dialect `{name}` of bad 1.0 cannot be used: {error}"] == caplog.messages
 
 
-def test_a_broken_package_beside_a_server(packages: Site) -> None:
+def test_a_broken_package_beside_a_server(packages: Packages) -> None:
     """A server starts with broken packages beside it, and its log names the one that it would have used."""
     packages.add(
         "bad", plugins.DIALECTS, "bad", "broken_dialect", "raise RuntimeError('not today')"
@@ -193,7 +197,7 @@ def test_a_broken_package_beside_a_server(packages: Site) -> None:
 
 
 def test_config_check_names_broken_packages(
-    packages: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    packages: Packages, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`config check` tells what is left out, which is no mistake of the configuration."""
     packages.add("bad", plugins.DIALECTS, "bad", "broken_told", "raise RuntimeError('not today')")
@@ -221,7 +225,7 @@ FACTORY = "def backend(place):\n    {}\n"
     ],
 )  # fmt: skip
 def test_a_broken_backend_of_a_model(
-    packages: Site, code: str | None, options: dict[str, Any], expected: str
+    packages: Packages, code: str | None, options: dict[str, Any], expected: str
 ) -> None:
     """A model whose backend is broken is a mistake of the configuration that names the package and the error in one line."""
     module = f"broken_factory_{len(code or '')}"
@@ -237,7 +241,7 @@ def test_a_broken_backend_of_a_model(
 
 @pytest.mark.parametrize("group", [plugins.BACKENDS, plugins.DIALECTS])
 def test_two_packages_with_one_name(
-    packages: Site, group: str, caplog: pytest.LogCaptureFixture
+    packages: Packages, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of two packages that bring the same name neither is used, and both are named."""
     for package in ("one", "two"):
@@ -250,11 +254,11 @@ def test_two_packages_with_one_name(
             sources.registry(config)
     else:
         with caplog.at_level(logging.WARNING, "unilect"):
-            all_routes(Service(Registry([]), Metrics()))
+            all_routes(Site(Service(Registry([]), Metrics())))
         assert [told] == caplog.messages
 
 
-def test_our_own_schemes_stay_ours(packages: Site) -> None:
+def test_our_own_schemes_stay_ours(packages: Packages) -> None:
     """A package cannot take the place of a backend of unilect."""
     packages.add("taker", plugins.BACKENDS, "echo", "taker:backend", "raise RuntimeError('loaded')")
     (member,) = sources.model("m", ModelConfig(source="echo:")).pool.members
@@ -262,7 +266,7 @@ def test_our_own_schemes_stay_ours(packages: Site) -> None:
     assert "unilect.testing.echo" == type(member.backend).__module__
 
 
-def test_a_scheme_that_is_misspelt(packages: Site) -> None:
+def test_a_scheme_that_is_misspelt(packages: Packages) -> None:
     """Schemes of packages are among those that are named for one that there is not."""
     packages.add("whisper", plugins.BACKENDS, "whisper", "whisper_module:backend", "")
     with pytest.raises(ConfigError, match="whisper"):

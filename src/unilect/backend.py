@@ -6,10 +6,12 @@ of HTTP requests of clients, of keys or of other backends. It serves one model.
 """
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from unilect.config.model import ModelConfig
+from unilect.constraints.checker import Checker
 from unilect.events import Event
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 
@@ -151,3 +153,39 @@ class Around:
     async def aclose(self) -> None:
         """Stop the backend."""
         await self._backend.aclose()
+
+
+class Report(Protocol):
+    """The same for one model."""
+
+    def __call__(self, what: str, part: float, size_bytes: int = 0, /) -> None:
+        """Pass it on."""
+
+
+class BackendSpec(Struct, frozen=True):
+    """
+    Where a backend is to be made.
+
+    Attributes:
+        name: The model's name.
+        scheme: The scheme of its source.
+        location: The rest of its source.
+        config: Its settings.
+        options: Its `[models.NAME.options]`, as the `Options` beside the factory; None where the backend has none.
+        threads: Processor threads for an engine.
+        progress: Told what is going on (`loading`, `downloading`), how far it is, and of how many bytes.
+        shared: What the backends of one configuration share, such as one base for several adapters.
+        checker: Compiles the grammars and schemas of clients; the server's only one.
+        engines: How many engines the server has.
+    """
+
+    name: str
+    scheme: str
+    location: str
+    config: ModelConfig
+    threads: int
+    progress: Report
+    shared: dict[Any, Any] = {}
+    checker: Checker = field(default_factory=Checker)
+    engines: int = 1
+    options: Any = None

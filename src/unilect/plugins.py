@@ -1,5 +1,5 @@
 """
-What packages installed beside unilect bring: backends and dialects, as entry points.
+Backends and dialects, unilect's own and those of packages installed beside it: entry points, all found in the same way.
 
 An entry point that is broken is told in one line, with its package and the error, and left out. So is a name that two packages bring:
 which of them answered would depend on the order in which they were installed.
@@ -19,24 +19,37 @@ _MAX_ERROR = 300
 
 
 @cache
+def ours(group: str) -> dict[str, EntryPoint]:
+    """The entry points of a group that unilect itself brings, by name."""
+    return {entry.name: entry for entry in _all().select(group=group) if _is_ours(entry)}
+
+
+@cache
 def found(group: str) -> tuple[dict[str, EntryPoint], dict[str, str]]:
     """
-    The entry points of a group, found once.
+    The entry points of a group that other packages bring, found once. A name that unilect has stays its own.
 
     Returns:
         By name those that can be used; and of the others why they cannot.
     """
     by_name: dict[str, list[EntryPoint]] = {}
-    for entry in entry_points(group=group):
-        by_name.setdefault(entry.name, []).append(entry)
-    alone = {name: entries[0] for name, entries in by_name.items() if len(entries) == 1}
-    several = {
-        name: f"the {_kind(group)} `{name}` is in {' and in '.join(sorted(map(package, entries)))}, and neither is used: "
-        "uninstall one of them."
-        for name, entries in by_name.items()
-        if len(entries) > 1
-    }
-    return alone, several
+    for entry in _all().select(group=group):
+        if not _is_ours(entry):
+            by_name.setdefault(entry.name, []).append(entry)
+    alone, refused = dict[str, EntryPoint](), dict[str, str]()
+    for name, entries in by_name.items():
+        packages = " and in ".join(sorted(map(package, entries)))
+        if name in ours(group):
+            refused[name] = (
+                f"the {_kind(group)} `{name}` is in unilect and in {packages}, and unilect's is used."
+            )
+        elif len(entries) > 1:
+            refused[name] = (
+                f"the {_kind(group)} `{name}` is in {packages}, and neither is used: uninstall one of them."
+            )
+        else:
+            alone[name] = entries[0]
+    return alone, refused
 
 
 def use_all(group: str, step: Callable[[Any], object]) -> tuple[list[str], list[str]]:
@@ -69,7 +82,7 @@ def use(entry: EntryPoint, step: Callable[[Any], Any]) -> Any:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        if entry.dist is None:
+        if _is_ours(entry):
             raise
         lines = str(error).strip().splitlines() or [""]
         raise ConfigError(
@@ -90,7 +103,17 @@ def told(entry: EntryPoint) -> str:
 
 def package(entry: EntryPoint) -> str:
     """The name and version of the package that an entry point comes with."""
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "unilect"
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "a package"
+
+
+@cache
+def _all() -> Any:
+    """Those of all groups: reading what is installed takes 20 ms."""
+    return entry_points()
+
+
+def _is_ours(entry: EntryPoint) -> bool:
+    return entry.dist is not None and entry.dist.name == "unilect"
 
 
 def _kind(group: str) -> str:

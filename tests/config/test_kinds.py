@@ -9,12 +9,12 @@ import pytest
 
 import unilect
 from engine import needs_transformers
-from unilect.config.kinds import ENGINES, KINDS, OPTIONS, UPSTREAMS, check_options
+from unilect.config.kinds import ENGINES, KIND_OF, KINDS, OPTIONS, UPSTREAMS, check_options
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.demo import FOLDER, MODEL
 from unilect.errors import ConfigError
-from unilect.routing.sources import BACKENDS, registry
+from unilect.routing.sources import registry
 
 SOURCES = {
     "demo": "demo:",
@@ -114,7 +114,7 @@ def test_the_table_is_complete() -> None:
 
     assert options == OPTIONS.keys() | OF_ALL
     assert not OPTIONS.keys() & OF_ALL
-    assert KINDS.keys() == {kind for _, kind in BACKENDS.values()}
+    assert KINDS.keys() == set(KIND_OF.values())
     assert KINDS.keys() == {kind for kinds in OPTIONS.values() for kind in kinds}
 
 
@@ -127,6 +127,6 @@ def test_the_table_is_true(kind: str) -> None:
     code = "".join(file.read_text() for file in files if file.exists())
     for call, reads in READ_BY.items():
         code = code.replace(call, reads)
-    read = set(re.findall(r"config\.(\w+)", code)) & OPTIONS.keys()
+    read = set(re.findall(r"(?<!unilect\.)config\.(\w+)", code)) & OPTIONS.keys()
 
     assert read == {option for option, kinds in OPTIONS.items() if kind in kinds}

@@ -8,7 +8,7 @@ from unilect.constraints._jobs import Jobs
 from unilect.constraints.checker import MODEL
 from unilect.constraints.keywords import FORMATS, LLAMACPP, LLGUIDANCE
 from unilect.constraints.schema import ASSERTIONS
-from unilect.engines.gguf._request import compact
+from unilect.engines.tools.forced import compact
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 
 from appserver import HI, App, serving
 from scripted import Scripted, frames, scripted, stream_of
+from unilect.backend import BackendSpec
 from unilect.config.server import ModelConfig
-from unilect.routing.sources import Place
 from unilect.upstreams.llamacpp.backend import backend
 from wires import replay
 
@@ -27,8 +27,10 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw
 async def in_front_of(name: str, **instead: bytes) -> AsyncIterator[tuple[App, Scripted]]:
     """unilect in front of a server that plays a conversation."""
     async with scripted(replay(name, **instead)) as server:
-        place = Place("m", "llamacpp+http", f"//127.0.0.1:{server.port}", ModelConfig(), 1, print)  # type: ignore[arg-type]
-        async with serving(backend(place)) as app:
+        spec = BackendSpec(
+            "m", "llamacpp+http", f"//127.0.0.1:{server.port}", ModelConfig(), 1, print
+        )  # type: ignore[arg-type]
+        async with serving(backend(spec)) as app:
             yield app, server
 
 

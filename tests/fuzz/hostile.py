@@ -22,6 +22,7 @@ from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
 from unilect.server.app import all_routes
+from unilect.web.site import Site
 
 MAX_BODY = 16 * 1024 * 1024 - 4096
 SIZES = (64 * 1024, 1024 * 1024, MAX_BODY - 64 * 1024)
@@ -72,7 +73,7 @@ def bodies(count: int) -> Iterator["Made"]:
     Raises:
         AssertionError: A route that takes a body is not attacked.
     """
-    posted = {route.path for route in all_routes(_service()) if route.method == "POST"}
+    posted = {route.path for route in all_routes(Site(_service())) if route.method == "POST"}
     assert posted <= set(BASES), posted - set(BASES)
     rest = [*_by_rule()]
     random.Random(9).shuffle(rest)

@@ -49,7 +49,7 @@ async def test_engine_is_started_once_for_many_requests() -> None:
 
         assert statuses == [200] * 10
         children = subprocess.run(
-            ["pgrep", "-P", str(os.getpid()), "-f", "_gguf_child"], capture_output=True, check=False
+            ["pgrep", "-P", str(os.getpid()), "-f", "gguf._child"], capture_output=True, check=False
         )
         assert len(children.stdout.split()) == 1
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from unilect import plugins
+from unilect.config.kinds import KIND_OF
 from unilect.config.server import Config, ModelConfig
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.errors import ConfigError
-from unilect.routing.sources import BACKENDS, named, registry, split
+from unilect.routing.sources import named, registry, split
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 
@@ -118,12 +120,11 @@ def test_what_is_left_out_of_a_url_is_told(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_backends() -> None:
-    """Every scheme of the table has a factory that can be imported."""
-    from importlib import import_module
+    """Every scheme of the table has an entry point, whose factory can be imported."""
+    schemes = plugins.ours(plugins.BACKENDS)
 
-    for factory, _ in BACKENDS.values():
-        module, _, function = factory.partition(":")
-        assert callable(getattr(import_module(module), function))
+    assert KIND_OF.keys() == schemes.keys()
+    assert all(callable(entry.load()) for entry in schemes.values())
 
 
 def test_no_models() -> None:

@@ -17,9 +17,10 @@ from unilect.gateway.metrics import Metrics
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
 from unilect.server.app import all_routes
+from unilect.web.site import Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ROUTES = all_routes(Service(Registry([]), Metrics()))
+ROUTES = all_routes(Site(Service(Registry([]), Metrics())))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -16,8 +16,9 @@ from unilect.routing.service import Service
 from unilect.server._openapi import docs_page, openapi
 from unilect.server.app import all_routes
 from unilect.web.route import Route
+from unilect.web.site import Site
 
-ROUTES = all_routes(Service(Registry([]), Metrics()))
+ROUTES = all_routes(Site(Service(Registry([]), Metrics())))
 DOCUMENT: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(openapi(ROUTES)))
 
 

@@ -287,7 +287,7 @@ def worker(
     settings = _or_exit(lambda: _named(_single(_checked(given, origin)), names))
     _log_to_stderr(settings.log_level)
     from unilect.server import lifecycle as http
-    from unilect.server.listener import reachable
+    from unilect.web.site import reachable
 
     def started(urls: list[str]) -> None:
         ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}

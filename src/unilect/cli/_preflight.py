@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from unilect import hub, plugins
-from unilect.backend import Backend
+from unilect.backend import Backend, BackendSpec
 from unilect.config.kinds import UPSTREAMS
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
@@ -62,28 +62,28 @@ def _model(
     for source in table.sources:
         told = ["no model"]
         with found:
-            place = sources.place_of(name, source, table, shared=shared)
-            here = _here(place)
-            told = _told(place, sources.backend(here) if here is not None else None)
+            spec = sources.spec_of(name, source, table, shared=shared)
+            here = _here(spec)
+            told = _told(spec, sources.backend(here) if here is not None else None)
             if here is None:
-                _check_beside(place, found)
+                _check_beside(spec, found)
         which = "" if source in ("", sources.DEMO, f"{sources.DEMO}:") else f" {redacted(source)}"
         yield f"{name}: {told[0]}{which}{''.join(f', {more}' for more in told[1:])}"
 
 
-def _here(place: sources.Place) -> sources.Place | None:
-    """A place whose files are on this machine; None where they would have to be fetched first."""
-    if sources.kind_of(place.scheme) not in ("gguf", "hf") or place.scheme == sources.DEMO:
-        return place
-    with sources.told_of(place.name):
-        path = hub.local_copy(place.location, folder=sources.kind_of(place.scheme) == "hf")
-    return None if path is None else structs.replace(place, location=str(path))
+def _here(spec: BackendSpec) -> BackendSpec | None:
+    """A spec whose files are on this machine; None where they would have to be fetched first."""
+    if sources.kind_of(spec.scheme) not in ("gguf", "hf") or spec.scheme == sources.DEMO:
+        return spec
+    with sources.told_of(spec.name):
+        path = hub.local_copy(spec.location, folder=sources.kind_of(spec.scheme) == "hf")
+    return None if path is None else structs.replace(spec, location=str(path))
 
 
-def _told(place: sources.Place, backend: Backend | None) -> list[str]:
+def _told(spec: BackendSpec, backend: Backend | None) -> list[str]:
     """What a backend is, in a few words."""
-    kind, config = sources.kind_of(place.scheme), place.config
-    words = [called(place.scheme)]
+    kind, config = sources.kind_of(spec.scheme), spec.config
+    words = [called(spec.scheme)]
     if backend is None:
         words.append("on the Hugging Face hub, fetched when it is served")
     elif kind in ("gguf", "hf", "chatglm"):
@@ -96,14 +96,14 @@ def _told(place: sources.Place, backend: Backend | None) -> list[str]:
     return words + ([f"options {', '.join(config.options)}"] if config.options else [])
 
 
-def _check_beside(place: sources.Place, found: Mistakes) -> None:
+def _check_beside(spec: BackendSpec, found: Mistakes) -> None:
     """What a model needs beside the files that are to be fetched: what is installed, and other files."""
-    name, table = place.name, place.config
-    if sources.kind_of(place.scheme) == "hf":
+    name, table = spec.name, spec.config
+    if sources.kind_of(spec.scheme) == "hf":
         from unilect.engines.transformers.engine import check_installed
 
         with found, sources.told_of(name):
-            check_installed(place.location)
+            check_installed(spec.location)
     if table.chat_template is not None:
         from unilect import templates  # with Jinja, which takes 30 ms to import
 

@@ -18,6 +18,17 @@ KINDS = {
     "fastchat": "FastChat's controllers",
     "echo": "`echo:` and backends of other packages",
 }
+#: scheme -> kind; of a scheme that another package brings, itself
+KIND_OF = {
+    "chatglm": "chatglm",
+    "demo": "gguf",
+    "echo": "echo",
+    "gguf": "gguf",
+    "hf": "hf",
+    **dict.fromkeys(("http", "https", "openai+http", "openai+https"), "openai"),
+    **dict.fromkeys(("fastchat+http", "fastchat+https"), "fastchat"),
+    **dict.fromkeys(("llamacpp+http", "llamacpp+https"), "llamacpp"),
+}
 ENGINES = ("gguf", "hf", "chatglm")
 UPSTREAMS = ("openai", "llamacpp", "fastchat")
 _BATCHED = ("gguf", "hf")

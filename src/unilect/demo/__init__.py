@@ -9,17 +9,17 @@ from pathlib import Path
 
 import msgspec
 
+from unilect.backend import BackendSpec
 from unilect.engines.gguf import engine as gguf
-from unilect.routing.sources import Place
 
 FOLDER = Path(__file__).parent
 MODEL = FOLDER / "model.gguf"
 CACHE_RAM_MIB = 64  # twelve whole contexts; memory is for models that need it
 
 
-def backend(place: Place) -> gguf.GgufEngine:
+def backend(spec: BackendSpec) -> gguf.GgufEngine:
     """The engine for `demo:`."""
-    config = place.config
+    config = spec.config
     if config.cache_ram_mib is None:
         config = msgspec.structs.replace(config, cache_ram_mib=CACHE_RAM_MIB)
-    return gguf.engine(msgspec.structs.replace(place, config=config), MODEL)
+    return gguf.engine(msgspec.structs.replace(spec, config=config), MODEL)

@@ -21,10 +21,9 @@ from unilect.dialects.openai.chunks import encode_json, ignored_object
 from unilect.events import Answer
 from unilect.parameters.rules import refusal
 from unilect.requests import MAX_MESSAGES, Count, Request, Text
-from unilect.routing.service import Service
 from unilect.web.decode import BodyDecoder, decoded
-from unilect.web.manners import Manners
 from unilect.web.route import Route
+from unilect.web.site import Site
 from unilect.web.streaming import respond_whole
 
 _OURS = frozenset({"prompt", "history", "max_length", "messages", "stream", "stream_options", "n"})
@@ -52,8 +51,9 @@ class LangChainRequest(Request, frozen=True, kw_only=True):
 _decoder = BodyDecoder(LangChainRequest)
 
 
-def routes(service: Service, manners: Manners) -> list[Route]:
+def routes(site: Site) -> list[Route]:
     """The URL of this dialect."""
+    service = site.service
 
     async def create_langchain_answer(request: web.Request) -> web.StreamResponse:
         """Answer a prompt and its history."""

@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from unilect import hub
-from unilect.backend import Backend, Capabilities
+from unilect.backend import Backend, BackendSpec, Capabilities
 from unilect.errors import BackendUnavailable, ConfigError
-from unilect.routing.sources import Place
 from unilect.tasks import apart, shared
 
 
 def when_here(
-    place: Place,
+    spec: BackendSpec,
     fetch: Callable[[str, hub.OnProgress], Path],
-    make: Callable[[Place, Path], Backend],
+    make: Callable[[BackendSpec, Path], Backend],
 ) -> Backend:
     """
-    The engine for a place: at once where its files are local ones, else one that fetches them when it is started.
+    The engine for a model: at once where its files are local ones, else one that fetches them when it is started.
 
     Args:
         fetch: Returns the path of what a location names, once it is here.
@@ -33,16 +32,16 @@ def when_here(
     Raises:
         ConfigError: What is here is no such model, or a setting is wrong.
     """
-    if hub.is_here(place.location):
-        return make(place, fetch(place.location, lambda part, size=0, /: None))
-    return cast(Backend, _Fetched(place, fetch, make))
+    if hub.is_here(spec.location):
+        return make(spec, fetch(spec.location, lambda part, size=0, /: None))
+    return cast(Backend, _Fetched(spec, fetch, make))
 
 
 class _Fetched:
     """An engine that is made by its first start; before that it is asked for nothing but what it can do."""
 
-    def __init__(self, place: Place, fetch: Any, make: Any) -> None:
-        self._place, self._fetch, self._make = place, fetch, make
+    def __init__(self, spec: BackendSpec, fetch: Any, make: Any) -> None:
+        self._spec, self._fetch, self._make = spec, fetch, make
         self._engine: Backend | None = None
         self._making: asyncio.Task[Backend] | None = None
 
@@ -71,11 +70,11 @@ class _Fetched:
 
     async def _made(self) -> Backend:
         try:
-            engine: Backend = self._make(self._place, await self._path())
+            engine: Backend = self._make(self._spec, await self._path())
         except ConfigError as error:
             raise BackendUnavailable(
                 "The model's files cannot be fetched or used. Try again, or ask the operator.",
-                reason=f"models.{self._place.name}: {error}",
+                reason=f"models.{self._spec.name}: {error}",
             ) from error
         return engine
 
@@ -87,7 +86,7 @@ class _Fetched:
         def report(part: float, size_bytes: int = 0, /) -> None:
             if came.done():
                 raise InterruptedError("it was stopped")
-            self._place.progress("downloading", part, size_bytes)
+            self._spec.progress("downloading", part, size_bytes)
 
         def tell(path: Path | None, error: Exception | None) -> None:
             if came.done():
@@ -100,7 +99,7 @@ class _Fetched:
         def run() -> None:
             path, failed = None, None
             try:
-                path = self._fetch(self._place.location, report)
+                path = self._fetch(self._spec.location, report)
             except Exception as error:  # noqa: BLE001 - raised where it is waited for
                 failed = error
             with suppress(RuntimeError):  # the server has ended meanwhile

@@ -4,7 +4,7 @@ from unilect import plugins
 from unilect.config.kinds import KINDS, has
 from unilect.config.model import ModelConfig
 from unilect.routing.registry import Model
-from unilect.routing.sources import BACKENDS, DEMO, kind_of, split
+from unilect.routing.sources import DEMO, kind_of, split
 
 #: kind -> what it is called where one model is spoken of
 _WORDS = {
@@ -33,7 +33,7 @@ def called(scheme: str) -> str:
     """What the backend of a scheme is called; one of another package by that, too."""
     if scheme == DEMO:
         return "the bundled model"
-    if scheme in BACKENDS or not scheme:
+    if not scheme or scheme in plugins.ours(plugins.BACKENDS):
         return _WORDS.get(kind_of(scheme), scheme)
     return f"{scheme} of {plugins.package(plugins.found(plugins.BACKENDS)[0][scheme])}"
 

@@ -1,9 +1,9 @@
 """
 A model is a URL: from a source to the backend that answers for it.
 
-`BACKENDS` names the factory of each scheme; a factory takes a `Place` and returns a Backend that has not been started. From
-outside the tree a backend is an entry point in the group `unilect.backends`, named after its scheme (`plugins.py`). Beside a factory, in
-its module, there may be `Options`, a msgspec Struct: what `[models.NAME.options]` may hold, checked before the factory is called.
+A backend is an entry point in the group `unilect.backends`, named after its scheme (`plugins.py`): a factory, which takes a `BackendSpec`
+and returns a Backend that has not been started. Beside a factory, in its module, there may be `Options`, a msgspec Struct: what
+`[models.NAME.options]` may hold, checked before the factory is called.
 """
 
 import logging
@@ -18,12 +18,12 @@ from itertools import chain, count
 from types import ModuleType
 from typing import Any, Protocol
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
 from unilect import plugins
-from unilect.backend import Backend
+from unilect.backend import Backend, BackendSpec, Report
 from unilect.config.hints import unknown_in
-from unilect.config.kinds import ENGINES, UPSTREAMS, check_options
+from unilect.config.kinds import ENGINES, KIND_OF, UPSTREAMS, check_options
 from unilect.config.model import NAME, ModelConfig
 from unilect.config.server import Config
 from unilect.config.values import accepted
@@ -40,65 +40,12 @@ DEMO = "demo"
 ALL = "*"  # as a table's `model`: all that its server has, see discovery.py
 _SCHEME = re.compile(r"^([a-z0-9+.-]+):(.*)$", re.DOTALL)
 
-#: scheme -> factory of its backend, and its kind (see model_kinds.py)
-BACKENDS = {
-    "chatglm": ("unilect.engines.chatglm.engine:backend", "chatglm"),
-    "demo": ("unilect.demo:backend", "gguf"),
-    "echo": ("unilect.testing.echo:backend", "echo"),
-    "gguf": ("unilect.engines.gguf.engine:backend", "gguf"),
-    "hf": ("unilect.engines.transformers.engine:backend", "hf"),
-    "http": ("unilect.upstreams.openai.backend:backend", "openai"),
-    "https": ("unilect.upstreams.openai.backend:backend", "openai"),
-    "openai+http": ("unilect.upstreams.openai.backend:backend", "openai"),
-    "openai+https": ("unilect.upstreams.openai.backend:backend", "openai"),
-    "fastchat+http": ("unilect.upstreams.fastchat.backend:backend", "fastchat"),
-    "fastchat+https": ("unilect.upstreams.fastchat.backend:backend", "fastchat"),
-    "llamacpp+http": ("unilect.upstreams.llamacpp.backend:backend", "llamacpp"),
-    "llamacpp+https": ("unilect.upstreams.llamacpp.backend:backend", "llamacpp"),
-}
-
 
 class Progress(Protocol):
     """Told for a model what is going on, how far it is, from 0 to 1, and of how many bytes where that is known."""
 
     def __call__(self, model: str, what: str, part: float, size_bytes: int = 0, /) -> None:
         """Show it."""
-
-
-class Report(Protocol):
-    """The same for one model."""
-
-    def __call__(self, what: str, part: float, size_bytes: int = 0, /) -> None:
-        """Pass it on."""
-
-
-class Place(Struct, frozen=True):
-    """
-    Where a backend is to be made.
-
-    Attributes:
-        name: The model's name.
-        scheme: The scheme of its source.
-        location: The rest of its source.
-        config: Its settings.
-        options: Its `[models.NAME.options]`, as the `Options` beside the factory; None where the backend has none.
-        threads: Processor threads for an engine.
-        progress: Told what is going on (`loading`, `downloading`), how far it is, and of how many bytes.
-        shared: What the backends of one configuration share, such as one base for several adapters.
-        checker: Compiles the grammars and schemas of clients; the server's only one.
-        engines: How many engines the server has.
-    """
-
-    name: str
-    scheme: str
-    location: str
-    config: ModelConfig
-    threads: int
-    progress: Report
-    shared: dict[Any, Any] = {}
-    checker: Checker = field(default_factory=Checker)
-    engines: int = 1
-    options: Any = None
 
 
 def registry(config: Config, progress: Progress | None = None) -> Registry:
@@ -168,7 +115,7 @@ async def list_models(name: str, config: ModelConfig) -> list[str]:
         UnilectError: The server cannot be asked.
     """
     scheme, location = split(config.sources[0])
-    return await _lister(name, config)(Place(name, scheme, location, config, 1, _silent))
+    return await _lister(name, config)(BackendSpec(name, scheme, location, config, 1, _silent))
 
 
 def split(source: str) -> tuple[str, str]:
@@ -189,7 +136,7 @@ def split(source: str) -> tuple[str, str]:
         return "hf", source
     if source.lower().endswith(".gguf") or hints.is_gguf(source):
         return "gguf", source
-    raise ConfigError(hints.unknown(source, [*BACKENDS, *plugins.found(plugins.BACKENDS)[0]]))
+    raise ConfigError(hints.unknown(source, [*_ours(), *plugins.found(plugins.BACKENDS)[0]]))
 
 
 def kinds(config: ModelConfig) -> dict[str, str]:
@@ -205,7 +152,7 @@ def kinds(config: ModelConfig) -> dict[str, str]:
 
 def kind_of(scheme: str) -> str:
     """The kind of a scheme; of one from outside itself."""
-    return BACKENDS[scheme][1] if scheme in BACKENDS else scheme
+    return KIND_OF.get(scheme, scheme)
 
 
 def named(argument: str, taken: Iterable[str] = ()) -> tuple[str, str]:
@@ -287,8 +234,8 @@ def model(
 
     for source in config.sources:
         with found:
-            place = place_of(name, source, config, threads, report, shared, checker, engines)
-            members.append(Member(backend(place), source, _secrets(source, config)))
+            spec = spec_of(name, source, config, threads, report, shared, checker, engines)
+            members.append(Member(backend(spec), source, _secrets(source, config)))
             _tell(name, source)
     found.raise_all()
     schemes = {split(source)[0] for source in config.sources}
@@ -339,7 +286,7 @@ def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[An
     return lambda request: request
 
 
-def place_of(
+def spec_of(
     name: str,
     source: str,
     config: ModelConfig,
@@ -348,7 +295,7 @@ def place_of(
     shared: dict[Any, Any] | None = None,
     checker: Checker | None = None,
     engines: int = 1,
-) -> Place:
+) -> BackendSpec:
     """
     Where a backend of a model is to be made.
 
@@ -359,49 +306,47 @@ def place_of(
         scheme, location = split(source)
     children = {} if shared is None else shared
     report = progress or _silent
-    return Place(
+    return BackendSpec(
         name, scheme, location, config, threads, report, children, checker or Checker(), engines
     )
 
 
-def backend(place: Place) -> Backend:
+def backend(spec: BackendSpec) -> Backend:
     """
     A backend, not started.
 
     Raises:
         ConfigError: The source or a setting is wrong; what is missing here may be fetched first.
     """
-    with told_of(place.name):
-        entry = _entry(place.scheme)
+    with told_of(spec.name):
+        entry = _entry(spec.scheme)
         return plugins.use(  # type: ignore[no-any-return]
-            entry, lambda factory: factory(_with_options(place, import_module(entry.module)))
+            entry, lambda factory: factory(_with_options(spec, import_module(entry.module)))
         )
 
 
 def _entry(scheme: str) -> EntryPoint:
     """What names the factory of a scheme that is known."""
-    if scheme in BACKENDS:
-        return EntryPoint(scheme, BACKENDS[scheme][0], plugins.BACKENDS)
-    return plugins.found(plugins.BACKENDS)[0][scheme]
+    return _ours().get(scheme) or plugins.found(plugins.BACKENDS)[0][scheme]
 
 
-def _with_options(place: Place, module: ModuleType) -> Place:
+def _with_options(spec: BackendSpec, module: ModuleType) -> BackendSpec:
     """
-    A place with the options of its own that its backend has.
+    A spec with the options of its own that its backend has.
 
     Raises:
         ConfigError: One is wrong, or the backend has none; all are told.
     """
-    path, given = ("models", place.name, "options"), place.config.options
+    path, given = ("models", spec.name, "options"), spec.config.options
     kind: type[Struct] | None = getattr(module, "Options", None)
     if kind is None:
-        if given and place.scheme not in BACKENDS:
-            raise ConfigError(f"options: the backend of `{place.scheme}:` has none; leave it out.")
-        return place
+        if given and spec.scheme not in _ours():
+            raise ConfigError(f"options: the backend of `{spec.scheme}:` has none; leave it out.")
+        return spec
     names, found = [one.name for one in structs.fields(kind)], Mistakes()
     good = accepted(kind, given, path, lambda at, name, value: unknown_in(names, name), found)
     found.raise_all()
-    return structs.replace(place, options=kind(**good))
+    return structs.replace(spec, options=kind(**good))
 
 
 @contextmanager
@@ -431,7 +376,7 @@ def _preparation(config: ModelConfig) -> Callable[[Any], Any]:
     return preparation(config)
 
 
-def _lister(name: str, config: ModelConfig) -> Callable[[Place], Awaitable[list[str]]]:
+def _lister(name: str, config: ModelConfig) -> Callable[[BackendSpec], Awaitable[list[str]]]:
     """
     What lists the models of a table's server: `list_models` beside the factory of its backend.
 
@@ -474,12 +419,16 @@ def _is_known(scheme: str) -> bool:
     Raises:
         ConfigError: There are two.
     """
-    if scheme in BACKENDS:
+    if scheme in _ours():
         return True
     entries, refused = plugins.found(plugins.BACKENDS)
     if scheme in refused:
         raise ConfigError(refused[scheme])
     return scheme in entries
+
+
+def _ours() -> Mapping[str, EntryPoint]:
+    return plugins.ours(plugins.BACKENDS)
 
 
 def _is_upstream(scheme: str) -> bool:

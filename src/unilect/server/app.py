@@ -5,7 +5,6 @@ A route that is not declared public needs a key; there is no other way to add on
 """
 
 from functools import partial
-from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
@@ -13,12 +12,6 @@ from aiohttp import web
 
 from unilect import plugins
 from unilect.config.server import Config
-from unilect.dialects import DIALECTS
-from unilect.dialects.fastchat import _controller as fastchat_controller
-from unilect.dialects.fastchat import _worker as fastchat_worker
-from unilect.dialects.fastchat._admission import Admission
-from unilect.dialects.fastchat._workers import Workers
-from unilect.gateway.keys import Keys
 from unilect.gateway.metrics import Metrics
 from unilect.routing.model_facts import kind, limits
 from unilect.routing.registry import Registry
@@ -27,8 +20,9 @@ from unilect.server import _openapi as openapi
 from unilect.web import pages
 from unilect.web.bodies import Bodies
 from unilect.web.guard import Guard
-from unilect.web.manners import OPENAI, Manners, manners_of
+from unilect.web.manners import manners_of
 from unilect.web.route import Route
+from unilect.web.site import Site
 
 _VARY = {"Vary": "Accept", "Cache-Control": "no-store"}
 _LINKS = {
@@ -38,9 +32,8 @@ _LINKS = {
     "docs": "/docs",
     "openapi": "/openapi.json",
 }
-SERVICE = web.AppKey("service", Service)
+SITE = web.AppKey("site", Site)
 GUARD = web.AppKey("guard", Guard)
-WORK = web.AppKey("work", fastchat_worker.Work)
 
 
 def create_app(
@@ -57,17 +50,13 @@ def create_app(
         metrics: Where to count; new ones by default.
         bodies: What reads request bodies; one of its own by default.
     """
-    manners = manners_of(config)
-    service = Service(registry, metrics or Metrics(), manners.unknown_model)
-    routes = all_routes(service, manners, bool(config.api_keys))
-    work = fastchat_worker.Work(service, config.fastchat_worker_concurrency)
-    workers = Workers(registry, config.fastchat_dispatch)
-    routes += fastchat_routes(config, service, work, workers)
+    site = Site(Service(registry, metrics or Metrics(), manners_of(config).unknown_model), config)
+    routes = all_routes(site)
     public = {path for route in routes if route.public for path in _spellings(route)}
-    guard = Guard(config, public, manners, bodies, registry.look_again)
+    guard = Guard(config, public, site.manners, bodies, registry.look_again)
     guard.pages = frozenset(path for route in routes if route.page for path in _spellings(route))
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
-    app[SERVICE], app[GUARD], app[WORK] = service, guard, work
+    app[SITE], app[GUARD] = site, guard
     for route in routes:
         for path in _spellings(route):
             app.router.add_route(route.method, path, route.handler)
@@ -75,7 +64,7 @@ def create_app(
                 app.router.add_route("HEAD", path, route.handler)
 
     async def clean_up(app: web.Application) -> None:
-        workers.aclose()
+        await site.aclose()
         await registry.aclose()
 
     app.on_cleanup.append(clean_up)
@@ -88,25 +77,26 @@ def _spellings(route: Route) -> tuple[str, ...]:
     return (route.path,) if alone else (route.path, f"{route.path}/")
 
 
-def all_routes(service: Service, manners: Manners = OPENAI, has_keys: bool = True) -> list[Route]:
-    """The routes of every dialect, of every `unilect.dialects` entry point, and our own."""
-    modules = [import_module(name) for name in DIALECTS.values()]
-    routes = own_routes(service, has_keys)
-    routes += [route for module in modules for route in module.routes(service, manners)]
-    _, left_out = plugins.use_all(plugins.DIALECTS, partial(_add, routes, service, manners))
+def all_routes(site: Site) -> list[Route]:
+    """The routes of every dialect, unilect's own before those of other packages, and those that belong to none."""
+    has_keys = bool(site.config.api_keys)
+    routes = own_routes(site.service, has_keys)
+    for entry in plugins.ours(plugins.DIALECTS).values():
+        routes += entry.load().routes(site)
+    _, left_out = plugins.use_all(plugins.DIALECTS, partial(_add, routes, site))
     for why in left_out:
         plugins.warn(why)
     return routes + openapi.routes(routes, has_keys)
 
 
-def _add(routes: list[Route], service: Service, manners: Manners, module: Any) -> None:
+def _add(routes: list[Route], site: Site, module: Any) -> None:
     """
     Add the routes of a dialect of another package.
 
     Raises:
         ValueError: Another dialect has one of them. Whatever else is wrong with one raises as it does where it is used.
     """
-    new: list[Route] = module.routes(service, manners)
+    new: list[Route] = module.routes(site)
     taken, dispatcher = {(route.method, route.path) for route in routes}, web.UrlDispatcher()
     for route in new:
         if (route.method, route.path) in taken:
@@ -114,28 +104,6 @@ def _add(routes: list[Route], service: Service, manners: Manners, module: Any) -
         dispatcher.add_route(route.method, route.path, route.handler)
     openapi.openapi(new)
     routes += new
-
-
-def fastchat_routes(
-    config: Config, service: Service, work: fastchat_worker.Work, workers: Workers
-) -> list[Route]:
-    """The routes of FastChat's worker and controller, as far as the configuration asks for them."""
-    if not config.fastchat_controller and config.fastchat_register is None:
-        return []
-    own = fastchat_worker.routes(service, work)
-    if not config.fastchat_controller:
-        return own
-    keys = Keys(config.api_keys)
-    admission = Admission(config, keys.knows)
-    is_worker = config.fastchat_register is not None
-
-    def is_open(request: web.Request) -> bool:
-        """Our own models need a key, where there are keys, unless this is a worker; those who may register need none."""
-        return is_worker or not keys or admission.is_trusted(request)
-
-    calls = {route.path: route.handler for route in own}
-    here = fastchat_controller.Own(calls, work.names_of, is_open)
-    return fastchat_controller.routes(workers, admission, here)
 
 
 def own_routes(service: Service, has_keys: bool = True) -> list[Route]:

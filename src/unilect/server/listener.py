@@ -16,13 +16,12 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from unilect.config.server import Config, each_listener
-from unilect.dialects.fastchat._registration import FastChatRegistration
 from unilect.errors import ConfigError
 from unilect.gateway.metrics import Metrics
 from unilect.routing.registry import Registry
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
-from unilect.server.app import GUARD, SERVICE, WORK, create_app
+from unilect.server.app import GUARD, SITE, create_app
 from unilect.server.tls import server_context
 from unilect.web.bodies import Bodies
 
@@ -88,7 +87,6 @@ class _Door:
         self._connections = connections
         self._acceptor: Acceptor | None = None
         self._app = app
-        self._registration: FastChatRegistration | None = None
         self._runner = web.AppRunner(
             self._app,
             handler_cancellation=True,  # a client that leaves cancels its handler
@@ -128,44 +126,22 @@ class _Door:
             raise ConfigError(_why_not(host, port, error)) from error
         scheme = "http" if tls is None else "https"
         url = f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
-        self._register(url)
+        await self._app[SITE].open(url)
         return url
 
     async def shut(self) -> None:
         """Accept no more connections, and tell those that ask."""
-        self._app[SERVICE].ready = False
-        if self._registration is not None:
-            await self._registration.aclose()
+        await self._app[SITE].shut()
         self._listen_no_more()
 
     async def aclose(self) -> None:
         """Close every connection."""
         self._listen_no_more()
-        if self._registration is not None:
-            await self._registration.aclose()
         await self._runner.cleanup()
 
     def _listen_no_more(self) -> None:
         if self._acceptor is not None:
             self._acceptor.close()
-
-    def _register(self, url: str) -> None:
-        """Take our place in a FastChat controller, where there is one."""
-        config, work = self._config, self._app[WORK]
-        if config.fastchat_register is None:
-            return
-        work.address = config.fastchat_worker_address or reachable(url)
-        self._registration = FastChatRegistration(
-            config.fastchat_register, work.address, work.status, work.multimodal
-        )
-        self._registration.start()
-
-
-def reachable(url: str) -> str:
-    """A URL for other machines: none of them can call a wildcard address."""
-    for wildcard in ("//0.0.0.0", "//[::]"):
-        url = url.replace(wildcard, f"//{socket.gethostname()}")
-    return url
 
 
 def _what_runs(active: int, grace_s: float) -> str:

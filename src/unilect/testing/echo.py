@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from unilect.backend import Batches, Capabilities
+from unilect.backend import BackendSpec, Batches, Capabilities
 from unilect.errors import BackendError, BackendUnavailable, InvalidRequest, UnsupportedOperation
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import (
@@ -22,7 +22,6 @@ from unilect.requests import (
     Prompt,
     TextPart,
 )
-from unilect.routing.sources import Place
 from unilect.tasks import apart, shared
 
 CAPABILITIES = Capabilities(
@@ -58,10 +57,10 @@ class Options(Struct, frozen=True, kw_only=True):
     breaks_after: Annotated[int, Meta(ge=0)] = 0
 
 
-def backend(place: Place) -> "Echo":
+def backend(spec: BackendSpec) -> "Echo":
     """The backend for `echo:`."""
-    text = place.location or None
-    options: Options = place.options
+    text = spec.location or None
+    options: Options = spec.options
     return Echo(
         options if options.text is not None or text is None else replace(options, text=text)
     )

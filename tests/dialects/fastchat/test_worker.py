@@ -10,16 +10,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from appserver import App, serving
 from engine import Spy, engine, made
 from unilect.config.server import Config
-from unilect.dialects.fastchat._prompt import Marks
 from unilect.dialects.fastchat._worker import FRAMES, FrameEncoder, Work
 from unilect.events import Answer, Choice, Finish, TextDelta, Usage
 from unilect.requests import ChatRequest, CompletionRequest, Message
-from unilect.server.app import WORK
 from unilect.upstreams.fastchat._conversation import Conv, chat_prompt
 
 CONFIG = Config(api_keys=["sk"], fastchat_register="http://127.0.0.1:1")
@@ -274,9 +271,3 @@ def test_an_answer_that_ends_with_tools_ends() -> None:
     assert "stop" == json.loads(encoder.end()[:-1])["finish_reason"]
     whole = Answer([Choice(0, "a", finish_reason="length")], Usage(1, 1))
     assert "length" == json.loads(FrameEncoder().whole(whole, ()))["finish_reason"]
-
-
-def test_the_app_has_its_work() -> None:
-    """The application keeps what its worker has to do, for the registration."""
-    assert isinstance(WORK, web.AppKey)
-    assert Marks("", "m").conv(True) == Work(None).marks("m").conv(True)  # type: ignore[arg-type]

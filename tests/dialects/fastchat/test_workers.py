@@ -45,7 +45,7 @@ async def test_models_come_and_go() -> None:
     assert {"own", "m"} == set(registry.models)
     await workers.register(registration(A))
     assert ["own"] == list(registry.models)
-    workers.aclose()
+    await workers.aclose()
 
 
 async def test_a_silent_worker_expires() -> None:
@@ -60,7 +60,7 @@ async def test_a_silent_worker_expires() -> None:
             await asyncio.sleep(0)
 
     assert (["b"], False, True) == (workers.names(), workers.beat(A, 0), workers.beat(B, 0))
-    workers.aclose()
+    await workers.aclose()
 
 
 async def test_a_heart_beat_keeps_a_worker() -> None:
@@ -75,7 +75,7 @@ async def test_a_heart_beat_keeps_a_worker() -> None:
     workers._expire()
 
     assert ["b"] == workers.names()
-    workers.aclose()
+    await workers.aclose()
 
 
 async def test_refresh_drops_the_dead() -> None:
@@ -91,7 +91,7 @@ async def test_refresh_drops_the_dead() -> None:
         assert Status(["x"], 2, 3) == workers.status()
         await workers.lost(fake.url)
         assert ["x"] == workers.names()
-        workers.aclose()
+        await workers.aclose()
     await workers.lost(fake.url)
     assert [] == workers.names()
 
@@ -105,7 +105,7 @@ async def test_a_worker_is_asked_for_its_status() -> None:
     with pytest.raises(BackendUnavailable):
         await workers.register(Registration(A))
     assert ["m"] == workers.names()
-    workers.aclose()
+    await workers.aclose()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ async def test_registrations_are_bounded() -> None:
     await workers.refresh()
 
     assert ([], {}) == (workers.names(), registry.models)
-    workers.aclose()
+    await workers.aclose()
 
 
 async def test_a_refresh_goes_on_without_whoever_wanted_it() -> None:
@@ -161,7 +161,7 @@ async def test_a_refresh_goes_on_without_whoever_wanted_it() -> None:
         await workers.refresh()
 
         assert ["new"] == workers.names()
-        workers.aclose()
+        await workers.aclose()
 
 
 async def test_no_worker() -> None:
@@ -170,4 +170,4 @@ async def test_no_worker() -> None:
     await workers.register(registration(A, "m", speed=0.0))
 
     assert ("", "") == (await workers.address("m"), await workers.address("x"))
-    workers.aclose()
+    await workers.aclose()

@@ -15,6 +15,7 @@ import tiny_chatglm
 from appserver import chunks, serving
 from engine import answer, chat, completion, events_of
 from tiny_chatglm import AGAIN, need_library
+from unilect.backend import BackendSpec
 from unilect.config.server import ModelConfig
 from unilect.engines.chatglm import engine as chatglm
 from unilect.engines.chatglm.engine import ChatglmEngine
@@ -27,7 +28,7 @@ from unilect.errors import (
 )
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import EmbeddingRequest, Message
-from unilect.routing.sources import Place, named, split
+from unilect.routing.sources import named, split
 
 HELLO = ["\n", "Hello", " world", b"\xe4", b"\xbd", b"\xa0", "."]
 
@@ -241,11 +242,11 @@ def test_wrong_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ConfigError, match="context: 65 is more than the 64"):
         ChatglmEngine("m", path, ModelConfig(context=65))
     monkeypatch.setattr(chatglm, "LIBRARY", "no_such_library")
-    place = Place("m", "chatglm", str(path), ModelConfig(), 1, lambda what, part: None)
+    spec = BackendSpec("m", "chatglm", str(path), ModelConfig(), 1, lambda what, part: None)
     with pytest.raises(
         ConfigError, match=r"CMAKE_POLICY_VERSION_MINIMUM=3\.5 .*pip install \S+\[chatglm\]"
     ):
-        chatglm.backend(place)
+        chatglm.backend(spec)
 
 
 def test_sources() -> None:

@@ -9,12 +9,12 @@ import pytest
 from unilect.engines.gguf._request import (
     PARAMETERS,
     chat_body,
-    compact,
     completion_body,
     conversation,
     messages,
     template_body,
 )
+from unilect.engines.tools.forced import compact
 from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.parameters.support import TOOL_PARAMETERS
 from unilect.requests import ChatRequest, CompletionRequest, Message

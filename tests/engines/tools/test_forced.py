@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from scripted import Exchange, frames, scripted, stream_of
+from unilect.engines.gguf._answers import forced_call
 from unilect.engines.tools.forced import (
     HERMES,
     LLAMA3,
@@ -14,7 +15,6 @@ from unilect.engines.tools.forced import (
     CallStyle,
     bound_call,
     call_style,
-    forced_call,
     must_call,
 )
 from unilect.errors import BackendError, InvalidRequest

@@ -321,7 +321,7 @@ def test_a_failure_of_the_model_ends_what_ran_and_nothing_else(
         assert generated(model, second.job.prompt) == second.answer(loop)
 
 
-@pytest.mark.parametrize("where", ["_hf_loop.Reading", "_hf_cache.Slab.join"])
+@pytest.mark.parametrize("where", ["_loop.Reading", "_cache.Slab.join"])
 def test_a_failure_between_the_steps_is_told(
     model: LoadedModel, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,7 +332,7 @@ def test_a_failure_between_the_steps_is_told(
 
     with running(BatchLoop(model, parallel=4, context=512, chunk=64, remember=0)) as loop:
         with monkeypatch.context() as patch:
-            patch.setattr(f"unilect.engines.{where}", fails)
+            patch.setattr(f"unilect.engines.transformers.{where}", fails)
             asked = [Asked(prompt) for prompt in prompts(model)]
             for one in asked:
                 loop.submit(one.job)

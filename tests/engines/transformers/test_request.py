@@ -1,4 +1,4 @@
-"""Tests of unilect.engines.transformers._request and _hf_reader: what a request becomes, and what its tokens say, without a model."""
+"""Tests of unilect.engines.transformers._request and _reader: what a request becomes, and what its tokens say, without a model."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

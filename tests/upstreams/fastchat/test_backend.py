@@ -14,6 +14,7 @@ from engine import answer, chat, completion, events_of
 from fastchat import CONV, HELLO, FakeFastChat, fake_fastchat, frame
 from scripted import answer as answered
 from scripted import chunked, scripted
+from unilect.backend import BackendSpec
 from unilect.config.server import ModelConfig
 from unilect.errors import (
     BackendError,
@@ -29,7 +30,6 @@ from unilect.errors import (
 from unilect.events import TextDelta, Usage
 from unilect.http.client import HttpServer
 from unilect.requests import EmbeddingRequest
-from unilect.routing.sources import Place
 from unilect.upstreams.fastchat import backend as fastchat
 from unilect.upstreams.fastchat.backend import Controller, FastChatUpstream, backend
 
@@ -405,8 +405,10 @@ async def test_no_connection_stays_open(fake: FakeFastChat, refused: bytes) -> N
 
 async def test_the_source(fake: FakeFastChat) -> None:
     """`fastchat+http://controller` is such a backend."""
-    place = Place("m", "fastchat+http", f"//127.0.0.1:{fake.server.port}", ModelConfig(), 1, print)
-    found = backend(place)
+    spec = BackendSpec(
+        "m", "fastchat+http", f"//127.0.0.1:{fake.server.port}", ModelConfig(), 1, print
+    )
+    found = backend(spec)
     await found.start()
     await found.check()
 

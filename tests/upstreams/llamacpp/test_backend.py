@@ -13,6 +13,7 @@ from appserver import serving
 from engine import answer, chat, completion, events_of
 from llama_server import CONTEXT, llama_server
 from scripted import Scripted, frames, scripted, stream_of
+from unilect.backend import BackendSpec
 from unilect.config.server import ModelConfig
 from unilect.errors import (
     BackendError,
@@ -26,7 +27,6 @@ from unilect.errors import (
 )
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import EmbeddingRequest
-from unilect.routing.sources import Place
 from unilect.upstreams.llamacpp import backend as llamacpp
 from unilect.upstreams.llamacpp.backend import LlamaCppUpstream, backend
 from unilect.upstreams.llamacpp.frames import Busy
@@ -38,8 +38,10 @@ SEES = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, IM
 
 def upstream(url: str, **config: Any) -> LlamaCppUpstream:
     """The upstream for a server, as the configuration makes it."""
-    place = Place("m", "llamacpp+http", url.removeprefix("http:"), ModelConfig(**config), 1, print)  # type: ignore[arg-type]
-    return backend(place)
+    spec = BackendSpec(
+        "m", "llamacpp+http", url.removeprefix("http:"), ModelConfig(**config), 1, print
+    )  # type: ignore[arg-type]
+    return backend(spec)
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from scripted import (
     scripted,
     stream_of,
 )
+from unilect.backend import BackendSpec
 from unilect.config.server import ModelConfig
 from unilect.errors import (
     BackendError,
@@ -36,7 +37,6 @@ from unilect.errors import (
 from unilect.events import Answer, Event, Extra, Finish, TextDelta, Usage, fold
 from unilect.http.client import HttpServer
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Message
-from unilect.routing.sources import Place
 from unilect.upstreams.openai import backend as openai
 from unilect.upstreams.openai._whole import decode_whole
 from unilect.upstreams.openai.backend import OpenAIUpstream, backend
@@ -577,7 +577,7 @@ async def test_backend(scheme: str, settings: dict[str, Any], expected: bytes) -
     async with scripted(says(stream_of(HELLO))) as server:
         config = ModelConfig(source="x", model="m", **settings)
         location = server.url.removeprefix("http:")
-        upstream = backend(Place("x", scheme, location, config, 1, lambda *_: None))
+        upstream = backend(BackendSpec("x", scheme, location, config, 1, lambda *_: None))
         await upstream.start()
         assert await events_of(upstream) == WHOLE
 
@@ -652,7 +652,7 @@ async def test_how_whole_answers_are_asked_for(
     async with scripted(script) as server:
         config = ModelConfig(source="x", model="m", whole_answers=configured)
         location = server.url.removeprefix("http:")
-        upstream = backend(Place("x", "http", location, config, 1, lambda *_: None))
+        upstream = backend(BackendSpec("x", "http", location, config, 1, lambda *_: None))
         for _ in range(2):
             await upstream.start()
         await events_of(upstream, WANTS_WHOLE)

@@ -9,14 +9,13 @@ import pytest
 
 from engine import chat, completion
 from scripted import HELLO, Exchange, answer, scripted, stream_of
-from unilect.backend import Capabilities
+from unilect.backend import BackendSpec, Capabilities
 from unilect.config.server import ModelConfig
 from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.events import Answer, fold
 from unilect.parameters.rules import CONSTRAINTS, judge
 from unilect.requests import Request
 from unilect.routing._emulation import generate
-from unilect.routing.sources import Place
 from unilect.upstreams.openai._servers import KINDS, UNKNOWN, ServerKind, capabilities
 from unilect.upstreams.openai.backend import OpenAIUpstream, backend
 
@@ -52,8 +51,8 @@ async def asked(kind: str, request: Any) -> tuple[list[dict[str, Any]], Answer, 
 
     async with scripted(script) as server:
         model = "gpt-3.5-turbo" if kind == "chatglm.cpp" else "m"
-        place = Place("x", "http", server.url.removeprefix("http:"), ModelConfig(source="x", model=model, whole_answers="stream"), 1, lambda *_: None)  # fmt: skip
-        upstream = backend(place)
+        spec = BackendSpec("x", "http", server.url.removeprefix("http:"), ModelConfig(source="x", model=model, whole_answers="stream"), 1, lambda *_: None)  # fmt: skip
+        upstream = backend(spec)
         await upstream.start()
         assert kind == upstream.kind.name
         request, ignored = judge(request, upstream.capabilities)
@@ -214,8 +213,8 @@ async def test_a_server_is_asked_once() -> None:
         exchange.close()
 
     async with scripted(script) as server:
-        place = Place("x", "http", server.url.removeprefix("http:"), ModelConfig(source="x"), 1, lambda *_: None)  # fmt: skip
-        upstream: OpenAIUpstream = backend(place)
+        spec = BackendSpec("x", "http", server.url.removeprefix("http:"), ModelConfig(source="x"), 1, lambda *_: None)  # fmt: skip
+        upstream: OpenAIUpstream = backend(spec)
         await asyncio.gather(*(upstream.start() for _ in range(5)))
         await upstream.start()
 

@@ -18,8 +18,8 @@ from unilect.dialects.openai.chunks import encode_json
 from unilect.requests import ChatRequest, Count, EmbeddingRequest, Name, Text
 from unilect.routing.service import Service
 from unilect.web.decode import decoded, no_json, wrong_field
-from unilect.web.manners import Manners
 from unilect.web.route import Route, call, json_answer
+from unilect.web.site import Site
 from unilect.web.streaming import respond
 
 
@@ -37,8 +37,9 @@ class TokenCheckRequest(Struct, frozen=True):
     prompts: Annotated[list[Item], Meta(max_length=128)]
 
 
-def routes(service: Service, manners: Manners) -> list[Route]:
+def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
+    service, manners = site.service, site.manners
     raw = msgspec.structs.replace(manners, string_messages="raw")
 
     async def create_raw_chat_completion(request: web.Request) -> web.StreamResponse:

@@ -25,6 +25,7 @@ from unilect.http.client import HttpServer
 from unilect.http.error_bodies import typed
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
+from unilect.web.site import Resident
 
 log = logging.getLogger("unilect")
 HEART_BEAT_EXPIRATION_S = 90.0
@@ -76,7 +77,7 @@ class Worker(Struct):
     heard_of: float
 
 
-class Workers:
+class Workers(Resident):
     """
     All registered workers; a directory for `FastChatUpstream`.
 
@@ -247,7 +248,7 @@ class Workers:
         if self._workers.get(address) is worker:
             self._drop(address, "does not answer")
 
-    def aclose(self) -> None:
+    async def aclose(self) -> None:
         """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
@@ -300,9 +301,8 @@ class Workers:
             self._timer = loop.call_at(min(beats) + self._expiration_s, self._expire)
 
     def _serve(self, name: str) -> None:
-        from unilect.upstreams.fastchat.backend import (
-            FastChatUpstream,
-        )  # with Jinja, which takes 30 ms
+        # with Jinja, which takes 30 ms
+        from unilect.upstreams.fastchat.backend import FastChatUpstream
 
         backend = FastChatUpstream(self, ModelConfig(model=name, timeout_s=self._timeout_s), name)
         self._registry.add(

@@ -31,8 +31,8 @@ from unilect.parameters.rules import refusal
 from unilect.requests import MAX_LOGPROBS, MAX_PROBS, EmbeddingRequest, Request, Text, TokenId
 from unilect.routing.service import Service
 from unilect.web.decode import BodyDecoder, check_short, decoded
-from unilect.web.manners import Manners
 from unilect.web.route import Handler, Route, call, json_answer
+from unilect.web.site import Site
 from unilect.web.streaming import respond
 
 MAX_PIECES = 64  # texts of one mixed prompt; each is a call to the backend
@@ -109,8 +109,9 @@ _detokenize = BodyDecoder(DetokenizeRequest)
 _embedding = BodyDecoder(NativeEmbeddingRequest)
 
 
-def routes(service: Service, manners: Manners) -> list[Route]:
+def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
+    service = site.service
     return _answers(service) + _calls(service) + _states(service)
 
 

@@ -16,9 +16,8 @@ from unilect.dialects.openai.chunks import encode_json
 from unilect.parameters import constraints as foreign_constraints
 from unilect.parameters.rules import ACCEPTED, ENDPOINTS, parameters_of
 from unilect.routing.registry import Model
-from unilect.routing.service import Service
-from unilect.web.manners import Manners
 from unilect.web.route import Route, both, json_answer
+from unilect.web.site import Site
 
 #: What FastChat says of every model; clients of 2023 read it, and none has to obey.
 _PERMISSION = {
@@ -34,8 +33,9 @@ _PERMISSION = {
 }
 
 
-def routes(service: Service, manners: Manners) -> list[Route]:
+def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
+    service = site.service
 
     async def list_models(request: web.Request) -> web.StreamResponse:
         """List the models that are served."""

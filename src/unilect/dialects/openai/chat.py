@@ -47,10 +47,10 @@ from unilect.requests import (
     Tool,
     ToolChoice,
 )
-from unilect.routing.service import Service
 from unilect.web.decode import BodyDecoder, Wire, decoded, wire_of
 from unilect.web.manners import OPENAI, Manners
 from unilect.web.route import Route, both
+from unilect.web.site import Site
 from unilect.web.streaming import respond
 
 _decoder = BodyDecoder(ChatRequest)
@@ -61,8 +61,9 @@ _TEXT = b'{"index":0,"delta":{"content":'
 _AFTER = b'},"logprobs":null,"finish_reason":null}'
 
 
-def routes(service: Service, manners: Manners) -> list[Route]:
+def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
+    service, manners = site.service, site.manners
 
     async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""

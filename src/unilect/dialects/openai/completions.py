@@ -24,18 +24,19 @@ from unilect.events import (
     Usage,
 )
 from unilect.requests import CompletionRequest
-from unilect.routing.service import Service
 from unilect.web.decode import BodyDecoder, Wire, decoded, listed
 from unilect.web.manners import OPENAI, Manners
 from unilect.web.route import Route, both
+from unilect.web.site import Site
 from unilect.web.streaming import respond
 
 _decoder = BodyDecoder(CompletionRequest)
 MAX_CHOICES = 128  # prompts x n of one request
 
 
-def routes(service: Service, manners: Manners) -> list[Route]:
+def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
+    service, manners = site.service, site.manners
 
     async def create_completion(request: web.Request) -> web.StreamResponse:
         """Continue a text."""

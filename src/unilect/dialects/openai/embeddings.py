@@ -18,15 +18,16 @@ from unilect.errors import InvalidRequest
 from unilect.requests import EmbeddingRequest, Embeddings
 from unilect.routing.service import Service
 from unilect.web.decode import BodyDecoder, Wire, decoded, listed
-from unilect.web.manners import Manners
 from unilect.web.route import Route, both, json_answer
+from unilect.web.site import Site
 
 _decoder = BodyDecoder(EmbeddingRequest)
 MAX_INPUTS = 2048  # OpenAI's own limit
 
 
-def routes(service: Service, manners: Manners) -> list[Route]:
+def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
+    service = site.service
 
     async def create_embedding(request: web.Request) -> web.StreamResponse:
         """Embed texts."""

@@ -27,7 +27,7 @@ from typing import Any
 import chatglm_cpp
 from chatglm_cpp._C import GenerationConfig
 
-from unilect.engines.process import child as _child
+from unilect.engines.process import child
 from unilect.engines.text import PUNCTUATION, REPLACEMENT, Decoder, StopWords
 
 _NO_LIMIT = 2**31 - 1
@@ -294,4 +294,4 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    _child.run(serve)
+    child.run(serve)

@@ -14,21 +14,20 @@ from typing import Any
 
 import msgspec
 
-from unilect.backend import Batches, Capabilities
+from unilect.backend import BackendSpec, Batches, Capabilities
 from unilect.config.model import ModelConfig
 from unilect.engines import text_bounds as bounds
 from unilect.engines.chatglm import _request as wire
 from unilect.engines.chatglm._file import read_head
-from unilect.engines.gguf._settings import checked, context_of
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.supervisor import Supervisor
+from unilect.engines.settings import checked, context_of
 from unilect.engines.tools.chatglm import AnswerReader
 from unilect.errors import ConfigError, UnsupportedOperation
 from unilect.extras import install
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import unknown_token
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.routing.sources import Place
 from unilect.upstreams.llamacpp.frames import Content, Tokens
 from unilect.upstreams.openai.backend import stream
 from unilect.upstreams.openai.chunks import ChunkDecoder
@@ -182,7 +181,7 @@ class ChatglmEngine:
         return self._server[1]
 
 
-def backend(place: Place) -> ChatglmEngine:
+def backend(spec: BackendSpec) -> ChatglmEngine:
     """
     The engine for `chatglm:path/to/model.bin`.
 
@@ -193,4 +192,4 @@ def backend(place: Place) -> ChatglmEngine:
         raise ConfigError(
             f"chatglm: needs the chatglm-cpp library; install it with `{_BUILD} {install('chatglm')}`."
         )
-    return ChatglmEngine(place.name, Path(place.location), place.config, place.threads)
+    return ChatglmEngine(spec.name, Path(spec.location), spec.config, spec.threads)

@@ -18,6 +18,7 @@ from unilect.engines.gguf import _request as wire
 from unilect.engines.gguf._errors import StrayAnswer, fault
 from unilect.engines.tools.channels import MARKS, events_of
 from unilect.engines.tools.chatglm import new_call_id
+from unilect.engines.tools.forced import Call, CallStyle, allowed_calls, call_head
 from unilect.engines.tools.formats import Tools
 from unilect.engines.tools.parser import Parser, family, thinks
 from unilect.errors import BackendError
@@ -74,6 +75,28 @@ async def completed(
                 yield batch
     except BackendError as error:
         raise fault(error) from error
+
+
+async def forced_call(
+    server: HttpServer, request: ChatRequest, prompt: str, body: dict[str, Any], style: CallStyle
+) -> Batches:
+    """
+    The events of one forced call.
+
+    Args:
+        prompt: The rendered conversation.
+        body: Sampling and the like for llama.cpp, and the grammar that allows nothing but a call; the prompt is added.
+
+    Raises:
+        InvalidRequest: `max_tokens` ends the answer before a call has begun.
+        BackendError: The engine wrote something that the grammar forbids.
+    """
+    call = Call({name: call_head(name, style) for name in allowed_calls(request)})
+    bound = body | {"prompt": prompt + style.before}
+    async with aclosing(completed(server, request, bound)) as batches:
+        async for batch in batches:
+            if events := call.read(batch):
+                yield events
 
 
 async def chatted(

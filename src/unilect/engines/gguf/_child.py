@@ -10,7 +10,7 @@ import msgspec
 import xllamacpp
 
 from unilect.engines.gguf._memory import Needs, complaint, doubt
-from unilect.engines.process import child as _child
+from unilect.engines.process import child
 from unilect.engines.process.memory import MIB, free_bytes, total_bytes
 
 _POOLING = {
@@ -139,4 +139,4 @@ def _ggml_type(name: str) -> str:
 
 
 if __name__ == "__main__":
-    _child.run(serve)
+    child.run(serve)

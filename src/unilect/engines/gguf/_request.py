@@ -104,24 +104,6 @@ def _json_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def compact(schema: dict[str, Any]) -> dict[str, Any]:
-    """
-    A schema whose answers have one blank after commas and colons and no other: a weak model would write blanks for ever.
-
-    What llguidance cannot enforce it leaves out, and finished answers are held against it.
-
-    Source: https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
-    """
-    return schema | {
-        "x-guidance": {
-            "lenient": True,
-            "whitespace_flexible": False,
-            "item_separator": ", ",
-            "key_separator": ": ",
-        }
-    }
-
-
 def completion_body(
     request: CompletionRequest, lora: list[dict[str, Any]], tokens: int | None = None
 ) -> dict[str, Any]:

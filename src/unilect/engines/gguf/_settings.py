@@ -2,9 +2,8 @@
 The settings of a GGUF model, checked before anything is started, and what its child is told of them.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -12,10 +11,7 @@ from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.engines.gguf._file import GgufHead, check_adapter
 from unilect.engines.gguf._memory import needs
-from unilect.errors import ConfigError
-
-MAX_DEFAULT_CONTEXT = 8192
-_Read = TypeVar("_Read")
+from unilect.engines.settings import checked
 
 
 def child_settings(
@@ -51,36 +47,6 @@ def child_settings(
         "embedding": embedding,
         "pooling": config.pooling or (None if head.pooling else "mean"),
     }
-
-
-def checked(read: Callable[[Path], _Read], path: Path) -> _Read:
-    """
-    What a reader says of a file.
-
-    Raises:
-        ConfigError: There is no such file, or it is no sound file of a model.
-    """
-    try:
-        return read(path)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def context_of(longest: int, config: ModelConfig) -> int:
-    """
-    Tokens of each request.
-
-    Raises:
-        ConfigError: More than the model was made for, or than its file allows.
-    """
-    if config.context is None:
-        return min(longest, MAX_DEFAULT_CONTEXT)
-    if config.context > longest:
-        raise ConfigError(
-            f"context: {config.context} is more than the {longest} tokens that the model was made for. "
-            f"Choose at most {longest}, or leave it out."
-        )
-    return config.context
 
 
 def lora_of(text: str) -> tuple[str, float]:

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect import hub
-from unilect.backend import Backend, Batches, Capabilities
+from unilect.backend import Backend, BackendSpec, Batches, Capabilities
 from unilect.config.model import ModelConfig
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLAMACPP
@@ -29,6 +29,7 @@ from unilect.engines.gguf._answers import (
     CONVERSATION,
     chatted,
     completed,
+    forced_call,
     is_begun,
     rendered,
     without_alternatives,
@@ -38,18 +39,18 @@ from unilect.engines.gguf._errors import blamed, raise_for_child
 from unilect.engines.gguf._file import read_head, read_model, unknown_architecture
 from unilect.engines.gguf._memory import needs, where
 from unilect.engines.gguf._memory import told as sizes_of
-from unilect.engines.gguf._settings import checked, child_settings, context_of, lora_of, template_of
+from unilect.engines.gguf._settings import child_settings, lora_of, template_of
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import Supervisor
-from unilect.engines.tools.forced import call_style, forced_call, must_call
+from unilect.engines.settings import checked, context_of
+from unilect.engines.tools.forced import call_style, must_call
 from unilect.errors import BackendError, InvalidRequest
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import unknown_token
 from unilect.parameters.support import TOOL_PARAMETERS
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.routing.sources import Place
 from unilect.upstreams.llamacpp.frames import Content, Tokens, with_prompt_tokens
 from unilect.upstreams.openai.embeddings import decode_embeddings, embed_each
 
@@ -430,24 +431,24 @@ class GgufEngine:
             raise bounds.beyond(self._context, count, "input")
 
 
-def backend(place: Place) -> Backend:
+def backend(spec: BackendSpec) -> Backend:
     """
     The engine for `path/to/x.gguf` or `gguf:...`: a local file, or one of the hub as `org/repo/file.gguf`.
 
     Raises:
         ConfigError: There is no such file, or it is no valid GGUF file.
     """
-    return when_here(place, hub.local_file, engine)
+    return when_here(spec, hub.local_file, engine)
 
 
-def engine(place: Place, path: Path) -> GgufEngine:
-    """The engine for a file, with the settings of a place."""
+def engine(spec: BackendSpec, path: Path) -> GgufEngine:
+    """The engine for a file, with the settings of a model."""
     return GgufEngine(
-        place.name,
+        spec.name,
         path,
-        place.config,
-        place.threads,
-        lambda part: place.progress("loading", part),
-        place.checker,
-        place.engines,
+        spec.config,
+        spec.threads,
+        lambda part: spec.progress("loading", part),
+        spec.checker,
+        spec.engines,
     )

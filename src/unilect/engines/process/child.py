@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from unilect.engines.process import memory as _memory
+from unilect.engines.process import memory
 
 _PR_SET_PDEATHSIG = 1
 #: What a child may take after it has loaded, beside what it says itself: requests, answers, compiled grammars.
-MARGIN_BYTES = 768 * _memory.MIB
+MARGIN_BYTES = 768 * memory.MIB
 
 
 def run(serve: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
@@ -33,10 +33,10 @@ def run(serve: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
     settings = json.loads(sys.stdin.readline())
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     die_with(settings["parent"])
-    _memory.go_first()
-    free = _memory.free_bytes()
+    memory.go_first()
+    free = memory.free_bytes()
     if free is not None:
-        _memory.limit_growth(
+        memory.limit_growth(
             2 * free
         )  # safetensors maps weights so that they count, beside their copies
     try:
@@ -54,9 +54,9 @@ def run(serve: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
 
 def _limit(grows_bytes: int) -> None:
     """Limit what is allocated from now on, to what is there at most."""
-    free = _memory.free_bytes()
+    free = memory.free_bytes()
     wanted = grows_bytes + MARGIN_BYTES
-    _memory.limit_growth(wanted if free is None else min(wanted, free))
+    memory.limit_growth(wanted if free is None else min(wanted, free))
 
 
 def clean_up(socket: Path) -> None:

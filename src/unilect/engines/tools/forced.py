@@ -9,19 +9,14 @@ Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md (the 
 """
 
 import json
-from contextlib import aclosing
 from typing import Any
 
 from msgspec import Struct
 
-from unilect.backend import Batches
-from unilect.engines.gguf._answers import completed
-from unilect.engines.gguf._request import compact
 from unilect.engines.tools.chatglm import new_call_id
 from unilect.engines.tools.parser import family
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import Event, Finish, TextDelta, ToolCallDelta
-from unilect.http.client import HttpServer
 from unilect.requests import ChatRequest, ToolChoice
 
 
@@ -48,28 +43,6 @@ def must_call(request: ChatRequest) -> bool:
     """True when the answer has to be a tool call."""
     choice = request.tool_choice
     return bool(request.tools) and (choice == "required" or isinstance(choice, ToolChoice))
-
-
-async def forced_call(
-    server: HttpServer, request: ChatRequest, prompt: str, body: dict[str, Any], style: CallStyle
-) -> Batches:
-    """
-    The events of one forced call.
-
-    Args:
-        prompt: The rendered conversation.
-        body: Sampling and the like for llama.cpp, and the grammar that allows nothing but a call; the prompt is added.
-
-    Raises:
-        InvalidRequest: `max_tokens` ends the answer before a call has begun.
-        BackendError: The engine wrote something that the grammar forbids.
-    """
-    call = Call({name: call_head(name, style) for name in allowed_calls(request)})
-    bound = body | {"prompt": prompt + style.before}
-    async with aclosing(completed(server, request, bound)) as batches:
-        async for batch in batches:
-            if events := call.read(batch):
-                yield events
 
 
 def allowed_calls(request: ChatRequest) -> dict[str, dict[str, Any]]:
@@ -105,6 +78,24 @@ def _grammar(tools: dict[str, dict[str, Any]], heads: dict[str, str]) -> str:
         calls.append(f'{json.dumps(heads[name])} args{number} "}}"')
         schemas.append(f"args{number}: %json {json.dumps(compact(schema))}")
     return "%llguidance {}\nstart: " + " | ".join(calls) + "\n" + "\n".join(schemas)
+
+
+def compact(schema: dict[str, Any]) -> dict[str, Any]:
+    """
+    A schema whose answers have one blank after commas and colons and no other: a weak model would write blanks for ever.
+
+    What llguidance cannot enforce it leaves out, and finished answers are held against it.
+
+    Source: https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
+    """
+    return schema | {
+        "x-guidance": {
+            "lenient": True,
+            "whitespace_flexible": False,
+            "item_separator": ", ",
+            "key_separator": ": ",
+        }
+    }
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import torch
 
-from unilect.engines.process import child as _child
+from unilect.engines.process import child
 from unilect.engines.text_bounds import beyond
 from unilect.engines.transformers import _frames
 from unilect.engines.transformers._constraint import AfterThought, Grammars
@@ -351,4 +351,4 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    _child.run(serve)
+    child.run(serve)

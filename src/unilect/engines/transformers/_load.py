@@ -21,7 +21,7 @@ from transformers.utils import logging
 
 from unilect.config.model import RopeScaling
 from unilect.engines.process.memory import MIB
-from unilect.engines.transformers import _devices as _hf_devices
+from unilect.engines.transformers import _devices
 from unilect.engines.transformers._frequencies import settle
 from unilect.engines.transformers._half import is_slow, widen
 from unilect.engines.transformers._int8 import quantize as to_8_bits
@@ -67,7 +67,7 @@ class LoadedModel:
         self._settings = settings
         self._generates: bool = settings["generates"]
         on_gpu = self._weight_bytes(torch.device("cuda"))
-        self._devices = _hf_devices.named(settings["device"], on_gpu)
+        self._devices = _devices.named(settings["device"], on_gpu)
         self.device = self._devices[0]
         self._dtype = _dtype(settings["dtype"], self.device)
         self._trust = {"trust_remote_code": settings["trust_remote_code"]}
@@ -154,7 +154,7 @@ class LoadedModel:
         options: dict[str, Any] = {"dtype": self._dtype, **self._trust}
         if not self._settings["allow_pickle"]:
             options["use_safetensors"] = True
-        options |= _hf_devices.placement(self._devices)
+        options |= _devices.placement(self._devices)
         quantize = self._settings["quantize"]
         if quantize is not None and not (quantize == "8bit" and self.device.type == "cpu"):
             options["quantization_config"] = _bits_and_bytes(quantize)
@@ -220,7 +220,7 @@ class LoadedModel:
             return 0 if given == 0 else usual
         if given is not None:
             return int(given * MIB // token_bytes)
-        free = _hf_devices.free(self._devices)
+        free = _devices.free(self._devices)
         share = free / _CACHE_PART / self._settings["engines"]
         return int(min(usual, share // token_bytes))
 
@@ -267,7 +267,7 @@ class LoadedModel:
         if self.device.type == "cpu":  # there they begin wide
             begin = self._settings["size_bytes"] / self._settings["stored_bytes"] * width
             needed = max(kept, begin)
-        free, name = _hf_devices.free(self._devices), Path(self._path).name
+        free, name = _devices.free(self._devices), Path(self._path).name
         if needed > free:
             raise ValueError(_too_large(name, needed, free))
         context, parallel = self._settings["context"], self._settings["parallel"]

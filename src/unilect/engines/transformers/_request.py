@@ -8,12 +8,11 @@ from typing import Any
 
 import msgspec
 
-from unilect.engines.gguf._request import compact
 from unilect.engines.text import StopWords
 from unilect.engines.tools import parser as calls
 from unilect.engines.tools.chatglm import new_call_id
 from unilect.engines.tools.forced import Call as ForcedCall
-from unilect.engines.tools.forced import bound_call, call_style, must_call
+from unilect.engines.tools.forced import bound_call, call_style, compact, must_call
 from unilect.engines.transformers._job import (
     Failed,
     Job,

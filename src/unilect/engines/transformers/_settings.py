@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unilect.config.model import ModelConfig
-from unilect.engines.gguf._settings import MAX_DEFAULT_CONTEXT
+from unilect.engines.settings import MAX_DEFAULT_CONTEXT
 from unilect.engines.transformers._rope import stretched
 from unilect.engines.transformers.folder import Folder, has_tokenizer, must_merge
 from unilect.errors import ConfigError

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from unilect import hub, templates
-from unilect.backend import Backend, Batches, Capabilities
+from unilect.backend import Backend, BackendSpec, Batches, Capabilities
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.constraints.checker import Checker
@@ -42,7 +42,6 @@ from unilect.errors import (
 from unilect.extras import install
 from unilect.parameters.support import TOOL_PARAMETERS
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.routing.sources import Place
 from unilect.upstreams.llamacpp.frames import with_prompt_tokens
 
 log = logging.getLogger("unilect")
@@ -412,31 +411,31 @@ def check_installed(location: str) -> None:
         raise ConfigError(f"{location}: models of transformers need {needed}. {how}")
 
 
-def backend(place: Place) -> Backend:
+def backend(spec: BackendSpec) -> Backend:
     """
     The engine for `path/to/folder` or `hf:...`: a local folder, or a repository of the hub as `org/name`.
 
     Raises:
         ConfigError: There is no such folder, or it holds no model, or transformers is not installed.
     """
-    local = Path(place.location).expanduser()
+    local = Path(spec.location).expanduser()
     if local.is_dir():
-        adapters = [adapter_of(text)[0] for text in place.config.lora]
-        given = [place.config.tokenizer] if place.config.tokenizer else []
+        adapters = [adapter_of(text)[0] for text in spec.config.lora]
+        given = [spec.config.tokenizer] if spec.config.tokenizer else []
         check_folder(local, [Path(folder) for folder in (*given, *adapters)])
-    check_installed(place.location)
-    return when_here(place, hub.local_folder, engine)
+    check_installed(spec.location)
+    return when_here(spec, hub.local_folder, engine)
 
 
-def engine(place: Place, folder: Path) -> HfEngine:
-    """The engine for a folder, with the settings of a place."""
+def engine(spec: BackendSpec, folder: Path) -> HfEngine:
+    """The engine for a folder, with the settings of a model."""
     return HfEngine(
-        place.name,
+        spec.name,
         folder,
-        place.config,
-        place.threads,
-        place.shared,
-        lambda part: place.progress("loading", part),
-        place.checker,
-        place.engines,
+        spec.config,
+        spec.threads,
+        spec.shared,
+        lambda part: spec.progress("loading", part),
+        spec.checker,
+        spec.engines,
     )

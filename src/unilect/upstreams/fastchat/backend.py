@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Batches, Capabilities
+from unilect.backend import BackendSpec, Batches, Capabilities
 from unilect.config.model import ModelConfig
 from unilect.errors import (
     BackendError,
@@ -32,7 +32,6 @@ from unilect.http.error_bodies import NoSuchPath, too_long, typed
 from unilect.parameters.rules import refusal
 from unilect.parameters.support import honoured, names
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.routing.sources import Place
 from unilect.templates import ChatTemplate, find
 from unilect.upstreams.fastchat import _frames as wire
 from unilect.upstreams.fastchat._conversation import ChatPrompt, Conv, chat_prompt, decode
@@ -430,20 +429,20 @@ def _decoded(body: bytes, kind: type[StructT]) -> StructT:
     return typed(body, kind, "The server does not speak FastChat's protocol.")
 
 
-async def list_models(place: Place) -> list[str]:
+async def list_models(spec: BackendSpec) -> list[str]:
     """The names of all models of a controller's workers."""
-    server = _controller(place)
+    server = _controller(spec)
     try:
         return list(await Controller(server).models())
     finally:
         await server.aclose()
 
 
-def backend(place: Place) -> FastChatUpstream:
+def backend(spec: BackendSpec) -> FastChatUpstream:
     """The upstream for `fastchat+http(s)://controller:21001`."""
-    return FastChatUpstream(Controller(_controller(place)), place.config, place.name)
+    return FastChatUpstream(Controller(_controller(spec)), spec.config, spec.name)
 
 
-def _controller(place: Place) -> HttpServer:
-    base = f"{place.scheme.removeprefix('fastchat+')}:{place.location}"
-    return HttpServer(base, timeout_s=place.config.timeout_s)
+def _controller(spec: BackendSpec) -> HttpServer:
+    base = f"{spec.scheme.removeprefix('fastchat+')}:{spec.location}"
+    return HttpServer(base, timeout_s=spec.config.timeout_s)

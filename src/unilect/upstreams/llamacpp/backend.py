@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Batches, Capabilities
+from unilect.backend import BackendSpec, Batches, Capabilities
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
@@ -34,7 +34,6 @@ from unilect.http.client import HttpServer, server_at
 from unilect.http.error_bodies import too_long, typed, unknown_token
 from unilect.parameters.rules import refusal
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.routing.sources import Place
 from unilect.tasks import apart, shared
 from unilect.templates import ChatTemplate, find, names
 from unilect.upstreams.llamacpp import request as wire
@@ -401,15 +400,15 @@ def _decoded(body: bytes, kind: type[_T]) -> _T:
     return typed(body, kind, "The model's server does not answer as llama.cpp's does.")
 
 
-def backend(place: Place) -> LlamaCppUpstream:
+def backend(spec: BackendSpec) -> LlamaCppUpstream:
     """
     The upstream for `llamacpp+http(s)://host:port/prefix`.
 
     Raises:
         ConfigError: The URL, or the chat template, is wrong.
     """
-    config = place.config
-    url = f"{place.scheme.removeprefix('llamacpp+')}:{place.location}"
+    config = spec.config
+    url = f"{spec.scheme.removeprefix('llamacpp+')}:{spec.location}"
     server = server_at(url, config, raise_for)
     template = find(config.chat_template) if config.chat_template is not None else None
     return LlamaCppUpstream(server, template, config.model)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw
 
-from unilect.backend import Batches, Capabilities
+from unilect.backend import BackendSpec, Batches, Capabilities
 from unilect.errors import (
     BackendError,
     BackendTimeout,
@@ -38,7 +38,6 @@ from unilect.requests import (
     GenerationRequest,
     Prompt,
 )
-from unilect.routing.sources import Place
 from unilect.tasks import apart, shared
 from unilect.upstreams.openai._detect import PROBE_TIMEOUT_S, choose, learn, model_cards
 from unilect.upstreams.openai._servers import UNKNOWN, check, wire_fields
@@ -283,27 +282,27 @@ def _no_call(what: str) -> UnilectError:
     )
 
 
-async def list_models(place: Place) -> list[str]:
+async def list_models(spec: BackendSpec) -> list[str]:
     """The names of all models of a server."""
-    server = _server(place)
+    server = _server(spec)
     try:
         return [str(card["id"]) for card in model_cards(await server.get("/models"))]
     finally:
         await server.aclose()
 
 
-def backend(place: Place) -> OpenAIUpstream:
+def backend(spec: BackendSpec) -> OpenAIUpstream:
     """The upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
-    config, server = place.config, _server(place)
-    root = HttpServer(root_of(_url(place)), headers=key_headers(config), timeout_s=PROBE_TIMEOUT_S)
+    config, server = spec.config, _server(spec)
+    root = HttpServer(root_of(_url(spec)), headers=key_headers(config), timeout_s=PROBE_TIMEOUT_S)
     whole_answers = None if config.whole_answers == "auto" else config.whole_answers
-    return OpenAIUpstream(server, config.model, place.name, root, whole_answers)
+    return OpenAIUpstream(server, config.model, spec.name, root, whole_answers)
 
 
-def _url(place: Place) -> str:
-    return f"{place.scheme.removeprefix('openai+')}:{place.location}"
+def _url(spec: BackendSpec) -> str:
+    return f"{spec.scheme.removeprefix('openai+')}:{spec.location}"
 
 
-def _server(place: Place) -> HttpServer:
-    check_base(_url(place))
-    return server_at(_url(place), place.config)
+def _server(spec: BackendSpec) -> HttpServer:
+    check_base(_url(spec))
+    return server_at(_url(spec), spec.config)

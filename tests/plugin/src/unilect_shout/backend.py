@@ -4,11 +4,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from unilect.backend import Batches, Capabilities
+from unilect.backend import BackendSpec, Batches, Capabilities
 from unilect.errors import ConfigError, UnsupportedOperation
 from unilect.events import Event, Finish, TextDelta, Usage
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.routing.sources import Place
 
 
 class Options(Struct, frozen=True):
@@ -18,11 +17,11 @@ class Options(Struct, frozen=True):
     greeting: str = ""
 
 
-def backend(place: Place) -> "Shout":
+def backend(spec: BackendSpec) -> "Shout":
     """The backend for `shout:`."""
-    if place.location:
-        raise ConfigError(f"{place.location}: `shout:` stands alone. Leave the rest out.")
-    return Shout(place.options)
+    if spec.location:
+        raise ConfigError(f"{spec.location}: `shout:` stands alone. Leave the rest out.")
+    return Shout(spec.options)
 
 
 class Shout:

@@ -2,11 +2,12 @@
 
 from aiohttp import web
 
-from unilect.dialects import BodyDecoder, Manners, Route, decoded
 from unilect.errors import UnilectError
 from unilect.events import Answer, Event, TextDelta
 from unilect.requests import ChatRequest, Message, Request
-from unilect.routing.service import Service
+from unilect.web.decode import BodyDecoder, decoded
+from unilect.web.route import Route
+from unilect.web.site import Site
 from unilect.web.streaming import Framing, respond
 
 _TEXT = Framing("text/plain; charset=utf-8", b"")
@@ -42,7 +43,7 @@ class Encoder:
 _decoder = BodyDecoder(ShoutRequest)
 
 
-def routes(service: Service, manners: Manners) -> list[Route]:
+def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
 
     async def shout(request: web.Request) -> web.StreamResponse:
@@ -51,6 +52,8 @@ def routes(service: Service, manners: Manners) -> list[Route]:
         chat = ChatRequest(
             model=asked.model, stream=asked.stream, messages=[Message("user", asked.say)]
         )
-        return await respond(request, service.run(chat, "shout"), Encoder(), asked.stream, _TEXT)
+        return await respond(
+            request, site.service.run(chat, "shout"), Encoder(), asked.stream, _TEXT
+        )
 
     return [Route("POST", "/shout", shout, request=ShoutRequest, summary="Shout a text")]

@@ -1,0 +1,41 @@
+"""Settings that engines of several kinds check alike."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from unilect.config.model import ModelConfig
+from unilect.errors import ConfigError
+
+MAX_DEFAULT_CONTEXT = 8192
+_Read = TypeVar("_Read")
+
+
+def checked(read: Callable[[Path], _Read], path: Path) -> _Read:
+    """
+    What a reader says of a file.
+
+    Raises:
+        ConfigError: There is no such file, or it is no sound file of a model.
+    """
+    try:
+        return read(path)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def context_of(longest: int, config: ModelConfig) -> int:
+    """
+    Tokens of each request.
+
+    Raises:
+        ConfigError: More than the model was made for, or than its file allows.
+    """
+    if config.context is None:
+        return min(longest, MAX_DEFAULT_CONTEXT)
+    if config.context > longest:
+        raise ConfigError(
+            f"context: {config.context} is more than the {longest} tokens that the model was made for. "
+            f"Choose at most {longest}, or leave it out."
+        )
+    return config.context

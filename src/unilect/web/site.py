@@ -1,0 +1,66 @@
+"""
+One address of the server, as its dialects see it: who answers, how clients want it, and what goes on while it is open.
+"""
+
+import socket
+
+from unilect.config.server import Config
+from unilect.routing.service import Service
+from unilect.web.manners import Manners, manners_of
+
+
+class Resident:
+    """What a dialect has going on apart from requests, while an address is open; each call may do nothing."""
+
+    async def open(self, url: str) -> None:
+        """The address answers, at this URL."""
+
+    async def shut(self) -> None:
+        """The address takes no more requests; those that run go on."""
+
+    async def aclose(self) -> None:
+        """The address is closed: leave nothing behind."""
+
+
+class Site:
+    """
+    An address.
+
+    Args:
+        service: Who answers.
+        config: The address's configuration.
+
+    Attributes:
+        service, config: As given.
+        manners: How clients of this address want their answers.
+        residents: What goes on while it is open; a dialect's `routes` adds its own.
+    """
+
+    def __init__(self, service: Service, config: Config | None = None) -> None:
+        self.service = service
+        self.config = config or Config()
+        self.manners: Manners = manners_of(self.config)
+        self.residents: list[Resident] = []
+
+    async def open(self, url: str) -> None:
+        """The address answers, at this URL."""
+        for resident in self.residents:
+            await resident.open(url)
+
+    async def shut(self) -> None:
+        """The address takes no more requests."""
+        self.service.ready = False
+        for resident in self.residents:
+            await resident.shut()
+
+    async def aclose(self) -> None:
+        """The address is closed."""
+        for resident in self.residents:
+            await resident.aclose()
+
+
+def reachable(url: str) -> str:
+    """A URL for other machines: none of them can call a wildcard address."""
+    for wildcard in ("//0.0.0.0", "//[::]"):
+        url = url.replace(wildcard, f"//{socket.gethostname()}")
+    return url
