@@ -149,7 +149,7 @@ async def test_case_13_shortest_queue() -> None:
     chosen = [await workers.address("m") for _ in range(4)]
 
     assert ["http://b:1", "http://b:1", "http://a:1", "http://b:1"] == chosen
-    workers.aclose()
+    await workers.aclose()
 
 
 async def test_case_13_lottery() -> None:
@@ -162,7 +162,7 @@ async def test_case_13_lottery() -> None:
 
     assert {"http://a:1", "http://b:1"} == set(chosen)
     assert chosen["http://b:1"] > chosen["http://a:1"]
-    workers.aclose()
+    await workers.aclose()
 
 
 async def test_case_13_aliases() -> None:
