@@ -12,6 +12,7 @@ from appserver import serving_models, upstream
 from engine import answer as whole
 from engine import chat
 from fastchat import fake_fastchat
+from leases import acquire
 from scripted import HELLO, Exchange, answer, says, scripted, stream_of
 from unilect.config.server import Config, ModelConfig
 from unilect.errors import ConfigError, ModelNotFound
@@ -262,13 +263,13 @@ async def test_what_runs_goes_on_when_a_model_goes() -> None:
     async with scripted(says(stream_of(HELLO))) as server:
         model = Model("m", upstream(server.url))
         registry = Registry([model])
-        lease = await model.acquire()
+        lease = await acquire(model)
         registry.forget("m")
         assert "Hello" == (await whole(lease.backend.generate(chat()))).choices[0].text
-        assert model._stopping is None
+        assert model.stopping is None
         lease.release()
-        assert model._stopping is not None
-        await model._stopping
+        assert model.stopping is not None
+        await model.stopping
 
 
 @pytest.mark.parametrize(

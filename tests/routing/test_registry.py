@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from engine import Spy, chat, completion
+from leases import acquire
 from unilect.config.server import ModelConfig
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
@@ -29,7 +30,7 @@ async def spy() -> AsyncIterator[Spy]:
 
 async def until_stopped(model: Model) -> None:
     """Return once the model's idle stop is over."""
-    while model._idle_timer is not None or model._stopping is not None:
+    while model._idle_timer is not None or model.stopping is not None:
         await asyncio.sleep(0)
 
 
@@ -45,11 +46,11 @@ async def test_a_lease_starts_the_backend(spy: Spy) -> None:
     """A model starts with its first lease, and many at the same time start it once."""
     model = Model("m", spy)
     assert not alive(spy)
-    await asyncio.gather(*(model.acquire() for _ in range(20)))
+    await asyncio.gather(*(acquire(model) for _ in range(20)))
 
     assert alive(spy)
     pid = spy._generator.pid
-    await model.acquire()
+    await acquire(model)
     assert pid == spy._generator.pid
 
 
@@ -58,7 +59,7 @@ async def test_an_idle_backend_is_stopped(spy: Spy, caplog: pytest.LogCaptureFix
     caplog.set_level("INFO", "unilect")
     model = Model("m", spy, idle_stop_s=IDLE_S)
     for _ in range(2):
-        lease = await model.acquire()
+        lease = await acquire(model)
         assert alive(spy)
         lease.release()
         await until_stopped(model)
@@ -72,8 +73,8 @@ async def test_an_idle_backend_is_stopped(spy: Spy, caplog: pytest.LogCaptureFix
 async def test_a_lease_keeps_the_backend(spy: Spy) -> None:
     """A backend is not stopped while one of its leases is out."""
     model = Model("m", spy, idle_stop_s=IDLE_S)
-    lease = await model.acquire()
-    await model.acquire()
+    lease = await acquire(model)
+    await acquire(model)
     lease.release()
 
     assert model._idle_timer is None
@@ -83,10 +84,10 @@ async def test_a_lease_keeps_the_backend(spy: Spy) -> None:
 async def test_a_lease_before_the_stop(spy: Spy) -> None:
     """A lease that comes before the idle time is over cancels the stop."""
     model = Model("m", spy, idle_stop_s=60)
-    lease = await model.acquire()
+    lease = await acquire(model)
     lease.release()
     assert model._idle_timer is not None
-    await model.acquire()
+    await acquire(model)
 
     assert (None, 0) == (model._idle_timer, spy.stops)
 
@@ -94,11 +95,11 @@ async def test_a_lease_before_the_stop(spy: Spy) -> None:
 async def test_a_lease_during_the_stop(spy: Spy) -> None:
     """A lease that comes while the backend is being stopped waits, and finds it started."""
     model = Model("m", spy, idle_stop_s=IDLE_S)
-    lease = await model.acquire()
+    lease = await acquire(model)
     lease.release()
-    while model._stopping is None:
+    while model.stopping is None:
         await asyncio.sleep(0)
-    await model.acquire()
+    await acquire(model)
 
     assert alive(spy)
 
@@ -106,7 +107,7 @@ async def test_a_lease_during_the_stop(spy: Spy) -> None:
 async def test_no_idle_stop(spy: Spy) -> None:
     """Without `idle_stop_s` a backend runs on."""
     model = Model("m", spy)
-    lease = await model.acquire()
+    lease = await acquire(model)
     lease.release()
 
     assert model._idle_timer is None
@@ -120,7 +121,7 @@ async def test_a_backend_that_cannot_start(tmp_path: Path) -> None:
     path.unlink()
     model = Model("x", backend, idle_stop_s=60)
     with pytest.raises(BackendUnavailable):
-        await model.acquire()
+        await acquire(model)
 
     assert model._in_use == 0
     await model.aclose()
@@ -129,7 +130,7 @@ async def test_a_backend_that_cannot_start(tmp_path: Path) -> None:
 async def test_closing_cancels_the_idle_stop(spy: Spy) -> None:
     """A model that is closed stops its backend once, and forgets about being idle."""
     model = Model("m", spy, idle_stop_s=60)
-    lease = await model.acquire()
+    lease = await acquire(model)
     lease.release()
     timer = model._idle_timer
     await model.aclose()

@@ -85,19 +85,8 @@ class Member:
         self.breaker = Breaker()
         self._turnstile: Turnstile | None = None
 
-    async def acquire(self) -> Backend:
-        """
-        The backend, ready, until `release`; behind a turnstile where it takes only so many requests.
-
-        Raises:
-            UnilectError: It cannot be started.
-        """
-        self.outstanding += 1
-        try:
-            await self.backend.start()
-        except BaseException:
-            self.outstanding -= 1
-            raise
+    def enter(self) -> Backend:
+        """The started backend for one request more, behind a turnstile where it takes only so many."""
         self.served += 1
         places = self.backend.capabilities.max_in_flight
         if places is None:
@@ -105,10 +94,6 @@ class Member:
         if self._turnstile is None:
             self._turnstile = Turnstile(self.backend, places)
         return self._turnstile
-
-    def release(self) -> None:
-        """A request has left."""
-        self.outstanding -= 1
 
 
 class Pool:
@@ -185,13 +170,15 @@ class Pool:
             if not member.breaker.unreachable and not member.breaker.rest_s(now_s)
         ]
 
-    def none_left(self, last: UnilectError | None = None) -> BackendUnavailable:
+    def none_left(self, last: UnilectError | None = None) -> UnilectError:
         """
         The error for a request that no backend can take now.
 
         Args:
-            last: Why the last one that was asked could not.
+            last: Why the last one that was tried could not; of a single backend this is the error.
         """
+        if len(self.members) == 1 and last is not None:
+            return last
         now_s = asyncio.get_running_loop().time()
         rest_s = min((member.breaker.rest_s(now_s) for member in self.members), default=0.0)
         count = len(self.members)

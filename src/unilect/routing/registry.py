@@ -8,7 +8,7 @@ whether anything is to be done.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -17,7 +17,7 @@ import msgspec
 from unilect.backend import Backend, Capabilities
 from unilect.config.values import convert, dotted, nearest
 from unilect.constraints.checker import Checker
-from unilect.errors import BackendUnavailable, Mistakes, ModelNotFound, UnilectError
+from unilect.errors import Mistakes, ModelNotFound, UnilectError
 from unilect.parameters.rules import Unsupported, filled
 from unilect.requests import Request
 from unilect.routing.pool import Asked, Member, Pool
@@ -27,54 +27,6 @@ log = logging.getLogger("unilect")
 _SWEEP = (
     16  # models that have left are let go of no sooner than there are so many, and no one by one
 )
-
-
-class Lease:
-    """
-    A started backend in use, until `release`. As a context manager it tells how the request ended, and gives the backend back.
-
-    Attributes:
-        model: Whose backend it is.
-        backend: The backend, ready.
-        begun: The client has seen a part of the answer; whoever shows it says so.
-    """
-
-    __slots__ = ("_member", "_request", "_tried", "backend", "begun", "model")
-
-    def __init__(
-        self,
-        model: "Model",
-        member: Member,
-        backend: Backend,
-        request: Request | None = None,
-        tried: Collection[Member] = (),
-    ) -> None:
-        self.model = model
-        self.backend = backend
-        self.begun = False
-        self._member = member
-        self._request = request
-        self._tried = tried
-
-    def __enter__(self) -> "Lease":
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        # a client that leaves says nothing of the backend
-        if error is None or isinstance(error, UnilectError):
-            asked = Asked(self._request, self._tried, self.begun)
-            self.model.saw(self._member, error, asked)
-        self.release()
-
-    @property
-    def source(self) -> str:
-        """Where the backend comes from."""
-        return self._member.source
-
-    def release(self) -> None:
-        """Give it back."""
-        self._member.release()
-        self.model.left()
 
 
 class Model:
@@ -95,6 +47,8 @@ class Model:
 
     Attributes:
         pool: Its backends.
+        closed: It was stopped for good.
+        stopping: Stops the backends, until they are stopped.
     """
 
     def __init__(
@@ -123,50 +77,15 @@ class Model:
         self.created = created
         self._idle_stop_s = idle_stop_s
         self._in_use = 0
-        self._retired = self._closed = False
+        self._retired = self.closed = False
         self._cold = required  # nothing of it runs, as far as we are to start it
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._stopping: asyncio.Task[None] | None = None
+        self.stopping: asyncio.Task[None] | None = None
 
     @property
     def backend(self) -> Backend:
         """The backend that tells what the model can do: its first."""
         return self.pool.members[0].backend
-
-    async def acquire(
-        self, request: Request | None = None, tried: set[Member] | None = None
-    ) -> Lease:
-        """
-        Lease the backend for a request: started, and kept running until the lease is released.
-
-        Args:
-            tried: Backends that the request was sent to before; the one that is leased is added.
-
-        Raises:
-            UnilectError: None of the others can be started now, or the model was stopped for good.
-        """
-        tried = set() if tried is None else tried
-        last: UnilectError | None = None
-        self._arrive()
-        try:
-            if self._stopping is not None:
-                await asyncio.shield(self._stopping)
-            while (member := self.pool.choose(request, tried)) is not None:
-                if self._closed:  # a request that was in it, and would start it again
-                    raise BackendUnavailable("The model was stopped.", retry_after_s=5)
-                tried.add(member)
-                try:
-                    backend = await (self._first(member) if self._cold else member.acquire())
-                    return Lease(self, member, backend, request, tried)
-                except UnilectError as error:
-                    self.saw(member, error)
-                    last = error
-            if len(self.pool.members) == 1 and last:
-                raise last
-            raise self.pool.none_left(last) from last
-        except BaseException:
-            self.left()
-            raise
 
     @property
     def known_cold(self) -> Capabilities | None:
@@ -176,16 +95,22 @@ class Model:
         can = self.backend.capabilities
         return can if can.settled else None
 
-    async def _first(self, member: Member) -> Backend:
-        """The backend of a member whose model has to be loaded, which is logged once for all requests that wait for it."""
+    async def start_for_request(self, member: Member) -> None:
+        """
+        Start a backend; a load is logged once for all requests that wait for it.
+
+        Raises:
+            UnilectError: It cannot be started.
+        """
+        if not self._cold:
+            return await member.backend.start()
         alone, began = self._in_use == 1, time.monotonic()
         if alone:
             log.info("%s: starting, for a request", self.name)
-        backend = await member.acquire()
+        await member.backend.start()
         self._cold = False
         if alone:
             log.info("%s: started in %.1f s", self.name, time.monotonic() - began)
-        return backend
 
     async def start(self) -> None:
         """
@@ -194,7 +119,7 @@ class Model:
         Raises:
             UnilectError: All of them failed, or one that we run ourselves.
         """
-        self._arrive()
+        self.arrive()
         try:
             errors = await self.pool.start(tell=not self.required)
         finally:
@@ -207,23 +132,30 @@ class Model:
         """The request with this model's defaults for what it leaves out."""
         return filled(request, self.defaults) if self.defaults else request
 
+    def arrive(self) -> None:
+        """A request has come: the backends are kept running until it has `left`."""
+        self._in_use += 1
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
     def left(self) -> None:
-        """A lease has been given back."""
+        """A request has left."""
         self._in_use -= 1
         if self._retired:
             self.retire()
-        elif self._in_use == 0 and self._idle_stop_s is not None and not self._closed:
+        elif self._in_use == 0 and self._idle_stop_s is not None and not self.closed:
             loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(self._idle_stop_s, self._stop_idle)
 
     def saw(self, member: Member, error: UnilectError | None, asked: Asked | None = None) -> None:
         """Take note of how a request to a backend ended, or an attempt to start it."""
-        if not self._closed:
+        if not self.closed:
             self.pool.saw(member, error, asked)
 
     async def aclose(self) -> None:
         """Stop the backends, for good."""
-        self._closed = True
+        self.closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         await self.pool.aclose()
@@ -232,33 +164,27 @@ class Model:
         """No request will come any more: stop the backends once nothing runs in them."""
         self._retired = True
         if self._in_use == 0:
-            self._closed = True
-            if self._stopping is None:
-                self._stopping = apart(self.aclose())
+            self.closed = True
+            if self.stopping is None:
+                self.stopping = apart(self.aclose())
 
     @property
     def gone(self) -> bool:
         """Whether it has been retired, and stopped."""
-        return self._closed and (self._stopping is None or self._stopping.done())
-
-    def _arrive(self) -> None:
-        self._in_use += 1
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
+        return self.closed and (self.stopping is None or self.stopping.done())
 
     def _stop_idle(self) -> None:
         self._idle_timer = None
-        if self._stopping is not None:
+        if self.stopping is not None:
             return  # a request came while it stopped, and left before it was done
         log.info("%s: idle, stopping", self.name)
-        self._stopping = apart(self._stop())
+        self.stopping = apart(self._stop())
 
     async def _stop(self) -> None:
         try:
             await self.pool.aclose()
         finally:
-            self._cold, self._stopping = self.required, None
+            self._cold, self.stopping = self.required, None
 
 
 class Registry:

@@ -25,9 +25,9 @@ from unilect.parameters import constraints as foreign_constraints
 from unilect.parameters.rules import judge
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, ImagePart
 from unilect.routing import _emulation as emulation
-from unilect.routing._attempts import Attempts
 from unilect.routing._enforcement import Enforced, bonds
-from unilect.routing.registry import Lease, Model, Registry
+from unilect.routing._failover import Failover, Lease
+from unilect.routing.registry import Model, Registry
 
 log = logging.getLogger("unilect")
 
@@ -64,7 +64,7 @@ class Run:
         self._request = request
         self._checker = registry.checker
         self._names: dict[str, str] = {}
-        self._attempts = Attempts(registry, self.model, request)
+        self._failover = Failover(model, request, registry.get)
         self._meter = metrics.start(self.model.name, endpoint)
         self._record = in_hand()
         self._record.asked(self.model.name, self._meter)
@@ -86,11 +86,11 @@ class Run:
         """
         begun, streamed, whole = False, bool(self._request.stream), list[Event]()
         try:
-            with self._meter as meter:
+            with self._meter as meter, self._failover as failover:
                 if (known := self.model.known_cold) is not None:
                     self._fitted(self.model, known)  # what is refused loads no model
                 while True:
-                    lease = await self._attempts.next()
+                    lease = await failover.lease()
                     whole.clear()
                     try:
                         with lease:
@@ -104,7 +104,7 @@ class Run:
                                         whole += batch
                         break
                     except UnilectError as error:
-                        if begun or not self._attempts.again(error):
+                        if begun or not failover.again(error):
                             raise
                 if whole:
                     yield whole
@@ -211,14 +211,17 @@ class Service:
         """
         self._check_ready()
         model = self.model(request.model)
-        attempts = Attempts(self.registry, model, request, falls_back=False)  # its vectors differ
-        with self.metrics.start(model.name, "embeddings") as meter:
+        # no fallback: its vectors differ
+        with (
+            self.metrics.start(model.name, "embeddings") as meter,
+            Failover(model, request) as failover,
+        ):
             record = in_hand()
             record.asked(model.name, meter)
             if (known := model.known_cold) is not None:
                 _fitted(request, model, known)
             while True:
-                lease = await attempts.next()
+                lease = await failover.lease()
                 record.leased(lease.model.name, lease.source)
                 try:
                     with lease:
@@ -228,7 +231,7 @@ class Service:
                     meter.see([Usage(embeddings.prompt_tokens, 0)])
                     return model, embeddings, ignored
                 except UnilectError as error:
-                    if not attempts.again(error):
+                    if not failover.again(error):
                         raise
 
     @asynccontextmanager
@@ -241,10 +244,10 @@ class Service:
         """
         self._check_ready()
         model = self.model(name)
-        with self.metrics.start(model.name, endpoint) as meter:
+        with self.metrics.start(model.name, endpoint) as meter, Failover(model) as failover:
             record = in_hand()
             record.asked(model.name, meter)
-            with await model.acquire() as lease:
+            with await failover.lease() as lease:
                 record.leased(lease.model.name, lease.source)
                 yield Call(model, lease.backend, meter)
 
