@@ -33,6 +33,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from operator import truediv
 from pathlib import Path
 from statistics import median
 
@@ -136,7 +137,7 @@ def before(checkout: Path) -> list[Contestant]:
     """The unilect of another checkout, in the same Python."""
     source = {"PYTHONPATH": str(checkout.resolve() / "src")}
     return [
-        replace(one, name=f"{one.name} (before)", environment=source)
+        replace(one, name=one.name + BEFORE, environment=source)
         for one in contestants(Path())
         if one.name.startswith("unilect")
     ]
@@ -278,7 +279,7 @@ def measure_load(all: list[Contestant], rows: dict[str, Row], rounds: int, secon
             print(f"round {number + 1} of {rounds}", file=sys.stderr)
             for stream, what in ((False, "json"), (True, "stream")):
                 direct = delay_ms(mock, stream)
-                for one in all:
+                for one in all if number % 2 else all[::-1]:
                     port, pid = up[one.name]
                     row, time_s = rows[one.name], seconds * one.factor
                     row.add(f"{what}_delay_ms", delay_ms(port, stream) - direct)
@@ -321,6 +322,7 @@ def start_mock(stack: ExitStack, environment: Mapping[str, str]) -> int:
     return port
 
 
+BEFORE = " (before)"
 COLUMNS = {
     "CPU us, JSON": "json_cpu_us",
     "CPU us, stream": "stream_cpu_us",
@@ -345,6 +347,15 @@ def show(rows: Mapping[str, Row]) -> None:
         out.append(cells)
     print(report.table(["gateway", *COLUMNS], out))
     print("(x: against the bare aiohttp proxy that keeps its connections, in the same run)")
+    for name, old in rows.items():
+        if name.endswith(BEFORE) and (new := rows.get(name.removesuffix(BEFORE))):
+            ratios = {
+                what: median(map(truediv, new.values[key], old.values[key]))
+                for what, key in COLUMNS.items()
+                if key.endswith("cpu_us")
+            }
+            told = ", ".join(f"{what} {ratio:.3f}x" for what, ratio in ratios.items())
+            print(f"{new.name}, the median of its rounds' ratios: {told}")
 
 
 def main() -> None:
@@ -365,7 +376,10 @@ def main() -> None:
     litellm = Path()
     if any(name in "litellm" for name in wanted):
         litellm = processes.environment("litellm", "litellm[proxy]")
-    all = contestants(litellm) + (before(given.against) if given.against else [])
+    all = contestants(litellm)
+    if given.against:  # each beside its counterpart: the machine's speed changes within a round
+        old = {one.name.removesuffix(BEFORE): one for one in before(given.against)}
+        all = [each for one in all for each in (one, old.get(one.name)) if each is not None]
     all = [one for one in all if any(name in one.name.lower() for name in wanted)]
     rows = {one.name: Row(one.name) for one in all}
     measure_load(all, rows, given.rounds, given.seconds)
