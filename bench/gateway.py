@@ -134,10 +134,10 @@ def contestants(litellm: Path) -> list[Contestant]:
 
 
 def before(checkout: Path) -> list[Contestant]:
-    """The unilect of another checkout, in the same Python."""
-    source = {"PYTHONPATH": str(checkout.resolve() / "src")}
+    """The unilect of another checkout, with the environment that `scripts/check` has made there."""
+    unilect = checkout.resolve() / ".venv" / "bin" / "unilect"
     return [
-        replace(one, name=one.name + BEFORE, environment=source)
+        replace(one, name=one.name + BEFORE, command=[unilect, *one.command[1:]])
         for one in contestants(Path())
         if one.name.startswith("unilect")
     ]
