@@ -22,17 +22,17 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_598,
+    "": 1_591,
     "cli": 1_441,
     "config": 1_235,
     "constraints": 1_281,
     "demo": 12,
     "dialects": 78,
-    "dialects/fastchat": 947,
-    "dialects/llamacpp": 442,
+    "dialects/fastchat": 949,
+    "dialects/llamacpp": 449,
     "dialects/openai": 679,
     "engines": 225,
-    "engines/chatglm": 557,
+    "engines/chatglm": 555,
     "engines/gguf": 1_348,
     "engines/process": 755,
     "engines/tools": 651,
@@ -40,13 +40,13 @@ BUDGETS = {
     "gateway": 230,
     "http": 992,
     "parameters": 655,
-    "routing": 1_765,
+    "routing": 1_759,
     "server": 855,
-    "testing": 288,
+    "testing": 285,
     "upstreams": 0,
     "upstreams/fastchat": 760,
     "upstreams/llamacpp": 743,
-    "upstreams/openai": 1_226,
+    "upstreams/openai": 1_215,
     "web": 831,
 }
 

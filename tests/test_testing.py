@@ -9,7 +9,7 @@ import pytest
 from appserver import serving
 from engine import ENGINES_IN_CI, made
 from llama_server import llama_server
-from unilect.backend import Backend, Batches, Capabilities
+from unilect.backend import Backend, Batches, Capabilities, embeds
 from unilect.config.server import Config, ModelConfig
 from unilect.errors import (
     BackendError,
@@ -191,7 +191,7 @@ async def test_what_an_echo_cannot_do() -> None:
         with pytest.raises(InvalidRequest):
             await echo.detokenize([token])
     with pytest.raises(UnsupportedOperation):
-        await echo.embed(EmbeddingRequest(input="a"))
+        embeds(echo)
 
 
 @pytest.mark.parametrize(

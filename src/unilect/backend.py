@@ -6,12 +6,13 @@ of HTTP requests of clients, of keys or of other backends. It serves one model.
 """
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from msgspec import Struct, field
 
 from unilect.config.model import ModelConfig
 from unilect.constraints.checker import Checker
+from unilect.errors import UnsupportedOperation
 from unilect.events import Event
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 
@@ -56,24 +57,12 @@ class Capabilities(Struct, frozen=True):
     settled: bool = True
 
 
-class Backend(Protocol):
-    """
-    Something that answers for one model.
-
-    `generate`, `embed` and the others may be called at the same time, any number of times, between `start` and `aclose`.
-    """
+class Generates(Protocol):
+    """Something that answers requests for one model: a backend, or what stands in front of one."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this backend can do; final once `start` has returned, and before it what is not there is refused: see `settled`."""
-
-    async def start(self) -> None:
-        """
-        Make ready. Idempotent: a second call waits for the first, and a backend that has died is started again.
-
-        Raises:
-            BackendUnavailable: It cannot be made ready now. The message says why.
-        """
+        """What it can do; final once `start` has returned, and before it what is not there is refused: see `settled`."""
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """
@@ -86,8 +75,35 @@ class Backend(Protocol):
             UnilectError: And nothing else. Before the first batch when it can be known by then.
         """
 
+
+class Backend(Generates, Protocol):
+    """
+    All that a backend must have. What else it has, it has by the methods of `Embeds`, `Tokenizes` and `Checks`.
+
+    All methods may be called at the same time, any number of times, between `start` and `aclose`.
+    """
+
+    async def start(self) -> None:
+        """
+        Make ready. Idempotent: a second call waits for the first, and a backend that has died is started again.
+
+        Raises:
+            BackendUnavailable: It cannot be made ready now. The message says why.
+        """
+
+    async def aclose(self) -> None:
+        """Stop, and leave nothing behind. Idempotent."""
+
+
+class Embeds(Protocol):
+    """A backend that embeds texts."""
+
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request."""
+
+
+class Tokenizes(Protocol):
+    """A backend that tells the tokens of its model."""
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; with those that the model reads before a prompt, where `special` is true."""
@@ -98,6 +114,10 @@ class Backend(Protocol):
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read for this request."""
 
+
+class Checks(Protocol):
+    """A backend that can see whether it is well; of any other that is known once it has started."""
+
     async def check(self) -> None:
         """
         See whether a started backend is well, without work for its model.
@@ -106,53 +126,29 @@ class Backend(Protocol):
             UnilectError: It is not.
         """
 
-    async def aclose(self) -> None:
-        """Stop, and leave nothing behind. Idempotent."""
 
-
-class Around:
+def embeds(backend: object) -> Embeds:
     """
-    In front of a backend, which does all that a subclass does not do otherwise; see `Backend`.
+    A backend as one that embeds texts.
 
-    Args:
-        backend: The backend.
+    Raises:
+        UnsupportedOperation: It does not.
     """
+    if hasattr(backend, "embed"):  # an isinstance does not see what `__getattr__` gives
+        return cast(Embeds, backend)
+    raise UnsupportedOperation("The model's backend does not embed texts. Ask another model.")
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the backend can do."""
-        return self._backend.capabilities
+def tokenizes(backend: object) -> Tokenizes:
+    """
+    A backend as one that tells tokens.
 
-    async def start(self) -> None:
-        """Make the backend ready."""
-        await self._backend.start()
-
-    async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """Embed the inputs of a request."""
-        return await self._backend.embed(request)
-
-    async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text."""
-        return await self._backend.tokenize(text, special)
-
-    async def detokenize(self, tokens: list[int]) -> str:
-        """The text of token ids."""
-        return await self._backend.detokenize(tokens)
-
-    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
-        """The number of tokens that the model would read."""
-        return await self._backend.count_tokens(request)
-
-    async def check(self) -> None:
-        """See whether the backend is well."""
-        await self._backend.check()
-
-    async def aclose(self) -> None:
-        """Stop the backend."""
-        await self._backend.aclose()
+    Raises:
+        UnsupportedOperation: It does not.
+    """
+    if hasattr(backend, "tokenize"):
+        return cast(Tokenizes, backend)
+    raise UnsupportedOperation("The model's backend does not tell tokens. Ask another model.")
 
 
 class Report(Protocol):

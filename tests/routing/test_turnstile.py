@@ -28,7 +28,7 @@ async def test_one_at_a_time_in_order() -> None:
             *(answer(backend.generate(chat(f"number {n}"))) for n in range(5))
         )
         asked = [exchange.json()["messages"][0]["content"] for exchange in server.requests]
-        await backend.aclose()
+        await backend._backend.aclose()
 
     assert ["Hello"] * 5 == [one.choices[0].text for one in answers]
     assert ([f"number {n}" for n in range(5)], 1) == (asked, most)
@@ -55,7 +55,7 @@ async def test_who_leaves_the_queue_is_never_sent() -> None:
         go_on.set()
         await asyncio.gather(first, third)
         asked = [exchange.json()["messages"][0]["content"] for exchange in server.requests]
-        await backend.aclose()
+        await backend._backend.aclose()
 
     assert ["first", "third"] == asked
 
@@ -73,6 +73,6 @@ async def test_leaving_in_the_middle_frees_the_place() -> None:
             async with aclosing(backend.generate(chat())) as batches:
                 async for _batch in batches:
                     break
-        await backend.aclose()
+        await backend._backend.aclose()
 
     assert 3 == len(server.requests)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from unilect.backend import Backend, Batches
+from unilect.backend import Batches, Generates, tokenizes
 from unilect.errors import InvalidRequest
 from unilect.events import Choice, Event, Extra, Finish, Fold, Opaque, Progress, TextDelta, Usage
 from unilect.parameters.rules import refusal
@@ -23,9 +23,14 @@ _LENGTHS = {"timings": ("predicted_n",), "generation_settings": ("n_predict", "m
 _QUEUE_BATCHES = 64  # what the choices of one request may run ahead of the client
 
 
-def generate(backend: Backend, request: ChatRequest | CompletionRequest) -> Batches:
+def generate(
+    backend: Generates, request: ChatRequest | CompletionRequest, tokens: object = None
+) -> Batches:
     """
     Answer a request on a backend, with what the backend lacks made up for.
+
+    Args:
+        tokens: What tells its tokens, where it does not itself.
 
     Raises:
         UnilectError: As `Backend.generate`; UnsupportedParameter for combinations that cannot be made up for.
@@ -33,7 +38,7 @@ def generate(backend: Backend, request: ChatRequest | CompletionRequest) -> Batc
     if not backend.capabilities.fans_out:
         return backend.generate(request)
     if isinstance(request, CompletionRequest):
-        return _completions(backend, request)
+        return _completions(backend, request, tokens or backend)
     if (request.best_of or 1) > 1:
         raise refusal("best_of", "it belongs to plain completions")
     if ((request.n or 1) == 1 or _searches(backend, request)) and request.token_limit != 0:
@@ -58,13 +63,13 @@ class _Part(Struct):
     prompt: int = 0
 
 
-def _searches(backend: Backend, request: ChatRequest | CompletionRequest) -> bool:
+def _searches(backend: Generates, request: ChatRequest | CompletionRequest) -> bool:
     """Whether one search of the backend finds all choices: each by itself would be the same best beam."""
     several = (request.n or 1) > 1 and (request.num_beams or 1) > 1
     return several and backend.capabilities.fans_beams_out
 
 
-async def _completions(backend: Backend, request: CompletionRequest) -> Batches:
+async def _completions(backend: Generates, request: CompletionRequest, tokens: object) -> Batches:
     n, best_of = request.n or 1, request.best_of or 1
     echoes = backend.capabilities.parameters.get("echo") == "native"
     if request.echo and request.logprobs is not None and not echoes:
@@ -82,7 +87,7 @@ async def _completions(backend: Backend, request: CompletionRequest) -> Batches:
     parts: list[_Part] = []
     texts: list[str | None] = []
     for number, prompt in enumerate(request.prompts):
-        text = await _text(backend, prompt) if request.echo and not echoes else None
+        text = await _text(tokens, prompt) if request.echo and not echoes else None
         texts.append(text)
         # written once for all its choices: it may be long
         its_own = request if request.prompt is prompt else request.changed(prompt=prompt)
@@ -126,11 +131,11 @@ def _single(
     )
 
 
-async def _text(backend: Backend, prompt: Prompt) -> str:
-    return prompt if isinstance(prompt, str) else await backend.detokenize(prompt)
+async def _text(tokens: object, prompt: Prompt) -> str:
+    return prompt if isinstance(prompt, str) else await tokenizes(tokens).detokenize(prompt)
 
 
-async def _one(backend: Backend, part: _Part) -> Batches:
+async def _one(backend: Generates, part: _Part) -> Batches:
     """The events of one part, with its own indices."""
     if part.echo is not None:
         yield [TextDelta(part.echo, part.index + i) for i in range(part.request.n or 1)]
@@ -176,7 +181,7 @@ def _with_zeros(told: Any, names: tuple[str, ...]) -> Any:
     return told | {name: 0 for name in names if name in told}
 
 
-async def _read_only(backend: Backend, part: _Part) -> list[Event]:
+async def _read_only(backend: Generates, part: _Part) -> list[Event]:
     """The end of an answer without a token: one is made and not told, so that all is checked and the prompt is read."""
     asked = part.request.changed(max_tokens=1)
     if isinstance(asked, ChatRequest) and asked.max_completion_tokens is not None:
@@ -204,7 +209,7 @@ async def _read_only(backend: Backend, part: _Part) -> list[Event]:
 _Queue: TypeAlias = "asyncio.Queue[tuple[_Part, list[Event] | Exception | None]]"
 
 
-async def _merge(backend: Backend, parts: list[_Part]) -> Batches:
+async def _merge(backend: Generates, parts: list[_Part]) -> Batches:
     """All parts at once, their batches as they come; the usage is added up, a shared prompt counted once."""
     for part in parts[1:]:  # the ids of the first prompt are told, once
         part.request = part.request.changed(tokenize=None)
@@ -233,7 +238,7 @@ async def _merge(backend: Backend, parts: list[_Part]) -> Batches:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _feed(backend: Backend, part: _Part, queue: _Queue) -> None:
+async def _feed(backend: Generates, part: _Part, queue: _Queue) -> None:
     """Put the batches of one part into the queue, then None, or the error that ended it."""
     try:
         async with aclosing(_one(backend, part)) as batches:
@@ -261,7 +266,7 @@ def _total(parts: list[_Part], usages: dict[int, Usage]) -> Usage:
 
 
 async def _best(
-    backend: Backend,
+    backend: Generates,
     request: CompletionRequest,
     parts: list[_Part],
     texts: list[str | None],

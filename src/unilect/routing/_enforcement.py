@@ -14,14 +14,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from unilect.backend import Around, Backend, Batches
+from unilect.backend import Batches, Capabilities, Generates
 from unilect.constraints import keywords
 from unilect.constraints.checker import Checker
 from unilect.constraints.schema import Use, shortened, unenforced
 from unilect.errors import ConstraintViolated, UnsupportedParameter
 from unilect.events import Choice, Event, Finish, Fold, Progress, Usage
 from unilect.parameters.rules import Unsupported
-from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, Prompt, ToolChoice
+from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, ToolChoice
 
 ATTEMPTS = 3
 _WARMER = 0.7  # when asked again: the likeliest answer would come again
@@ -66,7 +66,7 @@ def bonds(request: Generation) -> list[Bond]:
     return []
 
 
-class Enforced(Around):
+class Enforced:
     """
     A backend whose answers are held against what they must satisfy; see `Backend`.
 
@@ -79,21 +79,20 @@ class Enforced(Around):
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Generates,
         checker: Checker,
         unsupported: Unsupported,
         report: Callable[[str], None],
     ) -> None:
-        super().__init__(backend)
+        self._backend = backend
         self._checker = checker
         self._unsupported = unsupported
         self._report = report
 
-    async def count_tokens(self, request: Generation | Prompt) -> int:
-        """The tokens of a request, of which also an answer without tokens must be possible."""
-        if isinstance(request, ChatRequest | CompletionRequest):
-            await self._check(request, bonds(request))
-        return await self._backend.count_tokens(request)
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backend can do."""
+        return self._backend.capabilities
 
     async def generate(self, request: Generation) -> Batches:
         """

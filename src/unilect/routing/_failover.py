@@ -8,7 +8,6 @@ elsewhere, and neither is a request that an engine of ours died of: it would tak
 import asyncio
 from collections.abc import Callable
 
-from unilect.backend import Backend
 from unilect.errors import BackendUnavailable, CheckerUnavailable, EngineDied, UnilectError
 from unilect.requests import Request
 from unilect.routing.pool import Asked, Member
@@ -26,16 +25,18 @@ class Lease:
     Attributes:
         model: Whose backend it is.
         source: Where the backend comes from.
-        backend: The backend, ready.
+        backend: The backend, ready, behind a turnstile where it takes only so many requests.
+        bare: The backend itself, for what costs its model nothing.
         begun: The client has seen a part of the answer; whoever shows it says so.
     """
 
-    __slots__ = ("_failover", "_member", "backend", "begun", "model", "source")
+    __slots__ = ("_failover", "_member", "backend", "bare", "begun", "model", "source")
 
     def __init__(self, model: Model, member: Member, failover: "Failover") -> None:
         self.model = model
         self.source = member.source
-        self.backend: Backend = member.enter()
+        self.backend = member.enter()
+        self.bare = member.backend
         self.begun = False
         self._member = member
         self._failover = failover
@@ -110,12 +111,13 @@ class Failover:
                 try:
                     await model.start_for_request(member)
                     return Lease(model, member, self)
-                except BaseException as error:
+                except UnilectError as error:
                     member.outstanding -= 1
-                    if not isinstance(error, UnilectError):
-                        raise
                     model.saw(member, error)
                     last = error
+                except BaseException:
+                    member.outstanding -= 1
+                    raise
 
     def again(self, failure: UnilectError) -> bool:
         """Whether a request that failed so may be sent to another backend."""

@@ -7,13 +7,13 @@ Some servers answer wrongly when two requests meet in them (PowerInfer), some re
 import asyncio
 from contextlib import aclosing
 
-from unilect.backend import Around, Backend, Batches
+from unilect.backend import Backend, Batches, Capabilities, embeds
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
 
 
-class Turnstile(Around):
+class Turnstile:
     """
-    A backend in front of another.
+    What stands in front of a backend.
 
     Args:
         backend: The backend.
@@ -21,8 +21,13 @@ class Turnstile(Around):
     """
 
     def __init__(self, backend: Backend, places: int) -> None:
-        super().__init__(backend)
+        self._backend = backend
         self._places = asyncio.Semaphore(places)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backend can do."""
+        return self._backend.capabilities
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request, when its turn has come; one whose client leaves before that is never sent."""
@@ -33,4 +38,4 @@ class Turnstile(Around):
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request, when its turn has come."""
         async with self._places:
-            return await self._backend.embed(request)
+            return await embeds(self._backend).embed(request)

@@ -85,7 +85,7 @@ class Member:
         self.breaker = Breaker()
         self._turnstile: Turnstile | None = None
 
-    def enter(self) -> Backend:
+    def enter(self) -> "Backend | Turnstile":
         """The started backend for one request more, behind a turnstile where it takes only so many."""
         self.served += 1
         places = self.backend.capabilities.max_in_flight
@@ -288,7 +288,8 @@ class Pool:
                 # it has a deadline of its own: a model may take long to load
                 await member.backend.start()
                 async with asyncio.timeout(LOOK_TIMEOUT_S):
-                    await member.backend.check()
+                    if hasattr(member.backend, "check"):
+                        await member.backend.check()
             except (UnilectError, TimeoutError):
                 continue
             except Exception:

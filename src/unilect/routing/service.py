@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Literal, NamedTuple
 
-from unilect.backend import Backend, Batches, Capabilities
+from unilect.backend import Backend, Batches, Capabilities, Generates, embeds
 from unilect.context import in_hand
 from unilect.errors import (
     BackendUnavailable,
@@ -123,11 +123,12 @@ class Run:
         """
         self.answering = model = lease.model
         self._record.leased(model.name, lease.source)
-        backend, capabilities = lease.backend, lease.backend.capabilities
+        backend: Generates = lease.backend
+        capabilities = backend.capabilities
         request = self._fitted(model, capabilities)
         if capabilities.schema_keywords is not None and bonds(request):
             backend = Enforced(backend, self._checker, model.unsupported, self._ignore)
-        return emulation.generate(backend, request)
+        return emulation.generate(backend, request, lease.bare)
 
     def _fitted(self, model: Model, can: Capabilities) -> ChatRequest | CompletionRequest:
         """
@@ -227,7 +228,7 @@ class Service:
                     with lease:
                         can = lease.backend.capabilities
                         fitted, ignored = _fitted(request, lease.model, can)
-                        embeddings = await lease.backend.embed(fitted)
+                        embeddings = await embeds(lease.backend).embed(fitted)
                     meter.see([Usage(embeddings.prompt_tokens, 0)])
                     return model, embeddings, ignored
                 except UnilectError as error:
@@ -249,7 +250,7 @@ class Service:
             record.asked(model.name, meter)
             with await failover.lease() as lease:
                 record.leased(lease.model.name, lease.source)
-                yield Call(model, lease.backend, meter)
+                yield Call(model, lease.bare, meter)
 
     async def described(self, name: str | None, endpoint: str) -> Model:
         """

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from unilect.backend import Backend, Batches, Capabilities, Support
+from unilect.backend import Backend, Batches, Capabilities, Support, embeds, tokenizes
 from unilect.errors import UnilectError
 from unilect.events import Answer, Event, Finish, Usage, fold
 from unilect.parameters.rules import ACCEPTED, ENDPOINTS, parameters_of
@@ -88,7 +88,8 @@ async def starts_once_and_again(backend: Backend) -> None:
     for _ in range(2):
         await backend.aclose()
     await backend.start()
-    await backend.check()
+    if hasattr(backend, "check"):
+        await backend.check()
 
 
 async def says_what_it_can(backend: Backend) -> None:
@@ -161,9 +162,10 @@ async def lets_clients_leave(backend: Backend) -> None:
 async def counts_its_tokens(backend: Backend) -> None:
     """A text's tokens give the text again, and are counted; a backend that has none says so."""
     try:
-        tokens = await backend.tokenize("Hello, world! 中国")
-        text = await backend.detokenize(tokens)
-        count = await backend.count_tokens(tokens)
+        known = tokenizes(backend)
+        tokens = await known.tokenize("Hello, world! 中国")
+        text = await known.detokenize(tokens)
+        count = await known.count_tokens(tokens)
     except UnilectError:
         return
     _hold(text.strip() == "Hello, world! 中国", f"They give {text!r}.")
@@ -174,7 +176,7 @@ async def embeds_in_order(backend: Backend) -> None:
     """Inputs are embedded in their order, equal ones equally; a backend that embeds nothing says so."""
     request = _request(EmbeddingRequest, {"input": ["Paris", "a story of a dog", "Paris"]})
     try:
-        found = await backend.embed(request)
+        found = await embeds(backend).embed(request)
     except UnilectError:
         return
     _hold(len(found.vectors) == 3, f"Of 3 inputs there are {len(found.vectors)} vectors.")

@@ -11,13 +11,11 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from unilect.backend import BackendSpec, Batches, Capabilities
-from unilect.errors import BackendError, BackendUnavailable, InvalidRequest, UnsupportedOperation
+from unilect.errors import BackendError, BackendUnavailable, InvalidRequest
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import (
     ChatRequest,
     CompletionRequest,
-    EmbeddingRequest,
-    Embeddings,
     Message,
     Prompt,
     TextPart,
@@ -116,10 +114,6 @@ class Echo:
         reason = Finish("stop" if said == text else "length")
         yield [reason, Usage(sum(map(len, told)), len(said))]
 
-    async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """It has none."""
-        raise UnsupportedOperation("An echo has no embeddings.")
-
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The code points of a text."""
         return list(map(ord, text))
@@ -134,9 +128,6 @@ class Echo:
             return sum(map(len, _messages(request)))
         prompts = request.prompts if isinstance(request, CompletionRequest) else [request]
         return sum(map(len, prompts))
-
-    async def check(self) -> None:
-        """It is always well."""
 
     async def aclose(self) -> None:
         """Forget that it was loaded."""

@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
+from unilect.backend import tokenizes
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import embeddings as openai_embeddings
 from unilect.dialects.openai.chunks import encode_json
@@ -92,7 +93,7 @@ def decode_check(body: bytes) -> TokenCheckRequest:
 
 async def _checked(service: Service, item: Item) -> dict[str, bool | int | None]:
     async with service.lease(item.model, "token_check") as lease:
-        count = await lease.backend.count_tokens(item.prompt)
+        count = await tokenizes(lease.backend).count_tokens(item.prompt)
         context = lease.backend.capabilities.context
     fits = context is None or count + item.max_tokens <= context
     return {"fits": fits, "tokenCount": count, "contextLength": context}

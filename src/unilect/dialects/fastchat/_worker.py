@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
+from unilect.backend import tokenizes
 from unilect.dialects.fastchat._prompt import Marks
 from unilect.dialects.openai.chunks import encode_json, legacy_logprobs
 from unilect.dialects.openai.embeddings import base64_of
@@ -185,7 +186,7 @@ class Calls:
             messages = self._work.marks(lease.model.name).messages(named.prompt)
             asked = ChatRequest(messages=messages) if messages else named.prompt
             try:
-                count = await lease.backend.count_tokens(asked)
+                count = await tokenizes(lease.backend).count_tokens(asked)
             except UnsupportedOperation:
                 count = 0
         return answer(request, {"count": count, "error_code": 0})

@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw
 
+from unilect.backend import tokenizes
 from unilect.bounds import LARGE_BYTES, check_body
 from unilect.dialects.llamacpp._answer import NativeEncoder
 from unilect.dialects.openai import (
@@ -163,7 +164,9 @@ def _calls(service: Service) -> list[Route]:
         with native_names({"prompt": "content"}):
             async with service.lease(body.model, "tokenize") as lease:
                 told = body.content or special
-                tokens = await lease.backend.tokenize(body.content, special) if told else []
+                tokens = (
+                    await tokenizes(lease.backend).tokenize(body.content, special) if told else []
+                )
         return _json(request, {"tokens": tokens}, body)
 
     async def native_detokenize(request: web.Request) -> web.StreamResponse:
@@ -171,7 +174,9 @@ def _calls(service: Service) -> list[Route]:
         body = _detokenize.decode(await request.read())
         with native_names({"prompt": "tokens"}):
             async with service.lease(body.model, "detokenize") as lease:
-                content = await lease.backend.detokenize(body.tokens) if body.tokens else ""
+                content = (
+                    await tokenizes(lease.backend).detokenize(body.tokens) if body.tokens else ""
+                )
         return _json(request, {"content": content}, body)
 
     async def native_embedding(request: web.Request) -> web.StreamResponse:
@@ -275,7 +280,9 @@ async def joined(service: Service, native: NativeCompletionRequest) -> NativeCom
         for number, piece in enumerate(pieces):
             if isinstance(piece, str):
                 first = number == 0  # a text at the beginning has what every prompt begins with
-                ids += await lease.backend.tokenize(piece, first) if piece or first else []
+                ids += (
+                    await tokenizes(lease.backend).tokenize(piece, first) if piece or first else []
+                )
             elif isinstance(piece, int):
                 ids.append(piece)
     return msgspec.structs.replace(native, prompt=ids)

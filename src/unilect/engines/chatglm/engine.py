@@ -23,11 +23,11 @@ from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.supervisor import Supervisor
 from unilect.engines.settings import checked, context_of
 from unilect.engines.tools.chatglm import AnswerReader
-from unilect.errors import ConfigError, UnsupportedOperation
+from unilect.errors import ConfigError
 from unilect.extras import install
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import unknown_token
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+from unilect.requests import ChatRequest, CompletionRequest, Prompt
 from unilect.upstreams.llamacpp.frames import Content, Tokens
 from unilect.upstreams.openai.backend import stream
 from unilect.upstreams.openai.chunks import ChunkDecoder
@@ -109,10 +109,6 @@ class ChatglmEngine:
         async with aclosing(self._supervisor.run(request, answer)) as batches:
             async for batch in batches:
                 yield batch
-
-    async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """The library has no such call."""
-        raise UnsupportedOperation("ChatGLM models do not embed texts; ask a model that does.")
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""

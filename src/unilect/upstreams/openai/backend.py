@@ -36,7 +36,6 @@ from unilect.requests import (
     EmbeddingRequest,
     Embeddings,
     GenerationRequest,
-    Prompt,
 )
 from unilect.tasks import apart, shared
 from unilect.upstreams.openai._detect import PROBE_TIMEOUT_S, choose, learn, model_cards
@@ -175,18 +174,6 @@ class OpenAIUpstream:
             )
         return embeddings
 
-    async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """OpenAI's API has no such call."""
-        raise _no_call("tokenize")
-
-    async def detokenize(self, tokens: list[int]) -> str:
-        """OpenAI's API has no such call."""
-        raise _no_call("detokenize")
-
-    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
-        """OpenAI's API has no such call."""
-        raise _no_call("count tokens")
-
     async def check(self) -> None:
         """The list of models costs a server least; any answer that is not a failure will do."""
         with suppress(InvalidRequest, NoSuchPath):
@@ -274,12 +261,6 @@ def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
         for name, value in fields.items()
         if value is not None and name != "wire" and name not in without
     }
-
-
-def _no_call(what: str) -> UnilectError:
-    return UnsupportedOperation(
-        f"The model's server speaks OpenAI's API, which has no call to {what}."
-    )
 
 
 async def list_models(spec: BackendSpec) -> list[str]:

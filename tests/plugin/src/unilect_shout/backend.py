@@ -5,9 +5,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from unilect.backend import BackendSpec, Batches, Capabilities
-from unilect.errors import ConfigError, UnsupportedOperation
+from unilect.errors import ConfigError
 from unilect.events import Event, Finish, TextDelta, Usage
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+from unilect.requests import ChatRequest, CompletionRequest
 
 
 class Options(Struct, frozen=True):
@@ -47,25 +47,6 @@ class Shout:
         end: list[Event] = [TextDelta("!" * self._options.volume)] if said == words else []
         reason = Finish("stop" if said == words else "length")
         yield [*end, reason, Usage(len(words), len(said))]
-
-    async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """It has none."""
-        raise UnsupportedOperation("A shout has no embeddings.")
-
-    async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """It has none."""
-        raise UnsupportedOperation("A shout has no tokens.")
-
-    async def detokenize(self, tokens: list[int]) -> str:
-        """It has none."""
-        raise UnsupportedOperation("A shout has no tokens.")
-
-    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
-        """It has none."""
-        raise UnsupportedOperation("A shout has no tokens.")
-
-    async def check(self) -> None:
-        """It is always well."""
 
     async def aclose(self) -> None:
         """Nothing is left behind."""
