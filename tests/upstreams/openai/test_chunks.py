@@ -111,12 +111,11 @@ def test_chunks_beside_an_unknown_field(
 
 
 def test_joined() -> None:
-    """The pieces of one read are joined where nobody sees them before the end."""
-    chunks = [delta(content=piece) for piece in "abcd"]
+    """The many pieces of one read that are alike are joined where nobody sees them before the end."""
+    chunks = [delta(content=piece) for piece in "abcdefghij"]
 
-    assert [TextDelta("a"), TextDelta("bcd"), Finish("stop"), NONE] == decode(
-        *chunks, END, joined=True
-    )
+    texts = [TextDelta(text) for text in ("a", "b", "c", "defghij")]
+    assert [*texts, Finish("stop"), NONE] == decode(*chunks, END, joined=True)
 
 
 def test_choices_of_one_chunk() -> None:

@@ -136,7 +136,7 @@ class ChunkDecoder:
     Decodes the chunks of one stream; it remembers which tool calls have begun and which choices have finished.
 
     Args:
-        joined: Join the pieces of text that one read brought: for an answer that nobody sees before it is whole.
+        joined: Join the pieces of text that are alike: for an answer that nobody sees before it is whole.
         choices: How many were asked for.
 
     Attributes:
@@ -185,19 +185,12 @@ class ChunkDecoder:
                 self._chunk(*self._one(frame), into)
             return
         plain: bytes | None = None
-        texts: list[str] = []
         for frame, chunk in zip(frames, chunks, strict=False):
-            text = self._plain_text(chunk)
-            if text is None:
-                self._flush(texts, into)
+            if (text := self._plain_text(chunk)) is None:
                 self._chunk(chunk, [], into)
-                continue
-            plain = frame
-            if self.joined:
-                texts.append(text)
             else:
+                plain = frame
                 into.append(TextDelta(text))
-        self._flush(texts, into)
         if plain is not None and self._alike.serves:
             self._alike.learn(plain)
 
@@ -213,11 +206,6 @@ class ChunkDecoder:
         else:
             into.extend([TextDelta(text) for text in texts if text])
         return frames[len(texts) :]
-
-    def _flush(self, texts: list[str], into: list[Event]) -> None:
-        if texts:
-            into.append(TextDelta("".join(texts)))
-            texts.clear()
 
     def _plain_text(self, chunk: _Chunk) -> str | None:
         """The text of a chunk that adds to choice 0 and says nothing else, as nearly all do; else None."""
