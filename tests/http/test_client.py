@@ -384,6 +384,32 @@ async def test_a_retired_server_keeps_no_connection() -> None:
     assert 2 == upstream.connections
 
 
+async def test_an_answer_gives_its_connection_back_once() -> None:
+    """An answer that is closed twice does not lend its connection to two requests."""
+
+    async def script(exchange: Exchange) -> None:
+        begun.release()
+        await goes_on.wait()
+        await exchange.send(answer(exchange.body))
+
+    begun, goes_on = asyncio.Semaphore(0), asyncio.Event()
+    async with scripted(script) as upstream:
+        server = HttpServer(upstream.url, reuse_connections=True)
+        goes_on.set()
+        first = await server.stream("/x", b"1", content_type="")
+        assert b"1" == await first.whole(100)
+        await first.aclose()
+        goes_on.clear()
+        tasks = [asyncio.create_task(server.post("/x", body)) for body in (b"2", b"3")]
+        for _ in range(3):
+            await begun.acquire()
+        goes_on.set()
+        assert [b"2", b"3"] == await asyncio.gather(*tasks)
+        await server.aclose()
+
+    assert 2 == upstream.connections
+
+
 async def test_a_kept_connection_that_was_closed_is_no_failure() -> None:
     """A server that closes a kept connection between requests is asked on a new one."""
     async with scripted(says(answer(b"{}"))) as upstream:
