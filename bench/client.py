@@ -38,7 +38,7 @@ def own(mock: int, reuse: bool) -> Client:
         if not stream:
             return len(await server.post(gateway.PATH, gateway.body(False)))
         size = 0
-        async with aclosing(server.stream(gateway.PATH, gateway.body(True))) as pieces:
+        async with aclosing(await server.stream(gateway.PATH, gateway.body(True))) as pieces:
             async for piece in pieces:
                 size += len(piece)
         return size

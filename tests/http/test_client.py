@@ -25,7 +25,7 @@ from unilect.http.client import HttpServer, raise_for_answer
 
 async def read(server: HttpServer, path: str = "/x", body: bytes = b"{}") -> bytes:
     """All bytes of a stream."""
-    async with aclosing(server.stream(path, body)) as pieces:
+    async with aclosing(await server.stream(path, body)) as pieces:
         return b"".join([piece async for piece in pieces])
 
 
@@ -227,7 +227,7 @@ async def test_a_stream() -> None:
 
     async with (
         scripted(script) as upstream,
-        aclosing(HttpServer(upstream.url).stream("/x", b"")) as pieces,
+        aclosing(await HttpServer(upstream.url).stream("/x", b"")) as pieces,
     ):
         first = await anext(pieces)
         more.set()
@@ -252,7 +252,7 @@ async def test_no_stream(kind: str, body: bytes) -> None:
 async def test_closing_a_stream_closes_its_connection() -> None:
     """Whoever stops reading a stream ends its connection at once, so that the server stops."""
     async with scripted(says(STREAM_HEAD + b"a", "keep")) as upstream:
-        pieces = HttpServer(upstream.url).stream("/x", b"")
+        pieces = await HttpServer(upstream.url).stream("/x", b"")
         await anext(pieces)
         await pieces.aclose()
 
@@ -301,7 +301,7 @@ async def test_a_server_that_does_not_read_is_no_deadlock() -> None:
 
     async with (
         scripted(says(STREAM_HEAD + b"x" * size)) as upstream,
-        aclosing(HttpServer(upstream.url).stream("/x", b"")) as pieces,
+        aclosing(await HttpServer(upstream.url).stream("/x", b"")) as pieces,
     ):
         total = len(await anext(pieces))
         for _ in range(100):  # the server's bytes pile up meanwhile
@@ -362,9 +362,10 @@ async def test_an_answer_without_a_body(status: str) -> None:
     """An answer that never has a body ends with its head, on a connection that stays open and serves again."""
     head = f"HTTP/1.1 {status}\r\n\r\n".encode()
     async with scripted(says(head, "keep")) as upstream:
-        server = HttpServer(upstream.url, reuse_connections=True, raise_for=lambda *_: None)
+        server = HttpServer(upstream.url, reuse_connections=True)
         for _ in range(2):
-            assert b"" == await server.get("/x")
+            with pytest.raises(BackendError):
+                await server.get("/x")
         await server.aclose()
 
     assert 1 == upstream.connections
@@ -379,6 +380,32 @@ async def test_a_retired_server_keeps_no_connection() -> None:
         await upstream.until_gone()
         await server.post("/x", b"2")
         await upstream.until_gone()
+
+    assert 2 == upstream.connections
+
+
+async def test_an_answer_gives_its_connection_back_once() -> None:
+    """An answer that is closed twice does not lend its connection to two requests."""
+
+    async def script(exchange: Exchange) -> None:
+        begun.release()
+        await goes_on.wait()
+        await exchange.send(answer(exchange.body))
+
+    begun, goes_on = asyncio.Semaphore(0), asyncio.Event()
+    async with scripted(script) as upstream:
+        server = HttpServer(upstream.url, reuse_connections=True)
+        goes_on.set()
+        first = await server.stream("/x", b"1", content_type="")
+        assert b"1" == await first.whole(100)
+        await first.aclose()
+        goes_on.clear()
+        tasks = [asyncio.create_task(server.post("/x", body)) for body in (b"2", b"3")]
+        for _ in range(3):
+            await begun.acquire()
+        goes_on.set()
+        assert [b"2", b"3"] == await asyncio.gather(*tasks)
+        await server.aclose()
 
     assert 2 == upstream.connections
 

@@ -14,7 +14,7 @@ import ssl
 from typing import cast
 
 from unilect.http._reasons import of_connecting
-from unilect.http.body import MAX_HEAD_BYTES, ChunkedBody, CountedBody, ProtocolError
+from unilect.http.body import MAX_HEAD_BYTES, ProtocolError
 
 HIGH_WATER_BYTES = 256 * 1024  # what may lie unread before the upstream is made to wait
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -87,19 +87,19 @@ class Address:
 
 class Connection(asyncio.Protocol):
     """
-    One connection: bytes out with `write`, bytes in with `read`.
+    One connection: a request out with `ask`, and what comes after the head of its answer in with `read`.
 
     Attributes:
         gather_s: How long `read` may gather bytes before it gives them; the end of a chunked body is given at once.
             Waking a task costs more than reading a token's frame, so an answer that nobody sees before it is whole is gathered.
     """
 
+    _transport: asyncio.Transport
+
     def __init__(self) -> None:
         self.gather_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._gathering: asyncio.TimerHandle | None = None
-        self._transport: asyncio.Transport | None = None
-        self._poll: select.poll | None = None
         self._pieces: list[bytes] = []
         self._size = 0
         self._paused = False
@@ -110,19 +110,45 @@ class Connection(asyncio.Protocol):
         self._timer_at = 0.0
 
     @property
-    def is_quiet(self) -> bool:
-        """True while nothing waits to be read here, and the server has not closed."""
-        return self._lost is None and not self._pieces
-
-    @property
     def is_fresh(self) -> bool:
-        """True where nothing waits in the kernel either: fit for another exchange."""
-        return self.is_quiet and not self._has_unread_bytes()
+        """True while nothing waits to be read, here or in the kernel, and the server has not closed: fit for another exchange."""
+        if self._lost is not None or self._pieces:
+            return False
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not poll.poll(0)
 
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        if self._transport is not None:
-            self._transport.write(data)
+    async def ask(self, request: bytes, timeout_s: float) -> bytes:
+        """
+        Send a request and read the head of its answer, without its last blank line.
+
+        Raises:
+            ProtocolError: The head is endless, or was cut.
+            ClosedEarly: The connection broke, or ended, before a byte came.
+            Silence: As `read`.
+        """
+        self._transport.write(request)
+        data = b""
+        while True:
+            head, end, rest = data.partition(b"\r\n\r\n")
+            if end and not head.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1")):
+                if rest:
+                    self._pieces, self._size = [rest], len(rest)
+                return head
+            if end:  # 100 Continue and its like announce the real answer
+                data = rest
+                continue
+            if len(data) > MAX_HEAD_BYTES:
+                raise ProtocolError("an endless head")
+            try:
+                more = await self.read(timeout_s)
+            except ConnectionError:
+                more = b""
+            if not more:
+                if data:  # no ConnectionError, after which the request would be sent once more
+                    raise ProtocolError("the head ended early")
+                raise ClosedEarly("closed before an answer")
+            data += more
 
     async def read(self, timeout_s: float) -> bytes:
         """
@@ -144,15 +170,14 @@ class Connection(asyncio.Protocol):
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._size = 0
-        if self._paused and self._transport is not None:
+        if self._paused:
             self._paused = False
             self._transport.resume_reading()
         return data
 
     def close(self) -> None:
         """Drop the connection, and with it what was not read."""
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The event loop's word that the connection stands."""
@@ -162,15 +187,13 @@ class Connection(asyncio.Protocol):
         """The event loop's word that bytes have come; too many of them make the server wait."""
         self._pieces.append(data)
         self._size += len(data)
-        if self._size > HIGH_WATER_BYTES and not self._paused and self._transport is not None:
+        if self._size > HIGH_WATER_BYTES and not self._paused:
             self._paused = True
             self._transport.pause_reading()
-        if self.gather_s and not self._paused and not data.endswith(_LAST_CHUNK):
-            if self._gathering is None:
-                loop = asyncio.get_running_loop()
-                self._gathering = loop.call_later(self.gather_s, self._wake)
-        else:
+        if not self.gather_s or self._paused or data.endswith(_LAST_CHUNK):
             self._wake()
+        elif self._gathering is None:
+            self._gathering = self._loop.call_later(self.gather_s, self._wake)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The event loop's word that the connection has ended, in order or not."""
@@ -180,25 +203,15 @@ class Connection(asyncio.Protocol):
             self._timer = None
         self._wake()
 
-    def _has_unread_bytes(self) -> bool:
-        """True where the kernel has bytes, or the end, that the event loop has not read yet."""
-        if self._transport is None:
-            return False
-        if self._poll is None:
-            self._poll = select.poll()
-            self._poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return bool(self._poll.poll(0))
-
     def _waited(self, timeout_s: float) -> asyncio.Future[None]:
         """What ends a wait."""
-        loop = self._loop
-        self._waiter = loop.create_future()
-        self._silent_at = loop.time() + timeout_s
+        self._waiter = self._loop.create_future()
+        self._silent_at = self._loop.time() + timeout_s
         if self._timer is not None and self._silent_at < self._timer_at:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._set_timer(loop)
+            self._set_timer()
         return self._waiter
 
     def _tick(self) -> None:
@@ -211,15 +224,14 @@ class Connection(asyncio.Protocol):
         self._timer = None
         if self._waiter is None or self._waiter.done():
             return
-        loop = asyncio.get_running_loop()
-        if loop.time() >= self._silent_at:
+        if self._loop.time() >= self._silent_at:
             self._waiter.set_exception(Silence())
         else:
-            self._set_timer(loop)
+            self._set_timer()
 
-    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _set_timer(self) -> None:
         self._timer_at = self._silent_at
-        self._timer = loop.call_at(self._silent_at, self._tick)
+        self._timer = self._loop.call_at(self._silent_at, self._tick)
 
     def _wake(self) -> None:
         if self._gathering is not None:
@@ -227,97 +239,6 @@ class Connection(asyncio.Protocol):
             self._gathering = None
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-class Response:
-    """
-    The head of an answer, and its body as it comes.
-
-    Attributes:
-        status: The HTTP status.
-        headers: Names in lower case; of repeated ones the last.
-        complete: True once the whole body was read and the connection may serve again.
-        timeout_s: The longest silence within the body.
-    """
-
-    def __init__(self, connection: Connection, head: bytes, rest: bytes, timeout_s: float) -> None:
-        self.status, self.headers = parse_head(head)
-        self.complete = False
-        self._connection = connection
-        self._rest = rest
-        self.timeout_s = timeout_s
-        # these have no body, whatever their headers say
-        length = 0 if self.status in (204, 304) else _content_length(self.headers)
-        self._body: ChunkedBody | CountedBody | None = (
-            None  # without either it ends when the connection does
-        )
-        if _is_chunked(self.headers):
-            if length is not None:
-                raise ProtocolError("a length and chunks at once")
-            self._body = ChunkedBody()
-        elif length is not None:
-            self._body = CountedBody(length)
-
-    @property
-    def has_end(self) -> bool:
-        """False where only the end of the connection ends the body."""
-        return self._body is not None
-
-    async def read(self) -> bytes:
-        """
-        The next bytes of the body, as they come; none at its end.
-
-        Raises:
-            ProtocolError: Its framing is broken, or it ends early.
-            ConnectionError, Silence: As `Connection.read`.
-        """
-        body = self._body
-        data, self._rest = self._rest, b""
-        if body is None:
-            return data or await self._connection.read(self.timeout_s)
-        payload = body.feed(data) if data else b""
-        while not payload and not body.done:
-            data = await self._connection.read(self.timeout_s)
-            if not data:
-                raise ProtocolError("the body ended early")
-            payload = body.feed(data)
-        if body.done:
-            self.complete = not body.rest and self._keeps()
-        return payload
-
-    def _keeps(self) -> bool:
-        return "close" not in self.headers.get("connection", "").lower()
-
-
-async def exchange(connection: Connection, request: bytes, timeout_s: float) -> Response:
-    """
-    Send a request and read the head of its answer.
-
-    Raises:
-        ProtocolError: The answer is no sound HTTP.
-        ClosedEarly: The connection broke, or ended, before a byte came.
-        Silence: As `Connection.read`.
-    """
-    connection.write(request)
-    data = b""
-    while True:
-        if (end := data.find(b"\r\n\r\n")) >= 0:
-            head, rest = data[:end], data[end + 4 :]
-            if not head.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1")):
-                return Response(connection, head, rest, timeout_s)
-            data = rest  # 100 Continue and its like announce the real answer
-            continue
-        if len(data) > MAX_HEAD_BYTES:
-            raise ProtocolError("an endless head")
-        try:
-            more = await connection.read(timeout_s)
-        except ConnectionError:
-            more = b""
-        if not more:
-            if data:  # no ConnectionError, after which the request would be sent once more
-                raise ProtocolError("the head ended early")
-            raise ClosedEarly("closed before an answer")
-        data += more
 
 
 def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
@@ -344,21 +265,3 @@ def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     if version == "HTTP/1.0":
         headers.setdefault("connection", "close")
     return int(status), headers
-
-
-def _content_length(headers: dict[str, str]) -> int | None:
-    value = headers.get("content-length")
-    if value is None:
-        return None
-    if not value.isdecimal() or not value.isascii() or len(value) > 15:
-        raise ProtocolError("a broken content-length")
-    return int(value)
-
-
-def _is_chunked(headers: dict[str, str]) -> bool:
-    coding = headers.get("transfer-encoding", "").lower()
-    if coding not in ("", "chunked"):
-        raise ProtocolError("an unknown transfer-encoding")
-    if headers.get("content-encoding", "identity").lower() != "identity":
-        raise ProtocolError("a compressed body that nobody asked for")
-    return coding == "chunked"

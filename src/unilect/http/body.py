@@ -41,16 +41,14 @@ class ChunkedBody:
         rest: Bytes after the end of the body.
     """
 
-    __slots__ = ("_left", "_pending", "_trailers", "done", "rest")
+    __slots__ = ("_left", "_pending", "done", "rest")
 
     def __init__(self) -> None:
         self.done = False
         self.rest = b""
-        self._left = (
-            -1
-        )  # payload bytes still to come of this chunk, and its line end; -1 before a size line
+        # payload bytes still to come of this chunk; -1 before a size line, 0 in the trailers
+        self._left = -1
         self._pending = b""
-        self._trailers = False
 
     def feed(self, data: bytes) -> bytes:
         """
@@ -64,49 +62,33 @@ class ChunkedBody:
         """
         if self._pending:
             data, self._pending = self._pending + data, b""
-        elif self._left < 0 and not self._trailers and (chunk := _one_chunk(data)):
-            return chunk
         out: list[bytes] = []
-        at = 0
-        while at < len(data) and not self._trailers:
-            if self._left < 0:
-                if len(data) > _MANY_CHUNKS_BYTES:
-                    at = _many_chunks(data, at, out)
-                at = _whole_chunks(data, at, out)
-                at = self._begin_chunk(data, at)
-            if self._left >= 0 and not self._trailers:
-                at = self._part_of_chunk(data, at, out)
-        if self._trailers:
-            self._end(data[at:])
-        return out[0] if len(out) == 1 else b"".join(out)
-
-    def _begin_chunk(self, data: bytes, at: int) -> int:
-        """The size line of a chunk that is not all here, if there is one."""
-        end = data.find(b"\r\n", at)
-        if end < 0:
-            self._pending = data[at:]
-            if len(self._pending) > _MAX_SIZE_LINE_BYTES:
-                raise ProtocolError("an endless chunk size")
-            return len(data)
-        self._left = _chunk_size(data[at:end])
-        self._trailers = self._left == 0
-        return end + 2
-
-    def _part_of_chunk(self, data: bytes, at: int, out: list[bytes]) -> int:
-        """What is here of a chunk whose size is known, and its line end where that has come whole."""
-        stop = at + self._left
-        if stop + 2 <= len(data):
-            if not data.startswith(b"\r\n", stop):
+        size, left, at = len(data), self._left, 0
+        if left < 0 and size > _MANY_CHUNKS_BYTES:
+            at = _many_chunks(data, out)
+        while at < size and left:
+            if left < 0:
+                if (end := data.find(b"\r\n", at)) < 0:
+                    break
+                left, at = _chunk_size(data[at:end]), end + 2
+            elif (stop := at + left) + 2 > size:
+                break
+            elif data[stop : stop + 2] != b"\r\n":
                 raise ProtocolError("a chunk without its end")
-            out.append(data[at:stop])
-            self._left = -1
-            return stop + 2
-        if stop <= len(data):  # the line end is cut off
-            self._pending = data[at:]
-        else:
-            out.append(data[at:])
-            self._left -= len(data) - at
-        return len(data)
+            else:
+                out.append(data[at:stop])
+                left, at = -1, stop + 2
+        self._left, rest = left, data[at:]
+        if left == 0:
+            self._end(rest)
+        elif left > len(rest):
+            out.append(rest)
+            self._left -= len(rest)
+        else:  # a line end is cut off
+            self._pending = rest
+            if left < 0 and len(rest) > _MAX_SIZE_LINE_BYTES:
+                raise ProtocolError("an endless chunk size")
+        return out[0] if len(out) == 1 else b"".join(out)
 
     def _end(self, data: bytes) -> None:
         """The trailers, up to a blank line; nobody reads them."""
@@ -120,52 +102,50 @@ class ChunkedBody:
             self._pending = data
 
 
-def _one_chunk(data: bytes) -> bytes:
-    """The payload where there is one whole chunk and nothing else, as when tokens come one at a time; else nothing."""
-    size, _, rest = data.partition(b"\r\n")
-    if rest[-2:] != b"\r\n" or _chunk_size(size) != len(rest) - 2:
-        return b""
-    return rest[:-2]
-
-
-def _whole_chunks(data: bytes, at: int, out: list[bytes]) -> int:
+def body_of(status: int, headers: dict[str, str]) -> ChunkedBody | CountedBody | None:
     """
-    The payloads of all chunks that are whole, which nearly all are, one by one.
+    What takes the body of an answer apart; None where it ends when the connection does.
 
-    Returns:
-        Where the first begins that is not, or is the last.
+    Raises:
+        ProtocolError: Where it ends is ambiguous, or it is coded in a way that nobody asked for.
     """
-    size, find, starts_with, append = len(data), data.find, data.startswith, out.append
-    while (end := find(b"\r\n", at)) >= 0:
-        length = _chunk_size(data[at:end])
-        stop = end + 2 + length
-        if length == 0 or stop + 2 > size:
-            break
-        if not starts_with(b"\r\n", stop):
-            raise ProtocolError("a chunk without its end")
-        append(data[end + 2 : stop])
-        at = stop + 2
-    return at
+    if status in (204, 304):  # these have no body, whatever their headers say
+        return CountedBody(0)
+    length, coding = headers.get("content-length"), headers.get("transfer-encoding", "").lower()
+    if coding not in ("", "chunked"):
+        raise ProtocolError("an unknown transfer-encoding")
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise ProtocolError("a compressed body that nobody asked for")
+    if length is None:
+        return ChunkedBody() if coding else None
+    if coding:
+        raise ProtocolError("a length and chunks at once")
+    if not length.isdecimal() or not length.isascii() or len(length) > 15:
+        raise ProtocolError("a broken content-length")
+    return CountedBody(int(length))
 
 
-def _many_chunks(data: bytes, at: int, out: list[bytes]) -> int:
+def _many_chunks(data: bytes, out: list[bytes]) -> int:
     """
-    The same in a fixed number of calls: it takes a third of the time where many chunks came at once.
+    The payloads of the chunks that are whole, in a fixed number of calls: it takes a third of the time where many came at once.
 
     Where no payload has a line end in it, sizes and payloads lie in turn between line ends. That it is so is not believed:
-    every payload must be as long as its size says, else nothing is taken, and `_whole_chunks` looks.
+    every payload must be as long as its size says, else nothing is taken.
+
+    Returns:
+        Where the first begins that is not whole, or is the last.
     """
-    lines = data[at:].split(b"\r\n")
+    lines = data.split(b"\r\n")
     payloads = lines[1:-1:2]  # what follows the last line end is not whole
     sizes = lines[: 2 * len(payloads) : 2]
     try:
         lengths = [*map(_chunk_size, sizes)]
     except ProtocolError:
-        return at
+        return 0
     if lengths and lengths[-1] == 0:  # the last chunk
         del payloads[-1], lengths[-1]
     if lengths != [*map(len, payloads)] or 0 in lengths:
-        return at
+        return 0
     out += payloads
     return len(data) - len(b"\r\n".join(lines[2 * len(payloads) :]))
 

@@ -9,8 +9,9 @@ they would carry prompts and keys elsewhere.
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from email.utils import parsedate_to_datetime
-from typing import Self, TypeAlias
+from typing import NoReturn, Self, TypeAlias
 
 from unilect.config.model import ModelConfig
 from unilect.errors import (
@@ -27,13 +28,12 @@ from unilect.http._connection import (
     ClosedEarly,
     ConnectFailed,
     Connection,
-    Response,
     Silence,
-    exchange,
+    parse_head,
 )
 from unilect.http._reasons import of_answer
 from unilect.http.base_url import head, key_headers, split, with_user
-from unilect.http.body import ProtocolError
+from unilect.http.body import ProtocolError, body_of
 from unilect.http.error_bodies import (
     REFUSED,
     NoSuchModel,
@@ -69,7 +69,7 @@ class HttpServer:
 
     Attributes:
         shown: Its base URL without credentials, for the operator.
-        reuses_connections: As given.
+        reuses_connections, timeout_s: As given.
         lost: Why it could not be reached when it was tried last; None where it could.
         doubts: How often it could not be reached, or did not know the model: it may be another server by now.
         raise_for: Turns an error answer into ours: by default as `raise_for_answer`, where the protocol has no words of its own.
@@ -104,7 +104,7 @@ class HttpServer:
         self._path = url.path.rstrip("/")
         self._query = url.query
         self._has_key = any("key" in name.lower() or "auth" in name.lower() for name in headers)
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self.reuses_connections = reuse_connections
         self.raise_for = raise_for or raise_for_answer
         self._idle: list[Connection] = []
@@ -121,30 +121,52 @@ class HttpServer:
         Raises:
             UnilectError: As `raise_for_answer` says, or the server could not be reached.
         """
-        return await self._whole(self._request("POST", path, body), max_bytes)
+        answer = await self.stream(path, body, content_type="")
+        return await answer.whole(max_bytes or self.max_body_bytes)
 
     async def get(self, path: str) -> bytes:
         """GET and read the whole answer; errors as in `post`."""
-        return await self._whole(self._request("GET", path, b""))
+        answer = await self.stream(path, b"", content_type="", method="GET")
+        return await answer.whole(self.max_body_bytes)
 
-    def stream(
+    async def stream(
         self,
         path: str,
         body: bytes,
         gather_s: float = 0.0,
         content_type: str = "text/event-stream",
-    ) -> "EventStream":
+        method: str = "POST",
+    ) -> "Response":
         """
-        POST and yield the bytes of a stream as they come.
+        Send a request, and read the head of its answer; who asks reads the answer, and closes it.
 
         Args:
             gather_s: How long bytes may be gathered before they are given; see `Connection`.
             content_type: What the answer must be; "" for anything, where servers do not say.
 
         Raises:
-            UnilectError: As in `post`; before the first byte when the status is not 200.
+            UnilectError: As in `post`, or it is an answer of another type.
         """
-        return EventStream(self, self._request("POST", path, body), gather_s, content_type)
+        request, response = self._request(method, path, body), None
+        try:
+            while response is None:
+                kept = self._kept()
+                connection = kept or await self._connect()
+                connection.gather_s = gather_s
+                try:
+                    head = await connection.ask(request, self.timeout_s)
+                    response = Response(self, connection, head)
+                except ClosedEarly:
+                    if kept is None:
+                        raise
+                finally:
+                    if response is None:
+                        self.release(connection, reusable=False)
+        except (ConnectionError, ProtocolError, Silence) as error:
+            raise self.translated(error) from error
+        if response.status != 200 or not response.kind.startswith(content_type):
+            await self._refuse(request, response)
+        return response
 
     def retire(self) -> None:
         """Keep no connection any more; what runs goes on."""
@@ -158,71 +180,78 @@ class HttpServer:
             connection.close()
         self._idle.clear()
 
-    async def _whole(self, request: bytes, max_bytes: int | None = None) -> bytes:
-        with translated_errors(self):
-            connection, response = await self.exchange(request, 0.0)
-            try:
-                answer = await _body(response, max_bytes or self.max_body_bytes)
-                self.check(request, response, answer)
-                return answer
-            finally:
-                self.release(connection, response.complete)
-
-    async def exchange(self, request: bytes, gather_s: float) -> tuple[Connection, Response]:
-        """
-        Send a request; the connection must be given to `release` once its answer was read.
-
-        Returns:
-            The connection, and the head of the answer. A kept connection that turns out to be closed is no failure.
-        """
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_fresh:
-                connection.gather_s = gather_s
-                try:
-                    return connection, await self._answer(connection, request)
-                except ConnectionError:
-                    continue
-            self.release(connection, reusable=False)
-        try:
-            connection = await self._address.connect(CONNECT_TIMEOUT_S)
-        except ConnectFailed as error:
-            self.lost = str(error)
-            self.doubts += 1
-            raise
-        self.lost = None
-        self._open.add(connection)
-        connection.gather_s = gather_s
-        return connection, await self._answer(connection, request)
-
-    async def _answer(self, connection: Connection, request: bytes) -> Response:
-        try:
-            return await exchange(connection, request, self._timeout_s)
-        except BaseException:
-            self.release(connection, reusable=False)
-            raise
-
     def release(self, connection: Connection, reusable: bool) -> None:
         """Keep a connection for the next request, or close it."""
-        if (
-            reusable
-            and self.reuses_connections
-            and connection.is_quiet  # the kernel is asked before the next exchange
-            and len(self._idle) < MAX_IDLE
-        ):
+        if reusable and self.reuses_connections and len(self._idle) < MAX_IDLE:
             self._idle.append(connection)
         else:
             self._open.discard(connection)
             connection.close()
 
-    def check(self, request: bytes, response: Response, body: bytes) -> None:
+    def unreachable(self, reason: str) -> BackendUnreachable:
+        """The error for a server to which no connection can be made."""
+        return BackendUnreachable(
+            "The model's server cannot be reached. Try again, or ask its operator.",
+            retry_after_s=1,
+            reason=f"The model's server cannot be reached: {reason}.",
+        )
+
+    def translated(self, error: Exception) -> UnilectError:
+        """What broke an exchange, as our error."""
+        match error:
+            case Silence():
+                told = f"was silent for {self.timeout_s:g} s; the answer was given up"
+            case ProtocolError():
+                told = f"broke the protocol: {error}"
+            case ClosedEarly():
+                told = "closed the connection before it answered"
+            case _:
+                told = "broke off in the middle of its answer"
+        kind = BackendTimeout if isinstance(error, Silence) else BackendError
+        reason = f"The model's server ({self.shown}) {told}."
+        ours = kind(f"The model's server {told}.", reason=reason)
+        ours.connection_failed = isinstance(error, ClosedEarly)
+        return ours
+
+    def _request(self, method: str, path: str, body: bytes) -> bytes:
+        if self._query:
+            path += ("&" if "?" in path else "?") + self._query
+        return b"%s %s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (
+            method.encode(),
+            (self._path + path).encode(),
+            self._head,
+            len(body),
+            body,
+        )
+
+    def _kept(self) -> Connection | None:
+        """A kept connection on which the server has said nothing since."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_fresh:
+                return connection
+            self.release(connection, reusable=False)
+        return None
+
+    async def _connect(self) -> Connection:
+        try:
+            connection = await self._address.connect(CONNECT_TIMEOUT_S)
+        except ConnectFailed as error:
+            self.lost = str(error)
+            self.doubts += 1
+            raise self.unreachable(self.lost) from error
+        self.lost = None
+        self._open.add(connection)
+        return connection
+
+    async def _refuse(self, request: bytes, response: "Response") -> NoReturn:
         """
-        Raise what an answer means, where it is no success; what is the server's fault, or the operator's, with the reason.
+        Raise what an answer means that is no success, or of another type: what is the server's fault, or the operator's, with the reason.
 
         Raises:
             UnilectError: As `raise_for`.
         """
-        status = response.status
+        status, body = response.status, await response.whole(self.max_body_bytes)
         try:
             self.raise_for(status, response.headers, body)
         except UnilectError as error:
@@ -237,109 +266,38 @@ class HttpServer:
                         " No key is configured for it: set `api_key` (`unilect chat`: --api-key)."
                     )
             raise
-
-    def unreachable(self, reason: str) -> BackendUnreachable:
-        """The error for a server to which no connection can be made."""
-        return BackendUnreachable(
-            "The model's server cannot be reached. Try again, or ask its operator.",
-            retry_after_s=1,
-            reason=f"The model's server cannot be reached: {reason}.",
-        )
-
-    def translated(self, error: BaseException) -> UnilectError | None:
-        """An error of the client, or of the operating system, as ours; None for any other."""
-        match error:
-            case Silence() | TimeoutError():
-                return BackendTimeout(
-                    "The model's server was silent for too long; the answer was given up.",
-                    reason=f"The model's server ({self.shown}) was silent for {self._timeout_s:g} s; the answer was given up.",
-                )
-            case ProtocolError():
-                return BackendError(
-                    f"The model's server broke the protocol: {error}.",
-                    reason=f"The model's server ({self.shown}) broke the protocol: {error}.",
-                )
-            case ConnectFailed():
-                return self.unreachable(str(error))
-            case ClosedEarly():
-                ours = BackendError(
-                    "The model's server closed the connection before it answered.",
-                    reason=f"The model's server ({self.shown}) closed the connection before it answered.",
-                )
-                ours.connection_failed = True
-                return ours
-            case ConnectionError():
-                return BackendError(
-                    "The model's server broke off in the middle of its answer.",
-                    reason=f"The model's server ({self.shown}) broke off in the middle of its answer.",
-                )
-            case OSError():
-                return self.unreachable(f"{self._host} ({error.strerror or error})")
-        return None
-
-    def _request(self, method: str, path: str, body: bytes) -> bytes:
-        if self._query:
-            path += ("&" if "?" in path else "?") + self._query
-        return b"%s %s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (
-            method.encode(),
-            (self._path + path).encode(),
-            self._head,
-            len(body),
-            body,
-        )
+        raise no_stream(response.kind, body)
 
 
-async def _body(response: Response, max_bytes: int) -> bytes:
+class Response:
     """
-    The whole body of an answer. One without a length ends with its JSON, since not every server closes the connection then.
-
-    Raises:
-        BackendError: It is longer than `max_bytes`.
-    """
-    pieces, size = [], 0
-    while data := await response.read():
-        size += len(data)
-        if size > max_bytes:
-            raise BackendError(f"The backend's answer is longer than {max_bytes} bytes.")
-        pieces.append(data)
-        if not response.has_end and data.rstrip().endswith((b"}", b"]")):
-            if plain(body := b"".join(pieces)) is not None:
-                return body
-            pieces = [body]
-    return b"".join(pieces)
-
-
-class EventStream:
-    """
-    The bytes of a stream as they come: an async iterator, to be used inside `aclosing`.
+    An answer whose head has come, and its bytes as they come: an async iterator, to be used inside `aclosing`.
 
     It is no generator, since opening and closing one for each request costs more than its reads.
+
+    Attributes:
+        status: The HTTP status.
+        headers: Names in lower case; of repeated ones the last.
+        kind: The content type.
+        complete: True once the whole body was read and the connection can serve again: there is nothing to wait for.
+        timeout_s: The longest silence within the body.
     """
 
-    def __init__(
-        self, server: HttpServer, request: bytes, gather_s: float, content_type: str
-    ) -> None:
-        self._content_type = content_type
+    def __init__(self, server: HttpServer, connection: Connection, head: bytes) -> None:
+        self.status, self.headers = parse_head(head)
+        self.kind = self.headers.get("content-type", "")
+        self.complete = False
+        self.timeout_s = server.timeout_s
         self._server = server
-        self._request = request
-        self._gather_s = gather_s
-        self._connection: Connection | None = None
-        self._response: Response | None = None
-
-    @property
-    def complete(self) -> bool:
-        """True once all was read and the connection can serve again: there is nothing to wait for."""
-        return self._response is not None and self._response.complete
+        self._connection = connection
+        self._closed = False
+        self._body = body_of(self.status, self.headers)
+        self._keeps = "close" not in self.headers.get("connection", "").lower()
 
     @property
     def has_end(self) -> bool:
-        """False where only the end of the connection ends the stream."""
-        return self._response is not None and self._response.has_end
-
-    def hurry(self, timeout_s: float) -> None:
-        """Allow no longer silence than this from now on."""
-        if self._response is not None:
-            self._response.timeout_s = min(timeout_s, self._response.timeout_s)
+        """False where only the end of the connection ends the body."""
+        return self._body is not None
 
     def __aiter__(self) -> Self:
         """Itself."""
@@ -350,55 +308,52 @@ class EventStream:
         The bytes that have come, at least one.
 
         Raises:
-            UnilectError: As `HttpServer.stream`.
+            UnilectError: The connection broke, or was silent, or the body's framing is broken, or it ends early.
         """
+        body, payload = self._body, b""
         try:
-            response = self._response or await self._open()
-            data = await response.read()
-        except (OSError, ProtocolError, Silence) as error:
-            ours = self._server.translated(error)
-            raise (ours or error) from error
-        if not data:
+            if body is None:
+                payload = await self._connection.read(self.timeout_s)
+            else:
+                while not payload and not body.done:
+                    data = await self._connection.read(self.timeout_s)
+                    if not data:
+                        raise ProtocolError("the body ended early")
+                    payload = body.feed(data)
+                if body.done:
+                    self.complete = not body.rest and self._keeps
+        except (ConnectionError, ProtocolError, Silence) as error:
+            raise self._server.translated(error) from error
+        if not payload:
             raise StopAsyncIteration
-        return data
+        return payload
+
+    async def whole(self, max_bytes: int) -> bytes:
+        """
+        All bytes, after which it is closed. A body without a length ends with its JSON, since not every server closes the connection then.
+
+        Raises:
+            UnilectError: As `__anext__`.
+            BackendError: They are more than `max_bytes`.
+        """
+        pieces, size = [], 0
+        async with aclosing(self):
+            async for data in self:
+                size += len(data)
+                if size > max_bytes:
+                    raise BackendError(f"The backend's answer is longer than {max_bytes} bytes.")
+                pieces.append(data)
+                if self._body is None and data.rstrip().endswith((b"}", b"]")):
+                    pieces = [b"".join(pieces)]
+                    if plain(pieces[0]) is not None:
+                        break
+        return b"".join(pieces)
 
     async def aclose(self) -> None:
-        """Give the connection back, or close it where the answer was not read to its end."""
-        if self._connection is not None:
+        """Give the connection back, or close it where the body was not read to its end."""
+        if not self._closed:
+            self._closed = True
             self._server.release(self._connection, self.complete)
-            self._connection = None
-
-    async def _open(self) -> Response:
-        """The answer's head, which must be that of such a stream."""
-        self._connection, response = await self._server.exchange(self._request, self._gather_s)
-        self._response = response
-        kind = response.headers.get("content-type", "")
-        if response.status != 200 or not kind.startswith(self._content_type):
-            told = await _body(response, self._server.max_body_bytes)
-            self._server.check(self._request, response, told)
-            raise no_stream(kind, told)
-        return response
-
-
-class translated_errors:
-    """
-    The client's errors, and the operating system's, as ours.
-
-    It is used as a function would be; a generator with `@contextmanager` costs three times as much, for each read.
-    """
-
-    __slots__ = ("_server",)
-
-    def __init__(self, server: HttpServer) -> None:
-        self._server = server
-
-    def __enter__(self) -> None:
-        """Nothing is to be done before."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Raise what the error means here."""
-        if error is not None and (ours := self._server.translated(error)) is not None:
-            raise ours from error
 
 
 def server_at(url: str, config: ModelConfig, raise_for: RaiseFor | None = None) -> HttpServer:

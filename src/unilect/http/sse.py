@@ -37,22 +37,22 @@ class FrameReader:
         """
         if self._ends_in_cr or b"\r" in data:
             data = self._without_cr(data)
-        if data[:6] == b"data: " and data[-2:] == b"\n\n" and not self._rest:
-            frame = data[6:-2]
-            if b"\n" not in frame:  # one, as when tokens come one at a time
-                return [frame]
         if self._rest:
             data = self._rest + data
-        end = data.rfind(b"\n\n") + 2
-        if end == 1:
-            end = 0
-        whole, self._rest = data[:end], data[end:]
+        whole, _, self._rest = data.rpartition(b"\n\n")
         if len(self._rest) > self._limit_bytes:
             raise BackendError(
                 f"The backend sent a frame of more than {self._limit_bytes} bytes; "
                 "the answer was given up."
             )
-        return _frames(whole) if whole else []
+        if whole[:6] == b"data: ":
+            frames = whole[6:].split(b"\n\ndata: ")
+            if b"\n" not in b"".join(
+                frames
+            ):  # each is one line, as nearly always; quicker than counting line ends
+                return frames
+        blocks = (_parse(block) for block in whole.split(b"\n\n"))
+        return [frame for frame in blocks if frame is not None]
 
     def end(self) -> list[bytes]:
         """The frame that the end of the stream completes, if any."""
@@ -66,16 +66,6 @@ class FrameReader:
         if self._ends_in_cr:
             data = data[:-1]
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-
-
-def _frames(whole: bytes) -> list[bytes]:
-    """The data of whole blocks. Where each is one `data:` line, as nearly always, no block is looked at by itself."""
-    if whole.startswith(b"data: "):
-        frames = whole[6:-2].split(b"\n\ndata: ")
-        if b"\n" not in b"".join(frames):  # twice as quick as counting the line ends
-            return frames
-    parsed = (_parse(block) for block in whole.split(b"\n\n"))
-    return [frame for frame in parsed if frame is not None]
 
 
 _BOM = b"\xef\xbb\xbf"

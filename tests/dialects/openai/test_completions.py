@@ -181,8 +181,8 @@ def test_a_stream_folds_to_the_whole(batches: list[list[Any]]) -> None:
     batches.append([*(Finish("length", index) for index in used), Usage(3, 2, 0, 0)])
 
     decoder, events = ChunkDecoder(), list[Event]()
-    done = decoder.decode(FrameReader().feed(stream(*batches, usage=True)), events)
-    actual = whole([*events, *decoder.end(done)])
+    decoder.decode(FrameReader().feed(stream(*batches, usage=True)), events)
+    actual = whole([*events, *decoder.end()])
     expected = whole(*batches)
 
     for name in ("choices", "usage"):

@@ -34,8 +34,8 @@ def decode(*chunks: Any, joined: bool = False, done: bool = True) -> list[Event]
     """The events of a whole answer; bytes are taken as they are."""
     decoder, events = ChunkDecoder(joined), []
     datas = [item if isinstance(item, bytes) else msgspec.json.encode(item) for item in chunks]
-    seen = decoder.decode(datas + [b"[DONE]"] * done, events)
-    return events + decoder.end(seen)
+    decoder.decode(datas + [b"[DONE]"] * done, events)
+    return events + decoder.end()
 
 
 def decode_into(events: list[Event], *chunks: Any) -> None:
@@ -87,10 +87,12 @@ def test_chunks_one_at_a_time(name: str, chunks: list[Any], expected: list[Event
     """Chunks that come one read at a time give the same events as in one read."""
     decoder, events = ChunkDecoder(), []
     for chunk in chunks:
-        assert not decoder.decode([msgspec.json.encode(chunk)], events)
-    assert decoder.decode([b"[DONE]"], events)
+        decoder.decode([msgspec.json.encode(chunk)], events)
+        assert not decoder.done
+    decoder.decode([b"[DONE]"], events)
 
-    assert decode(*chunks) == events + decoder.end(True)
+    assert decoder.done
+    assert decode(*chunks) == events + decoder.end()
 
 
 @pytest.mark.parametrize(("name", "chunks", "expected"), CASES)
@@ -109,12 +111,11 @@ def test_chunks_beside_an_unknown_field(
 
 
 def test_joined() -> None:
-    """The pieces of one read are joined where nobody sees them before the end."""
-    chunks = [delta(content=piece) for piece in "abcd"]
+    """The many pieces of one read that are alike are joined where nobody sees them before the end."""
+    chunks = [delta(content=piece) for piece in "abcdefghij"]
 
-    assert [TextDelta("a"), TextDelta("bcd"), Finish("stop"), NONE] == decode(
-        *chunks, END, joined=True
-    )
+    texts = [TextDelta(text) for text in ("a", "b", "c", "defghij")]
+    assert [*texts, Finish("stop"), NONE] == decode(*chunks, END, joined=True)
 
 
 def test_choices_of_one_chunk() -> None:

@@ -250,13 +250,13 @@ ENDS = [
 
 def read(*pieces: bytes) -> tuple[list[Event], str]:
     """The events of a stream that comes in these pieces, and the error that ends it."""
-    reader, decoder, done = FrameReader(), ChunkDecoder(), False
+    reader, decoder = FrameReader(), ChunkDecoder()
     events: list[Event] = []
     try:
         for piece in pieces:
-            done = decoder.decode(reader.feed(piece), events) or done
-        done = decoder.decode(reader.end(), events) or done
-        return events + decoder.end(done), ""
+            decoder.decode(reader.feed(piece), events)
+        decoder.decode(reader.end(), events)
+        return events + decoder.end(), ""
     except UnilectError as error:
         return events, error.message
 

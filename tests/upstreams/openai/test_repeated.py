@@ -12,7 +12,7 @@ from scripted import delta
 from unilect.errors import UnilectError
 from unilect.events import Event, fold
 from unilect.upstreams.openai._repeated import AlikeFrames
-from unilect.upstreams.openai.chunks import ChunkDecoder
+from unilect.upstreams.openai.chunks import DONE, ChunkDecoder
 
 PATTERN = b'{"id":"c","choices":[{"index":0,"delta":{"content":"a"}}]}'
 
@@ -118,7 +118,8 @@ def decoded(frames: list[bytes], size: int, joined: bool = False) -> tuple[list[
     try:
         for at in range(0, len(frames), size):
             decoder.decode(frames[at : at + size], events)
-        events += decoder.end(True)
+        decoder.decode([DONE], events)
+        events += decoder.end()
     except UnilectError as error:
         return events, error.message
     return events, ""

@@ -35,8 +35,8 @@ def whole(*choices: Any, **fields: Any) -> list[Event]:
 def streamed(*chunks: Any) -> list[Event]:
     """The events of a stream."""
     decoder, events = ChunkDecoder(), list[Event]()
-    done = decoder.decode([*map(msgspec.json.encode, chunks), DONE], events)
-    return events + decoder.end(done)
+    decoder.decode([*map(msgspec.json.encode, chunks), DONE], events)
+    return events + decoder.end()
 
 
 def message(index: int = 0, finish: str | None = "stop", **fields: Any) -> dict[str, Any]:

@@ -38,7 +38,6 @@ from unilect.parameters.support import names
 from unilect.requests import ChatRequest, CompletionRequest, ImagePart
 from unilect.upstreams.llamacpp.frames import FrameDecoder
 from unilect.upstreams.llamacpp.request import top_logprobs
-from unilect.upstreams.llamacpp.stream import native_stream
 from unilect.upstreams.openai.backend import stream
 from unilect.upstreams.openai.chunks import ChunkDecoder
 
@@ -68,7 +67,7 @@ async def completed(
 ) -> Batches:
     """The events of a plain completion."""
     decoder = FrameDecoder(not request.stream, top_logprobs(request), bool(request.return_tokens))
-    answer = native_stream(server, "/completion", msgspec.json.encode(body), decoder)
+    answer = stream(server, "/completion", msgspec.json.encode(body), decoder)
     try:
         async with aclosing(answer) as batches:
             async for batch in batches:

@@ -245,10 +245,9 @@ class FastChatUpstream:
         reader = wire.FrameReader()
         gather_s = 0.0 if request.stream else _GATHER_S
         body = msgspec.json.encode(params)
-        async with aclosing(
-            worker.server.stream("/worker_generate_stream", body, gather_s, content_type="")
-        ) as chunks:
-            async for data in chunks:
+        path = "/worker_generate_stream"
+        async with aclosing(await worker.server.stream(path, body, gather_s, "")) as answer:
+            async for data in answer:
                 if batch := decoder.add(reader.feed(data)):
                     yield batch
         reader.end()

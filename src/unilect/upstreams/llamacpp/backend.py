@@ -46,7 +46,7 @@ from unilect.upstreams.llamacpp.frames import (
     with_prompt_tokens,
 )
 from unilect.upstreams.llamacpp.request import OF_2023, OF_2025, Generation
-from unilect.upstreams.llamacpp.stream import native_stream
+from unilect.upstreams.openai.backend import stream
 from unilect.upstreams.openai.embeddings import decode_embeddings, embed_each
 
 log = logging.getLogger("unilect")
@@ -314,7 +314,7 @@ class LlamaCppUpstream:
             UnilectError: As `HttpServer.stream` and `FrameDecoder`.
         """
         try:
-            async with aclosing(native_stream(self._server, path, body, decoder)) as batches:
+            async with aclosing(stream(self._server, path, body, decoder)) as batches:
                 async for batch in batches:
                     yield batch
         except (RouteNotFound, UnsupportedOperation) as error:

@@ -175,19 +175,24 @@ class FrameDecoder:
                     ) from error
         self._take(decoded, frames, into)
 
-    def end(self) -> None:
+    @property
+    def finished(self) -> bool:
+        """The last frame has come: no other ends an answer."""
+        return self.done
+
+    def end(self) -> list[Event]:
         """
-        Look whether the answer was whole when its bytes ended.
+        Look whether the answer was whole when its bytes ended; its last events are those of its last frame.
 
         Raises:
             Busy: Not one frame came, which is how the generation of 2023 says that it is busy.
             BackendError: The answer was cut.
         """
-        if self.done:
-            return
         if not self.begun:
             raise Busy
-        raise BackendError("The model's server ended its answer before it was finished.")
+        if not self.done:
+            raise BackendError("The model's server ended its answer before it was finished.")
+        return []
 
     def _take(self, decoded: list[_Frame | None], frames: list[bytes], into: list[Event]) -> None:
         texts: list[str] = []

@@ -72,4 +72,7 @@ class AlikeFrames:
             texts = _texts(b'["' + b'"\n,"'.join(inside) + b'"]')
         except (msgspec.DecodeError, UnicodeDecodeError):
             return []
-        return texts if len(texts) == count else []
+        if len(texts) != count:
+            return []
+        self.serves = True
+        return texts

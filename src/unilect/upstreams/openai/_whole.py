@@ -15,7 +15,7 @@ from unilect.errors import BackendError
 from unilect.events import Event
 from unilect.http.sse import FrameReader
 from unilect.upstreams.openai._normalize import plain_json
-from unilect.upstreams.openai.chunks import ChunkDecoder
+from unilect.upstreams.openai.chunks import DONE, ChunkDecoder
 
 
 def decode_whole(body: bytes, choices: int = 1) -> list[Event]:
@@ -31,18 +31,18 @@ def decode_whole(body: bytes, choices: int = 1) -> list[Event]:
     decoder, events = ChunkDecoder(True, choices), list[Event]()
     if body.lstrip().startswith(b"data:"):  # some servers know nothing but streams
         reader = FrameReader()
-        done = decoder.decode(reader.feed(body) + reader.end(), events)
-        return events + decoder.end(done)
+        decoder.decode(reader.feed(body) + reader.end(), events)
+        return events + decoder.end()
     try:
         answer = plain_json(body)
     except BackendError as error:
         raise BackendError(
             "The model's server answered with something that is not JSON."
         ) from error
-    decoder.decode([msgspec.json.encode(_chunk(answer))], events)
+    decoder.decode([msgspec.json.encode(_chunk(answer)), DONE], events)
     if not isinstance(answer, dict) or answer.get("choices") is None:  # and no error either
         raise BackendError("The model's server answered with no choices.")
-    return events + decoder.end(done=True)
+    return events + decoder.end()
 
 
 def _chunk(answer: Any) -> Any:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 from contextlib import aclosing, suppress
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -207,45 +207,64 @@ async def _whole(server: HttpServer, path: str, body: bytes, choices: int) -> Ba
     yield decode_whole(await server.post(path, body), choices)
 
 
-async def stream(server: HttpServer, path: str, body: bytes, decoder: ChunkDecoder) -> Batches:
+class Decoder(Protocol):
+    """What makes events of the frames of one stream: `ChunkDecoder`, and llama.cpp's `FrameDecoder`."""
+
+    @property
+    def joined(self) -> bool:
+        """Nobody sees the answer before it is whole."""
+
+    @property
+    def done(self) -> bool:
+        """The last frame has come."""
+
+    @property
+    def finished(self) -> bool:
+        """Nothing of the answer is to come any more, but its usage, and what ends the stream."""
+
+    def decode(self, frames: list[bytes], into: list[Event]) -> None:
+        """Append the events of frames; where one is an error, those that came before it."""
+
+    def end(self) -> list[Event]:
+        """The last events of a stream whose bytes have ended; a BackendError where it was cut."""
+
+
+async def stream(server: HttpServer, path: str, body: bytes, decoder: Decoder) -> Batches:
     """
     POST a request for a stream and yield its events.
 
-    The end of the bytes is not the end of an answer: `ChunkDecoder.end` tells. Nor does every server end its bytes with its
+    The end of the bytes is not the end of an answer: `decoder.end` tells. Nor does every server end its bytes with its
     answer: one that keeps the connection open is not waited for long once it has said why every choice finished.
 
     Raises:
-        UnilectError: As `HttpServer.stream` and `ChunkDecoder.decode`; BackendError when the stream was cut.
+        UnilectError: As `HttpServer.stream` and `decoder`; BackendError when the stream was cut.
     """
-    reader, done, ended, batch = FrameReader(), False, False, list[Event]()
+    reader, batch = FrameReader(), list[Event]()
     gather_s = GATHER_S if decoder.joined else 0.0
-    async with aclosing(server.stream(path, body, gather_s)) as answer:
+    async with aclosing(await server.stream(path, body, gather_s)) as answer:
         try:
             async for data in answer:
-                try:
-                    done = decoder.decode(reader.feed(data), batch) or done
-                except UnilectError:
-                    if batch:
-                        yield batch
-                    raise
+                decoder.decode(reader.feed(data), batch)
                 # with its last bytes a kept connection can serve again; without, there is nothing to wait for
-                ended = done and (
+                if decoder.done and (
                     answer.complete or not (server.reuses_connections and answer.has_end)
-                )
-                if ended:
+                ):
                     break
                 if batch:
                     yield batch
                     batch = []
-                if done or (decoder.finishes and decoder.finished):
-                    answer.hurry(END_TIMEOUT_S)
-        except BackendTimeout:
-            if not (done or decoder.finished):
+                if decoder.finished:
+                    answer.timeout_s = min(END_TIMEOUT_S, answer.timeout_s)
+        except UnilectError as error:
+            if batch:  # it came before a frame that is an error
+                yield batch
+            if not (decoder.finished and isinstance(error, BackendTimeout)):
                 raise
-    if not done:
-        done = decoder.decode(reader.end(), batch)
-    batch.extend(decoder.end(done))
-    yield batch
+    if not decoder.done:
+        decoder.decode(reader.end(), batch)
+    batch += decoder.end()
+    if batch:
+        yield batch
 
 
 def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:

@@ -136,93 +136,76 @@ class ChunkDecoder:
     Decodes the chunks of one stream; it remembers which tool calls have begun and which choices have finished.
 
     Args:
-        joined: Join the pieces of text that one read brought: for an answer that nobody sees before it is whole.
+        joined: Join the pieces of text that are alike: for an answer that nobody sees before it is whole.
         choices: How many were asked for.
 
     Attributes:
-        finishes: How choices finished, so far.
+        joined: As given.
+        done: `[DONE]` has come.
     """
 
     def __init__(self, joined: bool = False, choices: int = 1) -> None:
         self.joined = joined
+        self.done = False
         self._asked = choices
         self._alike = AlikeFrames()
         self._begun: set[int] = set()
-        self.finishes: dict[int, Finish] = {}
+        self._finishes: dict[int, Finish] = {}
         self._usage: Usage | None = None
         self._calls: dict[int, Calls] = {}
         self._told = False
 
-    def decode(self, frames: list[bytes], into: list[Event]) -> bool:
+    @property
+    def finished(self) -> bool:
+        """`[DONE]` has come, or every choice that has begun has said why it finished, and they are as many as were asked for."""
+        return self.done or (
+            len(self._finishes) >= self._asked and self._finishes.keys() >= self._begun
+        )
+
+    def decode(self, frames: list[bytes], into: list[Event]) -> None:
         """
         Append the events of frames. All are decoded in one call, and one by one only where that fails.
 
         A choice's finish is kept until `end`: some servers say one with every chunk, or say more afterwards.
-
-        Returns:
-            True when `[DONE]` was among them.
 
         Raises:
             UnilectError: A frame is an error, or is no chunk. What came before it has been appended.
         """
         if len(frames) == 1 and (text := self._alike.text(frames[0])):
             into.append(TextDelta(text))
-            return False
-        done = bool(frames) and frames[-1] == DONE
-        if done:
-            frames = frames[:-1]
-        if DONE in frames:  # it is not the last, or it is said twice
-            done, frames = True, [frame for frame in frames if frame != DONE]
+            return
         if len(frames) >= _MANY_FRAMES:
             frames = self._alike_texts(frames, into)
-        pattern = self._each(frames, into)
-        if pattern is not None and self._alike.serves:
-            self._alike.learn(pattern)
-        return done
-
-    def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
-        """Append the texts of the frames that are alike; returns the frames that come after them."""
-        texts = self._alike.texts(frames)
-        if not texts:  # the pattern is not known yet, or its time is over
-            pattern = self._each(frames[:_PATTERN_FRAMES], into)
-            frames = frames[_PATTERN_FRAMES:]
-            if pattern is not None:
-                self._alike.learn(pattern)
-                texts = self._alike.texts(frames)
-        if self.joined and texts:
-            into.append(TextDelta("".join(texts)))
-        else:
-            into.extend([TextDelta(text) for text in texts if text])
-        return frames[len(texts) :]
-
-    def _each(self, frames: list[bytes], into: list[Event]) -> bytes | None:
-        """Append the events of frames, and return the last frame that is text and nothing else, if there is one."""
+        if DONE in frames:  # it may not be the last, or be said twice
+            self.done, frames = True, [frame for frame in frames if frame != DONE]
         try:
             chunks = _fast(b"[" + b",".join(frames) + b"]")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             for frame in frames:
                 self._chunk(*self._one(frame), into)
-            return None
+            return
         plain: bytes | None = None
-        texts: list[str] = []
         for frame, chunk in zip(frames, chunks, strict=False):
-            text = self._plain_text(chunk)
-            if text is None:
-                self._flush(texts, into)
+            if (text := self._plain_text(chunk)) is None:
                 self._chunk(chunk, [], into)
-                continue
-            plain = frame
-            if self.joined:
-                texts.append(text)
             else:
+                plain = frame
                 into.append(TextDelta(text))
-        self._flush(texts, into)
-        return plain
+        if plain is not None and self._alike.serves:
+            self._alike.learn(plain)
 
-    def _flush(self, texts: list[str], into: list[Event]) -> None:
-        if texts:
+    def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
+        """Append the texts of the frames that are alike; returns the frames that come after them."""
+        texts = self._alike.texts(frames)
+        if not texts:  # the pattern is not known yet, or its time is over
+            self.decode(frames[:_PATTERN_FRAMES], into)
+            frames = frames[_PATTERN_FRAMES:]
+            texts = self._alike.texts(frames)
+        if self.joined and texts:
             into.append(TextDelta("".join(texts)))
-            texts.clear()
+        else:
+            into.extend([TextDelta(text) for text in texts if text])
+        return frames[len(texts) :]
 
     def _plain_text(self, chunk: _Chunk) -> str | None:
         """The text of a chunk that adds to choice 0 and says nothing else, as nearly all do; else None."""
@@ -265,19 +248,16 @@ class ChunkDecoder:
             # Some servers send it with the last choice, some as a running count with every chunk: the last one counts.
             self._usage = _usage(chunk.usage)
 
-    def end(self, done: bool) -> list[Event]:
+    def end(self) -> list[Event]:
         """
         The last events of a stream whose bytes have ended.
 
         An answer that said neither why each choice finished nor `[DONE]` was cut, and is never called finished.
 
-        Args:
-            done: `[DONE]` was seen.
-
         Raises:
             BackendError: The answer was cut.
         """
-        if not done and not self.finished:
+        if not self.finished:
             raise BackendError("The model's server ended its answer before it was finished.")
         if not self._begun and self._usage is None:
             raise BackendError("The model's server ended its answer before it had begun.")
@@ -286,17 +266,12 @@ class ChunkDecoder:
             calls = self._calls.get(index)
             for call in calls.nameless() if calls else ():
                 events.append(_first_piece(call, "".join(call.pieces), index, None))
-            finish = self.finishes.get(index, Finish("stop", index))
+            finish = self._finishes.get(index, Finish("stop", index))
             if calls and finish.reason == "stop":
                 finish = msgspec.structs.replace(finish, reason="tool_calls")
             events.append(finish)
         events.append(self._usage or Usage(0, 0))
         return events
-
-    @property
-    def finished(self) -> bool:
-        """Every choice that has begun has said why it finished, and they are as many as were asked for."""
-        return len(self.finishes) >= self._asked and self.finishes.keys() >= self._begun
 
     def _choice(self, choice: _Choice, extra: Extra | None, into: list[Event]) -> None:
         index, logprobs = choice.index, _logprobs(choice.logprobs)
@@ -352,11 +327,11 @@ class ChunkDecoder:
         if reason in _BROKEN:
             raise BackendError(f"The model's server broke its answer off ({reason}).")
         finish = Finish(_REASONS.get(reason, "stop"), index, extra)
-        known = self.finishes.get(index)
+        known = self._finishes.get(index)
         if known is None or (known.reason == "stop" and finish.reason != "stop"):
             if known is not None and extra is None:
                 finish = msgspec.structs.replace(finish, extra=known.extra)
-            self.finishes[index] = finish
+            self._finishes[index] = finish
             return None
         return extra
 
