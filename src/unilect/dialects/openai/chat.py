@@ -105,28 +105,35 @@ def decode(body: bytes, manners: Manners = OPENAI, wire: Wire | None = None) -> 
     except InvalidRequest as error:
         if error.param != "messages":
             raise
-        found = wire_of(body.removeprefix(BOM_UTF8)) if wire is None else wire
-        if not _older.is_one_text(found):
+        fields = wire_of(body.removeprefix(BOM_UTF8)) if wire is None else wire
+        if not _older.is_one_text(fields):
             raise
-        if manners.string_messages == "raw":
-            found = _older.as_prompt(found)
-            prompted = _raw_decoder.decode(encode_json(found), found)
-            return Question(_older.in_our_words(prompted))
-        found = _older.as_messages(found)
-        asked = decode(encode_json(found), manners, found)
-        if manners.conversation_choices and isinstance(asked.request, ChatRequest):
-            return msgspec.structs.replace(asked, echoed=asked.request.messages)
-        return asked
+        return _of_one_text(fields, manners)
     echoes = False
     # the first question is quick for a small body, and its answer rarely yes
     if (len(body) > LARGE_BYTES or b'"message"' in body) and _older.speaks_alpaca(request):
         request, echoes = _older.with_contents(request), True
-    request, legacy = _checked(request)
+    legacy = bool(request.functions)
+    if legacy:
+        request = _with_tools(request)
+    _check(request)
     return Question(request, legacy, request.messages if echoes else ())
 
 
-def _checked(request: ChatRequest) -> tuple[ChatRequest, bool]:
-    """The request with `tools`, and whether they came as `functions`."""
+def _of_one_text(fields: Wire, manners: Manners) -> Question:
+    """The question of a body whose `messages` is one text: a prompt, or a turn of the user."""
+    if manners.string_messages == "raw":
+        fields = _older.as_prompt(fields)
+        return Question(_older.in_our_words(_raw_decoder.decode(encode_json(fields), fields)))
+    fields = _older.as_messages(fields)
+    asked = decode(encode_json(fields), manners, fields)
+    if manners.conversation_choices and isinstance(asked.request, ChatRequest):
+        return msgspec.structs.replace(asked, echoed=asked.request.messages)
+    return asked
+
+
+def _check(request: ChatRequest) -> None:
+    """Refuse fields that are wrong together, and bound what has no fixed form."""
     if request.top_logprobs and not request.logprobs:
         raise InvalidRequest(
             "`top_logprobs` needs `logprobs: true` beside it.", param="top_logprobs"
@@ -144,13 +151,9 @@ def _checked(request: ChatRequest) -> tuple[ChatRequest, bool]:
     check_format(request)
     if request.chat_template_kwargs is not None:
         check_free_form("chat_template_kwargs", request.chat_template_kwargs)
-    legacy = bool(request.functions)
-    if legacy:
-        request = _with_tools(request)
     for number, tool in enumerate(request.tools or ()):
         check_free_form(f"tools[{number}].function.parameters", tool.function.parameters)
     _check_tool_choice(request)
-    return request, legacy
 
 
 def check_format(request: GenerationRequest) -> None:
