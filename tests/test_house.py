@@ -28,7 +28,7 @@ BUDGETS = {
     "constraints": 1_281,
     "demo": 12,
     "dialects": 78,
-    "dialects/fastchat": 949,
+    "dialects/fastchat": 947,
     "dialects/llamacpp": 449,
     "dialects/openai": 679,
     "engines": 225,
@@ -47,7 +47,7 @@ BUDGETS = {
     "upstreams/fastchat": 760,
     "upstreams/llamacpp": 743,
     "upstreams/openai": 1_215,
-    "web": 831,
+    "web": 801,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -1,5 +1,6 @@
 """What FastChat's servers and clients must find again; `test_fastchat_real.py` asks the real ones."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from unilect.dialects.fastchat._workers import Registration, Status, Workers
 from unilect.http.client import HttpServer
 from unilect.routing.registry import Registry
 from unilect.upstreams.fastchat.backend import Controller, FastChatUpstream
+from unilect.web import streaming
 
 REGISTRATION = {
     "worker_name": "",
@@ -128,6 +130,33 @@ async def test_case_13_a_relay_that_breaks() -> None:
 
     assert "Hel" == json.loads(first)["text"]
     assert 50001 == json.loads(error)["error_code"]
+
+
+async def test_case_13_a_relay_that_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is put into a relayed stream while its worker is silent, since that may be within a frame."""
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.0)  # due in every round of the loop
+    read = asyncio.Event()
+
+    async def script(exchange: Any) -> None:
+        if b"/worker_generate_stream" not in exchange.head:
+            return await fake_script(exchange)
+        length = len(HELLO[0])
+        await exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length)
+        await exchange.send(HELLO[0][:5])
+        await read.wait()
+        await exchange.send(HELLO[0][5:])
+
+    async with fake_fastchat() as fake, controller() as app:
+        await said(app, "/register_worker", **REGISTRATION | {"worker_name": fake.url})
+        fake_script, fake.server._script = fake.script, script
+        async with app.post("/worker_generate_stream", model="m", prompt="Hi") as response:
+            told = await response.content.readexactly(5)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            read.set()
+            told += await response.read()
+
+    assert HELLO[0] == told
 
 
 @pytest.mark.parametrize("name", ["", "w", "ftp://a:1", "http://a:1/\n2026 INFO all is well", 1])

@@ -19,10 +19,32 @@ from scripted import (
     scripted,
     stream_of,
 )
+from unilect.backend import Batches, Capabilities
+from unilect.events import Finish, TextDelta, Usage
+from unilect.requests import ChatRequest
 from unilect.server._connections import Limits
 from unilect.web import streaming
 
 BEGUN = stream_of(frames(delta(role="assistant", content=""), delta(content="Hel")))
+
+
+class AtOnce:
+    """A backend that says `Hello` in one batch."""
+
+    capabilities = Capabilities(parameters={})
+
+    async def start(self) -> None:
+        """Nothing is needed."""
+
+    async def generate(self, request: ChatRequest) -> Batches:
+        """Say `Hello`."""
+        yield [TextDelta("Hello"), Finish("stop"), Usage(3, 2)]
+
+    async def check(self) -> None:
+        """It is always well."""
+
+    async def aclose(self) -> None:
+        """Nothing is left behind."""
 
 
 async def test_a_stream() -> None:
@@ -42,6 +64,18 @@ async def test_a_stream() -> None:
     assert "Hello" == "".join(
         choice["delta"].get("content", "") for chunk in told[:-1] for choice in chunk["choices"]
     )
+
+
+async def test_a_stream_in_one_piece() -> None:
+    """A stream of which nothing was sent before its end is told to be as long as it is."""
+    async with serving(AtOnce()) as app, app.chat() as response:  # type: ignore[arg-type]
+        told = await response.read()
+
+    assert ("text/event-stream; charset=utf-8", "no-cache", str(len(told))) == tuple(
+        response.headers[name] for name in ("Content-Type", "Cache-Control", "Content-Length")
+    )
+    assert b'"Hello"' in told
+    assert told.endswith(b"data: [DONE]\n\n")
 
 
 async def test_a_whole_answer() -> None:

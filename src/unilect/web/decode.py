@@ -29,20 +29,11 @@ import msgspec
 from aiohttp import web
 from msgspec import Raw, Struct
 
-from unilect.bounds import LARGE_BYTES, MAX_FIELDS, check_free_form
+from unilect.bounds import LARGE_BYTES, MAX_FIELDS
 from unilect.errors import InvalidRequest, WrongType
 from unilect.requests import Prompt, Request
 from unilect.web.streaming import SHORTENED
 
-__all__ = [
-    "BodyDecoder",
-    "check_free_form",
-    "check_short",
-    "decoded",
-    "listed",
-    "no_json",
-    "wrong_field",
-]
 RequestT = TypeVar("RequestT", bound=Request)
 AskedT = TypeVar("AskedT")
 Wire: TypeAlias = dict[str, Raw]
@@ -190,7 +181,7 @@ def wrong_field(
     if missing := _MISSING.match(what):
         param = f"{param}.{missing.group(1)}" if param else missing.group(1)
         return WrongType(f"`{param[:100]}` is missing; it is required.", param=param[:100])
-    told = _lower(what)
+    told = what[:1].lower() + what[1:]
     if request_class is not None and (found := _OF_ENUM.fullmatch(what)):
         allowed = ", ".join(f"`{value}`" for value in _values(request_class, path))
         told = f"expected one of {allowed}, found {found.group(1)}" if allowed else told
@@ -247,7 +238,3 @@ def _flat(kinds: Iterable[Any], lists: bool = True) -> Iterator[Any]:
             yield from _flat(get_args(kind), lists)
         else:
             yield kind
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]

@@ -16,7 +16,6 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import lru_cache
-from typing import TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -42,9 +41,9 @@ from unilect.web._foreign_urls import hint
 from unilect.web.bodies import Bodies
 from unilect.web.manners import OPENAI, Manners
 from unilect.web.pages import HEADERS, sign_in, wants_html
-from unilect.web.streaming import CORS_HEADERS, REQUEST_ID, SHORTENED, has_left
+from unilect.web.route import Handler
+from unilect.web.streaming import CORS_HEADERS, REQUEST_ID, SHORTENED
 
-Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger("unilect")
 _HAS_PORT = re.compile(r":\d*$")
 _SDK_HEADERS = (  # what the official JavaScript client sends from a browser
@@ -119,9 +118,9 @@ class Guard:
         IN_HAND.set(record)
         self.active += 1
         try:
-            self._check_host(request)
             allowed = self._check_origin(request)
             request[CORS_HEADERS] = self._cors_for(request) if allowed else _NO_HEADERS
+            self._check_host(request)
             if request.method == "OPTIONS" and allowed:
                 status = 204
                 return web.Response(status=204, headers=self._cors_for(request))
@@ -172,7 +171,7 @@ class Guard:
         except web.RequestPayloadError as error:
             raise asyncio.CancelledError from error  # the client left while it sent
         except Exception as error:
-            if isinstance(error, ConnectionError) and has_left(request):
+            if isinstance(error, ConnectionError) and _has_left(request):
                 raise asyncio.CancelledError from error  # while it read
             log.exception("%s failed", request[REQUEST_ID])
             if request.writer.output_size and request.transport is not None:
@@ -252,9 +251,7 @@ class Guard:
             headers["WWW-Authenticate"] = "Bearer"
         if error.retry_after_s is not None:
             headers["Retry-After"] = str(math.ceil(error.retry_after_s))
-        origin = request.headers.get("Origin")
-        if origin is not None and ("*" in self._origins or origin in self._origins):
-            headers |= self._cors_for(request)
+        headers |= request.get(CORS_HEADERS, _NO_HEADERS)
         body = msgspec.json.encode(error.for_client(request[REQUEST_ID]).envelope())
         return web.Response(status=status, body=body, headers=headers)
 
@@ -273,6 +270,11 @@ def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
         methods = ", ".join(sorted(error.allowed_methods))
         return MethodNotAllowed(f"{path} does not take {request.method[:20]}; use {methods}.")
     return InvalidRequest(f"The request was refused: {error.reason}.")
+
+
+def _has_left(request: web.BaseRequest) -> bool:
+    """Whether the client has closed its connection, or was let go."""
+    return request.transport is None or request.transport.is_closing()
 
 
 def _canonical(request: web.Request) -> str | None:

@@ -6,8 +6,7 @@ from typing import Any, TypeAlias
 from aiohttp import web
 from msgspec import Struct
 
-from unilect.parameters.rules import ignored_header
-from unilect.web.streaming import REQUEST_ID
+from unilect.web.streaming import JSON, headers_of
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -48,7 +47,4 @@ def both(path: str, handler: Handler, summary: str, body: Any = None) -> list[Ro
 
 def json_answer(request: web.Request, body: bytes, ignored: Sequence[str] = ()) -> web.Response:
     """A whole answer, with the names of the parameters that were ignored."""
-    headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
-    if ignored:
-        headers["X-Unilect-Ignored"] = ignored_header(ignored)
-    return web.Response(body=body, headers=headers)
+    return web.Response(body=body, headers=headers_of(request, JSON.content_type, ignored))

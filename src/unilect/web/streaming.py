@@ -2,16 +2,18 @@
 The one place that writes answers: events in, an HTTP response out, whole or as server-sent events.
 
 1. One task reads events and writes the response. aiohttp cancels it within a millisecond when the client leaves, in every
-   phase, and `aclosing` then closes the generator, which stops the backend.
+   phase, and `aclosing` then closes the generator, which stops the backend. Where a write meets a closed connection first, the
+   guard makes the same of it.
 2. The status is 200 only once there is something to say: an error before the first event is an ordinary error answer.
    The exception is a long silence: after `KEEP_ALIVE_S` a comment is sent, and what fails later is told in the stream.
 3. A broken answer is never called finished: a stream ends with its finish reasons and `[DONE]`, or with one error frame.
-4. A client that does not read stops the backend's reading. `server/_connections.py` lets it go in the end, whoever writes here.
+4. A whole answer is one body, for which aiohttp is writer enough; streams, ours and those passed on, have one between them.
+5. A client that does not read stops the backend's reading. `server/_connections.py` lets it go in the end, whoever writes here.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Protocol
 
 from aiohttp import web
@@ -24,10 +26,11 @@ from unilect.routing.service import Run
 
 REQUEST_ID = web.RequestKey("request_id", str)
 SHORTENED = web.RequestKey("shortened", bytes)  # a large body with its long texts shortened, if any
-CORS_HEADERS = web.RequestKey(
-    "cors_headers", dict[str, str]
-)  # where a page of another origin asks and may
+#: What a page of another origin is told, where it asks and may.
+CORS_HEADERS = web.RequestKey("cors_headers", dict[str, str])
 KEEP_ALIVE_S = 10.0  # client libraries and proxies give up after 30 to 60 s without a byte
+#: Proxies pass a stream on as it comes.
+_UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class Framing(Struct, frozen=True):
@@ -36,13 +39,14 @@ class Framing(Struct, frozen=True):
 
     Attributes:
         content_type: How the answer is announced.
-        keep_alive: Bytes that every reader of such frames skips.
+        keep_alive: Bytes that every reader of such frames skips; empty where there are none, and a silence stays one.
     """
 
     content_type: str
     keep_alive: bytes
 
 
+JSON = Framing("application/json", b"")
 SERVER_SENT_EVENTS = Framing("text/event-stream; charset=utf-8", b": keep-alive\n\n")
 
 
@@ -75,9 +79,18 @@ async def respond(
     Raises:
         UnilectError: Before anything was sent; the caller turns it into an error answer.
     """
-    if stream:
-        return await _Stream(request, run, encoder, framing).respond()
-    return await respond_whole(request, run, encoder.whole)
+    if not stream:
+        return await respond_whole(request, run, encoder.whole)
+    writer = _Writer(request, framing, encoder.error, run)
+    async with writer, aclosing(run.batches()) as batches:
+        async for batch in batches:
+            data = encoder.encode(batch)
+            if type(batch[-1]) is Usage:
+                writer.last = data
+            elif data:
+                await writer.write(data)
+        writer.last += encoder.end()
+    return writer.response
 
 
 async def respond_whole(
@@ -97,122 +110,7 @@ async def respond_whole(
         async for batch in batches:
             folding.add(batch)
     body = whole(folding.answer(), run.ignored)
-    headers = {"Content-Type": "application/json"} | _headers(request, run)
-    return web.Response(body=body, headers=headers)
-
-
-class _Stream:
-    """One streamed answer."""
-
-    def __init__(self, request: web.Request, run: Run, encoder: Encoder, framing: Framing) -> None:
-        self._framing = framing
-        self._request = request
-        self._run = run
-        self._encoder = encoder
-        self._response: web.StreamResponse | None = None
-        self._opening = asyncio.Lock()
-        self._loop = asyncio.get_running_loop()
-        self._last_write = self._loop.time()
-        self._writing = False
-        self._over = False  # nothing may be written but the end
-        self._keeping_alive: asyncio.Task[None] | None = None
-        self._timer = self._loop.call_later(KEEP_ALIVE_S, self._tick)
-
-    async def respond(self) -> web.StreamResponse:
-        """Send the answer, or the error that broke it; before the first byte errors are raised."""
-        try:
-            last = await self._send_all()
-        except UnilectError as error:
-            last = await self._broken(error)
-        except ConnectionError as error:
-            if not has_left(self._request):
-                raise
-            raise asyncio.CancelledError from error  # in the middle of a write
-        finally:
-            self._timer.cancel()
-            self._over = True
-        response = self._response or await self._open()
-        await response.write_eof(last)
-        return response
-
-    async def _send_all(self) -> bytes:
-        """
-        Send every batch but the last.
-
-        Returns:
-            The last bytes, which go out together with the end of the body.
-        """
-        encode, last = self._encoder.encode, b""
-        async with aclosing(self._run.batches()) as batches:
-            async for batch in batches:
-                data = encode(batch)
-                if type(batch[-1]) is Usage:
-                    last = data
-                elif data:
-                    await self._write(data)
-        return last + self._encoder.end()
-
-    async def _write(self, data: bytes) -> None:
-        response = self._response
-        if response is None:
-            response = await self._open()
-        self._last_write = self._loop.time()
-        self._writing = True
-        await response.write(data)
-        self._writing = False
-
-    async def _open(self) -> web.StreamResponse:
-        """The response, its head sent once, by this task or by the keep-alive timer."""
-        async with self._opening:
-            if self._response is None:
-                headers = stream_headers(self._framing) | _headers(self._request, self._run)
-                response = web.StreamResponse(headers=headers)
-                await response.prepare(self._request)
-                self._response = response
-        return self._response
-
-    async def _broken(self, error: UnilectError) -> bytes:
-        """
-        The frame for an error in a begun stream.
-
-        Raises:
-            UnilectError: The error itself, where nothing was sent yet.
-        """
-        if self._keeping_alive is not None:
-            await self._keeping_alive
-        if self._response is None:
-            raise error
-        return self._encoder.error(error)
-
-    def _tick(self) -> None:
-        """Every KEEP_ALIVE_S: keep a silent connection alive."""
-        silent_s = self._loop.time() - self._last_write
-        if silent_s >= KEEP_ALIVE_S / 2 and not self._writing:
-            self._keeping_alive = self._loop.create_task(self._keep_alive())
-        self._timer = self._loop.call_later(KEEP_ALIVE_S, self._tick)
-
-    async def _keep_alive(self) -> None:
-        """Send what every reader skips, unless the answer has ended since the tick, or while the head was sent."""
-        if self._over:
-            return
-        with suppress(ConnectionError):
-            response = await self._open()
-            if not self._over:
-                await response.write(self._framing.keep_alive)
-
-
-def has_left(request: web.BaseRequest) -> bool:
-    """Whether the client has closed its connection, or was let go."""
-    return request.transport is None or request.transport.is_closing()
-
-
-def stream_headers(framing: Framing) -> dict[str, str]:
-    """The headers of a stream of such frames; proxies pass them on as they come."""
-    return {
-        "Content-Type": framing.content_type,
-        "Cache-Control": "no-cache",
-        "X-Accel-Buffering": "no",
-    }
+    return web.Response(body=body, headers=_headers(request, JSON, run))
 
 
 class Chunks(Protocol):
@@ -239,34 +137,124 @@ async def relay(
     Raises:
         UnilectError: Before anything was sent.
     """
-    response: web.StreamResponse | None = None
-    headers = stream_headers(framing) | {"X-Request-Id": request[REQUEST_ID]}
-    last = b""
-    try:
-        async with aclosing(chunks):
-            async for data in chunks:
-                if response is None:
-                    response = web.StreamResponse(headers=headers)
-                    await response.prepare(request)
-                await response.write(data)
-    except UnilectError as error:
-        if response is None:
-            raise
-        last = told(error)
-    except ConnectionError as error:
-        if not has_left(request):
-            raise
-        raise asyncio.CancelledError from error
-    if response is None:
-        return web.Response(headers=headers)
-    await response.write_eof(last)
-    return response
+    unbroken = Framing(framing.content_type, b"")  # a chunk may end within a frame
+    writer = _Writer(request, unbroken, told)
+    async with writer, aclosing(chunks):
+        async for data in chunks:
+            await writer.write(data)
+    return writer.response
 
 
-def _headers(request: web.Request, run: Run) -> dict[str, str]:
-    headers = {"X-Request-Id": request[REQUEST_ID]} | request[CORS_HEADERS]
-    if run.answering is not run.model:
+def headers_of(
+    request: web.Request, content_type: str, ignored: Sequence[str] = ()
+) -> dict[str, str]:
+    """The headers of an answer, with the names of the parameters that were ignored."""
+    headers = {"Content-Type": content_type, "X-Request-Id": request[REQUEST_ID]}
+    if ignored:
+        headers["X-Unilect-Ignored"] = ignored_header(ignored)
+    return headers | request[CORS_HEADERS]
+
+
+def _headers(request: web.Request, framing: Framing, run: Run | None) -> dict[str, str]:
+    headers = headers_of(request, framing.content_type, run.ignored if run is not None else ())
+    if framing is not JSON:
+        headers |= _UNBUFFERED
+    if run is not None and run.answering is not run.model:
         headers["X-Unilect-Fallback"] = run.answering.name
-    if run.ignored:
-        headers["X-Unilect-Ignored"] = ignored_header(run.ignored)
     return headers
+
+
+class _Writer(AbstractAsyncContextManager["_Writer"]):
+    """
+    One stream on its way to the client: begun with its first bytes, kept alive while it is silent, ended with the block.
+
+    An error within the block is raised while nothing was sent, and else told in the last frame.
+
+    Args:
+        told: The frame for an error.
+        run: Who answers, where it is one of our models.
+
+    Attributes:
+        last: The last bytes, which go out together with the end of the body; alone, where nothing was sent before.
+        response: What was sent, from the first bytes on.
+    """
+
+    response: web.StreamResponse
+
+    def __init__(
+        self,
+        request: web.Request,
+        framing: Framing,
+        told: Callable[[UnilectError], bytes],
+        run: Run | None = None,
+    ) -> None:
+        self.last = b""
+        self._request = request
+        self._framing = framing
+        self._told = told
+        self._run = run
+        self._begun = False
+        self._over = False  # nothing may be written but the end
+        self._quiet = 0  # half times of KEEP_ALIVE_S without a byte
+        self._beginning = asyncio.Lock()
+        self._comment: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        if framing.keep_alive:
+            self._set_timer()
+
+    async def write(self, data: bytes) -> None:
+        """Send a piece; the first one with the head."""
+        self._quiet = 0
+        if not self._begun:
+            await self._begin()
+        await self.response.write(data)
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Send the end of the body, with the error if one can be told; what cannot is raised."""
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if error is not None and not isinstance(error, UnilectError):
+            return False
+        if self._comment is not None:
+            await self._comment  # it may be sending the head
+        if error is not None:
+            if not self._begun:
+                return False
+            self.last = self._told(error)
+        if self._begun:
+            await self.response.write_eof(self.last)
+        else:
+            headers = _headers(self._request, self._framing, self._run)
+            self.response = web.Response(body=self.last, headers=headers)
+        return True
+
+    async def _begin(self) -> None:
+        """Send the head, once: this task and the keep-alive may come here at the same time."""
+        async with self._beginning:
+            if not self._begun:
+                headers = _headers(self._request, self._framing, self._run)
+                self.response = web.StreamResponse(headers=headers)
+                await self.response.prepare(self._request)
+                self._begun = True
+
+    def _set_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S / 2, self._tick)
+
+    def _tick(self) -> None:
+        """Break a silence of KEEP_ALIVE_S, unless the client still has to read what was sent before."""
+        self._quiet += 1
+        transport = self._request.transport
+        if self._quiet >= 2 and transport is not None and not transport.get_write_buffer_size():
+            self._quiet = 0
+            self._comment = asyncio.create_task(self._keep_alive())
+        self._set_timer()
+
+    async def _keep_alive(self) -> None:
+        """Send what every reader skips, unless the answer has ended since the tick, or while the head was sent."""
+        if self._over:
+            return
+        with suppress(ConnectionError):
+            await self._begin()
+            if not self._over:
+                await self.response.write(self._framing.keep_alive)

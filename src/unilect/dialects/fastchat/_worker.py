@@ -27,8 +27,8 @@ from unilect.parameters.rules import refusal
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.routing.service import Service
 from unilect.web.decode import wrong_field
-from unilect.web.route import Route
-from unilect.web.streaming import REQUEST_ID, Framing, respond
+from unilect.web.route import Route, json_answer
+from unilect.web.streaming import Framing, respond
 
 BodyT = TypeVar("BodyT")
 FRAMES = Framing("application/octet-stream", b"\0")  # readers skip an empty frame
@@ -355,9 +355,7 @@ def decoded(body: bytes, kind: type[BodyT]) -> BodyT:
 
 def answer(request: web.Request, body: Any) -> web.Response:
     """An answer in JSON, encoded already or not."""
-    data = body if isinstance(body, bytes) else encode_json(body)
-    headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
-    return web.Response(body=data, headers=headers)
+    return json_answer(request, body if isinstance(body, bytes) else encode_json(body))
 
 
 def _listed(stop: str | list[str] | None) -> list[str]:
