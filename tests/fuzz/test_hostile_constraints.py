@@ -32,6 +32,14 @@ def nested(levels: int) -> dict[str, Any]:
     return schema
 
 
+def doubled(levels: int) -> dict[str, Any]:
+    """Definitions, each of which is the next one or the next one: twice as many ways at each level."""
+    unions: dict[str, Any] = {
+        f"d{level}": {"anyOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(levels)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": unions | {f"d{levels}": {"type": "string"}}}
+
+
 #: name, grammar, and the engines that follow it: no other may.
 REFUSED: list[tuple[str, str, set[str]]] = [
     ("brackets", "[" * 65_000, set()),
@@ -118,6 +126,16 @@ def test_schemas(target: Target, schema: dict[str, Any]) -> None:
         assert 400 == reply.status, (name, reply)
         message = reply.error["message"]  # a matcher that gives up midway tells no parameter
         assert name in message or "grammar or schema" in message, (name, reply)
+
+
+def test_a_schema_of_many_ways(target: Target, engine: str) -> None:
+    """Forty unions are refused for the engine that would go all their ways, and followed by the one that joins equal ones."""
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 64}
+    reply = told(target, CHAT, **chat, response_format=response_format(doubled(40)))
+    if engine == "hf":
+        assert 200 == reply.status, reply
+    else:
+        assert (400, "response_format") == (reply.status, reply.error["param"]), reply
 
 
 @pytest.mark.parametrize("name", KEYWORDS)
