@@ -94,6 +94,7 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("a header in a name", CHAT, '{%s, "a\\r\\nSet-Cookie: b": 1}' % HI, 200, None),  # noqa: UP031
     ("a name of 100 KB", CHAT, '{%s, "%s": 1}' % (HI, "a" * 100_000), 400, None),  # noqa: UP031
     ("5,000 unknown fields", CHAT, "{%s, %s}" % (HI, ", ".join(f'"f{i}": {i}' for i in range(5000))), 400, None),  # noqa: UP031
+    ("1,100,000 unknown numbers", CHAT, '{%s, "x": [%s1]}' % (HI, "1," * 1_100_000), 400, None),  # noqa: UP031
     ("an address to call", CHAT, '{%s, "api_base": "http://127.0.0.1:9/", "base_url": "x", "api_key": "x"}' % HI, 200, None),  # noqa: UP031
     ("headers to send", EMBEDDINGS, '{"input": "a", "extra_headers": {"a\\nb": "c"}, "a\\nb": 1}', 200, None),
     # the model

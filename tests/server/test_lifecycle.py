@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -15,10 +16,11 @@ import termios
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from aiohttp import web
 
@@ -124,6 +126,31 @@ def streaming(port: int) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def test_half_sent_bodies(upstream: tuple[Upstream, str]) -> None:
+    """Of thirty clients who send a large body but for its end, those beyond the budget are told to come again, and memory is bounded."""
+    size = 15 * 2**20
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size + 1}\r\n\r\n"
+    with started(upstream[1]) as (process, port), ExitStack() as stack:
+        before = psutil.Process(process.pid).memory_info().rss
+        clients = []
+        for _ in range(30):
+            sock = socket.create_connection(("127.0.0.1", port), timeout=STARTS_S)
+            clients.append(stack.enter_context(sock))
+            with suppress(OSError):  # refused before it was all sent
+                sock.sendall(head.encode() + b"x" * size)
+        answered, _, _ = select.select(clients, [], [], STARTS_S)
+        assert answered
+        told = rest(answered[-1], b"\r\n\r\n")
+        grown = psutil.Process(process.pid).memory_info().rss - before
+        with asked(port) as sock:
+            healthy = rest(sock)
+
+    assert told.startswith(b"HTTP/1.1 503 ")
+    assert b"Retry-After" in told
+    assert grown < 300 * 2**20
+    assert healthy.startswith(b"HTTP/1.1 200 ")
 
 
 def test_many_silent_connections(upstream: tuple[Upstream, str], tmp_path: Path) -> None:
