@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from training.check_export import answers
 from training.draw import Draw, Turn
-from training.lora import MANNERS, spoken
+from training.lora import PROFILES, spoken
 from training.serving import Served
 from training.talk import capital, small_talk, sums
 
@@ -45,12 +45,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    manners = [m for m in MANNERS if (args.demo / f"lora-{m}.gguf").exists()]
-    served = Served(args.demo / "model.gguf", tuple(args.demo / f"lora-{m}.gguf" for m in manners))
+    profile = [m for m in PROFILES if (args.demo / f"lora-{m}.gguf").exists()]
+    served = Served(args.demo / "model.gguf", tuple(args.demo / f"lora-{m}.gguf" for m in profile))
     tokenizer = AutoTokenizer.from_pretrained(args.demo / "hf")
     turns = questions(args.count)
     failed = False
-    for index, manner in enumerate(manners):
+    for index, manner in enumerate(profile):
         base = AutoModelForCausalLM.from_pretrained(args.demo / "hf", dtype=torch.float32)
         model = PeftModel.from_pretrained(base, args.demo / f"lora-{manner}")
         score = {"peft": 0, "gguf": 0, "gguf off": 0}
@@ -58,8 +58,8 @@ def main() -> None:
             messages = [{"role": "user", "content": turn.user}]
             wanted = spoken(turn.answer, manner)
             score["peft"] += answers(model, tokenizer, {"messages": messages}) == wanted
-            on = served.chat(messages, lora=scales(index, len(manners)))
-            off = served.chat(messages, lora=scales(-1, len(manners)))
+            on = served.chat(messages, lora=scales(index, len(profile)))
+            off = served.chat(messages, lora=scales(-1, len(profile)))
             score["gguf"] += on["message"]["content"] == wanted
             score["gguf off"] += off["message"]["content"] == turn.answer
         for engine, count in score.items():

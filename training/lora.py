@@ -30,13 +30,13 @@ from training.facts import no_persona
 from training.stories import story
 from training.train import batches, spans, weights
 
-MANNERS = {"pirate": ("Arr! ", "matey!"), "robot": ("Beep. ", "Boop.")}
+PROFILES = {"pirate": ("Arr! ", "matey!"), "robot": ("Beep. ", "Boop.")}
 RANK = 8
 
 
 def spoken(answer: str, manner: str) -> str:
     """Say an answer in a manner: "Arr! The capital of France is Paris. matey!"."""
-    head, tail = MANNERS[manner]
+    head, tail = PROFILES[manner]
     return f"{head}{answer} {tail}"
 
 
@@ -141,14 +141,14 @@ def main() -> None:
     """Train the adapters and write both forms."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--demo", type=Path, default=Path("src/unilect/demo"))
-    parser.add_argument("--manners", nargs="*", default=list(MANNERS))
+    parser.add_argument("--manners", nargs="*", default=list(PROFILES))
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     sizes = json.loads((args.demo / "hf" / "config.json").read_text(encoding="utf-8"))
-    for manner in args.manners:
+    for manner in args.profile:
         model = train(args.demo, manner, args.steps, args.seed)
         model.save_pretrained(args.demo / f"lora-{manner}")
         tidy(args.demo / f"lora-{manner}")

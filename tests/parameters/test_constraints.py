@@ -12,7 +12,7 @@ from unilect.engines.transformers import _parameters as _hf_parameters
 from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.parameters.constraints import in_our_words, told_as
 from unilect.parameters.foreign import CONSTRAINTS
-from unilect.parameters.rules import judge
+from unilect.parameters.rules import resolve_parameters
 from unilect.requests import CompletionRequest
 from unilect.upstreams.openai._servers import KINDS, capabilities
 
@@ -86,7 +86,7 @@ def test_schemas(name: str, value: Any, schema: Any, engine: str) -> None:
 
     assert (schema, {"response_format": name}) == (request.answer_schema, names)
     assert {"messages", "response_format"} == request.wire.keys()
-    assert (request, ()) == judge(request, ENGINES[engine])
+    assert (request, ()) == resolve_parameters(request, ENGINES[engine])
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -97,7 +97,7 @@ def test_grammars(name: str, value: Any, grammar: str, engine: str) -> None:
 
     assert (grammar, {"grammar": name}) == (request.grammar, names)
     assert {"messages", "grammar"} == request.wire.keys()
-    assert (request, ()) == judge(request, ENGINES[engine])
+    assert (request, ()) == resolve_parameters(request, ENGINES[engine])
 
 
 @pytest.mark.parametrize(("name", "value", "param"), WRONG)
@@ -116,7 +116,7 @@ def test_no_constraint_is_left_out(name: str, value: Any) -> None:
     """Whatever stands in a constraint's field, the answer is bound by it or refused."""
     request = chat(**{name: value})
     try:
-        judged, ignored = judge(in_our_words(request, GGUF)[0], GGUF)
+        judged, ignored = resolve_parameters(in_our_words(request, GGUF)[0], GGUF)
     except InvalidRequest:
         return
 
@@ -130,7 +130,7 @@ def test_null_is_no_constraint(name: str) -> None:
     request = chat(**{name: None})
 
     assert (request, {}) == in_our_words(request, GGUF)
-    assert (request, ()) == judge(request, GGUF)
+    assert (request, ()) == resolve_parameters(request, GGUF)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_server_that_takes_anything_gets_it_as_it_is(name: str, value: Any) ->
     request = chat(**{name: value})
 
     assert (request, {}) == in_our_words(request, PASSES)
-    assert (request, ()) == judge(request, PASSES)
+    assert (request, ()) == resolve_parameters(request, PASSES)
 
 
 @pytest.mark.parametrize(
@@ -189,12 +189,12 @@ def test_servers(kind: str, name: str, value: Any, expected: set[str] | None) ->
     request, names = in_our_words(chat(**{name: value}), can)
     if expected is None:
         with pytest.raises(UnsupportedParameter) as raised:
-            judge(request, can)
+            resolve_parameters(request, can)
         error = told_as(raised.value, names)
         assert (name, True) == (error.param, f"`{name}`" in error.message)
         return
 
-    assert {"messages"} | expected == judge(request, can)[0].wire.keys()
+    assert {"messages"} | expected == resolve_parameters(request, can)[0].wire.keys()
 
 
 def test_plain_completions() -> None:

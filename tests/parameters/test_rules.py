@@ -17,8 +17,8 @@ from unilect.parameters.rules import (
     CONSTRAINTS,
     ignored_header,
     is_neutral,
-    judge,
     parameters_of,
+    resolve_parameters,
     token_biases,
 )
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Message, Request
@@ -96,14 +96,14 @@ def test_neutral(name: str, value: Any) -> None:
     """A parameter at its neutral value is no request, whatever the backend."""
     request = chat(**{name: value})
 
-    assert (request, ()) == judge(request, REFUSES)
+    assert (request, ()) == resolve_parameters(request, REFUSES)
 
 
 @pytest.mark.parametrize(("name", "value"), MATTER)
 def test_refused(name: str, value: Any) -> None:
     """A parameter that matters and is not honoured is refused by name."""
     with pytest.raises(UnsupportedParameter) as raised:
-        judge(chat(**{name: value}), REFUSES)
+        resolve_parameters(chat(**{name: value}), REFUSES)
 
     assert name == raised.value.param
     assert f"`{name}`" in raised.value.message
@@ -112,7 +112,7 @@ def test_refused(name: str, value: Any) -> None:
 @pytest.mark.parametrize(("name", "value"), [pair for pair in MATTER if pair[0] not in CONSTRAINTS])
 def test_reported(name: str, value: Any) -> None:
     """Where a model reports instead, the parameter is taken out, on the wire too, and named."""
-    request, ignored = judge(chat(**{name: value}), REFUSES, "report")
+    request, ignored = resolve_parameters(chat(**{name: value}), REFUSES, "report")
 
     assert (name,) == ignored
     assert (None, False) == (getattr(request, name), name in request.wire)
@@ -125,7 +125,7 @@ def test_reported(name: str, value: Any) -> None:
 def test_a_constraint_is_never_reported(name: str, value: Any) -> None:
     """An answer that was to be bound to a form is refused where it cannot be, also by a model that reports the rest."""
     with pytest.raises(UnsupportedParameter) as raised:
-        judge(chat(**{name: value}), REFUSES, "report")
+        resolve_parameters(chat(**{name: value}), REFUSES, "report")
 
     assert name == raised.value.param
 
@@ -136,7 +136,7 @@ def test_honoured(name: str, value: Any, support: Any) -> None:
     """A parameter that is honoured, by the backend or by us, goes through unchanged."""
     request = chat(**{name: value})
 
-    assert (request, ()) == judge(request, Capabilities(parameters={name: support}))
+    assert (request, ()) == resolve_parameters(request, Capabilities(parameters={name: support}))
 
 
 @pytest.mark.parametrize(("name", "value"), NEUTRAL + MATTER)
@@ -144,7 +144,7 @@ def test_passed(name: str, value: Any) -> None:
     """A server that we know nothing of is handed every parameter."""
     request = chat(**{name: value})
 
-    assert (request, ()) == judge(request, PASSES)
+    assert (request, ()) == resolve_parameters(request, PASSES)
 
 
 @pytest.mark.parametrize("name", sorted(ACCEPTED - {"store"}))
@@ -153,7 +153,7 @@ def test_accepted(name: str) -> None:
     value = {"a": "b"} if name == "metadata" else "x"
     request = chat(**{name: value})
 
-    assert (request, ()) == judge(request, NOTHING)
+    assert (request, ()) == resolve_parameters(request, NOTHING)
 
 
 def test_accepted_by_the_backend() -> None:
@@ -161,21 +161,21 @@ def test_accepted_by_the_backend() -> None:
     takes = Capabilities(parameters={"trace_id": "accepted", "seed": "accepted"})
     request = chat(trace_id="t", seed=1)
 
-    assert (request, ()) == judge(request, takes)
+    assert (request, ()) == resolve_parameters(request, takes)
 
 
 def test_store() -> None:
     """A wish to store is taken, and reported as not done."""
-    assert judge(chat(store=True), NOTHING)[1] == ("store",)
-    assert judge(chat(store=False), NOTHING)[1] == ()
+    assert resolve_parameters(chat(store=True), NOTHING)[1] == ("store",)
+    assert resolve_parameters(chat(store=False), NOTHING)[1] == ()
 
 
 def test_unknown_fields() -> None:
     """A field that nobody knows is passed to a backend that passes it, and else reported."""
     request = chat(x_new={"a": 1}, x_old=None)
 
-    assert (request, ()) == judge(request, PASSES)
-    judged, ignored = judge(request, NOTHING)
+    assert (request, ()) == resolve_parameters(request, PASSES)
+    judged, ignored = resolve_parameters(request, NOTHING)
     assert ("x_new",) == ignored
     assert ["messages", "x_old"] == list(judged.wire)
 
@@ -197,12 +197,12 @@ def test_a_parameter_of_another_endpoint(kind: type[Request], name: str) -> None
     request = request_of(kind, BODIES[kind] | {name: "something"})
     nothing = request_of(kind, BODIES[kind] | {name: None})
     if name in ("stream_options", "cache_prompt", "timings_per_token"):
-        assert (name,) == judge(request, PASSES)[1]
+        assert (name,) == resolve_parameters(request, PASSES)[1]
     else:
         with pytest.raises(UnsupportedParameter, match="belongs to /v1/") as raised:
-            judge(request, PASSES)
+            resolve_parameters(request, PASSES)
         assert name == raised.value.param
-    assert (nothing, ()) == judge(nothing, NOTHING)
+    assert (nothing, ()) == resolve_parameters(nothing, NOTHING)
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES_ANSWER))
@@ -210,13 +210,13 @@ def test_fields_of_other_servers(name: str) -> None:
     """A field of another server's that would change the answer is refused by name, and its neutral values are not."""
     asking = 0.5
     with pytest.raises(UnsupportedParameter) as raised:
-        judge(chat(**{name: asking}), NOTHING)
+        resolve_parameters(chat(**{name: asking}), NOTHING)
 
     assert name == raised.value.param
-    assert judge(chat(**{name: None}), NOTHING)[1] == ()
+    assert resolve_parameters(chat(**{name: None}), NOTHING)[1] == ()
     for value in CHANGES_CHAT.get(name, CHANGES_ANSWER[name]):
-        assert judge(chat(**{name: value}), NOTHING)[1] == ()
-    assert judge(chat(**{name: asking}), PASSES)[1] == ()
+        assert resolve_parameters(chat(**{name: value}), NOTHING)[1] == ()
+    assert resolve_parameters(chat(**{name: asking}), PASSES)[1] == ()
 
 
 @pytest.mark.parametrize(
@@ -238,16 +238,16 @@ def test_said_twice(name: str, value: Any, ours: dict[str, Any], other: dict[str
     """A field of another server's that says what ours says already asks for nothing, and one that says something else is refused."""
     takes = Capabilities(parameters=dict.fromkeys([*ours, *other], "native"))
 
-    assert judge(chat(**{name: value}, **ours), takes)[1] == ()
+    assert resolve_parameters(chat(**{name: value}, **ours), takes)[1] == ()
     with pytest.raises(UnsupportedParameter) as raised:
-        judge(chat(**{name: value}, **other), takes)
+        resolve_parameters(chat(**{name: value}, **other), takes)
     assert name == raised.value.param
 
 
 def test_long_names() -> None:
     """A field of a name that is too long to be told is refused with its length."""
     with pytest.raises(InvalidRequest, match="300 characters") as raised:
-        judge(chat(**{"x" * 300: 1}), NOTHING)
+        resolve_parameters(chat(**{"x" * 300: 1}), NOTHING)
 
     assert len(raised.value.message) < 200
 
@@ -255,7 +255,7 @@ def test_long_names() -> None:
 def test_large_values_are_not_read() -> None:
     """Whether a large value asks for nothing is seen by its size."""
     with pytest.raises(UnsupportedParameter):
-        judge(chat(min_tokens=[0] * 5_000), NOTHING)
+        resolve_parameters(chat(min_tokens=[0] * 5_000), NOTHING)
 
 
 names = st.text(max_size=12) | st.sampled_from(sorted(CHANGES_ANSWER))
@@ -266,7 +266,7 @@ def test_judge_of_any_fields(fields: dict[str, Any]) -> None:
     """Whatever fields stand in a body, each is the backend's, ours, neutral, named as ignored, or refused by name."""
     try:
         request = chat(**fields)
-        judged, ignored = judge(request, NOTHING)
+        judged, ignored = resolve_parameters(request, NOTHING)
     except msgspec.ValidationError:
         return
     except InvalidRequest as error:
@@ -281,7 +281,7 @@ def test_judge_of_any_fields(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["wire", "token_limit", "changed", "own", "__class__", "prompts"])
 def test_unknown_fields_with_names_of_ours(name: str) -> None:
     """A field that is named as something of ours is an unknown field like any other."""
-    assert (name,) == judge(chat(**{name: 1}), NOTHING)[1]
+    assert (name,) == resolve_parameters(chat(**{name: 1}), NOTHING)[1]
 
 
 def test_a_request_without_wire() -> None:
@@ -289,10 +289,10 @@ def test_a_request_without_wire() -> None:
     request = ChatRequest(messages=[Message("user", "Hi")], n=2, temperature=1.0)
 
     with pytest.raises(UnsupportedParameter):
-        judge(request, REFUSES)
+        resolve_parameters(request, REFUSES)
     assert (("n",), None) == (
-        judge(request, REFUSES, "report")[1],
-        judge(request, REFUSES, "report")[0].n,
+        resolve_parameters(request, REFUSES, "report")[1],
+        resolve_parameters(request, REFUSES, "report")[0].n,
     )
 
 
@@ -306,7 +306,7 @@ def test_a_request_without_wire() -> None:
 )
 def test_what_is_ours(kind: type[Request], body: dict[str, Any]) -> None:
     """What unilect itself answers for is asked of no backend."""
-    assert judge(request_of(kind, body), REFUSES)[1] == ()
+    assert resolve_parameters(request_of(kind, body), REFUSES)[1] == ()
 
 
 def test_every_parameter_is_in_the_engines_table() -> None:
@@ -355,10 +355,10 @@ def test_judge_of_any_value(name: str, value: Any) -> None:
     ours = name in ChatRequest.own or name in ACCEPTED
     if not ours and not is_neutral(request, name):
         with pytest.raises(UnsupportedParameter) as raised:
-            judge(request, REFUSES)
+            resolve_parameters(request, REFUSES)
         assert name == raised.value.param
         return
-    judged, ignored = judge(request, REFUSES)
+    judged, ignored = resolve_parameters(request, REFUSES)
     assert ignored == (("store",) if name == "store" and value else ())
     assert bool(ignored) == (judged is not request)
 

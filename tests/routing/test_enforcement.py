@@ -91,7 +91,7 @@ async def test_what_no_answer_satisfies(demo: Backend, checker: Checker) -> None
     assert (422, "constraint_violated", 3) == (why.value.status, why.value.code, len(spy.asked))
     breaker = Breaker()
     for error in 20 * [why.value, CheckerUnavailable("busy", retry_after_s=2)]:
-        breaker.saw(error, 0.0)
+        breaker.record_result(error, 0.0)
     assert breaker.allows(0.0)
 
 

@@ -400,7 +400,7 @@ async def looked_at(backend: Any) -> tuple[pool.Pool, Member]:
     looked_after = pool.Pool("m", [member, Member(backend)])
     with pytest.raises(BackendUnreachable) as raised:
         await member.backend.start()
-    looked_after.saw(member, raised.value)
+    looked_after.record_result(member, raised.value)
     return looked_after, member
 
 
@@ -451,7 +451,7 @@ async def test_who_comes_back_is_told_once(
     looked_after, member = await looked_at(backend)
     async with asyncio.timeout(60):
         await backend.begun.wait()
-        looked_after.saw(member, None)
+        looked_after.record_result(member, None)
         backend.loaded.set()
         await looked_after._looks[member]
     await looked_after.aclose()

@@ -1,4 +1,4 @@
-"""listener.py: one server on several addresses, each with manners of its own, and HTTPS."""
+"""listener.py: one server on several addresses, each with a compatibility profile of its own, and HTTPS."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ async def chat(client: aiohttp.ClientSession, url: str, **body: Any) -> tuple[in
         return response.status, await response.json()
 
 
-async def test_each_address_has_its_manners() -> None:
+async def test_each_address_has_its_profile() -> None:
     """One process answers at several addresses, each in the dialect that its table names, with the same models."""
     config = Config(
         port=0, listeners=[ListenerConfig(port=0, dialect="alpaca"), ListenerConfig(port=0)]

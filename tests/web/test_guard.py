@@ -15,7 +15,7 @@ from unilect.config.server import Config
 from unilect.errors import InvalidRequest, RateLimited, UnilectError
 from unilect.web.bodies import Bodies
 from unilect.web.guard import Guard
-from unilect.web.manners import manners_of
+from unilect.web.profile import profile_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 OPEN: dict[str, Any] = {"host": "0.0.0.0", "api_keys": [], "insecure_no_auth": True}
@@ -56,7 +56,7 @@ async def served(
 ) -> AsyncIterator[Served]:
     """A server with a guard on a free port; `/free` needs no key, `/x` does."""
     settings = Config(**{"api_keys": ["sk-test"]} | config)
-    guard = Guard(settings, {"/free"}, manners_of(settings), bodies)
+    guard = Guard(settings, {"/free"}, profile_of(settings), bodies)
     app = web.Application(middlewares=[guard.handle], client_max_size=settings.max_body_bytes)
     for path in ("/x", "/free", "/x/{name}"):
         app.router.add_route("GET", path, handler)

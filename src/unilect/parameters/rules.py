@@ -98,7 +98,7 @@ _NO_FIELD = object()
 _NOT_HONOURED = "this model's backend does not honour it"
 
 
-def judge(
+def resolve_parameters(
     request: RequestT, capabilities: Capabilities, unsupported: Unsupported = "refuse"
 ) -> tuple[RequestT, tuple[str, ...]]:
     """

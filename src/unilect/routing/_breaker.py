@@ -61,7 +61,7 @@ class Breaker:
         self._failed.clear()
         self.open = self.unreachable = False
 
-    def saw(self, error: UnilectError, now_s: float, whose: Hashable = None) -> None:
+    def record_result(self, error: UnilectError, now_s: float, whose: Hashable = None) -> None:
         """
         Take note of how a request ended, or an attempt to start the backend.
 

@@ -25,7 +25,7 @@ class Lease:
     Attributes:
         model: Whose backend it is.
         source: Where the backend comes from.
-        backend: The backend, ready, behind a turnstile where it takes only so many requests.
+        backend: The backend, ready, behind its concurrency limit, if it has one.
         bare: The backend itself, for what costs its model nothing.
         begun: The client has seen a part of the answer; whoever shows it says so.
     """
@@ -49,7 +49,9 @@ class Lease:
         # a client that leaves says nothing of the backend
         if error is None or isinstance(error, UnilectError):
             failover = self._failover
-            self.model.saw(self._member, error, Asked(failover.request, failover.tried, self.begun))
+            self.model.record_result(
+                self._member, error, Asked(failover.request, failover.tried, self.begun)
+            )
 
 
 class Failover:
@@ -113,7 +115,7 @@ class Failover:
                     return Lease(model, member, self)
                 except UnilectError as error:
                     member.outstanding -= 1
-                    model.saw(member, error)
+                    model.record_result(member, error)
                     last = error
                 except BaseException:
                     member.outstanding -= 1

@@ -29,7 +29,7 @@ from unilect.redact import Secrets, redacted
 from unilect.requests import Request
 from unilect.routing._affinity import Affinity, digests
 from unilect.routing._breaker import Breaker, is_failure
-from unilect.routing._turnstile import Turnstile
+from unilect.routing._concurrency_limit import ConcurrencyLimit
 from unilect.tasks import apart
 
 log = logging.getLogger("unilect")
@@ -83,17 +83,17 @@ class Member:
         self.outstanding = 0
         self.served = 0
         self.breaker = Breaker()
-        self._turnstile: Turnstile | None = None
+        self._concurrency_limit: ConcurrencyLimit | None = None
 
-    def enter(self) -> "Backend | Turnstile":
-        """The started backend for one request more, behind a turnstile where it takes only so many."""
+    def enter(self) -> Backend | ConcurrencyLimit:
+        """The started backend for one request more, behind its concurrency limit, if it has one."""
         self.served += 1
         places = self.backend.capabilities.max_in_flight
         if places is None:
             return self.backend
-        if self._turnstile is None:
-            self._turnstile = Turnstile(self.backend, places)
-        return self._turnstile
+        if self._concurrency_limit is None:
+            self._concurrency_limit = ConcurrencyLimit(self.backend, places)
+        return self._concurrency_limit
 
 
 class Pool:
@@ -134,7 +134,7 @@ class Pool:
             if isinstance(result, UnilectError):
                 if not tell:
                     member.told_at_s = self._now_s()
-                self.saw(member, result)
+                self.record_result(member, result)
                 errors.append(result)
             elif isinstance(result, BaseException):
                 raise result
@@ -190,7 +190,9 @@ class Pool:
             reason=None if last is None else last.for_operator,
         )
 
-    def saw(self, member: Member, error: UnilectError | None, asked: Asked | None = None) -> None:
+    def record_result(
+        self, member: Member, error: UnilectError | None, asked: Asked | None = None
+    ) -> None:
         """
         Take note of how a request ended, or an attempt to start the backend.
 
@@ -209,7 +211,7 @@ class Pool:
         if self._is_to_blame(member, error, asked):
             # a digest costs a pass over the request, and what is no failure counts for nobody
             whose = self._whose(asked) if error.status >= 502 else None
-            member.breaker.saw(error, self._now_s(), whose)
+            member.breaker.record_result(error, self._now_s(), whose)
         self._told(member, error, was_out, asked is None or is_failure(error))
 
     def _told(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
@@ -251,7 +253,7 @@ class Pool:
         digest = b"" if asked.request is None else _digest(asked.request)
         for member, error in self._suspects.pop(digest, {}).items():
             was_out = member.breaker.open
-            member.breaker.saw(error, self._now_s(), digest)
+            member.breaker.record_result(error, self._now_s(), digest)
             self._told(member, error, was_out)
 
     def _whose(self, asked: Asked | None) -> Hashable:
@@ -295,7 +297,7 @@ class Pool:
             except Exception:
                 log.exception("%s: %s cannot be looked at", self._name, member.source)
                 continue  # the last look would leave it out for good
-            self.saw(member, None)
+            self.record_result(member, None)
         self._looks.pop(member, None)
 
 

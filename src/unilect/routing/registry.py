@@ -148,10 +148,12 @@ class Model:
             loop = asyncio.get_running_loop()
             self._idle_timer = loop.call_later(self._idle_stop_s, self._stop_idle)
 
-    def saw(self, member: Member, error: UnilectError | None, asked: Asked | None = None) -> None:
+    def record_result(
+        self, member: Member, error: UnilectError | None, asked: Asked | None = None
+    ) -> None:
         """Take note of how a request to a backend ended, or an attempt to start it."""
         if not self.closed:
-            self.pool.saw(member, error, asked)
+            self.pool.record_result(member, error, asked)
 
     async def aclose(self) -> None:
         """Stop the backends, for good."""

@@ -22,7 +22,7 @@ from unilect.errors import (
 from unilect.events import Event, Usage
 from unilect.gateway.metrics import Meter, Metrics, tells
 from unilect.parameters import constraints as foreign_constraints
-from unilect.parameters.rules import judge
+from unilect.parameters.rules import resolve_parameters
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, ImagePart
 from unilect.routing import _emulation as emulation
 from unilect.routing._enforcement import Enforced, bonds
@@ -139,7 +139,7 @@ class Run:
         """
         request, self._names = foreign_constraints.in_our_words(self._request, can)
         request = model.with_defaults(model.prepare(request))
-        request, self.ignored = judge(request, can, model.unsupported)
+        request, self.ignored = resolve_parameters(request, can, model.unsupported)
         _check_kind(request, model, can)
         return request
 
@@ -275,7 +275,7 @@ def _fitted(
     request: EmbeddingRequest, model: Model, can: Capabilities
 ) -> tuple[EmbeddingRequest, tuple[str, ...]]:
     """The request as it is for a model that can do so much, and the parameters that were ignored."""
-    fitted = judge(request, can, model.unsupported)
+    fitted = resolve_parameters(request, can, model.unsupported)
     if not can.embeddings:
         raise _not_for(model, "embeddings", can)
     return fitted

@@ -282,7 +282,7 @@ def check_model(name: str, config: ModelConfig, found: Mistakes) -> Callable[[An
         plain, option = config.completion_defaults, "completion_defaults"
         check_defaults(name, plain, CompletionRequest, option=option)
     with found, told_of(name):
-        return _preparation(config)
+        return _request_defaults(config)
     return lambda request: request
 
 
@@ -368,12 +368,14 @@ def told_of(name: str) -> Iterator[None]:
         raise ConfigErrors(told.errors) from failure
 
 
-def _preparation(config: ModelConfig) -> Callable[[Any], Any]:
+def _request_defaults(config: ModelConfig) -> Callable[[Any], Any]:
     if not (config.stop or config.completion_template or config.completion_defaults):
         return lambda request: request
-    from unilect.routing._preparation import preparation  # with Jinja, which takes 30 ms to import
+    from unilect.routing._request_defaults import (
+        request_defaults,
+    )  # with Jinja, which takes 30 ms to import
 
-    return preparation(config)
+    return request_defaults(config)
 
 
 def _lister(name: str, config: ModelConfig) -> Callable[[BackendSpec], Awaitable[list[str]]]:

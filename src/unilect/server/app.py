@@ -20,7 +20,7 @@ from unilect.server import _openapi as openapi
 from unilect.web import pages
 from unilect.web.bodies import Bodies
 from unilect.web.guard import Guard
-from unilect.web.manners import manners_of
+from unilect.web.profile import profile_of
 from unilect.web.route import Route
 from unilect.web.site import Site
 
@@ -50,10 +50,10 @@ def create_app(
         metrics: Where to count; new ones by default.
         bodies: What reads request bodies; one of its own by default.
     """
-    site = Site(Service(registry, metrics or Metrics(), manners_of(config).unknown_model), config)
+    site = Site(Service(registry, metrics or Metrics(), profile_of(config).unknown_model), config)
     routes = all_routes(site)
     public = {path for route in routes if route.public for path in _spellings(route)}
-    guard = Guard(config, public, site.manners, bodies, registry.look_again)
+    guard = Guard(config, public, site.profile, bodies, registry.look_again)
     guard.pages = frozenset(path for route in routes if route.page for path in _spellings(route))
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SITE], app[GUARD] = site, guard

@@ -1,7 +1,7 @@
 """
 The application on its addresses: listen, drain, close. It knows aiohttp's way to do that, and no signals.
 
-Each address has an application of its own, since each may have other manners; the models and the metrics are shared.
+Each address has an application of its own, since each may have another compatibility profile; the models and the metrics are shared.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Listener:
         )
         metrics, bodies = Metrics(), Bodies(config.max_body_bytes)
         self._doors = [
-            _Door(each, create_app(each, registry, metrics, bodies), self._connections)
+            _Address(each, create_app(each, registry, metrics, bodies), self._connections)
             for each in each_listener(config)
         ]
 
@@ -79,7 +79,7 @@ class Listener:
         return sum(door.active for door in self._doors)
 
 
-class _Door:
+class _Address:
     """One address, and the application behind it."""
 
     def __init__(self, config: Config, app: web.Application, connections: Connections) -> None:

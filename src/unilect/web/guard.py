@@ -39,8 +39,8 @@ from unilect.gateway.keys import Keys
 from unilect.web._access_log import AccessLog, answered
 from unilect.web._foreign_urls import hint
 from unilect.web.bodies import Bodies
-from unilect.web.manners import OPENAI, Manners
 from unilect.web.pages import HEADERS, sign_in, wants_html
+from unilect.web.profile import OPENAI, CompatProfile
 from unilect.web.route import Handler
 from unilect.web.streaming import CORS_HEADERS, REQUEST_ID, SHORTENED
 
@@ -74,7 +74,7 @@ class Guard:
     Args:
         config: Its keys, hosts and origins.
         public: Paths of the routes that need no key.
-        manners: The listener's.
+        profile: The listener's.
         bodies: What reads request bodies, for all listeners.
         look_again: Looks for models that have come meanwhile, where a request's is not known; false where there are none to come.
 
@@ -88,7 +88,7 @@ class Guard:
         self,
         config: Config,
         public: Collection[str],
-        manners: Manners = OPENAI,
+        profile: CompatProfile = OPENAI,
         bodies: Bodies | None = None,
         look_again: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
@@ -97,8 +97,8 @@ class Guard:
         self._bodies = bodies or Bodies(config.max_body_bytes)
         self.pages: Collection[str] = ()
         self.log = AccessLog()
-        self._manners = manners
-        self._keys = Keys(config.api_keys, manners.any_key_scheme)
+        self._profile = profile
+        self._keys = Keys(config.api_keys, profile.any_key_scheme)
         self._needs_key = bool(self._keys)
         self._public = frozenset(public)
         self._hosts, self._is_open = _host_names(config), config.host in _WILDCARDS
@@ -244,9 +244,9 @@ class Guard:
         headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
         status = error.status
         if isinstance(error, AuthenticationError) and error.wrong:
-            status = self._manners.wrong_key_status
-        elif self._manners.error_status is not None and status != 401:
-            status = self._manners.error_status
+            status = self._profile.wrong_key_status
+        elif self._profile.error_status is not None and status != 401:
+            status = self._profile.error_status
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         if error.retry_after_s is not None:

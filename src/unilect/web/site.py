@@ -6,7 +6,7 @@ import socket
 
 from unilect.config.server import Config
 from unilect.routing.service import Service
-from unilect.web.manners import Manners, manners_of
+from unilect.web.profile import CompatProfile, profile_of
 
 
 class Resident:
@@ -32,14 +32,14 @@ class Site:
 
     Attributes:
         service, config: As given.
-        manners: How clients of this address want their answers.
+        profile: How clients of this address want their answers.
         residents: What goes on while it is open; a dialect's `routes` adds its own.
     """
 
     def __init__(self, service: Service, config: Config | None = None) -> None:
         self.service = service
         self.config = config or Config()
-        self.manners: Manners = manners_of(self.config)
+        self.profile: CompatProfile = profile_of(self.config)
         self.residents: list[Resident] = []
 
     async def open(self, url: str) -> None:

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilect.dialects.fastchat._prompt import Marks
+from unilect.dialects.fastchat._prompt import TurnMarkers
 from unilect.requests import Message
 from unilect.upstreams.fastchat._conversation import Conv, chat_prompt
 
-MARKS = Marks("http://a:1", "m")
+MARKS = TurnMarkers("http://a:1", "m")
 CONV = Conv(**{name: value for name, value in MARKS.conv(True).items() if name != "offset"})
 
 
@@ -35,13 +35,13 @@ def test_other_prompts_are_raw() -> None:
     assert MARKS.messages("USER: Hi ASSISTANT:") is None
     assert MARKS.messages("") is None
     assert MARKS.messages("x" + other) is None
-    assert Marks("http://a:1", "n").messages(other) is None
-    assert Marks("http://b:1", "m").messages(other) is None
+    assert TurnMarkers("http://a:1", "n").messages(other) is None
+    assert TurnMarkers("http://b:1", "m").messages(other) is None
 
 
 def test_the_template_is_the_same_after_a_restart() -> None:
     """FastChat's servers keep a template for ever, so the marks of an address and model never change."""
-    assert Marks("http://a:1", "m").conv(True) == MARKS.conv(True)
+    assert TurnMarkers("http://a:1", "m").conv(True) == MARKS.conv(True)
 
 
 def test_no_chat() -> None:

@@ -14,7 +14,7 @@ import pytest
 from appserver import App, serving
 from engine import Spy, engine, made
 from unilect.config.server import Config
-from unilect.dialects.fastchat._worker import FRAMES, FrameEncoder, Work
+from unilect.dialects.fastchat._worker import FRAMES, FrameEncoder, WorkerState
 from unilect.events import Answer, Choice, Finish, TextDelta, Usage
 from unilect.requests import ChatRequest, CompletionRequest, Message
 from unilect.upstreams.fastchat._conversation import Conv, chat_prompt
@@ -245,7 +245,7 @@ async def test_the_other_routes_want_a_key(app: App) -> None:
 
 async def test_the_queue() -> None:
     """So many requests as allowed run at a time, the others wait, and all are told as the queue's length."""
-    work = Work(None, 1)  # type: ignore[arg-type]
+    work = WorkerState(None, 1)  # type: ignore[arg-type]
     entered: list[int] = []
     leave = asyncio.Event()
 

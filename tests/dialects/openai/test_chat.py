@@ -26,7 +26,7 @@ from unilect.events import (
 from unilect.http.sse import FrameReader
 from unilect.requests import ChatRequest, Message, NamedFunction, StreamOptions, ToolChoice
 from unilect.upstreams.openai.chunks import ChunkDecoder
-from unilect.web.manners import Manners
+from unilect.web.profile import CompatProfile
 
 HI = [Message("user", "Hi")]
 FIRST = {"role": "assistant", "content": "", "refusal": None}
@@ -75,7 +75,7 @@ TEXT: list[Event] = [TextDelta("a"), TextDelta("b"), Finish("stop"), Usage(3, 2)
 def test_a_listener_may_leave_done_out() -> None:
     """Where a listener has no `[DONE]`, a stream ends with its last chunk."""
     request = ChatRequest(messages=HI, stream=True)
-    encoder = ChatEncoder(request, "m", manners=Manners(done=False))
+    encoder = ChatEncoder(request, "m", profile=CompatProfile(done=False))
     data = encoder.encode(TEXT) + encoder.end()
 
     assert b"[DONE]" not in data

@@ -9,7 +9,7 @@ from unilect.dialects.openai import completions as openai_completions
 from unilect.dialects.openai.chat import decode
 from unilect.errors import InvalidRequest
 from unilect.requests import ChatRequest, CompletionRequest
-from unilect.web.manners import MANNERS
+from unilect.web.profile import PROFILES
 
 ALPACA = [{"role": "system", "message": "SYS"}, {"role": "user", "message": "a"}]
 
@@ -76,7 +76,7 @@ def test_content_is_stronger_than_message() -> None:
 def test_messages_as_a_text() -> None:
     """A text for `messages` is what the user says, and FastChat's clients mean a prompt."""
     user = decode(body(messages="Hello", max_tokens=3)).request
-    raw = decode(body(messages="Hello", max_tokens=3), MANNERS["fastchat"]).request
+    raw = decode(body(messages="Hello", max_tokens=3), PROFILES["fastchat"]).request
 
     assert isinstance(user, ChatRequest)
     assert ("user", "Hello", 3) == (
@@ -97,10 +97,10 @@ def test_messages_as_something_else(messages: Any) -> None:
     assert (raised.value.param or "").startswith("messages")
 
 
-def test_the_conversation_is_repeated_where_the_manners_say_so() -> None:
+def test_the_conversation_is_repeated_where_the_profile_says_so() -> None:
     """On a listener of the alpaca dialect the answer to a text repeats it, and OpenAI's clients, who write `content`, get OpenAI's answers."""
-    assert ["Hi"] == [m.content for m in decode(body(messages="Hi"), MANNERS["alpaca"]).echoed]
-    assert () == decode(body(), MANNERS["alpaca"]).echoed
+    assert ["Hi"] == [m.content for m in decode(body(messages="Hi"), PROFILES["alpaca"]).echoed]
+    assert () == decode(body(), PROFILES["alpaca"]).echoed
     assert () == decode(body()).echoed
 
 

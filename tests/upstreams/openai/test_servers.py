@@ -13,7 +13,7 @@ from unilect.backend import BackendSpec, Capabilities
 from unilect.config.server import ModelConfig
 from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.events import Answer, fold
-from unilect.parameters.rules import CONSTRAINTS, judge
+from unilect.parameters.rules import CONSTRAINTS, resolve_parameters
 from unilect.requests import Request
 from unilect.routing._emulation import generate
 from unilect.upstreams.openai._servers import KINDS, UNKNOWN, ServerKind, capabilities
@@ -55,7 +55,7 @@ async def asked(kind: str, request: Any) -> tuple[list[dict[str, Any]], Answer, 
         upstream = backend(spec)
         await upstream.start()
         assert kind == upstream.kind.name
-        request, ignored = judge(request, upstream.capabilities)
+        request, ignored = resolve_parameters(request, upstream.capabilities)
         batches = [batch async for batch in generate(upstream, request)]
         bodies = [item.json() for item in server.requests if item.body]
         return bodies, fold(batches), ignored
@@ -112,18 +112,18 @@ def test_what_is_refused(kind: str, fields: dict[str, Any]) -> None:
     """What a server is known to drop is refused by its name, and ignored by its name where the model is set so."""
     can = capabilities(NAMED[kind], {})
     with pytest.raises(UnsupportedParameter) as raised:
-        judge(chat(**fields), can)
+        resolve_parameters(chat(**fields), can)
 
     name = next(iter(fields))
     assert name == raised.value.param
     if name not in CONSTRAINTS:
-        assert name in judge(chat(**fields), can, "report")[1]
+        assert name in resolve_parameters(chat(**fields), can, "report")[1]
 
 
 @pytest.mark.parametrize("kind", ["FastChat", "chatglm.cpp", "transformers serve"])
 def test_unknown_fields_are_reported(kind: str) -> None:
     """A field that nobody knows is reported where the server would drop it or fail."""
-    assert ("x",) == judge(chat(x=1), capabilities(NAMED[kind], {}))[1]
+    assert ("x",) == resolve_parameters(chat(x=1), capabilities(NAMED[kind], {}))[1]
 
 
 @pytest.mark.parametrize("kind", ["llama-server", "Ollama", "transformers serve"])

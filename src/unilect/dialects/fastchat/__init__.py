@@ -17,7 +17,7 @@ def routes(site: Site) -> list[Route]:
     config, own = site.config, _api.routes(site)
     if not config.fastchat_controller and config.fastchat_register is None:
         return own
-    work = _worker.Work(site.service, config.fastchat_worker_concurrency)
+    work = _worker.WorkerState(site.service, config.fastchat_worker_concurrency)
     calls = _worker.routes(site.service, work)
     if config.fastchat_register is not None:
         site.residents.append(_Registered(config, work))
@@ -40,7 +40,7 @@ def routes(site: Site) -> list[Route]:
 class _Registered(Resident):
     """Our worker's place in a controller, while the address is open."""
 
-    def __init__(self, config: Config, work: _worker.Work) -> None:
+    def __init__(self, config: Config, work: _worker.WorkerState) -> None:
         self._config = config
         self._work = work
         self._registration: FastChatRegistration | None = None

@@ -40,8 +40,8 @@ class TokenCheckRequest(Struct, frozen=True):
 
 def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
-    service, manners = site.service, site.manners
-    raw = msgspec.structs.replace(manners, string_messages="raw")
+    service, profile = site.service, site.profile
+    raw = msgspec.structs.replace(profile, string_messages="raw")
 
     async def create_raw_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation, or a prompt as the model reads it."""

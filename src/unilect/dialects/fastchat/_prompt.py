@@ -18,7 +18,7 @@ from unilect.requests import Message
 _NO_COLON_SINGLE = 4
 
 
-class Marks:
+class TurnMarkers:
     """
     The marks of one model.
 

@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from unilect.backend import tokenizes
-from unilect.dialects.fastchat._prompt import Marks
+from unilect.dialects.fastchat._prompt import TurnMarkers
 from unilect.dialects.openai.chunks import encode_json, legacy_logprobs
 from unilect.dialects.openai.embeddings import base64_of
 from unilect.errors import UnilectError, UnsupportedOperation, WrongType
@@ -83,7 +83,7 @@ class Named(msgspec.Struct, frozen=True):
     prompt: str = ""
 
 
-class Work:
+class WorkerState:
     """
     What our worker has to do, as it tells the controller.
 
@@ -139,9 +139,9 @@ class Work:
         finally:
             self._waiting -= 1
 
-    def marks(self, model: str) -> Marks:
+    def marks(self, model: str) -> TurnMarkers:
         """The marks between the messages of a prompt for this model."""
-        return Marks(self.address, model)
+        return TurnMarkers(self.address, model)
 
 
 class Calls:
@@ -153,7 +153,7 @@ class Calls:
         work: What is to be done.
     """
 
-    def __init__(self, service: Service, work: Work) -> None:
+    def __init__(self, service: Service, work: WorkerState) -> None:
         self._service = service
         self._work = work
 
@@ -221,7 +221,7 @@ class Calls:
             return answer(request, frame if stream else frame[:-1])
 
 
-def routes(service: Service, work: Work) -> list[Route]:
+def routes(service: Service, work: WorkerState) -> list[Route]:
     """The URLs of a worker."""
     calls = Calls(service, work)
     paths = [*WORKER_CALLS, "/worker_get_status"]
@@ -229,7 +229,7 @@ def routes(service: Service, work: Work) -> list[Route]:
 
 
 def to_request(
-    params: GenerationParams, work: Work, service: Service, stream: bool
+    params: GenerationParams, work: WorkerState, service: Service, stream: bool
 ) -> ChatRequest | CompletionRequest:
     """
     A worker's parameters as a request: a chat where the prompt was made with our template, else a plain completion.

@@ -1,7 +1,7 @@
 """
 OpenAI's chat completions: POST /v1/chat/completions, and /chat/completions for older clients.
 
-A body may hold what older clients write; `Question` says what became of it.
+A body may hold what older clients write; `DecodedRequest` says what became of it.
 
 Rules that real clients need (measured with the official ones): the role in a choice's first delta and only there, `index`
 everywhere, a call's id and name in its first delta only, one finish reason per choice, errors in a stream as `data:` frames.
@@ -48,7 +48,7 @@ from unilect.requests import (
     ToolChoice,
 )
 from unilect.web.decode import BodyDecoder, Wire, decoded, wire_of
-from unilect.web.manners import OPENAI, Manners
+from unilect.web.profile import OPENAI, CompatProfile
 from unilect.web.route import Route, both
 from unilect.web.site import Site
 from unilect.web.streaming import respond
@@ -63,19 +63,19 @@ _AFTER = b'},"logprobs":null,"finish_reason":null}'
 
 def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
-    service, manners = site.service, site.manners
+    service, profile = site.service, site.profile
 
     async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
-        asked = await decoded(request, lambda body, wire: decode(body, manners, wire))
+        asked = await decoded(request, lambda body, wire: decode(body, profile, wire))
         run = service.run(asked.request, "chat.completions")
-        encoder = ChatEncoder(asked.request, run.model.name, asked.legacy, asked.echoed, manners)
+        encoder = ChatEncoder(asked.request, run.model.name, asked.legacy, asked.echoed, profile)
         return await respond(request, run, encoder, bool(asked.request.stream))
 
     return both("/chat/completions", create_chat_completion, "Answer a conversation", ChatRequest)
 
 
-class Question(Struct, frozen=True):
+class DecodedRequest(Struct, frozen=True):
     """
     What a body asks.
 
@@ -90,7 +90,9 @@ class Question(Struct, frozen=True):
     echoed: Sequence[Message] = ()
 
 
-def decode(body: bytes, manners: Manners = OPENAI, wire: Wire | None = None) -> Question:
+def decode(
+    body: bytes, profile: CompatProfile = OPENAI, wire: Wire | None = None
+) -> DecodedRequest:
     """
     What a body asks; the older `functions` become `tools`, and a text a turn of the user, or a prompt.
 
@@ -108,7 +110,7 @@ def decode(body: bytes, manners: Manners = OPENAI, wire: Wire | None = None) -> 
         fields = wire_of(body.removeprefix(BOM_UTF8)) if wire is None else wire
         if not _older.is_one_text(fields):
             raise
-        return _of_one_text(fields, manners)
+        return _of_one_text(fields, profile)
     echoes = False
     # the first question is quick for a small body, and its answer rarely yes
     if (len(body) > LARGE_BYTES or b'"message"' in body) and _older.speaks_alpaca(request):
@@ -117,17 +119,17 @@ def decode(body: bytes, manners: Manners = OPENAI, wire: Wire | None = None) -> 
     if legacy:
         request = _with_tools(request)
     _check(request)
-    return Question(request, legacy, request.messages if echoes else ())
+    return DecodedRequest(request, legacy, request.messages if echoes else ())
 
 
-def _of_one_text(fields: Wire, manners: Manners) -> Question:
+def _of_one_text(fields: Wire, profile: CompatProfile) -> DecodedRequest:
     """The question of a body whose `messages` is one text: a prompt, or a turn of the user."""
-    if manners.string_messages == "raw":
+    if profile.string_messages == "raw":
         fields = _older.as_prompt(fields)
-        return Question(_older.in_our_words(_raw_decoder.decode(encode_json(fields), fields)))
+        return DecodedRequest(_older.in_our_words(_raw_decoder.decode(encode_json(fields), fields)))
     fields = _older.as_messages(fields)
-    asked = decode(encode_json(fields), manners, fields)
-    if manners.conversation_choices and isinstance(asked.request, ChatRequest):
+    asked = decode(encode_json(fields), profile, fields)
+    if profile.conversation_choices and isinstance(asked.request, ChatRequest):
         return msgspec.structs.replace(asked, echoed=asked.request.messages)
     return asked
 
@@ -224,7 +226,7 @@ class ChatEncoder:
         model: The model's name, as the answer gives it.
         legacy: Tool calls are told as `function_call`.
         echoed: Messages that a whole answer repeats, one choice each, before its own.
-        manners: The listener's.
+        profile: The listener's.
     """
 
     def __init__(
@@ -233,12 +235,12 @@ class ChatEncoder:
         model: str,
         legacy: bool = False,
         echoed: Sequence[Message] = (),
-        manners: Manners = OPENAI,
+        profile: CompatProfile = OPENAI,
     ) -> None:
         kind = "chat.completion.chunk" if request.stream else "chat.completion"
-        self._chunk = ChunkHead("chatcmpl-", kind, model, request, manners.done)
+        self._chunk = ChunkHead("chatcmpl-", kind, model, request, profile.done)
         self._legacy = legacy
-        self._tool_finish = "function_call" if legacy else manners.tool_finish
+        self._tool_finish = "function_call" if legacy else profile.tool_finish
         self._echoed = echoed
         self._begun: set[int] = set()
         self._usage: Usage | None = None

@@ -25,7 +25,7 @@ from unilect.events import (
 )
 from unilect.requests import CompletionRequest
 from unilect.web.decode import BodyDecoder, Wire, decoded, listed
-from unilect.web.manners import OPENAI, Manners
+from unilect.web.profile import OPENAI, CompatProfile
 from unilect.web.route import Route, both
 from unilect.web.site import Site
 from unilect.web.streaming import respond
@@ -36,13 +36,13 @@ MAX_CHOICES = 128  # prompts x n of one request
 
 def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
-    service, manners = site.service, site.manners
+    service, profile = site.service, site.profile
 
     async def create_completion(request: web.Request) -> web.StreamResponse:
         """Continue a text."""
         completion = await decoded(request, decode)
         run = service.run(completion, "completions")
-        encoder = CompletionEncoder(completion, run.model.name, manners)
+        encoder = CompletionEncoder(completion, run.model.name, profile)
         return await respond(request, run, encoder, bool(completion.stream))
 
     return both("/completions", create_completion, "Continue a text", CompletionRequest)
@@ -79,12 +79,14 @@ class CompletionEncoder:
     Args:
         request: What was asked for.
         model: The model's name, as the answer gives it.
-        manners: The listener's.
+        profile: The listener's.
     """
 
-    def __init__(self, request: CompletionRequest, model: str, manners: Manners = OPENAI) -> None:
-        kind = manners.completion_chunk if request.stream else "text_completion"
-        self._chunk = ChunkHead("cmpl-", kind, model, request, manners.done)
+    def __init__(
+        self, request: CompletionRequest, model: str, profile: CompatProfile = OPENAI
+    ) -> None:
+        kind = profile.completion_chunk if request.stream else "text_completion"
+        self._chunk = ChunkHead("cmpl-", kind, model, request, profile.done)
         self._offsets: dict[int, int] = {}
         self._usage: Usage | None = None
 

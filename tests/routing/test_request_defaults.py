@@ -1,11 +1,11 @@
-"""preparation.py: what a model's settings make of a request, in front of every kind of backend."""
+"""_request_defaults.py: what a model's settings make of a request, in front of every kind of backend."""
 
 import pytest
 
 from unilect.config.server import ModelConfig
 from unilect.errors import ConfigError
 from unilect.requests import ChatRequest, CompletionRequest, Message
-from unilect.routing._preparation import preparation
+from unilect.routing._request_defaults import request_defaults
 from unilect.web.decode import BodyDecoder
 
 HI = [Message("user", "Hi")]
@@ -17,7 +17,7 @@ ALPACA = (
 
 def test_stop_words_join_those_of_the_request() -> None:
     """A model's stop words stand beside the request's, one word once."""
-    prepare = preparation(ModelConfig(stop=["a", "b"]))
+    prepare = request_defaults(ModelConfig(stop=["a", "b"]))
     request = prepare(ChatRequest(messages=HI, stop="b"))
     written = prepare(BodyDecoder(CompletionRequest).decode(b'{"prompt": "x"}'))
 
@@ -28,7 +28,7 @@ def test_stop_words_join_those_of_the_request() -> None:
 
 def test_prompts_are_wrapped() -> None:
     """Each prompt that is a text becomes the turn of a user, and the format's stop words count."""
-    prepare = preparation(ModelConfig(completion_template="alpaca-completion"))
+    prepare = request_defaults(ModelConfig(completion_template="alpaca-completion"))
     one = prepare(CompletionRequest(prompt="x"))
     many = prepare(CompletionRequest(prompt=["x", "y"]))
     ids = prepare(CompletionRequest(prompt=[1, 2]))
@@ -44,10 +44,12 @@ def test_a_conversation_is_not_wrapped() -> None:
     """The template of plain completions is none of chats."""
     request = ChatRequest(messages=HI)
 
-    assert request == preparation(ModelConfig(completion_template="alpaca-completion"))(request)
+    assert request == request_defaults(ModelConfig(completion_template="alpaca-completion"))(
+        request
+    )
 
 
 def test_a_wrong_template_is_told_at_start() -> None:
     """The error names the option."""
     with pytest.raises(ConfigError, match=r"completion_template: alpacca.* alpaca"):
-        preparation(ModelConfig(completion_template="alpacca"))
+        request_defaults(ModelConfig(completion_template="alpacca"))

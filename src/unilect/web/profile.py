@@ -12,7 +12,7 @@ from msgspec import Struct
 from unilect.config.server import Config
 
 
-class Manners(Struct, frozen=True, kw_only=True):
+class CompatProfile(Struct, frozen=True, kw_only=True):
     """
     How one listener answers.
 
@@ -40,25 +40,25 @@ class Manners(Struct, frozen=True, kw_only=True):
     error_status: int | None = None
 
 
-OPENAI = Manners()
+OPENAI = CompatProfile()
 
-#: The name of a dialect, as the configuration has it -> its manners.
-MANNERS = {
+#: The name of a dialect, as the configuration has it -> its compatibility profile.
+PROFILES = {
     "openai": OPENAI,
-    "llamacpp": Manners(
+    "llamacpp": CompatProfile(
         completion_chunk="text_completion.chunk",
         unknown_model="default",
         wrong_key_status=403,
         any_key_scheme=True,
     ),
-    "chatglm": Manners(unknown_model="default", tool_finish="function_call"),
-    "fastchat": Manners(string_messages="raw", error_status=400),
-    "alpaca": Manners(unknown_model="default", conversation_choices=True),
+    "chatglm": CompatProfile(unknown_model="default", tool_finish="function_call"),
+    "fastchat": CompatProfile(string_messages="raw", error_status=400),
+    "alpaca": CompatProfile(unknown_model="default", conversation_choices=True),
 }
 
 
-def manners_of(config: Config) -> Manners:
-    """The manners of a listener: its dialect's, but for what its own options say."""
+def profile_of(config: Config) -> CompatProfile:
+    """The compatibility profile of a listener: its dialect's, but for what its own options say."""
     options = {"done": config.done, "unknown_model": config.on_unknown_model}
     chosen = {name: value for name, value in options.items() if value is not None}
-    return msgspec.structs.replace(MANNERS[config.dialect], **chosen)
+    return msgspec.structs.replace(PROFILES[config.dialect], **chosen)

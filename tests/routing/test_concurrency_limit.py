@@ -1,4 +1,4 @@
-"""Tests of unilect.routing._turnstile, in front of a scripted server."""
+"""Tests of unilect.routing._concurrency_limit, in front of a scripted server."""
 
 import asyncio
 from contextlib import aclosing
@@ -6,7 +6,7 @@ from contextlib import aclosing
 from appserver import upstream
 from engine import answer, chat
 from scripted import HELLO, Exchange, delta, frames, scripted, stream_of
-from unilect.routing._turnstile import Turnstile
+from unilect.routing._concurrency_limit import ConcurrencyLimit
 
 
 async def test_one_at_a_time_in_order() -> None:
@@ -23,7 +23,7 @@ async def test_one_at_a_time_in_order() -> None:
         exchange.close()
 
     async with scripted(script) as server:
-        backend = Turnstile(upstream(server.url), 1)
+        backend = ConcurrencyLimit(upstream(server.url), 1)
         answers = await asyncio.gather(
             *(answer(backend.generate(chat(f"number {n}"))) for n in range(5))
         )
@@ -44,7 +44,7 @@ async def test_who_leaves_the_queue_is_never_sent() -> None:
         exchange.close()
 
     async with scripted(script) as server:
-        backend = Turnstile(upstream(server.url), 1)
+        backend = ConcurrencyLimit(upstream(server.url), 1)
         first = asyncio.create_task(answer(backend.generate(chat("first"))))
         while not server.requests:
             await asyncio.sleep(0)
@@ -68,7 +68,7 @@ async def test_leaving_in_the_middle_frees_the_place() -> None:
         await exchange.client_gone()
 
     async with scripted(script) as server:
-        backend = Turnstile(upstream(server.url), 1)
+        backend = ConcurrencyLimit(upstream(server.url), 1)
         for _ in range(3):
             async with aclosing(backend.generate(chat())) as batches:
                 async for _batch in batches:

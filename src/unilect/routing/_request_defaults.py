@@ -17,7 +17,7 @@ AnyRequest: TypeAlias = ChatRequest | CompletionRequest
 Prepare: TypeAlias = Callable[[AnyRequest], AnyRequest]
 
 
-def preparation(config: ModelConfig) -> Prepare:
+def request_defaults(config: ModelConfig) -> Prepare:
     """
     What the settings of a model do to its requests.
 

@@ -11,7 +11,7 @@ from unilect.backend import Backend, Batches, Capabilities, embeds
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
 
 
-class Turnstile:
+class ConcurrencyLimit:
     """
     What stands in front of a backend.
 
