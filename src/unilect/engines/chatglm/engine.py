@@ -112,7 +112,7 @@ class ChatglmEngine:
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """The library has no such call."""
-        raise UnsupportedOperation("ChatGLM models do not embed texts; ask a model that does.")
+        raise UnsupportedOperation("ChatGLM models do not support embeddings; use another model.")
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
