@@ -131,7 +131,7 @@ def test_a_model_with_code_and_pickles(tmp_path: Path) -> None:
 
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     """An empty folder, a broken config.json and a folder without weights are told as such."""
-    with pytest.raises(ConfigError, match="no model of transformers"):
+    with pytest.raises(ConfigError, match="not a transformers model"):
         read_folder(tmp_path)
     with pytest.raises(ConfigError, match="as JSON"):
         read_folder(written(tmp_path, "{"))
@@ -187,5 +187,5 @@ def test_adapters_that_must_be_merged(tmp_path: Path) -> None:
     (tmp_path / "lora" / "adapter_model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"adapter_model\.safetensors"):
         must_merge(tmp_path / "lora")
-    with pytest.raises(ConfigError, match="no LoRA adapter"):
+    with pytest.raises(ConfigError, match="not a PEFT LoRA adapter"):
         must_merge(tmp_path)
