@@ -77,7 +77,7 @@ class Address:
                         ssl=self._tls,
                         server_hostname=self._host if self._tls is not None else None,
                     )
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one
             if self._socket_path is not None:
                 raise ConnectFailed("nobody listens on its socket") from error
             why = of_connecting(error, self._host, self._port, timeout_s)
