@@ -38,7 +38,7 @@ BUDGETS = {
     "engines/tools": 651,
     "engines/transformers": 3_367,
     "gateway": 230,
-    "http": 878,
+    "http": 896,
     "parameters": 655,
     "routing": 1_767,
     "server": 855,
@@ -46,7 +46,7 @@ BUDGETS = {
     "upstreams": 0,
     "upstreams/fastchat": 759,
     "upstreams/llamacpp": 715,
-    "upstreams/openai": 1_207,
+    "upstreams/openai": 1_205,
     "web": 801,
 }
 

@@ -49,6 +49,15 @@ async def test_a_name_that_does_not_resolve() -> None:
     assert "the name no-such-host.invalid does not resolve" in (error.reason or "")
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 70])
+async def test_a_name_that_is_none(host: str) -> None:
+    """A host that cannot be a name is one that cannot be reached."""
+    error = await failure(f"http://{host}/v1")
+
+    assert isinstance(error, BackendUnreachable)
+    assert f"the name {host} cannot be that of a host" in (error.reason or "")
+
+
 @needs_openssl
 async def test_no_connection_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server to which no connection is made in time is told with its address."""

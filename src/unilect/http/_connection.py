@@ -77,7 +77,7 @@ class Address:
                         ssl=self._tls,
                         server_hostname=self._host if self._tls is not None else None,
                     )
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter for a name that cannot be one
             if self._socket_path is not None:
                 raise ConnectFailed("nobody listens on its socket") from error
             why = of_connecting(error, self._host, self._port, timeout_s)
@@ -100,6 +100,7 @@ class Connection(asyncio.Protocol):
         self.gather_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._gathering: asyncio.TimerHandle | None = None
+        self._poll: select.poll | None = None
         self._pieces: list[bytes] = []
         self._size = 0
         self._paused = False
@@ -114,9 +115,10 @@ class Connection(asyncio.Protocol):
         """True while nothing waits to be read, here or in the kernel, and the server has not closed: fit for another exchange."""
         if self._lost is not None or self._pieces:
             return False
-        poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not poll.poll(0)
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not self._poll.poll(0)
 
     async def ask(self, request: bytes, timeout_s: float) -> bytes:
         """

@@ -30,6 +30,8 @@ def of_connecting(error: BaseException, host: str, port: int, timeout_s: float) 
             return f"no connection to {where} within {timeout_s:.0f} s"
         case socket.gaierror():
             return f"the name {host} does not resolve ({error.strerror or error})"
+        case UnicodeError():
+            return f"the name {clean(host)} cannot be that of a host"
         case ssl.SSLCertVerificationError():
             return _of_certificate(error, host, where)
         case ssl.SSLError():

@@ -62,6 +62,8 @@ class ChunkedBody:
         """
         if self._pending:
             data, self._pending = self._pending + data, b""
+        elif self._left < 0 and (chunk := _one_chunk(data)):
+            return chunk
         out: list[bytes] = []
         size, left, at = len(data), self._left, 0
         if left < 0 and size > _MANY_CHUNKS_BYTES:
@@ -100,6 +102,14 @@ class ChunkedBody:
             raise ProtocolError("endless trailers")
         else:
             self._pending = data
+
+
+def _one_chunk(data: bytes) -> bytes:
+    """The payload where there is one whole chunk and nothing else, as when tokens come one at a time; else nothing."""
+    size, _, rest = data.partition(b"\r\n")
+    if rest[-2:] != b"\r\n" or _chunk_size(size) != len(rest) - 2:
+        return b""
+    return rest[:-2]
 
 
 def body_of(status: int, headers: dict[str, str]) -> ChunkedBody | CountedBody | None:

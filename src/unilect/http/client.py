@@ -9,7 +9,6 @@ they would carry prompts and keys elsewhere.
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
 from email.utils import parsedate_to_datetime
 from typing import NoReturn, Self, TypeAlias
 
@@ -337,16 +336,20 @@ class Response:
             BackendError: They are more than `max_bytes`.
         """
         pieces, size = [], 0
-        async with aclosing(self):
+        try:
             async for data in self:
                 size += len(data)
                 if size > max_bytes:
                     raise BackendError(f"The backend's answer is longer than {max_bytes} bytes.")
                 pieces.append(data)
+                if self.complete:
+                    break
                 if self._body is None and data.rstrip().endswith((b"}", b"]")):
                     pieces = [b"".join(pieces)]
                     if plain(pieces[0]) is not None:
                         break
+        finally:
+            await self.aclose()
         return b"".join(pieces)
 
     async def aclose(self) -> None:

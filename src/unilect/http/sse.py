@@ -37,6 +37,10 @@ class FrameReader:
         """
         if self._ends_in_cr or b"\r" in data:
             data = self._without_cr(data)
+        if data[:6] == b"data: " and data[-2:] == b"\n\n" and not self._rest:
+            frame = data[6:-2]
+            if b"\n" not in frame:  # one, as when tokens come one at a time
+                return [frame]
         if self._rest:
             data = self._rest + data
         whole, _, self._rest = data.rpartition(b"\n\n")

@@ -12,7 +12,7 @@ import pytest
 from appserver import serving
 from engine import answer, chat, completion, events_of
 from llama_server import CONTEXT, llama_server
-from scripted import Scripted, frames, scripted, stream_of
+from scripted import Scripted, chunked, frames, says, scripted, stream_of
 from unilect.backend import BackendSpec
 from unilect.config.server import ModelConfig
 from unilect.errors import (
@@ -26,10 +26,12 @@ from unilect.errors import (
     UnsupportedParameter,
 )
 from unilect.events import Finish, TextDelta, Usage
+from unilect.http.client import HttpServer
 from unilect.requests import EmbeddingRequest
 from unilect.upstreams.llamacpp import backend as llamacpp
 from unilect.upstreams.llamacpp.backend import LlamaCppUpstream, backend
-from unilect.upstreams.llamacpp.frames import Busy
+from unilect.upstreams.llamacpp.frames import Busy, FrameDecoder
+from unilect.upstreams.openai.backend import stream
 from wires import replay
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
@@ -347,6 +349,24 @@ async def test_an_answer_that_breaks(broken: bytes) -> None:
 
     assert [TextDelta("a")] == got
     assert b"GET /props" == server.requests[1].head[:10]
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+async def test_a_connection_that_stays_open_after_the_last_frame(
+    reuse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer whose last frame has come is not held up by a server that keeps the connection open without an end."""
+    monkeypatch.setattr("unilect.upstreams.openai.backend.END_TIMEOUT_S", 0.02)
+    last = {"content": "a", "stop": True, "tokens_evaluated": 3, "tokens_predicted": 1}
+    data = chunked([frames(last)]).removesuffix(b"0\r\n\r\n")
+
+    async with scripted(says(data, "keep")) as server, asyncio.timeout(60):
+        http = HttpServer(server.url, reuse_connections=reuse)
+        batches = stream(http, "/completion", b"{}", FrameDecoder())
+        events = [event async for batch in batches for event in batch]
+        await server.until_gone()
+
+    assert [TextDelta, Finish, Usage] == [type(event) for event in events]
 
 
 async def test_a_parser_that_throws() -> None:

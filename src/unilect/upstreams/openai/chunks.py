@@ -142,11 +142,12 @@ class ChunkDecoder:
     Attributes:
         joined: As given.
         done: `[DONE]` has come.
+        finished: It has, or every choice that has begun has said why it finished, and they are as many as were asked for.
     """
 
     def __init__(self, joined: bool = False, choices: int = 1) -> None:
         self.joined = joined
-        self.done = False
+        self.done = self.finished = False
         self._asked = choices
         self._alike = AlikeFrames()
         self._begun: set[int] = set()
@@ -154,13 +155,6 @@ class ChunkDecoder:
         self._usage: Usage | None = None
         self._calls: dict[int, Calls] = {}
         self._told = False
-
-    @property
-    def finished(self) -> bool:
-        """`[DONE]` has come, or every choice that has begun has said why it finished, and they are as many as were asked for."""
-        return self.done or (
-            len(self._finishes) >= self._asked and self._finishes.keys() >= self._begun
-        )
 
     def decode(self, frames: list[bytes], into: list[Event]) -> None:
         """
@@ -183,7 +177,7 @@ class ChunkDecoder:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             for frame in frames:
                 self._chunk(*self._one(frame), into)
-            return
+            chunks = []
         plain: bytes | None = None
         for frame, chunk in zip(frames, chunks, strict=False):
             if (text := self._plain_text(chunk)) is None:
@@ -193,6 +187,9 @@ class ChunkDecoder:
                 into.append(TextDelta(text))
         if plain is not None and self._alike.serves:
             self._alike.learn(plain)
+        self.finished = self.done or (
+            len(self._finishes) >= self._asked and self._finishes.keys() >= self._begun
+        )
 
     def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
         """Append the texts of the frames that are alike; returns the frames that come after them."""
