@@ -45,54 +45,54 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: Annotated[
         str | Annotated[list[str], Meta(min_length=1)],
         described(
-            "Where the model comes from: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, a folder of "
-            "transformers, `hf:org/name`, `chatglm:model.bin`, `http://host/v1`. "
-            "See docs/backends. A list names several backends of the same model, among which requests are balanced."
+            "Where the model is: `demo:`, a path to a .gguf file, `gguf:org/repo/file.gguf`, a transformers folder, `hf:org/name`, "
+            "`chatglm:model.bin`, `http://host/v1`. See docs/backends. A list is load-balanced: several backends of one model."
         ),
     ] = "demo:"
     fallback: Annotated[
         str | None,
         described(
-            "The model that answers when no backend of this one can; the header `X-Unilect-Fallback` then names it."
+            "Model that answers if all backends of this one fail. The header `X-Unilect-Fallback` then names it."
         ),
     ] = None
-    aliases: Annotated[list[str], described("Other names that clients may send for it.")] = []
+    aliases: Annotated[list[str], described("Additional names of the model.")] = []
     load: Annotated[
         Literal["start", "demand"],
-        described("Start the model with the server, or with its first request."),
+        described("Load the model at server start, or on demand (first request)."),
     ] = "start"
     idle_stop_s: Annotated[
         Annotated[float, Meta(gt=0)] | None,
         described(
-            "Stop the engine after so many seconds without a request; it starts again on demand.",
+            "Stop the engine after this long without a request. The next request starts it again."
         ),
     ] = None
     unsupported: Annotated[
         Literal["refuse", "report"],
         described(
-            "What happens to a parameter that the backend does not honour: *refuse* the request with 400, or answer "
-            "without it and *report* it in the header `X-Unilect-Ignored`. What binds an answer to a form (a schema, a grammar) is always refused."
+            "How unsupported parameters are handled: *refuse* the request with 400, or ignore the parameter and *report* it in the "
+            "header `X-Unilect-Ignored`. Unsupported constraints (schemas, grammars) are always refused."
         ),
     ] = "refuse"
     defaults: Annotated[
         dict[str, Any],
-        described("Values for parameters that a request leaves out, such as `temperature`."),
+        described("Default values of request parameters, such as `temperature`."),
     ] = {}
     completion_defaults: Annotated[
         dict[str, Any],
-        described("The same for plain completions alone, stronger than `defaults`."),
+        described("Like `defaults`, for plain completions only. Overrides `defaults`."),
     ] = {}
     # engines
     context: Annotated[
         Annotated[int, Meta(ge=16, le=10_000_000)] | None,
         described(
-            "Tokens of prompt and answer together, for each request; llama.cpp rounds up to 256. Default: the model's own, at most 8192.",
+            "Context size in tokens for each request (prompt and answer); llama.cpp rounds up to a multiple of 256. Default: the "
+            "model's own, at most 8192."
         ),
     ] = None
     parallel: Annotated[
         int,
         described(
-            "Requests that are answered at the same time; each has the whole `context`, and memory for it. More wait.",
+            "Maximum number of concurrent requests; further requests are queued. Each has a KV cache of the whole `context`.",
             ge=1,
             le=256,
         ),
@@ -100,39 +100,41 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
         described(
-            "Processor threads. Default: one less than there are cores, shared out among the engines of this server; as "
-            "many as cores collapses as soon as anything else runs.",
+            "CPU threads. Default: one less than the number of cores, divided among the engines of this server: with a thread on "
+            "every core, any other load makes the engine very slow."
         ),
     ] = None
     gpu_layers: Annotated[
         Annotated[int, Meta(ge=-1, le=10_000)] | None,
         described(
-            "Layers on the GPU; -1 for all. Default: all where llama.cpp has a GPU. Refused where it has none; docs/backends/gguf.md says how to get a build for yours.",
+            "Number of layers to offload to the GPU; -1 for all. Default: all if llama.cpp has a GPU. Refused without one; "
+            "docs/backends/gguf.md says how to install a build for your GPU."
         ),
     ] = None
     batch: Annotated[
         Annotated[int, Meta(ge=1, le=65536)] | None,
         described(
-            "Prompt tokens read in one step. Default 64 on a CPU, so that a prompt can be given up midway; 2048 on a GPU.",
+            "Prompt-processing batch size in tokens. Default: 64 on a CPU, so that a prompt can be cancelled midway; 2048 on a GPU."
         ),
     ] = None
     lora: Annotated[
         list[str],
         described(
-            "LoRA adapters (GGUF files, or folders of peft), all applied; `path=0.5` sets the scale. Models with the same "
-            "folder and other adapters share one base.",
+            "LoRA adapters (GGUF files or PEFT folders); all are applied. `path=0.5` sets the scale. Models with the same folder "
+            "and different adapters share one base model."
         ),
     ] = []
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
         described(
-            "Type of the weights of a transformers model; *auto* is float32 on a processor and bfloat16 on a GPU."
+            "Data type of a transformers model's weights; *auto* is float32 on a CPU and bfloat16 on a GPU."
         ),
     ] = "auto"
     device: Annotated[
         str,
         described(
-            "Where a transformers model runs: `cpu`, `cuda:0`, `cuda:0,1` (they share its layers); `auto` takes as many GPUs as it needs.",
+            "Device of a transformers model: `cpu`, `cuda:0`, `cuda:0,1` (layers split across GPUs); `auto` uses as many GPUs as "
+            "needed.",
             examples=["auto", "cpu", "cuda:0", "cuda:0,1"],
             pattern=r"^(auto|cpu|cuda(:\d{1,3}(,\d{1,3})*)?)$",
         ),
@@ -140,79 +142,77 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     quantize: Annotated[
         Literal["8bit", "4bit"] | None,
         described(
-            "Weights of a transformers model in fewer bits; all but 8 bits on a processor need bitsandbytes.",
+            "Weight quantization of a transformers model; all but 8 bits on a CPU requires bitsandbytes."
         ),
     ] = None
     trust_remote_code: Annotated[
-        bool, described("Run the Python code that a transformers model brings with it.")
+        bool, described("Run the Python code in a transformers model's repository.")
     ] = False
     allow_pickle: Annotated[
         bool,
-        described("Load weights that are pickles, which can run code, where there are no others."),
+        described("Load pickled weights if there are no others. A pickle can run code."),
     ] = False
     rope_scaling: Annotated[
         RopeScaling | None,
         described(
-            "Stretch the context of a transformers model with rotary positions: `rope_type` (`linear`, `yarn`, `dynamic`, or `ntk`, "
-            "whose `factor` is also known as alpha), `factor`, and `original_max_position_embeddings` where the model was trained "
-            "for less than it says. `context` may then be `factor` times as long."
+            "RoPE scaling of a transformers model: `rope_type` (`linear`, `yarn`, `dynamic`, or `ntk`, whose `factor` is also known "
+            "as alpha), `factor`, and `original_max_position_embeddings` if it is less than the model's configuration says. "
+            "`context` may then be `factor` times as long."
         ),
     ] = None
     tokenizer: Annotated[
         str | None,
         described(
-            "A folder whose tokenizer a transformers model uses, with the chat template there. Default: that of an adapter which is "
-            "merged and has one, else the model's own."
+            "Folder with the tokenizer and chat template of a transformers model. Default: those of a merged adapter, else the "
+            "model's own."
         ),
     ] = None
-    mmproj: Annotated[
-        str | None, described("The projector (GGUF) of a model that sees images.")
-    ] = None
+    mmproj: Annotated[str | None, described("Multimodal projector (GGUF) of a vision model.")] = (
+        None
+    )
     chat_template: Annotated[
         str | None,
         described(
-            "How a conversation becomes a prompt, instead of the model's own way: the name of a format, such as `vicuna_v1.1` "
-            "(docs/templates.md has all), a Jinja template, or the path of one."
+            "Chat template: the name of a format such as `vicuna_v1.1` (listed in docs/templates.md), a Jinja template, or the path "
+            "of one. Default: the model's own."
         ),
     ] = None
     completion_template: Annotated[
         str | None,
         described(
-            "A format, Jinja or a path as in `chat_template`: plain completions are wrapped in it, as one turn of a user. Default: "
-            "prompts go to the model as they are."
+            "Template for plain completions, as in `chat_template`; the prompt becomes a single user message. Default: prompts are "
+            "passed unchanged."
         ),
     ] = None
     stop: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=256)]],
-        described("Words at which an answer ends, beside those of the request."),
+        described("Stop sequences, in addition to those of the request."),
     ] = []
     cache_ram_mib: Annotated[
         Annotated[int, Meta(ge=0, le=2**24)] | None,
         described(
-            "Memory (MiB) of an engine for what it remembers of prompts that nobody is asking just now; 0 remembers none. Default: an "
-            "eighth of what is free when it starts, shared out among the engines of this server, at most 8192 for GGUF models and 64 for the "
-            "bundled one, and two whole contexts for one of transformers."
+            "Prompt-cache size in MiB (KV state of idle conversations). 0 disables it. Default: an eighth of the memory free at "
+            "start, divided among the engines of this server, at most 8192 for GGUF models and 64 for the bundled one; for "
+            "transformers models two full contexts."
         ),
     ] = None
     cache_type_k: Annotated[
         Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"],
-        described("Type of the keys in the KV cache."),
+        described("KV cache data type for K."),
     ] = "f16"
     cache_type_v: Annotated[
         Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"],
-        described("Type of the values in the KV cache."),
+        described("KV cache data type for V."),
     ] = "f16"
     pooling: Annotated[
         Literal["mean", "cls", "last"] | None,
-        described("How embeddings are pooled. Default: the model's own way, else the mean."),
+        described("Pooling of embeddings. Default: the model's own, else the mean."),
     ] = None
-    start_timeout_s: Annotated[
-        float, described("The longest time that loading may take.", gt=0)
-    ] = 600.0
+    start_timeout_s: Annotated[float, described("Timeout for loading the model.", gt=0)] = 600.0
     hang_timeout_s: Annotated[
         float,
         described(
-            "An engine that answers nothing for so long while requests run is killed and started again.",
+            "Restart the engine if it is unresponsive for this long while requests are running.",
             gt=0,
         ),
     ] = 60.0
@@ -220,45 +220,42 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     model: Annotated[
         str | None,
         described(
-            "The model's name on the upstream. Default: this table's name where it has such a model, else its only model. `*` serves "
-            "all models of a server, each under its own name, also those that come later."
+            "Model name on the upstream. Default: this table's name if the upstream has it, else its only model. `*` serves every "
+            "model of the upstream under its own name, including models added later."
         ),
     ] = None
     api_key: Annotated[
         str | None,
-        described("The upstream's key; `$NAME` takes it from the environment."),
+        described("API key for the upstream; `$NAME` takes it from the environment."),
     ] = None
     api_key_header: Annotated[
-        str, described("The header that carries it; `Authorization` gets `Bearer` before it.")
+        str, described("Header that carries `api_key`; in `Authorization` it follows `Bearer`.")
     ] = "Authorization"
     timeout_s: Annotated[
-        float, described("The longest silence of an upstream, before and within an answer.", gt=0)
+        float, described("Read timeout of the upstream, before and during an answer.", gt=0)
     ] = 300.0
     reuse_connections: Annotated[
         bool,
         described(
-            "Keep connections to the upstream open. Off, because an upstream that sends one answer too many would give it to "
-            "the next caller."
+            "Reuse upstream connections. Off by default: if an upstream sends a surplus response, the next request would receive "
+            "it."
         ),
     ] = False
     embedding_batch: Annotated[
         int,
-        described("Inputs that a FastChat worker is asked to embed at a time.", ge=1, le=2048),
+        described("Batch size of embedding requests to a FastChat worker.", ge=1, le=2048),
     ] = 32
     whole_answers: Annotated[
         Literal["auto", "stream", "whole"],
         described(
-            "How an upstream is asked where the client wants a whole answer: for a *stream*, or for the *whole*, which is cheaper "
-            "to read; but many servers go on generating when the client of a whole answer leaves. *auto*: for the whole where "
-            "its list of models says that it is vLLM or unilect, which stop; else for a stream."
+            "How non-streaming requests are sent upstream: *stream* (cancellable everywhere) or *whole* (cheaper, but many servers "
+            "do not stop generating on a disconnect). *auto* is whole for vLLM and unilect, which stop, and stream for others."
         ),
     ] = "auto"
     # backends of other packages
     options: Annotated[
         dict[str, Any],
-        described(
-            "What a backend of another package can be told beside all these; see its documentation."
-        ),
+        described("Options of a plugin's backend; see its documentation."),
     ] = {}
 
     @property

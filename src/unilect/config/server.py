@@ -36,156 +36,159 @@ class ListenerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole server."""
 
-    host: Annotated[str, described("The address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, described("The port to listen on; 0 for a free one.", ge=0, le=65535)] = (
+    host: Annotated[str, described("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, described("Port to listen on; 0 picks a free port.", ge=0, le=65535)] = (
         8000
     )
     api_keys: Annotated[
         list[str],
         described(
-            "Keys that clients must send, as `Authorization: Bearer KEY`. Needed on every address that is not loopback. "
-            "`$NAME` takes a key from the environment. `UNILECT_API_KEY` is the name that clients read theirs by, too."
+            "API keys. Clients send one as `Authorization: Bearer KEY`. Required on every address that is not loopback. `$NAME` "
+            "takes a key from the environment. `unilect chat` and `unilect models` read `UNILECT_API_KEY` too."
         ),
     ] = []
     insecure_no_auth: Annotated[
-        bool, described("Listen beyond loopback without keys, for everybody who can reach it.")
+        bool,
+        described(
+            "Listen on addresses that are not loopback without API keys: everyone who can reach the port can use the server."
+        ),
     ] = False
     allowed_hosts: Annotated[
         list[str],
         described(
-            "Host names that requests may name, beside those it listens on; `*` for any. This keeps a web page whose name "
-            "resolves to this server (DNS rebinding) out. A server that listens on every address takes any name where there are "
-            "keys; without keys it takes addresses, its own name, and names that are no domains: without a dot, or in `.local`, "
-            "`.lan`, `.internal`, `.home.arpa`."
+            "Values of the `Host` header to accept, in addition to the addresses listened on; `*` accepts any. This check prevents "
+            "DNS rebinding. A server that listens on all interfaces accepts any host if API keys are set; without keys it accepts "
+            "IP addresses, its own host name, and names without a dot or in `.local`, `.lan`, `.internal` or `.home.arpa`."
         ),
     ] = []
     allowed_origins: Annotated[
         list[str],
         described(
-            "Web origins whose pages may call this server (CORS); `*` for any, without credentials."
+            "CORS: origins whose pages may call this server; `*` allows any, without credentials."
         ),
     ] = []
     allow_credentials: Annotated[
         bool,
         described(
-            "Pages of the named origins may send cookies and the like (CORS); not together with `*`, which would let every page "
-            "act for whoever looks at it."
+            "CORS: allow cookies and other credentials from `allowed_origins`. Not allowed with `*`."
         ),
     ] = False
     allowed_methods: Annotated[
         list[str],
-        described(
-            "The methods that pages of other origins may use (CORS). Default: GET, POST and OPTIONS, which are all there are."
-        ),
+        described("CORS: allowed methods. Default: GET, POST and OPTIONS."),
     ] = []
     allowed_headers: Annotated[
         list[str],
         described(
-            "Headers that pages of other origins may send beside those that clients of OpenAI's API do (CORS); `*` for any."
+            "CORS: allowed request headers, in addition to those of OpenAI clients; `*` allows any."
         ),
     ] = []
     max_body_bytes: Annotated[
-        int, described("The longest request body that is read.", ge=1024, le=2**31)
+        int, described("Maximum size of a request body.", ge=1024, le=2**31)
     ] = 16 * 1024 * 1024
     max_connections: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         described(
-            "The most connections at a time. When all are in use, the one that has been silent for longest is closed for a new "
-            "one, and one that is being answered never. Default: as many as the open files of the process allow (`ulimit -Hn`)."
+            "Maximum number of connections. At the limit, a new connection closes the one that has been idle longest, never one "
+            "with a running request. Default: from the open-file limit of the process (`ulimit -Hn`)."
         ),
     ] = None
     max_connections_per_address: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         described(
-            "The most connections from one address other than loopback. Default: no limit of its own, since many clients may "
-            "come through one proxy."
+            "Maximum number of connections per client address; loopback is exempt. Default: unlimited, because many clients may "
+            "share a proxy."
         ),
     ] = None
     shutdown_grace_s: Annotated[
-        float, described("How long running answers may go on after SIGTERM.", ge=0)
+        float, described("Grace period for running requests after SIGTERM.", ge=0)
     ] = 30.0
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        described("What is logged; *info* has a line for each request, never its text."),
+        described("Log level. *info* logs one line per request, without prompts and answers."),
     ] = "info"
     dialect: Annotated[
         Dialect,
         described(
-            "Whose manners win where clients of two servers need opposite things, such as the status of an error; every "
-            "protocol is spoken in any case. See docs/migrating.md."
+            "Compatibility profile, for clients of different servers that expect conflicting behaviour, such as the status of an "
+            "error. Every profile serves every protocol. See docs/migrating.md."
         ),
     ] = "openai"
     fastchat_controller: Annotated[
         bool,
         described(
-            "Be a FastChat controller: workers register here, and their models are served too. Old servers send no key, so "
-            "everybody who can reach these routes can ask the workers: for trusted networks only."
+            "Act as a FastChat controller: workers register with this server, which serves their models too. FastChat's protocol "
+            "has no keys: everyone who can reach these routes can use the workers. For trusted networks only."
         ),
     ] = False
     fastchat_workers_from: Annotated[
         list[str],
         described(
-            "Networks from which workers may register, and in which they may be, such as `10.0.0.0/8`. Default: this machine "
-            "(loopback, and the address that is listened on)."
+            "Networks from which workers may register, and in which their addresses must be, such as `10.0.0.0/8`. Default: this "
+            "machine (loopback and the address listened on)."
         ),
     ] = []
     fastchat_token: Annotated[
         str | None,
         described(
-            "What a worker from any other network must bring: `http://worker:TOKEN@host:port` as its controller's address. `$NAME` takes it "
-            "from the environment."
+            "Token for workers outside `fastchat_workers_from`. A worker sends it in its controller address: "
+            "`http://worker:TOKEN@host:port`. `$NAME` takes it from the environment."
         ),
     ] = None
     fastchat_dispatch: Annotated[
         Literal["shortest_queue", "lottery"],
-        described("How the controller chooses among the workers of a model."),
+        described(
+            "How the controller selects a worker: by the shortest queue, or at random, weighted by speed (*lottery*)."
+        ),
     ] = "shortest_queue"
     fastchat_register: Annotated[
         str | None,
         described(
-            "Register with the FastChat controller at this URL, as a worker for all models; its routes are as open as a controller's."
+            "Register with the FastChat controller at this URL, as a worker for all models. The worker's routes need no key either."
         ),
     ] = None
     fastchat_worker_address: Annotated[
         str | None,
-        described("The URL at which others reach this worker. Default: where it listens."),
+        described(
+            "URL at which the controller reaches this worker. Default: the address listened on."
+        ),
     ] = None
     fastchat_worker_concurrency: Annotated[
         Annotated[int, Meta(ge=1, le=65536)] | None,
-        described("Requests that the worker answers at a time; more wait. Default: all."),
+        described(
+            "Maximum number of concurrent requests to the worker; further requests are queued. Default: unlimited."
+        ),
     ] = None
     on_unknown_model: Annotated[
         Literal["error", "default"] | None,
         described(
-            "A name that no model has is an *error*, 404, or means the *default* model. Default: as the dialect has it."
+            "How requests for an unknown model are answered: with a 404 *error*, or by the *default* model. Default: set by the "
+            "dialect."
         ),
     ] = None
     done: Annotated[
         bool | None,
         described(
-            "Streams end with `[DONE]`; false for clients that take every line for JSON. Default: as the dialect has it."
+            "End streams with `[DONE]`; false for clients that parse every line as JSON. Default: set by the dialect."
         ),
     ] = None
     listeners: Annotated[
         list[ListenerConfig],
         described(
-            "Further addresses of the same models: tables with `port`, `host`, `dialect`, `done` and `on_unknown_model`, so that "
-            "clients of several servers find each its own."
+            "Additional addresses for the same models: tables with `port`, `host`, `dialect`, `done` and `on_unknown_model`."
         ),
     ] = []
     tls_cert: Annotated[
         str | None,
-        described(
-            "The path of a certificate and its chain (PEM): every address speaks HTTPS, and nothing else."
-        ),
+        described("TLS certificate chain (a PEM file). Every address then serves HTTPS only."),
     ] = None
     tls_key: Annotated[
         str | None,
-        described("The path of the certificate's key (PEM). Default: it is in `tls_cert` too."),
+        described("TLS private key (a PEM file). Default: the key in `tls_cert`."),
     ] = None
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
-        described("The models, by the name that clients send. The first is the default."),
+        described("Models by name. The first is the default model."),
     ] = {}
 
 
