@@ -107,7 +107,7 @@ def test_it_is_checked(python: Path, tmp_path: Path) -> None:
     assert 2 == failed.returncode
     assert [
         "unilect: 2 mistakes:",
-        f"  {wrong}:6: models.loud.options.volum: there is no such option; did you mean `volume`?",
+        f"  {wrong}:6: models.loud.options.volum: unknown option; did you mean `volume`?",
         f"  {wrong}:7: models.loud.options.greeting: expected text, found 11. Put it in quotes.",
     ] == failed.stderr.splitlines()
 

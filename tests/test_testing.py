@@ -197,10 +197,10 @@ async def test_what_an_echo_cannot_do() -> None:
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        ({"options": {"load": 3}}, "models.m.options.load: there is no such option; did you mean `load_s`?"),
+        ({"options": {"load": 3}}, "models.m.options.load: unknown option; did you mean `load_s`?"),
         ({"options": {"load_s": -1}}, "models.m.options.load_s: expected a number from 0 to 3600, found -1."),
-        ({"context": 512}, "models.m: context: is for GGUF models, models of transformers and models of chatglm.cpp, and has no effect on echo:; leave it out."),
-        ({"source": "demo:", "options": {"a": 1}}, "models.m: options: is for `echo:` and backends of other packages, and has no effect on demo:; leave it out."),
+        ({"context": 512}, "models.m: context: applies to GGUF models, transformers models and chatglm.cpp models; it has no effect on echo:; leave it out."),
+        ({"source": "demo:", "options": {"a": 1}}, "models.m: options: applies to `echo:` and backends of plugins; it has no effect on demo:; leave it out."),
     ],
 )  # fmt: skip
 def test_wrong_options(config: dict[str, Any], told: str) -> None:

@@ -203,20 +203,20 @@ def test_set(url: str, model: Model) -> None:
     [
         ("/set temperature hot", "`temperature`: expected `float | null`, got `str`."),
         ("/set temperature 9", "`temperature`: expected `float` <= 2.0."),
-        ("/set model m", "`model` cannot be set here."),
+        ("/set model m", "`model` cannot be set in a chat."),
         ("/nope", "There is no /nope; /help lists the commands."),
-        ("/retry", "There is no question to ask again."),
-        ("/save", "Name a file."),
+        ("/retry", "No question to repeat."),
+        ("/save", "Name a file, such as chat.json."),
         ("/load /does/not/exist", "cannot be read (No such file or directory)."),
-        ("/load /dev/null", "/dev/null is no conversation"),
-        ("/model nosuch", "There is no model nosuch here. There are scripted, demo."),
+        ("/load /dev/null", "/dev/null is not a saved conversation"),
+        ("/model nosuch", "Unknown model nosuch. Models: scripted, demo."),
         (
             "/set temprature 1",
-            "There is no parameter `temprature`. Is `temperature` meant? There are ",
+            "Unknown parameter `temprature`. Is `temperature` meant? Known: ",
         ),
         (
             "/set foo 3",
-            "There is no parameter `foo`. There are adaptive_decay, adaptive_target, audio, best_of,",
+            "Unknown parameter `foo`. Known: adaptive_decay, adaptive_target, audio, best_of,",
         ),
     ],
 )
@@ -246,14 +246,14 @@ def test_a_full_context_names_the_way_out(url: str) -> None:
     done = piped(url, "/model demo", "word " * 4000)
 
     assert "maximum context length is 2048 tokens" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("/clear forgets what was said")
+    assert done.stderr.splitlines()[-1].startswith("/clear starts a new conversation")
 
 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--api-key", "sk-wrong"], "does not take this key. Give another one"),
-        ([], "wants a key. Give it"),
+        (["--api-key", "sk-wrong"], "rejects this key. Give another one"),
+        ([], "requires a key. Give it"),
     ],
 )
 def test_a_wrong_key_is_told(url: str, args: list[str], said: str) -> None:

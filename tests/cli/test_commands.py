@@ -82,7 +82,7 @@ def test_one_name_for_several_sources() -> None:
         ([], {"host": "0.0.0.0"}, {}, "--api-key"),
         ([], {}, {"context": 1}, "context"),
         (["x=demo:"], {}, {"parallel": 0}, "--parallel: expected an integer"),
-        (["x=http://a/v1"], {}, {"gpu_layers": 0}, "--gpu-layers: is for GGUF models"),
+        (["x=http://a/v1"], {}, {"gpu_layers": 0}, "--gpu-layers: applies to GGUF models"),
     ],
 )
 def test_mistakes(

@@ -157,7 +157,7 @@ def test_tokenizer_and_alpha_of_alpaca() -> None:
         model(grown).tokenizer,
         model(grown).rope_scaling,
     )
-    assert any("twice the trained context" in notice for notice in grown.notices)
+    assert any("doubles the trained context" in notice for notice in grown.notices)
 
 
 def test_a_folder_that_is_called_like_the_bundled_model(tmp_path: Path) -> None:

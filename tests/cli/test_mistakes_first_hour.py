@@ -273,13 +273,13 @@ def test_the_command_line(arguments: str, what: str, to_do: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what", "to_do"),
     [
-        ("chat --url http://127.0.0.1:1 --context 512", "--context is for a server of our own", "leave one of them out"),
-        ("chat model.gguf --url http://127.0.0.1:1", "SOURCE is for a server of our own", "leave one of them out"),
+        ("chat --url http://127.0.0.1:1 --context 512", "--context is for a server that this command starts", "leave one of them out"),
+        ("chat model.gguf --url http://127.0.0.1:1", "SOURCE is for a server that this command starts", "leave one of them out"),
         ("chat --url localhost:8000", "--url localhost:8000: expected a URL", "http://127.0.0.1:8000/v1"),
         ("models --url http://127.0.0.1:1", "http://127.0.0.1:1: ", "refused by 127.0.0.1:1. Start it, or check the address."),
         ("chat --url http://127.0.0.1:1", "http://127.0.0.1:1/v1: ", "refused by 127.0.0.1:1. Start it, or check the address."),
-        ("compat llamacp", "no server `llamacp`", "Name one of llamacpp, chatglm, fastchat, alpaca."),
-        ("worker", "worker: serves one model, and the configuration has none", "`unilect worker NAME=SOURCE`"),
+        ("compat llamacp", "unknown server `llamacp`", "Use one of llamacpp, chatglm, fastchat, alpaca."),
+        ("worker", "worker: serves one model, but the configuration has none", "`unilect worker NAME=SOURCE`"),
     ],
 )  # fmt: skip
 def test_commands(arguments: str, what: str, to_do: str) -> None:

@@ -67,9 +67,9 @@ def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         "demo: the bundled model, context 2048, 4 requests at a time",
         f"file: GGUF on llama.cpp {tmp_path / 'm.gguf'}, context 512, 2 requests at a time",
         f"folder: transformers {FOLDER / 'hf'}, context 2048, 4 requests at a time",
-        "far: a server of OpenAI's API http://***@h/v1, not asked",
-        "far: a llama.cpp server llamacpp+http://h, not asked",
-        "every: a server of OpenAI's API https://h/v1?api_key=***, all its models, not asked",
+        "far: a server of OpenAI's API http://***@h/v1, not contacted",
+        "far: a llama.cpp server llamacpp+http://h, not contacted",
+        "every: a server of OpenAI's API https://h/v1?api_key=***, all its models, not contacted",
         "OK",
     ] == told
 
@@ -101,7 +101,7 @@ def test_nothing_is_fetched(tmp_path: Path) -> None:
     assert (0, "") == (done.returncode, done.stderr)
     *models, last = done.stdout.splitlines()[1:]
     assert "OK" == last
-    assert 3 == len([line for line in models if line.endswith("hub, fetched when it is served")])
+    assert 3 == len([line for line in models if line.endswith("hub, downloaded when served")])
 
 
 def test_the_hub_must_not_be_asked(tmp_path: Path) -> None:

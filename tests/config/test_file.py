@@ -91,7 +91,7 @@ def test_a_bomb_of_brackets(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("a = " + "[" * 100_000)
 
-    with pytest.raises(ConfigError, match=r"is not TOML: "):
+    with pytest.raises(ConfigError, match=r"is not valid TOML: "):
         read_file(file)
 
 

@@ -48,32 +48,40 @@ READ_BY = {
 @pytest.mark.parametrize(
     ("kind", "settings", "said"),
     [
-        ("demo", {"dtype": "float32"}, "dtype: is for models of transformers"),
-        ("gguf", {"device": "cpu"}, "device: is for models of transformers"),
-        ("gguf", {"quantize": "8bit"}, "quantize: is for models of transformers"),
-        ("gguf", {"trust_remote_code": True}, "trust_remote_code: is for models of transformers"),
-        ("gguf", {"allow_pickle": True}, "allow_pickle: is for models of transformers"),
-        ("gguf", {"tokenizer": "folder"}, "tokenizer: is for models of transformers"),
-        ("gguf", {"api_key": "k"}, "api_key: is for servers of OpenAI's API and llama.cpp's"),
-        pytest.param(
-            "hf", {"mmproj": "x.gguf"}, "mmproj: is for GGUF models", marks=needs_transformers
+        ("demo", {"dtype": "float32"}, "dtype: applies to transformers models"),
+        ("gguf", {"device": "cpu"}, "device: applies to transformers models"),
+        ("gguf", {"quantize": "8bit"}, "quantize: applies to transformers models"),
+        ("gguf", {"trust_remote_code": True}, "trust_remote_code: applies to transformers models"),
+        ("gguf", {"allow_pickle": True}, "allow_pickle: applies to transformers models"),
+        ("gguf", {"tokenizer": "folder"}, "tokenizer: applies to transformers models"),
+        (
+            "gguf",
+            {"api_key": "k"},
+            "api_key: applies to OpenAI-compatible servers and llama.cpp servers",
         ),
         pytest.param(
-            "hf", {"gpu_layers": 0}, "gpu_layers: is for GGUF models", marks=needs_transformers
+            "hf", {"mmproj": "x.gguf"}, "mmproj: applies to GGUF models", marks=needs_transformers
+        ),
+        pytest.param(
+            "hf", {"gpu_layers": 0}, "gpu_layers: applies to GGUF models", marks=needs_transformers
         ),
         pytest.param(
             "hf",
             {"cache_type_k": "q8_0"},
-            "cache_type_k: is for GGUF models",
+            "cache_type_k: applies to GGUF models",
             marks=needs_transformers,
         ),
-        ("openai", {"context": 512}, "context: is for GGUF models, models of transformers and"),
-        ("openai", {"parallel": 8}, "parallel: is for GGUF models and models of transformers"),
-        ("openai", {"chat_template": "chatml"}, "chat_template: is for GGUF models"),
-        ("llamacpp", {"lora": ["x.gguf"]}, "lora: is for GGUF models"),
-        ("llamacpp", {"whole_answers": "whole"}, "whole_answers: is for servers of OpenAI's API"),
-        ("fastchat", {"gpu_layers": 3}, "gpu_layers: is for GGUF models"),
-        ("fastchat", {"api_key": "k"}, "api_key: is for servers of OpenAI's API"),
+        ("openai", {"context": 512}, "context: applies to GGUF models, transformers models and"),
+        ("openai", {"parallel": 8}, "parallel: applies to GGUF models and transformers models"),
+        ("openai", {"chat_template": "chatml"}, "chat_template: applies to GGUF models"),
+        ("llamacpp", {"lora": ["x.gguf"]}, "lora: applies to GGUF models"),
+        (
+            "llamacpp",
+            {"whole_answers": "whole"},
+            "whole_answers: applies to OpenAI-compatible servers",
+        ),
+        ("fastchat", {"gpu_layers": 3}, "gpu_layers: applies to GGUF models"),
+        ("fastchat", {"api_key": "k"}, "api_key: applies to OpenAI-compatible servers"),
     ],
 )
 def test_an_option_without_an_effect(kind: str, settings: dict[str, Any], said: str) -> None:

@@ -92,10 +92,10 @@ def test_the_environment(name: str, value: str, expected: Any) -> None:
     [
         ("port = 'x'", '1: port: expected an integer from 0 to 65535, found "x".'),
         ("port = 70000", "1: port: expected an integer from 0 to 65535, found 70000."),
-        ("prot = 1", "1: prot: there is no such option; did you mean `port`?"),
+        ("prot = 1", "1: prot: unknown option; did you mean `port`?"),
         (
             "[models.a]\nsorce = 'x'",
-            "2: models.a.sorce: there is no such option; did you mean `source`?",
+            "2: models.a.sorce: unknown option; did you mean `source`?",
         ),
         (
             "[models.a]\nparallel = 0",
@@ -107,19 +107,22 @@ def test_the_environment(name: str, value: str, expected: Any) -> None:
         ),
         ('[models."a b"]', '1: models."a b": a model\'s name has 1 to 128 letters'),
         ("models = 1", "1: models: expected tables [models.NAME], found 1."),
-        ("port = ", "is not TOML"),
+        ("port = ", "is not valid TOML"),
         (
             "log_level = 'loud'",
             '1: log_level: expected one of `debug`, `error`, `info`, `warning`, found "loud".',
         ),
-        ("api_keys = ['a b']", "api_keys: a key is empty, or has blanks"),
+        ("api_keys = ['a b']", "api_keys: a key is empty, or has spaces"),
         ("api_keys = ['']", "api_keys: a key is empty"),
         ("api_keys = ['ü']", "api_keys: a key is empty"),
         ("host = '0.0.0.0'", "host: 0.0.0.0 can be reached from other machines"),
-        ("[models.a]\naliases=['b']\n[models.b]", "models.b: the name `b` belongs to models.a"),
-        ("[models.a]\naliases=['a']", "models.a: the name `a` belongs to models.a"),
-        ("api_keys = ['$NOT_SET']", "api_keys: the environment has no variable NOT_SET."),
-        ("[models.a]\napi_key = '$NOT_SET'", "models.a.api_key: the environment has no variable"),
+        (
+            "[models.a]\naliases=['b']\n[models.b]",
+            "models.b: the name `b` is already used by models.a",
+        ),
+        ("[models.a]\naliases=['a']", "models.a: the name `a` is already used by models.a"),
+        ("api_keys = ['$NOT_SET']", "api_keys: the environment variable NOT_SET is not set."),
+        ("[models.a]\napi_key = '$NOT_SET'", "models.a.api_key: the environment variable"),
     ],
 )
 def test_mistakes(tmp_path: Path, text: str, said: str) -> None:

@@ -40,13 +40,13 @@ from unilect.upstreams.openai.backend import OpenAIUpstream
 STOP_TIMEOUT_S = 15.0
 _READY = "unilect answers at "
 HELP = """\
-/system TEXT      set the system prompt; without TEXT there is none
-/model NAME       ask another model        /models   list them
-/set NAME VALUE   set a parameter, such as temperature or max_tokens; without VALUE take it away
-/clear            forget what was said     /retry    ask the last question again
-/save FILE        keep the conversation    /load FILE   go on with it
-/help             this list                /quit     leave, as Ctrl-D does
-A line that ends with a backslash goes on in the next. A question that begins with a slash is written with two.
+/system TEXT      set the system prompt; without TEXT remove it
+/model NAME       switch the model         /models   list them
+/set NAME VALUE   set a parameter, such as temperature or max_tokens; without VALUE unset it
+/clear            start a new conversation /retry    ask the last question again
+/save FILE        save the conversation    /load FILE   continue it
+/help             this list                /quit     leave (also Ctrl-D)
+A backslash at the end of a line continues it on the next. Write // for a question that begins with a slash.
 Ctrl-C stops an answer. After a tool call, the next line is its result."""
 
 
@@ -128,9 +128,7 @@ class Chat:
             self._screen.error(error)
             self.failed = True
             if isinstance(error, ContextLengthExceeded):
-                self._screen.note(
-                    "/clear forgets what was said, and makes room for the next question."
-                )
+                self._screen.note("/clear starts a new conversation and frees the context.")
         except KeyboardInterrupt:
             if not self._screen.interactive:
                 raise
@@ -187,7 +185,7 @@ class Chat:
     def _model(self, rest: str) -> None:
         if rest and not self._has(rest):
             names = listed(self._names())
-            raise InvalidRequest(f"There is no model {rest[:100]} here. There are {names}.")
+            raise InvalidRequest(f"Unknown model {rest[:100]}. Models: {names}.")
         self._conversation.model = rest or self._conversation.model
         self._screen.note(f"The model is {self._conversation.model}.")
 
@@ -211,7 +209,7 @@ class Chat:
 
     def _retry(self, rest: str) -> None:
         if not self._conversation.take_back():
-            raise InvalidRequest("There is no question to ask again.")
+            raise InvalidRequest("No question to repeat.")
         self._answer()
 
     def _set(self, rest: str) -> None:
@@ -266,7 +264,7 @@ async def _listed(server: HttpServer) -> list[str]:
     try:
         return [model.id for model in msgspec.json.decode(answer, type=_Models).data]
     except msgspec.DecodeError as error:
-        raise BackendError("The server does not list its models as OpenAI does.") from error
+        raise BackendError("The server's model list is not in OpenAI's format.") from error
 
 
 def _server_at(url: str, api_key: str | None) -> HttpServer:
@@ -274,7 +272,7 @@ def _server_at(url: str, api_key: str | None) -> HttpServer:
 
     def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
         if status in (401, 403):
-            told = "does not take this key. Give another one" if api_key else "wants a key. Give it"
+            told = "rejects this key. Give another one" if api_key else "requires a key. Give it"
             text = f"The server {told} with --api-key, or in UNILECT_API_KEY."
             raise BackendError(text, reason=text)
         raise_for_answer(status, headers, body)
@@ -401,17 +399,17 @@ def _summary(answer: Answer, seconds: float) -> str:
     if tokens > 1 and seconds > 0.001:
         words.append(f"{(tokens - 1) / seconds:.1f} tokens/s")
     if answer.choices and answer.choices[0].finish_reason == "length":
-        words.append("cut at its longest")
+        words.append("cut by the length limit")
     return ", ".join(words)
 
 
 @contextmanager
 def _file_errors(name: str, what: str) -> Iterator[None]:
     if not name:
-        raise InvalidRequest("Name a file.")
+        raise InvalidRequest("Name a file, such as chat.json.")
     try:
         yield
     except OSError as error:
         raise InvalidRequest(f"{name}: cannot be {what} ({error.strerror or error}).") from error
     except InvalidRequest as error:
-        raise InvalidRequest(f"{name} is no conversation: {error.message}") from error
+        raise InvalidRequest(f"{name} is not a saved conversation: {error.message}") from error

@@ -310,7 +310,7 @@ def chat(
     given = [name for name, value in own.items() if value is not None]
     if url is not None and given:
         fail(
-            f"--url names a server that runs already, and {given[0]} is for a server of our own: leave one of them out."
+            f"--url names a server that runs already, and {given[0]} is for a server that this command starts: leave one of them out."
         )
     from unilect.cli import _chat as terminal
 
@@ -338,7 +338,7 @@ def _single(settings: Config) -> Config:
     if len(settings.models) != 1:
         names = ", ".join(settings.models) or "none"
         raise ConfigError(
-            f"worker: serves one model, and the configuration has {names}. Name one: `unilect worker NAME=SOURCE`."
+            f"worker: serves one model, but the configuration has {names}. Name one: `unilect worker NAME=SOURCE`."
         )
     return settings
 
@@ -377,7 +377,7 @@ def _with_flags(
         for error in of_flag.errors:
             found.add(str(error).replace(option, flag, 1))
         if not any(has(option, of_model.values()) for of_model in kinds.values()):
-            found.add(f"{flag}: is for {in_words(OPTIONS[option])}; no model here is one. Leave it out.")  # fmt: skip
+            found.add(f"{flag}: applies to {in_words(OPTIONS[option])}; no model here is one. Leave it out.")  # fmt: skip
     found.raise_all()
     placed = config_paths.placed(flags, None)
     return {

@@ -75,45 +75,45 @@ FLAGS: dict[str, list[Flag]] = {
             "--chat-prompt",
             "A chat between a curious user and an artificial intelligence assistant. "
             "The assistant follows the given rules no matter what.\\n",
-            "what every prompt begins with",
+            "system text at the start of every prompt",
         ),
-        Flag("--user-name", "\\nUSER: ", "what stands before a user's turn"),
-        Flag("--ai-name", "\\nASSISTANT: ", "what stands before the assistant's turn"),
-        Flag("--system-name", "\\nASSISTANT's RULE: ", "what stands before the system's turn"),
-        Flag("--stop", "</s>", "what ends the assistant's turn"),
-        Flag("--llama-api", "http://127.0.0.1:8080", "the server of llama.cpp or PowerInfer"),
-        Flag("--api-key", "", "the key that clients must send"),
+        Flag("--user-name", "\\nUSER: ", "prefix of a user message"),
+        Flag("--ai-name", "\\nASSISTANT: ", "prefix of an assistant message"),
+        Flag("--system-name", "\\nASSISTANT's RULE: ", "prefix of a system message"),
+        Flag("--stop", "</s>", "end of an assistant message"),
+        Flag("--llama-api", "http://127.0.0.1:8080", "URL of the llama.cpp or PowerInfer server"),
+        Flag("--api-key", "", "API key for clients"),
     ],
     "chatglm": [
-        Flag("--workers", 1, "processes; unilect is one, and answers side by side"),
-        Flag("--log-level", "info", "what is logged"),
-        Flag("--ssl-keyfile", None, "the key of the certificate"),
-        Flag("--ssl-certfile", None, "the certificate"),
+        Flag("--workers", 1, "no effect: unilect runs as one concurrent process"),
+        Flag("--log-level", "info", "log level"),
+        Flag("--ssl-keyfile", None, "TLS private key"),
+        Flag("--ssl-certfile", None, "TLS certificate"),
     ],
     "fastchat": [
-        Flag("--controller-address", "http://localhost:21001", "the controller"),
-        Flag("--allow-credentials", False, "pages may send credentials"),
-        Flag("--allowed-origins", '["*"]', "whose pages may call, a JSON list"),
-        Flag("--allowed-methods", '["*"]', "with which methods, a JSON list"),
-        Flag("--allowed-headers", '["*"]', "with which headers, a JSON list"),
-        Flag("--api-keys", None, "the keys that clients may send, with commas between"),
-        Flag("--ssl", False, "HTTPS, with SSL_KEYFILE and SSL_CERTFILE of the environment"),
+        Flag("--controller-address", "http://localhost:21001", "URL of the controller"),
+        Flag("--allow-credentials", False, "CORS: allow credentials"),
+        Flag("--allowed-origins", '["*"]', "CORS: allowed origins, a JSON list"),
+        Flag("--allowed-methods", '["*"]', "CORS: allowed methods, a JSON list"),
+        Flag("--allowed-headers", '["*"]', "CORS: allowed headers, a JSON list"),
+        Flag("--api-keys", None, "API keys for clients, separated by commas"),
+        Flag("--ssl", False, "HTTPS, with the files in SSL_KEYFILE and SSL_CERTFILE"),
     ],
     "alpaca": [
-        Flag("--base_model", None, "the model: a GGUF file, a folder or a name", required=True),
-        Flag("--lora_model", None, "a LoRA adapter for it"),
-        Flag("--tokenizer_path", None, "its tokenizer, where it is not the adapter's"),
-        Flag("--gpus", "0", "the GPUs to use, with commas between"),
-        Flag("--load_in_8bit", False, "with weights of 8 bits"),
-        Flag("--only_cpu", False, "without a GPU"),
-        Flag("--alpha", "1.0", "how far the context is stretched: a number, or auto"),
+        Flag("--base_model", None, "model: a GGUF file, a folder or a name", required=True),
+        Flag("--lora_model", None, "LoRA adapter"),
+        Flag("--tokenizer_path", None, "tokenizer, if not the adapter's"),
+        Flag("--gpus", "0", "GPUs to use, separated by commas"),
+        Flag("--load_in_8bit", False, "8-bit weights"),
+        Flag("--only_cpu", False, "run on the CPU"),
+        Flag("--alpha", "1.0", "RoPE scaling factor: a number, or auto"),
     ],
 }
 _OURS = [
-    Flag("--host", None, "the address to listen on"),
-    Flag("--port", None, "the port to listen on; 0 for a free one"),
+    Flag("--host", None, "address to listen on"),
+    Flag("--port", None, "port to listen on; 0 picks a free one"),
     Flag("--insecure-no-auth", False, "listen beyond loopback without a key (unilect's own)"),
-    Flag("--api-key", None, "a key that clients must send (unilect's own)"),
+    Flag("--api-key", None, "API key for clients (unilect's own)"),
 ]
 _ALIASES = ["gpt-3.5-turbo", "text-davinci-003", "text-embedding-ada-002"]
 #: Flags of Alpaca's server for its transformers model, and the values at which each asks for nothing.
@@ -132,9 +132,7 @@ def setup(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -
         SystemExit: The arguments are wrong, or ask for help.
     """
     if name not in FLAGS:
-        raise ConfigError(
-            f"compat: there is no server `{name[:50]}`. Name one of {', '.join(FLAGS)}."
-        )
+        raise ConfigError(f"compat: unknown server `{name[:50]}`. Use one of {', '.join(FLAGS)}.")
     given = vars(_parser(name).parse_args(arguments))
     done = Setup(Config())
     values = _BUILD[name](given, environment, done)
@@ -156,7 +154,7 @@ def setup(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -
 def _parser(name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"unilect compat {name}")
     if name == "chatglm":
-        parser.add_argument("app", nargs="?", help="the application, as uvicorn was given it")
+        parser.add_argument("app", nargs="?", help="the uvicorn application")
     own = {flag.name for flag in FLAGS[name]}
     host, port = ADDRESSES[name]
     if not configuration.is_loopback(host):
@@ -182,8 +180,8 @@ def _host(name: str, host: str, values: Values, env: Mapping[str, str], notices:
     if configuration.is_loopback(host) or keys or values.get("insecure_no_auth"):
         return host
     notices.append(
-        f"the {name} server listened on {host}, for everybody; unilect listens on 127.0.0.1. "
-        "Give --api-key KEY to open it to those who have the key, or --insecure-no-auth."
+        f"the {name} server listened on {host} without a key; unilect listens on 127.0.0.1. "
+        "Set --api-key KEY to listen there with a key, or --insecure-no-auth without."
     )
     return "127.0.0.1"
 
@@ -191,7 +189,7 @@ def _host(name: str, host: str, values: Values, env: Mapping[str, str], notices:
 def _llamacpp(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     url = given["llama_api"]
     if "://" not in url:
-        done.notices.append(f"--llama-api: {url} has no scheme; http://{url} is taken.")
+        done.notices.append(f"--llama-api: {url} has no scheme; using http://{url}.")
         url = f"http://{url}"
     model = {
         "source": f"llamacpp+{url.rstrip('/')}",
@@ -234,7 +232,7 @@ def _chatglm(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     model = env.get("MODEL", "chatglm3-ggml.bin")
     threads, context = (_number(env, name) for name in ("NUM_THREADS", "MAX_LENGTH"))
     if given["workers"] != 1:
-        done.notices.append("--workers: unilect is one process, and answers side by side.")
+        done.notices.append("--workers: no effect: unilect runs as one concurrent process.")
     level = {"critical": "error", "trace": "debug"}.get(given["log_level"], given["log_level"])
     settings = {
         "source": _chatglm_source(model),
@@ -288,7 +286,7 @@ def _fastchat(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     if given["ssl"]:
         for option, name in (("tls_cert", "SSL_CERTFILE"), ("tls_key", "SSL_KEYFILE")):
             if name not in env:
-                raise ConfigError(f"--ssl: the environment has no variable {name}.")
+                raise ConfigError(f"--ssl: the environment variable {name} is not set. Set it.")
             values[option] = env[name]
     return values
 
@@ -319,7 +317,7 @@ def _alpaca_tokenizer(given: Values) -> str | None:
 def _alpaca_rope(alpha: str, notices: list[str]) -> Values:
     """`auto` grew with each text, which rows of one batch cannot: it is set for twice the trained context."""
     if alpha == "auto":
-        notices.append("--alpha auto: positions are stretched for twice the trained context, in short texts too.")  # fmt: skip
+        notices.append("--alpha auto: RoPE scaling doubles the trained context, for short texts too.")  # fmt: skip
         return {"rope_type": "dynamic", "factor": 2.0}
     try:
         factor = float(alpha)
@@ -351,7 +349,7 @@ def _alpaca(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     asked = [flag for flag, neutral in _TRANSFORMERS.items() if given[flag] not in neutral]
     if gguf or demo:
         for flag in asked:
-            done.notices.append(f"--{flag}: a GGUF file brings its own, and is used as it is.")
+            done.notices.append(f"--{flag}: no effect on a GGUF file, which has its own.")
         return {"models": {"chinese-llama-alpaca": model}}
     model["quantize"] = "8bit" if given["load_in_8bit"] else None
     if "alpha" in asked:
@@ -368,9 +366,9 @@ def _cors(
 ) -> Values:
     """The options for FastAPI's four; `*` with credentials is not given, since every page could then act for its visitor."""
     if "*" in origins:
-        notices.append("pages of every origin may call this server, as before; set --api-key to keep strangers' pages out.")  # fmt: skip
+        notices.append("CORS allows every origin, as the older server did; set --api-key to require a key.")  # fmt: skip
         if credentials:
-            notices.append("--allow-credentials: not with every origin; name them in --allowed-origins.")  # fmt: skip
+            notices.append("--allow-credentials: ignored with the origin `*`; name the origins in --allowed-origins.")  # fmt: skip
     if not origins:
         return {"allowed_origins": []}
     return {
@@ -392,7 +390,7 @@ def _number(env: Mapping[str, str], name: str) -> int:
     try:
         return int(env.get(name, "0"))
     except ValueError as error:
-        raise ConfigError(f"{name}: {env[name][:50]!r} is no number.") from error
+        raise ConfigError(f"{name}: expected a number, got {env[name][:50]!r}.") from error
 
 
 _BUILD: dict[str, Callable[[Values, Mapping[str, str], Setup], Values]] = {

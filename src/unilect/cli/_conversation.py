@@ -90,12 +90,12 @@ class Conversation:
             InvalidRequest: There is no such parameter, or it has no such value.
         """
         if name in _NOT_SETTINGS:
-            raise InvalidRequest(f"`{name}` cannot be set here.", param=name)
+            raise InvalidRequest(f"`{name}` cannot be set in a chat.", param=name)
         if name not in SETTINGS:
             near = get_close_matches(name, SETTINGS, 1)
             meant = f" Is `{near[0]}` meant?" if near else ""
             raise InvalidRequest(
-                f"There is no parameter `{name[:50]}`.{meant} There are {', '.join(SETTINGS)}.",
+                f"Unknown parameter `{name[:50]}`.{meant} Known: {', '.join(SETTINGS)}.",
                 param=name,
             )
         settings = {key: old for key, old in self.settings.items() if key != name}

@@ -19,11 +19,11 @@ FLAGS: dict[str, str] = {
     ),
     **dict.fromkeys(
         ("-c", "--ctx-size", "--n-ctx", "--max-model-len", "--context-length", "--max-seq-len"),
-        "Use --context, the tokens of one request.",
+        "Use --context (tokens per request).",
     ),
     **dict.fromkeys(
         ("-np", "--max-num-seqs", "--n-parallel", "--max-running-requests"),
-        "Use --parallel, the requests at the same time.",
+        "Use --parallel (concurrent requests).",
     ),
     **dict.fromkeys(("-ngl", "--n-gpu-layers"), "Use --gpu-layers."),
     **dict.fromkeys(("-t", "--n-threads"), "Use --threads."),
@@ -43,12 +43,12 @@ FLAGS: dict[str, str] = {
     "--trust-remote-code": f"The option is `trust_remote_code`. {_CONFIGURED}",
 }  # fmt: skip
 
-_KEPT = "unilect keeps no list of models: `unilect models` lists those of a configuration, `unilect models --url URL` those of a running server."
+_KEPT = "unilect has no model list of its own: `unilect models` lists those of a configuration, `unilect models --url URL` those of a running server."
 _NO_PULL = (
-    "unilect fetches a model when it serves it first: `unilect serve gguf:org/repo/file.gguf`."
+    "unilect downloads a model when it first serves it: `unilect serve gguf:org/repo/file.gguf`."
 )
 _SERVE = "Use `unilect serve path/to/model.gguf`."
-_STOP = "A running server ends with Ctrl-C, or with SIGTERM."
+_STOP = "Stop a running server with Ctrl-C or SIGTERM."
 #: command -> what to type instead
 COMMANDS: dict[str, str] = {
     "run": "Use `unilect chat SOURCE` to talk to a model, or `unilect serve SOURCE` to serve it; docs/quickstart.md shows sources.",
@@ -57,8 +57,8 @@ COMMANDS: dict[str, str] = {
     "ps": _KEPT,
     "list": _KEPT,
     "ls": _KEPT,
-    "show": "`GET /v1/models/{model}` of a running server tells what a model can do.",
-    "rm": "Models of the hub lie in its own cache: `hf cache ls` and `hf cache rm` manage it.",
+    "show": "`GET /v1/models/{model}` of a running server shows what a model supports.",
+    "rm": "Models of the Hugging Face hub are in its own cache: `hf cache ls` and `hf cache rm` manage it.",
     "stop": _STOP,
     "kill": _STOP,
     "start": _SERVE,
@@ -66,7 +66,7 @@ COMMANDS: dict[str, str] = {
     "help": "Use `unilect --help`, or `unilect COMMAND --help`.",
     "version": "Use `unilect --version`.",
     "check": "Use `unilect config check FILE`.",
-    "create": "There is no Modelfile: a model's settings stand in a configuration file (unilect.example.toml).",
+    "create": "There is no Modelfile: a model's options are in a configuration file (unilect.example.toml).",
 }
 
 

@@ -85,14 +85,14 @@ def _told(spec: BackendSpec, backend: Backend | None) -> list[str]:
     kind, config = sources.kind_of(spec.scheme), spec.config
     words = [called(spec.scheme)]
     if backend is None:
-        words.append("on the Hugging Face hub, fetched when it is served")
+        words.append("on the Hugging Face hub, downloaded when served")
     elif kind in ("gguf", "hf", "chatglm"):
         words.append(f"context {backend.capabilities.context}")
         words += [f"{config.parallel} requests at a time"] if kind != "chatglm" else []
     elif config.model == sources.ALL:
-        words.append("all its models, not asked")
+        words.append("all its models, not contacted")
     elif kind in UPSTREAMS:
-        words.append("not asked")
+        words.append("not contacted")
     return words + ([f"options {', '.join(config.options)}"] if config.options else [])
 
 
@@ -114,6 +114,6 @@ def _check_beside(spec: BackendSpec, found: Mistakes) -> None:
     for option, given in paths:
         if given is not None and not Path(given).expanduser().exists():
             found.add(
-                f"models.{name}: {option}: there is nothing at {given}. Name a file or folder of this machine.",
+                f"models.{name}: {option}: {given} does not exist. Name a local file or folder.",
                 ("models", name, option),
             )

@@ -13,7 +13,7 @@ from unilect.cli import _foreign_flags as foreign_flags
 
 
 class _Group(TyperGroup):
-    """The commands; one that other servers have is told with what to type here."""
+    """The commands; for a command of another server the error names the one to use here."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command of these arguments."""
@@ -24,7 +24,7 @@ class _Group(TyperGroup):
 
 
 class _Command(TyperCommand):
-    """A command; a flag that other servers have is told with what to type here."""
+    """A command; for a flag of another server the error names the one to use here."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse its arguments."""
@@ -39,7 +39,7 @@ class _Command(TyperCommand):
 app = typer.Typer(
     name="unilect",
     cls=_Group,
-    help="Makes any local language model answer the OpenAI API.",
+    help="Serve any local language model with an OpenAI-compatible API.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -48,36 +48,36 @@ app = typer.Typer(
 
 ConfigFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--config", readable=False, help="A TOML file; flags are stronger."),
+    typer.Option("--config", readable=False, help="TOML configuration file; flags override it."),
 ]
-Host: TypeAlias = Annotated[str | None, typer.Option(help="The address to listen on [127.0.0.1].")]
-Port: TypeAlias = Annotated[int | None, typer.Option(help="The port [8000]; 0 for a free one.")]
+Host: TypeAlias = Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")]
+Port: TypeAlias = Annotated[int | None, typer.Option(help="Port [8000]; 0 picks a free one.")]
 ApiKey: TypeAlias = Annotated[
-    list[str] | None, typer.Option(help="A key that clients must send; may be repeated.")
+    list[str] | None, typer.Option(help="API key for clients; may be repeated.")
 ]
 ServersKey: TypeAlias = Annotated[
     str | None,
-    typer.Option(envvar="UNILECT_API_KEY", help="The key of the server at --url."),
+    typer.Option(envvar="UNILECT_API_KEY", help="API key for the server at --url."),
 ]
 
 
 def _engine(
-    context: Annotated[int | None, typer.Option(help="Tokens for each request.")] = None,
-    parallel: Annotated[int | None, typer.Option(help="Requests at the same time [4].")] = None,
-    threads: Annotated[int | None, typer.Option(help="Processor threads for each engine.")] = None,
-    gpu_layers: Annotated[int | None, typer.Option(help="Layers on the GPU; -1 for all.")] = None,
+    context: Annotated[int | None, typer.Option(help="Context size per request.")] = None,
+    parallel: Annotated[int | None, typer.Option(help="Concurrent requests [4].")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads per engine.")] = None,
+    gpu_layers: Annotated[int | None, typer.Option(help="Layers on the GPU; -1: all.")] = None,
     lora: Annotated[
-        list[str] | None, typer.Option(help="A LoRA adapter, path[=scale]; may be repeated.")
+        list[str] | None, typer.Option(help="LoRA adapter, path[=scale]; may be repeated.")
     ] = None,
-    mmproj: Annotated[str | None, typer.Option(help="The projector of a model that sees.")] = None,
+    mmproj: Annotated[str | None, typer.Option(help="Projector of a vision model.")] = None,
     chat_template: Annotated[
         str | None,
         typer.Option(
-            help="A format's name, such as chatml (docs/templates.md has all), a Jinja template, or its path."
+            help="Name of a prompt format such as chatml (docs/templates.md), a Jinja template, or its path."
         ),
     ] = None,
 ) -> None:
-    """Flags about engines: `_with_engine_flags` gives them to a command."""
+    """Engine flags: `_with_engine_flags` adds them to a command."""
 
 
 def _with_engine_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -108,10 +108,10 @@ def _print_version(asked: bool) -> None:
 def unilect(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Say which it is."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Make any local language model answer the OpenAI API."""
+    """Serve any local language model with an OpenAI-compatible API."""
 
 
 @app.command(cls=_Command)
@@ -119,9 +119,7 @@ def unilect(
 def serve(
     models: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[NAME=]SOURCE...", help="Models to serve; the bundled one if none."
-        ),
+        typer.Argument(metavar="[NAME=]SOURCE...", help="Models to serve [the bundled one]."),
     ] = None,
     config: ConfigFile = None,
     host: Host = None,
@@ -153,7 +151,7 @@ def serve(
 def models(
     config: ConfigFile = None,
     url: Annotated[
-        str | None, typer.Option(help="A running server instead: http://host:port/v1.")
+        str | None, typer.Option(help="Base URL of a running server: http://host:port/v1.")
     ] = None,
     api_key: ServersKey = None,
 ) -> None:
@@ -168,14 +166,14 @@ def models(
 def chat(
     source: Annotated[
         str | None,
-        typer.Argument(metavar="[SOURCE]", help="A model to start a server for; the bundled one."),
+        typer.Argument(metavar="[SOURCE]", help="Model to serve for this chat [the bundled one]."),
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="A server that runs already: http://host:port/v1.")
+        str | None, typer.Option(help="Base URL of a running server: http://host:port/v1.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model's name [the first].")] = None,
+    model: Annotated[str | None, typer.Option(help="Model name [the first model].")] = None,
     api_key: ServersKey = None,
-    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     config: ConfigFile = None,
     *,
     engine: dict[str, Any],
@@ -191,10 +189,13 @@ def compat(
     name: Annotated[str, typer.Argument(help="llamacpp, chatglm, fastchat or alpaca.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGUMENTS]...", help="Its command line; --help lists its flags."),
+        typer.Argument(
+            metavar="[ARGUMENTS]...",
+            help="Its command line; --help lists its flags.",
+        ),
     ] = None,
 ) -> None:
-    """Serve as an older server, with its command line: put this before its arguments."""
+    """Replace an older server: accepts its command line and serves its API."""
     from unilect.cli import _commands as commands
 
     commands.compat(name, arguments or [])
@@ -205,7 +206,7 @@ def compat(
 def worker(
     source: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME=]SOURCE", help="The model to serve; the file's if none."),
+        typer.Argument(metavar="[NAME=]SOURCE", help="Model to serve [the configuration's]."),
     ] = None,
     config: ConfigFile = None,
     host: Host = None,
@@ -213,21 +214,22 @@ def worker(
     api_key: ApiKey = None,
     fastchat_controller: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Register with this FastChat controller, as a worker."),
+        typer.Option(metavar="URL", help="FastChat controller to register with."),
     ] = None,
     worker_address: Annotated[
-        str | None, typer.Option(metavar="URL", help="Where that controller reaches this worker.")
+        str | None,
+        typer.Option(metavar="URL", help="URL at which the controller reaches this worker."),
     ] = None,
     model_names: Annotated[
-        str | None, typer.Option(metavar="A,B", help="What the model is called there.")
+        str | None, typer.Option(metavar="A,B", help="Model names on the controller.")
     ] = None,
     limit_worker_concurrency: Annotated[
-        int | None, typer.Option(help="Requests from there that are answered at a time.")
+        int | None, typer.Option(help="Concurrent requests from the controller.")
     ] = None,
     *,
     engine: dict[str, Any],
 ) -> None:
-    """Serve one model for a unilect on another machine, or for a FastChat controller."""
+    """Serve one model to a unilect on another machine, or to a FastChat controller."""
     from unilect.cli import _commands as commands
 
     server: dict[str, Any] = {
@@ -242,13 +244,13 @@ def worker(
     commands.worker(source, config, server, engine, names)
 
 
-config_app = typer.Typer(no_args_is_help=True, help="Work with configuration files.")
+config_app = typer.Typer(no_args_is_help=True, help="Commands for configuration files.")
 app.add_typer(config_app, name="config")
 
 
 @config_app.command("check")
 def config_check(
-    config: Annotated[Path | None, typer.Argument(readable=False, help="A TOML file.")] = None,
+    config: Annotated[Path | None, typer.Argument(readable=False, help="TOML file.")] = None,
 ) -> None:
     """Check a configuration file."""
     from unilect.cli import _commands as commands

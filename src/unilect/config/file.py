@@ -27,13 +27,13 @@ _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _TWICE = re.compile(r"Cannot declare \((.*)\) twice")
 #: How mistakes in TOML begin in the parser's words, and what to do about them.
 _ADVICE = {
-    "Invalid value": "Texts stand in quotes; true and false are written small.",
-    "Unescaped '\\' in a string": "Put a text with backslashes between single quotes.",
+    "Invalid value": "Quote strings; write true and false in lower case.",
+    "Unescaped '\\' in a string": "Put a string with backslashes in single quotes.",
     "Expected '=' after a key": "An option is written `name = value`.",
-    "Unterminated string": "A text ends with the quote that it began with, on the same line.",
-    "Illegal character '\\n'": "A text ends with the quote that it began with, on the same line.",
+    "Unterminated string": "Close the string with its opening quote, on the same line.",
+    "Illegal character '\\n'": "Close the string with its opening quote, on the same line.",
     "Unclosed array": "A list ends with `]`.",
-    "Cannot overwrite a value": "An option or a table stands there twice; keep one of them.",
+    "Cannot overwrite a value": "An option or a table is defined twice; keep one of them.",
 }
 
 
@@ -90,10 +90,10 @@ def read_file(path: Path) -> dict[str, Any]:
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{path}: is not TOML: it is no text in UTF-8. Save it as UTF-8."
+            f"{path}: is not valid TOML: it is not UTF-8 text. Save it as UTF-8."
         ) from error
     except RecursionError as error:
-        raise ConfigError(f"{path}: is not TOML: its values are nested too deeply.") from error
+        raise ConfigError(f"{path}: is not valid TOML: too deeply nested.") from error
     except tomllib.TOMLDecodeError as error:
         raise _no_toml(path, str(error)) from error
 
@@ -142,7 +142,7 @@ def with_secrets(
         used.add(text[1:])
         if text[1:] not in env:
             where = ".".join(map(str, path))
-            mistakes.add(f"{where}: the environment has no variable {text[1:]}. Set it.", path)
+            mistakes.add(f"{where}: the environment variable {text[1:]} is not set. Set it.", path)
         return env.get(text[1:], "unset")
 
     values = dict(values)
@@ -203,7 +203,7 @@ def _no_toml(path: Path, message: str) -> ConfigError:
     what = _PLACE.sub("", message)
     if twice := _TWICE.match(what):
         name = ".".join(re.findall(r"'([^']*)'", twice[1]))
-        what = f"the table [{name}] stands there twice; keep one of them"
+        what = f"the table [{name}] is defined twice; keep one of them"
     advice = next((text for begin, text in _ADVICE.items() if what.startswith(begin)), "")
     what = what[:1].lower() + what[1:]
-    return ConfigError(f"{path}:{line}: is not TOML: {what}. {advice}".rstrip())
+    return ConfigError(f"{path}:{line}: is not valid TOML: {what}. {advice}".rstrip())

@@ -95,7 +95,7 @@ def unknown_variables(names: Names, env: Mapping[str, str], found: Mistakes) -> 
             hint = f"did you mean {PREFIX}{near.upper()}?"
         else:
             hint = "docs/configuration.md lists all. Unset it."
-        found.add(f"{name}: the environment has this variable, and it sets nothing; {hint}")
+        found.add(f"{name}: this environment variable sets nothing; {hint}")
 
 
 def is_of_kubernetes(text: str) -> bool:
@@ -122,13 +122,13 @@ def _unknown_at_the_top(names: Names, name: str, value: Any) -> str:
             names.server, name, names.model, "put it into the model's table [models.NAME]"
         )
     if name.lower() in _SERVER_TABLES:
-        return f"there is no table [{name}]; the options of the server stand {_TOP}."
+        return f"unknown table [{name}]; put the options of the server {_TOP}."
     inner = next((key for key, one in value.items() if isinstance(one, dict)), None)
     if nearest(name, ["models"]):
-        return f"there is no table [{name}]; did you mean [models.{inner or 'NAME'}]?"
+        return f"unknown table [{name}]; did you mean [models.{inner or 'NAME'}]?"
     if nearest(name, ["listeners"]):
-        return f"there is no table [{name}]; did you mean [[listeners]]?"
-    return f"there is no table [{name}]; a model is a table [models.NAME]: did you mean [models.{name}]?"
+        return f"unknown table [{name}]; did you mean [[listeners]]?"
+    return f"unknown table [{name}]; did you mean [models.{name}]?"
 
 
 def unknown_in(
@@ -141,11 +141,11 @@ def unknown_in(
     meant = _ELSEWHERE.get(name, "")
     meant = meant if meant in here else nearest(name, here)
     if meant:
-        return f"there is no such option; did you mean `{meant}`?"
+        return f"unknown option; did you mean `{meant}`?"
     if (near := nearest(name, elsewhere)) and do:
-        return f"there is no such option here; if you meant `{near}`, {do}."
+        return f"unknown option here; if you meant `{near}`, {do}."
     return (
-        f"there is no such option; there are {', '.join(here)}."
+        f"unknown option; known: {', '.join(here)}."
         if len(here) < 12
-        else ("there is no such option; docs/configuration.md lists all.")
+        else ("unknown option; docs/configuration.md lists all.")
     )

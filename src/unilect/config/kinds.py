@@ -11,12 +11,12 @@ from unilect.redact import redacted
 #: kind -> what it is called in messages
 KINDS = {
     "gguf": "GGUF models",
-    "hf": "models of transformers",
-    "chatglm": "models of chatglm.cpp",
-    "openai": "servers of OpenAI's API",
-    "llamacpp": "llama.cpp's servers",
-    "fastchat": "FastChat's controllers",
-    "echo": "`echo:` and backends of other packages",
+    "hf": "transformers models",
+    "chatglm": "chatglm.cpp models",
+    "openai": "OpenAI-compatible servers",
+    "llamacpp": "llama.cpp servers",
+    "fastchat": "FastChat controllers",
+    "echo": "`echo:` and backends of plugins",
 }
 #: scheme -> kind; of a scheme that another package brings, itself
 KIND_OF = {
@@ -70,7 +70,7 @@ def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> N
         is_set = getattr(config, option) != getattr(default, option)
         if is_set and not has(option, kinds.values()):
             found.add(
-                f"models.{name}: {option}: is for {in_words(OPTIONS[option])}, and has no effect on "
+                f"models.{name}: {option}: applies to {in_words(OPTIONS[option])}; it has no effect on "
                 f"{redacted(' or '.join(kinds))}; leave it out.",
                 ("models", name, option),
             )

@@ -156,7 +156,7 @@ def _from_environment(env: Mapping[str, str], found: Mistakes) -> dict[str, Any]
             continue
         if is_of_kubernetes(text):
             found.add(
-                f"{name}: holds a URL, as Kubernetes sets it for a service named `unilect`. Give the service another name, or "
+                f"{name}: is a URL that Kubernetes sets for a service named `unilect`. Give the service another name, or "
                 "set `enableServiceLinks: false`."
             )
             continue
@@ -165,7 +165,7 @@ def _from_environment(env: Mapping[str, str], found: Mistakes) -> dict[str, Any]
         if isinstance(field.default_factory, type) and issubclass(field.default_factory, list):
             raw = [part.strip() for part in text.split(",") if part.strip()]
         if name == KEY_VARIABLE and not raw:
-            found.add(f"{name}: is set, and holds no key. Set one, or unset the variable.")
+            found.add(f"{name}: is set but empty. Set a key, or unset the variable.")
         mistakes = Mistakes()
         value = convert(field.type, raw, (option,), mistakes, strict=False)
         for error in mistakes.errors:

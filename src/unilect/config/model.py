@@ -20,7 +20,7 @@ def wrong_name(name: str) -> str | None:
     other = re.search(r"[^A-Za-z0-9._:/@+-]", name)
     found = f"`{other[0]}`" if other and other[0].isprintable() else "a character of another kind"
     if other and other[0].isspace():
-        found = "a blank"
+        found = "a space"
     if other is None:
         found = f"{len(name)} characters"
     return f"a model's name has 1 to 128 letters, digits and . _ : / @ + -; found {found}."

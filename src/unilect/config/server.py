@@ -227,9 +227,7 @@ def check(config: Config, broken: Container[object] = ()) -> None:
     """
     found = Mistakes()
     if any(not key.strip() or not key.isascii() or " " in key for key in config.api_keys):
-        found.add(
-            "api_keys: a key is empty, or has blanks or characters beyond ASCII.", ("api_keys",)
-        )
+        found.add("api_keys: a key is empty, or has spaces or non-ASCII characters.", ("api_keys",))
     addresses: dict[tuple[str, int], str] = {}
     for number, listener in enumerate(each_listener(config)):
         path = ("listeners", number - 1) if number else ()
@@ -239,21 +237,21 @@ def check(config: Config, broken: Container[object] = ()) -> None:
         address = (listener.host, listener.port)
         if listener.port and addresses.setdefault(address, where) != where:
             found.add(
-                f"{dotted((*path, 'port'))}: {listener.host}:{listener.port} is {addresses[address]} already. "
-                "Give each address a port of its own.",
+                f"{dotted((*path, 'port'))}: {listener.host}:{listener.port} is in use by {addresses[address]}. "
+                "Give each listener its own port.",
                 (*path, "port"),
             )
     if config.tls_key is not None and config.tls_cert is None and "tls_cert" not in broken:
-        found.add("tls_key: a key needs a certificate; set tls_cert too.", ("tls_key",))
+        found.add("tls_key: requires a certificate; set tls_cert too.", ("tls_key",))
     if config.allow_credentials and "*" in config.allowed_origins:
         found.add(
-            "allow_credentials: browsers take no credentials with `*`; name the origins in allowed_origins.",
+            "allow_credentials: browsers reject credentials with `*`; name the origins in allowed_origins.",
             ("allow_credentials",),
         )
     for option, needed in _NEEDS.items():
         if _is_set(config, option) and not _is_set(config, needed) and needed not in broken:
             found.add(
-                f"{option}: has no effect without {needed}; set that too, or leave this out.",
+                f"{option}: has no effect without {needed}; set {needed} too, or leave this out.",
                 (option,),
             )
     with found:
@@ -277,15 +275,15 @@ def _check_address(config: Config, path: OptionPath, broken: Container[object]) 
     host, where = config.host, (*path, "host")
     if host and not _HOST.fullmatch(host) and not _is_ipv6(host):
         raise ConfigError(
-            f"{dotted(where)}: {shown(host)} is no address. Give an address or a name of this machine, such as "
-            "127.0.0.1, without a scheme; the port stands in `port`.",
+            f"{dotted(where)}: {shown(host)} is not an address. Give an IP address or host name of this machine, such as "
+            "127.0.0.1, without a scheme; set the port in `port`.",
             where,
         )
     without = not config.api_keys and "api_keys" not in broken
     if without and not config.insecure_no_auth and not is_loopback(host):
         raise ConfigError(
-            f"{dotted(where)}: {host} can be reached from other machines, and no key is set. "
-            "Set one with --api-key, or allow everybody with --insecure-no-auth.",
+            f"{dotted(where)}: {host} can be reached from other machines, but no API key is set. "
+            "Set one with --api-key, or allow access without a key with --insecure-no-auth.",
             where,
         )
 
@@ -310,7 +308,7 @@ def check_names(config: Config) -> None:
         for alias in (name, *model.aliases):
             if alias in owners:
                 found.add(
-                    f"models.{name}: the name `{alias}` belongs to models.{owners[alias]} already. Give each name once.",
+                    f"models.{name}: the name `{alias}` is already used by models.{owners[alias]}. Rename one of them.",
                     ("models", name, "aliases"),
                 )
             owners.setdefault(alias, name)
@@ -332,13 +330,13 @@ def _check_fastchat(config: Config) -> None:
             ip_network(network, strict=False)
         except ValueError as error:
             raise ConfigError(
-                f"fastchat_workers_from: {network[:50]!r} is no network; write one as 10.0.0.0/8 or 10.0.0.7.",
+                f"fastchat_workers_from: {network[:50]!r} is not a network; expected one such as 10.0.0.0/8 or 10.0.0.7.",
                 ("fastchat_workers_from",),
             ) from error
     token = config.fastchat_token
     if token is not None and not re.fullmatch(r"[!-9;-~]{8,}", token):  # no colon, no blank
         raise ConfigError(
-            "fastchat_token: a token has at least 8 characters of ASCII, and no blank or colon.",
+            "fastchat_token: expected at least 8 ASCII characters without a space or colon. Choose another token.",
             ("fastchat_token",),
         )
 
@@ -358,13 +356,13 @@ def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:
             near = nearest(model.fallback, config.models)
             hint = f"; did you mean `{near}`?" if near else ". Name another model of the file."
             raise ConfigError(
-                f"models.{name}.fallback: there is no model `{model.fallback[:100]}`{hint}", path
+                f"models.{name}.fallback: unknown model `{model.fallback[:100]}`{hint}", path
             )
         if model.fallback in seen:
             if seen[0] != min(seen[seen.index(model.fallback) :]):
                 return  # told of another model of the circle
             raise ConfigError(
-                f"models.{name}.fallback: {' -> '.join([*seen, model.fallback])} goes in a circle.",
+                f"models.{name}.fallback: {' -> '.join([*seen, model.fallback])} is a cycle. Remove one fallback.",
                 path,
             )
         seen.append(model.fallback)

@@ -229,7 +229,7 @@ def _wrong(kind: Any, value: Any, message: str, secret: bool) -> tuple[OptionPat
         expected += f" and at most {most[1]}"
     if found == "" or found == []:
         what = "text" if found == "" else "list"
-        return tuple(steps), f"expected {expected}, and found an empty {what}."
+        return tuple(steps), f"expected {expected}, found an empty {what}."
     hint = ""
     if isinstance(found, str) and not secret and re.fullmatch(r"true|false|-?[\d.]+", found):
         hint = " Leave the quotes out."

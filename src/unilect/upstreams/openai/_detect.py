@@ -98,7 +98,7 @@ def model_cards(body: bytes) -> list[dict[str, Any]]:
     if not isinstance(models, list) or not all(
         isinstance(card, dict) and isinstance(card.get("id"), str) for card in models
     ):
-        raise BackendError("The server does not list its models as OpenAI does.")
+        raise BackendError("The server's model list is not in OpenAI's format.")
     return models
 
 
