@@ -419,7 +419,7 @@ async def test_an_engine_that_is_given_up(engine: str) -> None:
     """A child that died too often is not started for a request, which is told so, and when to come again."""
     model = made(engine)
     process(model)._deaths.extend([time.monotonic()] * MAX_DEATHS)
-    with pytest.raises(BackendUnavailable, match="not started again") as caught:
+    with pytest.raises(BackendUnavailable, match="not restarted") as caught:
         await answer(model.generate(chat("Hello!")))
 
     assert pytest.approx(FORGIVEN_AFTER_S, abs=60) == caught.value.retry_after_s

@@ -35,7 +35,7 @@ def context_of(longest: int, config: ModelConfig) -> int:
         return min(longest, MAX_DEFAULT_CONTEXT)
     if config.context > longest:
         raise ConfigError(
-            f"context: {config.context} is more than the {longest} tokens that the model was made for. "
-            f"Choose at most {longest}, or leave it out."
+            f"context: {config.context} exceeds the model's maximum context length of {longest} tokens. "
+            f"Set at most {longest}, or leave it out."
         )
     return config.context

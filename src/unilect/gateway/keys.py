@@ -54,7 +54,9 @@ class Keys:
             )
         name = self._names.get(_digest(secret))
         if name is None:
-            error = AuthenticationError("Incorrect API key provided: this server does not know it.")
+            error = AuthenticationError(
+                "Incorrect API key provided. Send one that this server has."
+            )
             error.wrong = True
             raise error
         return name

@@ -80,7 +80,7 @@ def in_our_words(
     if len(names) > 1:
         first, second = sorted(names[:2], key=lambda name: name == "response_format")
         raise InvalidRequest(
-            f"`{first}` and `{second}` cannot stand together; send one of them.", param=first
+            f"`{first}` and `{second}` cannot be combined; send one of them.", param=first
         )
     if not names or _takes(capabilities, names[0], request):
         return request, {}

@@ -171,7 +171,7 @@ def _content(number: int, message: Message) -> str:
         return content
     if not all(isinstance(part, TextPart) for part in content):
         raise InvalidRequest(
-            f"`messages[{number}].content` holds something else than text, and an echo reads text only.",
+            f"`messages[{number}].content` has content other than text, which an echo does not support.",
             param=f"messages[{number}].content",
         )
     return "".join(part.text for part in content if isinstance(part, TextPart))

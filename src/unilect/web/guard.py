@@ -178,7 +178,7 @@ class Guard:
                 request.transport.abort()  # a second head in a begun answer would be taken for its text
                 raise asyncio.CancelledError from error
             raise InternalError(
-                f"The server failed on this request ({request[REQUEST_ID]}); that is a flaw of unilect."
+                f"The server failed on this request ({request[REQUEST_ID]}); this is a bug in unilect."
             ) from error
 
     async def _read(self, request: web.Request) -> bytes:
@@ -214,8 +214,8 @@ class Guard:
         host = _host_name(request.headers.get("Host", ""))
         if host not in self._hosts and not (self._is_open and _NO_DOMAIN.fullmatch(host)):
             raise MisdirectedRequest(
-                "This server does not answer for the host that the request names. Add it to "
-                "`allowed_hosts` if it should.",
+                "This server does not accept the host of the request's Host header. Add it to "
+                "`allowed_hosts` to allow it.",
             )
 
     def _check_origin(self, request: web.Request) -> bool:
@@ -233,7 +233,7 @@ class Guard:
         if origin.partition("://")[2] == request.headers.get("Host"):
             return False
         raise PermissionDenied(
-            "Pages of this origin may not call this server. Add it to `allowed_origins` if they should."
+            "CORS: this origin is not allowed. Add it to `allowed_origins` to allow it."
         )
 
     def _error(self, request: web.Request, error: UnilectError) -> web.Response:

@@ -70,7 +70,7 @@ IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": 
         ([ANSWER], "no message of the user"),
         ([{"role": "tool", "content": "x"}], "no message of the user"),
         ([USER, ANSWER], "ends with a message of the assistant"),
-        ([IMAGE], "something else than text"),
+        ([IMAGE], "content other than text"),
     ],
 )
 def test_conversations_that_no_model_takes(messages: list[Any], said: str, family: Any) -> None:

@@ -143,7 +143,7 @@ async def test_deaths_of_which_nobody_is_to_blame() -> None:
             child.kill()
             await until(partial(ended, child, life))
         await child.until("failed")
-        with pytest.raises(BackendUnavailable, match="not started again") as told:
+        with pytest.raises(BackendUnavailable, match="not restarted") as told:
             await child.ask("say hello")
         assert told.value.retry_after_s
 

@@ -142,16 +142,16 @@ async def test_arguments_that_are_cut() -> None:
 async def test_a_name_that_is_none() -> None:
     """An engine that does not keep to the grammar is a backend's error, at its first word."""
     for text in ("hello", '{"name": "f", "arguments": {} and more'):
-        with pytest.raises(BackendError, match="no tool"):
+        with pytest.raises(BackendError, match="did not call the required tool"):
             await call(request("required", "f", "g"), frames(piece(text), last()))
-    with pytest.raises(BackendError, match="no tool"):
+    with pytest.raises(BackendError, match="did not call the required tool"):
         await call(request(), frames(*[piece("x")] * 3))
 
 
 @pytest.mark.parametrize("text", ["", '{"na'])
 async def test_a_call_that_has_no_room(text: str) -> None:
     """An answer that `max_tokens` ends before a call has begun is refused by that name, and never an empty one."""
-    with pytest.raises(InvalidRequest, match="has begun") as raised:
+    with pytest.raises(InvalidRequest, match="tool call began") as raised:
         await call(request(), frames(piece(text), last("limit")))
 
     assert "max_tokens" == raised.value.param

@@ -30,7 +30,7 @@ def test_text(content: Any, expected: str) -> None:
 
 def test_what_is_no_text() -> None:
     """A part that is no text is refused, by the name of its content."""
-    with pytest.raises(InvalidRequest, match="something else than text") as raised:
+    with pytest.raises(InvalidRequest, match="content other than text") as raised:
         text(message([A, IMAGE]), WHERE)
 
     assert raised.value.param == WHERE

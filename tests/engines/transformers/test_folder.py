@@ -131,7 +131,7 @@ def test_a_model_with_code_and_pickles(tmp_path: Path) -> None:
 
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     """An empty folder, a broken config.json and a folder without weights are told as such."""
-    with pytest.raises(ConfigError, match="no model of transformers"):
+    with pytest.raises(ConfigError, match="not a transformers model"):
         read_folder(tmp_path)
     with pytest.raises(ConfigError, match="as JSON"):
         read_folder(written(tmp_path, "{"))

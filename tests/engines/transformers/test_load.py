@@ -118,10 +118,10 @@ def test_answers_larger_than_memory() -> None:
     half = (free_bytes() or 0) // 2 // (2048 * 4)
     narrow = LoadedModel(SETTINGS | {"cache_values": half})
 
-    with pytest.raises(ValueError, match=r"no answer beside it: .* Lower `context`"):
+    with pytest.raises(ValueError, match=r"out of memory for the KV cache: .* Lower `context`"):
         LoadedModel(SETTINGS | {"cache_values": half * 3})
     assert "an answer of 2048 tokens (`context`) takes" in narrow.warning
-    assert "not enough for 4 at the same time (`parallel`)" in narrow.warning
+    assert "too little for 4 concurrent requests (`parallel`)" in narrow.warning
     assert "" == LoadedModel(SETTINGS).warning
 
 
@@ -134,7 +134,7 @@ def test_embeddings_stay_wide() -> None:
         LoadedModel(large | {"tied": False})
     free = free_bytes() or 0
     eighth = {"size_bytes": free // 4, "embedding_values": free // 16, "quantize": "8bit"}
-    with pytest.raises(ValueError, match="no answer beside it"):
+    with pytest.raises(ValueError, match="out of memory for the KV cache"):
         LoadedModel(SETTINGS | eighth | {"cache_values": free * 3 // 4 // 8192})
 
 

@@ -249,7 +249,7 @@ def as_body(native: NativeCompletionRequest) -> bytes:
     if isinstance(native, InfillRequest):
         if native.prompt:
             raise InvalidRequest(
-                "`prompt` cannot stand beside `input_prefix` and `input_suffix`; put it there."
+                "`prompt` cannot be combined with `input_prefix` and `input_suffix`; put it there."
             )
         fields |= {"prompt": native.input_prefix, "suffix": native.input_suffix}
     given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}

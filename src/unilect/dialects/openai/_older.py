@@ -42,7 +42,7 @@ def in_our_words(request: GenerationT) -> GenerationT:
     if request.n_cmpl is not None:
         if request.n not in (None, request.n_cmpl):
             raise InvalidRequest(
-                f"`n_cmpl` is {request.n_cmpl} and `n` is {request.n}; they are one parameter, send one of them.",
+                f"`n_cmpl` is {request.n_cmpl} and `n` is {request.n}; they are the same parameter; send one.",
                 param="n_cmpl",
             )
         changes["n"] = request.n_cmpl

@@ -135,9 +135,7 @@ def _of_one_text(fields: Wire, manners: Manners) -> Question:
 def _check(request: ChatRequest) -> None:
     """Refuse fields that are wrong together, and bound what has no fixed form."""
     if request.top_logprobs and not request.logprobs:
-        raise InvalidRequest(
-            "`top_logprobs` needs `logprobs: true` beside it.", param="top_logprobs"
-        )
+        raise InvalidRequest("`top_logprobs` requires `logprobs: true`.", param="top_logprobs")
     calls = False
     for number, message in enumerate(request.messages):
         calls = calls or message.tool_calls is not None or message.function_call is not None
@@ -195,7 +193,7 @@ def _with_tools(request: ChatRequest) -> ChatRequest:
         choice = ToolChoice(choice)
     if request.tools:
         raise InvalidRequest(
-            "`functions` and `tools` cannot stand together; use `tools`.", param="functions"
+            "`functions` and `tools` cannot be combined; use `tools`.", param="functions"
         )
     tools = [Tool(function) for function in request.functions or ()]
     return request.changed(tools=tools, tool_choice=choice, functions=None, function_call=None)
@@ -207,7 +205,7 @@ def _check_tool_choice(request: ChatRequest) -> None:
         return
     names = [tool.function.name for tool in request.tools or ()]
     if not names and choice != "auto":
-        raise InvalidRequest("`tool_choice` needs `tools` beside it.", param="tool_choice")
+        raise InvalidRequest("`tool_choice` requires `tools`.", param="tool_choice")
     if isinstance(choice, ToolChoice) and choice.function.name not in names:
         raise InvalidRequest(
             f"`tool_choice` names `{choice.function.name[:100]}`, which is not in `tools`.",

@@ -52,7 +52,7 @@ async def constrained(
     if request.grammar:
         if request.grammar.lstrip().startswith(_LLGUIDANCE):
             raise refusal(
-                "grammar", "the engine does not tell when it gives such a grammar up; write GBNF"
+                "grammar", "llama.cpp does not report when such a grammar fails; use GBNF"
             )
         await checker.gbnf(request.grammar, "grammar")
     tools = isinstance(request, ChatRequest) and "tools" in body

@@ -69,7 +69,7 @@ def chat_body(
     """
     for name in ("return_tokens", "post_sampling_probs"):
         if getattr(request, name):
-            raise refusal(name, "the engine tells it of plain completions only")
+            raise refusal(name, "only plain completions support it")
     body = _common(request, lora, tokens)
     body["messages"] = messages(request.messages)
     body |= {"verbose": True, "response_fields": ["truncated"]}  # what only a native answer says
@@ -79,12 +79,12 @@ def chat_body(
     top = top_logprobs(request)
     if top is not None:
         if request.tools and request.tool_choice != "none":
-            raise refusal("logprobs", "the engine gives none beside tools")
+            raise refusal("logprobs", "the engine does not support it with tools")
         body["logprobs"] = True
         body["top_logprobs"] = max(top, 1)
     if request.tools and request.tool_choice != "none":
         if request.grammar:
-            raise refusal("grammar", "the engine takes none beside tools")
+            raise refusal("grammar", "the engine does not support it with tools")
         body["tools"] = tools(request.tools)
         body["tool_choice"] = "auto"
         body["parallel_tool_calls"] = request.parallel_tool_calls is not False

@@ -57,7 +57,7 @@ from unilect.upstreams.openai.embeddings import decode_embeddings, embed_each
 log = logging.getLogger("unilect")
 _EMBEDDINGS_AT_ONCE = 8
 _CHILD = "unilect.engines.gguf._child"
-_RERANKER = "its file is a reranker, which scores texts and makes no vectors of them"
+_RERANKER = "its file is a reranker, which does not support embeddings"
 _Value = TypeVar("_Value")
 
 

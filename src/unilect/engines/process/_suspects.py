@@ -92,8 +92,8 @@ class Suspects:
         """
         if self._culprits and (rest_s := self._rest_s(ticket.digest)) > 0:
             raise RequestKilledEngine(
-                "The model's engine ended while it worked on this request, and does not take it again for "
-                f"{rest_s:.0f} s. Change the request: a simpler grammar or schema, a shorter text.",
+                f"This request crashed the engine or made it hang, and is refused for {rest_s:.0f} s. "
+                "Change it: a simpler grammar or schema, a shorter text.",
                 retry_after_s=rest_s,
             )
 

@@ -176,7 +176,7 @@ class ChildProcess:
         """Kill a child that answers nobody; it is started again like any that died."""
         self.hangs += 1
         if self._process is not None and self._process.returncode is None:
-            log.error("%s: the engine hangs and is killed", self.name)
+            log.error("%s: the engine is unresponsive; killing it", self.name)
             self._process.kill()
 
     async def aclose(self) -> None:
@@ -228,7 +228,7 @@ class ChildProcess:
             self.state = "failed"
             raise BackendUnavailable(
                 f"The engine of this model died {MAX_DEATHS} times within {FORGIVEN_AFTER_S:.0f} s and "
-                "is not started again for now. The server's log says why.",
+                "is not restarted for now. The server's log has the reason.",
                 retry_after_s=FORGIVEN_AFTER_S - (now - self._deaths[0]),
             )
         times = max(len(self._deaths), self._failures)

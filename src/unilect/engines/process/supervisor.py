@@ -154,12 +154,12 @@ class Supervisor:
             how = "hung" if hung else "ended"
             raise EngineDied(
                 f"The model's engine {how} while it worked on this request, perhaps on a grammar or schema that is too "
-                "hard for it, and is being started again. The same request is refused from now on."
+                "complex, and is restarting. The same request is refused from now on. Change it."
             ) from error
         if last:
-            what = "hung" if hung else "died in the middle of the answer"
+            what = "hung" if hung else "died during the answer"
             raise EngineDied(
-                f"The model's engine {what} and is being started again. Send the request again."
+                f"The model's engine {what} and is restarting. Send the request again."
             ) from error
 
     def _died(self, life: int) -> int:

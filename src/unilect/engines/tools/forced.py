@@ -130,18 +130,18 @@ class Call:
                 case Finish(reason):
                     if not self._begun and reason != "stop":
                         raise InvalidRequest(
-                            "`max_tokens`, or the room that the context has left, ends the answer before a tool call "
-                            "has begun, though one is required. Raise `max_tokens`, or shorten the prompt.",
+                            "`max_tokens`, or the context size, ended the answer before the required tool call began. "
+                            "Raise `max_tokens`, or shorten the prompt.",
                             param="max_tokens",
                         )
                     if not self._text and not self._begun:
                         # an engine takes a grammar that it cannot read for one that allows nothing
                         raise InvalidRequest(
-                            "The parameters of a tool are no JSON Schema that the engine can follow.",
+                            f"Tool `{'` or `'.join(self._heads)}`: unsupported JSON Schema in `parameters`. Simplify it.",
                             param="tools",
                         )
                     if not self._begun or (reason == "stop" and self._text != "}"):
-                        raise BackendError("The engine called no tool, though one was required.")
+                        raise BackendError("The engine did not call the required tool.")
                     if reason != "stop" and self._begun and self._text:
                         events.append(ToolCallDelta(0, self._text))
                     events.append(Finish("tool_calls" if reason == "stop" else reason))
@@ -155,7 +155,7 @@ class Call:
             name = next((n for n, head in self._heads.items() if self._text.startswith(head)), None)
             if name is None:
                 if not any(head.startswith(self._text) for head in self._heads.values()):
-                    raise BackendError("The engine called no tool, though one was required.")
+                    raise BackendError("The engine did not call the required tool.")
                 return []
             self._begun = True
             self._text = self._text.removeprefix(self._heads[name])

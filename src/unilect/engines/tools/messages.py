@@ -28,7 +28,7 @@ def text(message: Message, where: str) -> str:
                 texts.append(words)
             case _:
                 raise InvalidRequest(
-                    f"`{where}` holds something else than text, which this model cannot read.",
+                    f"`{where}` has content other than text, which this model does not support. Send text only.",
                     param=where,
                 )
     return "\n".join(texts)

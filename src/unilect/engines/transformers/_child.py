@@ -173,7 +173,7 @@ class Child:
     def _check_adapter(self, name: str | None) -> None:
         if name is not None and not self._model.adapters.has(name):
             raise BackendUnavailable(
-                "The model's adapter is not loaded any longer. Try again.", retry_after_s=1
+                "The model's LoRA adapter is no longer loaded. Try again.", retry_after_s=1
             )
 
     async def _beside(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -184,7 +184,7 @@ class Child:
         """Make an answer."""
         if self._batch.full:
             raise BackendUnavailable(
-                "Too many requests wait for this model. Try again later.", retry_after_s=5
+                "The request queue of this model is full. Try again later.", retry_after_s=5
             )
         kind: Any = ChatRequest if call.operation == "chat" else CompletionRequest
         request = msgspec.msgpack.decode(call.body, type=kind)
@@ -210,7 +210,7 @@ class Child:
                 return
             except Exception:  # noqa: BLE001 - the words of the other answers come after it
                 traceback.print_exc()
-                ended.set_exception(BackendError("The answer could not be read."))
+                ended.set_exception(BackendError("The answer could not be decoded."))
                 return
             if batch:
                 writer.write(_frames.of_events(batch, answer.over))
@@ -262,7 +262,7 @@ class Child:
                 return len(await self._beside(reader.prompt, prompt, "prompt"))
             case "adapter":
                 return await self._set_adapter(decode(call.body, type=AdapterParts))
-        raise UnsupportedOperation(f"The engine knows no operation {call.operation}.")
+        raise UnsupportedOperation(f"The engine has no operation {call.operation}.")
 
     async def _embed(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
         """Embed texts, the longest first; running answers go on between, and who leaves is not embedded further."""
@@ -330,7 +330,7 @@ class Child:
                 backend = getattr(self._model.tokenizer, "backend_tokenizer", None)
                 if backend is None:
                     raise InvalidRequest(
-                        "This model's tokenizer has no fast form, which grammars and log probabilities need."
+                        "Grammars and log probabilities require a fast tokenizer, which this model lacks."
                     )
                 self._grammars = Grammars(
                     backend.to_str(), self._model.size, sorted(self._model.stop_ids)

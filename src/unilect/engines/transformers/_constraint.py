@@ -15,7 +15,7 @@ from torch import Tensor
 from unilect.engines.transformers._text import Detokenizer
 
 _GAVE_UP = (
-    "The grammar or schema of this request is too hard to be followed to the end of the answer. Make it smaller, "
+    "The grammar or schema of this request exceeded the parser's limits during the answer. Make it smaller, "
     "with fewer repetitions and fewer alternatives that begin alike."
 )
 
@@ -78,7 +78,7 @@ class Grammar:
         if self._matcher.is_error():
             raise ValueError(_GAVE_UP)
         if not self._bits.any():
-            raise ValueError("The grammar or schema of this request allows nothing more.")
+            raise ValueError("No valid next token under the grammar or schema of this request.")
         forbidden = np.unpackbits(~self._bits.view(np.uint8), bitorder="little")[: len(logits)]
         logits.masked_fill_(torch.from_numpy(forbidden.view(bool)).to(logits.device), -np.inf)
 

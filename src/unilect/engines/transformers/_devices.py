@@ -36,7 +36,7 @@ def named(name: str, weight_bytes: float = 0.0) -> list[torch.device]:
     for number in numbers:
         if number >= count:
             raise ValueError(
-                f"device: cuda:{number} is not there; torch sees {count} CUDA devices."
+                f"device: cuda:{number} does not exist; torch finds {count} CUDA devices. Set another device."
             )
     return [torch.device("cuda", number) for number in numbers]
 

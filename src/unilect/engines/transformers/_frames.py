@@ -135,7 +135,7 @@ def reply_of(body: bytes) -> Reply:
     try:
         reply = _replies(body)
     except msgspec.DecodeError as error:
-        raise BackendError("The model's engine sent a frame that is no reply.") from error
+        raise BackendError("The engine process sent an invalid frame.") from error
     if reply.fault is not None:
         fault = reply.fault
         kind = _ERRORS.get(fault.kind, BackendError)
@@ -155,9 +155,11 @@ def _too_large(request: Any) -> errors.InvalidRequest:
             msgspec.msgpack.encode(getattr(request, name))
         except OverflowError:
             return errors.InvalidRequest(
-                f"`{name}` holds a whole number beyond 64 bits; use a smaller one.", param=name
+                f"`{name}` has an integer that exceeds 64 bits; use a smaller one.", param=name
             )
-    return errors.InvalidRequest("The request holds a whole number beyond 64 bits.")
+    return errors.InvalidRequest(
+        "The request has an integer that exceeds 64 bits. Use a smaller one."
+    )
 
 
 async def read(reader: asyncio.StreamReader) -> bytes:
@@ -170,5 +172,5 @@ async def read(reader: asyncio.StreamReader) -> bytes:
     """
     length = int.from_bytes(await reader.readexactly(_HEAD_BYTES), "big")
     if length > MAX_FRAME_BYTES:
-        raise BackendError("A frame of the model's engine is too long.")
+        raise BackendError("The engine process sent a frame that is too long.")
     return await reader.readexactly(length)

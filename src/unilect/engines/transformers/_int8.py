@@ -58,7 +58,7 @@ def quantize(model: nn.Module) -> None:
         ValueError: The model is not one of float32.
     """
     if next(model.parameters()).dtype != torch.float32:
-        raise ValueError("quantize: 8 bits on a processor need `dtype` float32 (or auto).")
+        raise ValueError("quantize: 8bit on a CPU requires `dtype` float32 or auto.")
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:

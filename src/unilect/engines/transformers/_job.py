@@ -122,8 +122,8 @@ class Failed(Struct, frozen=True):
 def failure(error: BaseException) -> str:
     """What went wrong in the model, for whoever asked: most often there was too little memory."""
     if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
-        return "The model ran out of memory in the middle of the answer. Send less at a time, or lower the model's `parallel` or `context`."
-    return f"The model failed in the middle of the answer: {str(error)[:200]}"
+        return "Out of memory during the answer. Send a shorter request, or lower the model's `parallel` or `context`."
+    return f"The model failed during the answer: {str(error)[:200]}"
 
 
 Word: TypeAlias = Step | PromptRead | Failed

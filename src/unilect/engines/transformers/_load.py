@@ -275,16 +275,14 @@ class LoadedModel:
         left = free - kept
         sizes = (
             f"an answer of {context} tokens (`context`) takes {answer / 1e9:.2f} GB, "
-            f"and beside the weights {left / 1e9:.2f} GB are free"
+            f"and {left / 1e9:.2f} GB are free after the weights"
         )
         if answer > left:
-            raise ValueError(
-                f"{name} fits into memory, and no answer beside it: {sizes}. Lower `context`."
-            )
+            raise ValueError(f"{name}: out of memory for the KV cache: {sizes}. Lower `context`.")
         if answer * parallel > left:
             return (
-                f"memory may run out: {sizes}, which is not enough for {parallel} at the same time "
-                "(`parallel`). Lower `parallel` or `context` if the answers get that long."
+                f"memory may run out: {sizes}, too little for {parallel} concurrent requests "
+                "(`parallel`). Lower `parallel` or `context` if answers get that long."
             )
         return ""
 
@@ -305,8 +303,8 @@ class LoadedModel:
         layers = DynamicCache(config=self._model.config).layers
         if any(type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers):
             raise ValueError(
-                f"{Path(self._path).name}: models that are not made of attention alone "
-                f"({self._model.config.model_type}) are not served by this engine."
+                f"{Path(self._path).name}: {self._model.config.model_type} models are not supported: "
+                "this engine serves attention-only models."
             )
         config = self._model.config
         local = "local" in getattr(config, "attention_layers", ())  # GPT-Neo's windows
@@ -320,8 +318,8 @@ class LoadedModel:
         """
         kind = self._model.config.model_type
         refusal = (
-            f"{Path(self._path).name}: models of this kind ({kind}) do not answer beside others as they do "
-            "alone, and are not served by this engine."
+            f"{Path(self._path).name}: {kind} models are not supported: their answers depend on the other "
+            "requests of the batch."
         )
 
         def whole(text: list[int]) -> Tensor:
@@ -355,7 +353,7 @@ def _told(what: str) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise ValueError(f"{what}: it does not fit into the GPU's memory.") from error
+        raise ValueError(f"{what}: out of GPU memory.") from error
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(f"{what}: {reason}") from error
@@ -373,7 +371,7 @@ def _bits_and_bytes(quantize: str) -> Any:
         import bitsandbytes  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            "quantize: this needs bitsandbytes; install it with `pip install bitsandbytes`."
+            "quantize: requires bitsandbytes; install it with `pip install bitsandbytes`."
         ) from error
     from transformers import BitsAndBytesConfig
 

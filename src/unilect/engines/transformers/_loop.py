@@ -27,10 +27,10 @@ from unilect.engines.transformers._sampling import Chooser, Sampler, logprobs
 
 MAX_WAITING = 1024
 _CHUNKS = 4  # that are read in a row at most, of all prompts and of one
-_NOTHING_LEFT = "What the request forbids leaves no token that could come next."
-_RAN_OVER = "The model's numbers ran over for this answer."
+_NOTHING_LEFT = "No valid next token: the grammar and `logit_bias` exclude the whole vocabulary."
+_RAN_OVER = "The model produced NaN logits for this request."
 _CALLS_S = 0.05  # after which a step comes before the next call
-_TOO_SLOW = "This answer was read too slowly, and so are many others; it was given up."
+_TOO_SLOW = "Aborted: the client reads too slowly and no buffer is left."
 _IDLE_S = 20.0  # after which the memory of answers is given back
 Value = TypeVar("Value")
 
@@ -153,7 +153,7 @@ class BatchLoop:
         jobs = [*self._waiting, *self._begun()]
         for job in {id(job): job for job in jobs if job.adapter == adapter}.values():
             if not job.cancelled:
-                job.deliver(job, Failed("The model's adapter was taken away."))
+                job.deliver(job, Failed("The model's LoRA adapter was unloaded."))
                 job.cancelled = True
         self._drop_cancelled()
         self._prefixes.forget(adapter)

@@ -161,14 +161,14 @@ class Adapters:
             module: Any = self._layers.get(layer) or self._model.get_submodule(layer)
         except AttributeError as error:
             raise ValueError(
-                f"lora: the adapter changes {layer}, which this model does not have; it was made for another."
+                f"lora: the adapter targets {layer}, which this model does not have; it was trained for another model."
             ) from error
         module = module.inner if isinstance(module, MixedLinear) else module
         inside = getattr(module, "in_features", getattr(module, "nx", None))  # GPT-2's are nx, nf
         outside = getattr(module, "out_features", getattr(module, "nf", None))
         if inside is None:
             raise ValueError(
-                f"lora: the adapter changes {layer}, which is no linear layer of this model."
+                f"lora: the adapter targets {layer}, which is not a linear layer of this model."
             )
         if (inside, outside) != (down.shape[1], up.shape[0]):
             raise ValueError(
@@ -197,9 +197,7 @@ def _read(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
     for key, tensor in tensors.items():
         match = _KEY.match(key)
         if match is None:
-            raise ValueError(
-                f"lora: {folder.name} holds {key}, which is no factor of a LoRA adapter."
-            )
+            raise ValueError(f"lora: {folder.name} holds {key}, which is not a LoRA weight.")
         factors.setdefault(match.group(1), {})[match.group(2)] = tensor
     found = {}
     for layer, pair in factors.items():

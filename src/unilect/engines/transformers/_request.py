@@ -92,20 +92,20 @@ def _check_beams(request: GenerationRequest, beams: int) -> None:
     """
     if beams > MAX_BEAMS:
         raise InvalidRequest(
-            f"`num_beams` is {beams}; at most {MAX_BEAMS} are searched.", param="num_beams"
+            f"`num_beams` is {beams}; the maximum is {MAX_BEAMS}.", param="num_beams"
         )
     forced = isinstance(request, ChatRequest) and must_call(request)
     if request.grammar is not None or request.answer_schema is not None or forced:
-        raise refusal("num_beams", "beam search follows no grammar")
+        raise refusal("num_beams", "beam search does not support grammars")
     if _logprobs(request) is not None:
-        raise refusal("num_beams", "beam search tells no log probabilities")
+        raise refusal("num_beams", "beam search does not support log probabilities")
     if (request.n or 1) > beams:
         raise InvalidRequest(
-            f"`n` is {request.n} and `num_beams` is {beams}: a search finds no more answers than it has beams.",
+            f"`n` is {request.n} and `num_beams` is {beams}; `n` must not exceed `num_beams`.",
             param="n",
         )
     if rule := next((rule for rule in _NO_BEAMS if not is_neutral(request, rule)), None):
-        raise refusal("num_beams", f"beam search knows no `{rule}`")
+        raise refusal("num_beams", f"beam search does not support `{rule}`")
 
 
 def prepare(

@@ -53,9 +53,7 @@ def stretched(scaling: RopeScaling, config: dict[str, Any], positions: int) -> i
     """
     kind = parameters(config).get("rope_type", "default")
     if kind not in _REPLACED:
-        raise ConfigError(
-            f"rope_scaling: the model's own positions are of type {kind}, which nothing else can take the place of."
-        )
+        raise ConfigError(f"rope_scaling: the model's own RoPE type {kind} cannot be replaced.")
     return int(_trained(scaling, parameters(config), positions) * scaling.factor)
 
 
@@ -74,7 +72,7 @@ def stretch(config: Any, scaling: RopeScaling, context: int) -> None:
     rope: dict[str, Any] = getattr(text, "rope_parameters", None) or {}
     if "rope_theta" not in rope or not hasattr(text, "max_position_embeddings"):
         raise ValueError(
-            f"rope_scaling: a model of type {text.model_type} has no rotary positions that are the same in all layers."
+            f"rope_scaling: a model of type {text.model_type} does not use the same rotary embedding in all layers."
         )
     trained = _trained(scaling, rope, text.max_position_embeddings)
     kept = ("rope_theta", "partial_rotary_factor", "mrope_section")

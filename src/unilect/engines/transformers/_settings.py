@@ -88,11 +88,13 @@ def _check(folder: Folder, config: ModelConfig, longest: int) -> None:
             f"context: {config.context} is more than the {longest} tokens that {reason}."
         )
     if config.tokenizer is not None and not has_tokenizer(Path(config.tokenizer)):
-        raise ConfigError(f"tokenizer: {config.tokenizer} is no folder that holds a tokenizer.")
+        raise ConfigError(
+            f"tokenizer: {config.tokenizer} is not a folder with a tokenizer. Name one."
+        )
     if folder.pickled and not config.allow_pickle:
         raise ConfigError(
-            f"{folder.path}: its weights are pickles, which can run code when they are loaded. Get them as "
-            "*.safetensors, or set `allow_pickle = true` where you trust their maker."
+            f"{folder.path}: its weights are pickles, which can run code when loaded. Get them as "
+            "*.safetensors, or set `allow_pickle = true` if you trust the source."
         )
 
 
@@ -103,5 +105,7 @@ def merges(adapters: list[tuple[str, float]]) -> bool:
     """
     merge = any([must_merge(Path(path)) for path, _ in adapters])
     if merge and any(scale != 1.0 for _, scale in adapters):
-        raise ConfigError("lora: an adapter that changes whole layers cannot be scaled.")
+        raise ConfigError(
+            "lora: an adapter with full layers (modules_to_save) cannot be scaled. Leave the scale out."
+        )
     return merge

@@ -158,7 +158,7 @@ class HfServer:
             async for reply in replies:
                 if value := bytes(reply.value):
                     return value
-        raise BackendError("The model's engine answered with nothing.")
+        raise BackendError("The engine process sent an empty answer.")
 
     async def replies(
         self, operation: str, body: Any, adapter: str | None = None, patient: bool = False
@@ -176,7 +176,7 @@ class HfServer:
             reader, writer = await asyncio.open_unix_connection(self.child.socket_path)
         except OSError as error:
             raise BackendUnavailable(
-                "The model's engine cannot be reached. Try again.", retry_after_s=1
+                "The engine process is unreachable. Try again.", retry_after_s=1
             ) from error
         try:
             writer.write(frames.packed(frames.Call(operation, frames.raw(body), adapter)))
@@ -188,9 +188,7 @@ class HfServer:
                 last = reply.last
                 yield reply
         except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise BackendError(
-                "The model's engine broke off in the middle of its answer."
-            ) from error
+            raise BackendError("The engine process ended during the answer.") from error
         finally:
             writer.close()
 
@@ -200,7 +198,7 @@ class HfServer:
                 return await frames.read(reader)
         except TimeoutError as error:
             raise BackendTimeout(
-                "The model's engine was silent for too long; the answer was given up."
+                "Timeout: the engine sent nothing for too long. The answer was aborted."
             ) from error
 
     def _has(self, name: str) -> bool:
@@ -408,7 +406,7 @@ def check_installed(location: str) -> None:
     """Refuse a model, with a ConfigError, where what models of transformers need is not installed."""
     if needed := ", ".join(name for name in _NEEDED if find_spec(name) is None):
         how = f"Install them with `{install('transformers')}`."
-        raise ConfigError(f"{location}: models of transformers need {needed}. {how}")
+        raise ConfigError(f"{location}: transformers models require {needed}. {how}")
 
 
 def backend(spec: BackendSpec) -> Backend:

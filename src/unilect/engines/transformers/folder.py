@@ -92,7 +92,7 @@ def read_folder(path: Path) -> Folder:
     Raises:
         ConfigError: It holds no model.
     """
-    config = _json(path / "config.json", "holds no model of transformers")
+    config = _json(path / "config.json", "is not a transformers model")
     safe = _weights(path)
     pickles = sorted(path.glob("pytorch_model*.bin"))
     if not safe and not pickles:
@@ -157,22 +157,22 @@ def _what_it_holds(path: Path) -> str:
     models = ggufs(files)
     if not files:
         return (
-            "this folder is empty. Name a folder that holds a model of transformers (config.json, *.safetensors and a "
-            "tokenizer), or a GGUF file."
+            "this folder is empty. Name a transformers folder (config.json, *.safetensors and a tokenizer), or a "
+            "GGUF file."
         )
     if len(models) == 1:
-        return f"this folder holds no model of transformers, but {models[0]}. Name that file: {path / models[0]}."
+        return f"this folder is not a transformers model; it contains {models[0]}. Name that file: {path / models[0]}."
     if models:
         return f"this folder holds GGUF files: {listed(models)}. Name one of them, such as {path / models[0]}."
     if "adapter_config.json" in files:
         return (
-            "this folder holds a LoRA adapter, and no model. Name its base model as the source, and this folder as "
+            "this folder is a LoRA adapter, not a model. Name its base model as the source, and this folder as "
             "`lora`."
         )
     inner = sorted(str(file.parent) for file in path.glob("*/config.json"))
     rest = f" Its folders hold models: {listed(inner, 5)}." if inner else ""
     return (
-        "this folder holds no model of transformers (no config.json). Name a folder with config.json, *.safetensors and a "
+        "this folder is not a transformers model (no config.json). Name a folder with config.json, *.safetensors and a "
         f"tokenizer, or a GGUF file.{rest}"
     )
 
@@ -191,12 +191,12 @@ def _check_weights(file: Path) -> None:
     wanted = 8 + length + max((tensor.data_offsets[1] for tensor in tensors), default=0)
     if not tensors:
         raise ConfigError(
-            f"{file}: is damaged, or no file of safetensors: its head cannot be read. Fetch it again."
+            f"{file}: not a valid safetensors file: its header cannot be read. Fetch it again."
         )
     if size != wanted:
         raise ConfigError(
-            f"{file}: is damaged: it has {size} bytes, and its head tells of {wanted}. Fetch it again; a download may "
-            "have been cut off."
+            f"{file}: is incomplete: it has {size} bytes, and its header declares {wanted}. Fetch it again; a download "
+            "may have been cut off."
         )
 
 
@@ -270,13 +270,11 @@ def must_merge(adapter: Path) -> bool:
             "and adapter_model.safetensors). Name that folder; an adapter in GGUF form goes with a GGUF model."
         )
     if not adapter.exists():
-        raise ConfigError(
-            f"lora: {adapter} is no LoRA adapter: there is no such folder. Check the path."
-        )
-    config = _json(adapter / "adapter_config.json", "holds no LoRA adapter of peft")
+        raise ConfigError(f"lora: {adapter}: no such folder. Check the path.")
+    config = _json(adapter / "adapter_config.json", "is not a PEFT LoRA adapter")
     if not (adapter / "adapter_model.safetensors").exists():
         raise ConfigError(
-            f"lora: {adapter} has no adapter_model.safetensors; pickled adapters are not loaded."
+            f"lora: {adapter} has no adapter_model.safetensors; pickled adapters are not supported."
         )
     if config.get("peft_type") != "LORA":
         raise ConfigError(f"lora: {adapter} is {config.get('peft_type')}, and not LORA.")

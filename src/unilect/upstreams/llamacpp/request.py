@@ -192,7 +192,7 @@ def check_one_constraint(request: GenerationRequest) -> None:
     """
     if request.grammar and request.answer_schema is not None:
         raise InvalidRequest(
-            "`grammar` and `response_format` cannot stand together; send one of them.",
+            "`grammar` and `response_format` cannot be combined; send one of them.",
             param="grammar",
         )
 
@@ -291,5 +291,5 @@ def infill_fields(prompt: str | list[int], suffix: str) -> dict[str, Any]:
         InvalidRequest: The prompt is no text.
     """
     if not isinstance(prompt, str):
-        raise InvalidRequest("`prompt` must be a text beside `suffix`.", param="prompt")
+        raise InvalidRequest("`prompt` must be a text with `suffix`.", param="prompt")
     return {"input_prefix": prompt, "input_suffix": suffix}
