@@ -54,9 +54,7 @@ class Keys:
             )
         name = self._names.get(_digest(secret))
         if name is None:
-            error = AuthenticationError(
-                "Incorrect API key provided. Send one that this server has."
-            )
+            error = AuthenticationError("Incorrect API key provided: this server does not know it.")
             error.wrong = True
             raise error
         return name

@@ -389,8 +389,7 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
     retry_after_s = _seconds(headers.get("retry-after"))
     if status == 429:
         raise RateLimited(
-            "The model's server is over its rate limit. Try again later.",
-            retry_after_s=retry_after_s,
+            "The model's server is over its limit. Try again later.", retry_after_s=retry_after_s
         )
     if status == 503:
         raise BackendUnavailable(

@@ -182,7 +182,7 @@ def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
     ):
         return ContextLengthExceeded(message)
     if number == 429 or number // 100 == 429 or kind == "rate_limit_error":
-        return RateLimited("The model's server is over its rate limit. Try again later.")
+        return RateLimited("The model's server is over its limit. Try again later.")
     if number == 503 or kind in _OVERLOADED:
         return BackendUnavailable(
             "The model's server is busy or not ready. Try again.", retry_after_s=1

@@ -98,9 +98,7 @@ def _head(file: BinaryIO, size: int) -> ChatglmHead:
     family = _FAMILIES.get(kind)
     layouts = {1: _V1 if kind == 1 else _V1_GROUPED, 2: _V2}
     if family is None or version not in layouts or (family == "ChatGLM4" and version == 1):
-        raise _Damaged(
-            f"its kind of model is {kind} and its version {version}, which is not supported"
-        )
+        raise _Damaged(f"model kind {kind} with version {version} is not supported")
     layout = layouts[version]
     numbers = _numbers(file, layout.numbers)
     vocabulary, context = numbers[layout.vocabulary], numbers[layout.context]

@@ -142,9 +142,7 @@ def _alternating(request: ChatRequest, family: Family) -> list[Turn]:
         role, content = _ROLES[message.role], text(message, f"messages[{number}].content")
         where = f"messages[{number}]"
         if role == "observation" or message.tool_calls or message.function_call:
-            raise _wrong(
-                f"`{where}` uses a tool, which {family} models do not support. Leave it out.", where
-            )
+            raise _wrong(f"`{where}` uses tools; {family} models do not support them.", where)
         if role == "system":
             system += f"{content}\n\n"
             continue
