@@ -135,7 +135,7 @@ class UnilectError(Exception):
 
 
 class InvalidRequest(_OfCaller, UnilectError):
-    """The request can never work as it is."""
+    """The request is invalid."""
 
     status = 400
     code = "invalid_value"
@@ -149,19 +149,19 @@ class InvalidRequest(_OfCaller, UnilectError):
 
 
 class WrongType(InvalidRequest):
-    """The body is no JSON, or a field is missing or of another type."""
+    """The body is not valid JSON, or a field is missing or has the wrong type."""
 
     number = 40001
 
 
 class UnsupportedParameter(InvalidRequest):
-    """A parameter that the model's backend does not honour, at a value that would matter."""
+    """The model's backend does not support a parameter at this value."""
 
     code = "unsupported_parameter"
 
 
 class UnsupportedOperation(UnilectError):
-    """The model's backend cannot do what this URL is for."""
+    """The model's backend does not support this endpoint."""
 
     status = 501
     type = "not_supported_error"
@@ -169,20 +169,20 @@ class UnsupportedOperation(UnilectError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt is longer than the model's context."""
+    """The prompt exceeds the model's maximum context length."""
 
     code = "context_length_exceeded"
     number = 40303
 
 
 class RequestKilledEngine(InvalidRequest):
-    """The model's engine has died of such a request, not long ago, and does not take it again for a while."""
+    """The same request recently crashed the model's engine, or made it hang, and is refused for a while."""
 
     code = "request_killed_engine"
 
 
 class AuthenticationError(_OfCaller, UnilectError):
-    """No key, or a wrong one."""
+    """The API key is missing or wrong."""
 
     status = 401
     code = "invalid_api_key"
@@ -195,13 +195,13 @@ class AuthenticationError(_OfCaller, UnilectError):
 
 
 class MissingKey(AuthenticationError):
-    """No key was sent, and one is needed."""
+    """The API key is missing."""
 
     number = 40101
 
 
 class PermissionDenied(_OfCaller, UnilectError):
-    """The caller is known, or need not be, and may not do this."""
+    """The caller is not allowed to do this."""
 
     status = 403
     code = "permission_denied"
@@ -209,7 +209,7 @@ class PermissionDenied(_OfCaller, UnilectError):
 
 
 class ModelNotFound(_OfCaller, UnilectError):
-    """No model of this name is served."""
+    """The model does not exist."""
 
     status = 404
     code = "model_not_found"
@@ -217,49 +217,49 @@ class ModelNotFound(_OfCaller, UnilectError):
 
 
 class RouteNotFound(_OfCaller, UnilectError):
-    """No such URL."""
+    """The URL does not exist."""
 
     status = 404
     code = "unknown_url"
 
 
 class MethodNotAllowed(_OfCaller, UnilectError):
-    """The URL exists, for another method."""
+    """The URL does not support this method."""
 
     status = 405
     code = "method_not_allowed"
 
 
 class RequestTimeout(_OfCaller, UnilectError):
-    """The request's body did not arrive in time."""
+    """The request body did not arrive in time."""
 
     status = 408
     code = "request_timeout"
 
 
 class BodyTooLarge(_OfCaller, UnilectError):
-    """The request's body is larger than this server accepts."""
+    """The request body is too large."""
 
     status = 413
     code = "request_too_large"
 
 
 class UnsupportedEncoding(_OfCaller, UnilectError):
-    """A request body in a Content-Encoding; compressed bombs are refused unread."""
+    """The request body has a Content-Encoding, which is not supported."""
 
     status = 415
     code = "unsupported_content_encoding"
 
 
 class MisdirectedRequest(_OfCaller, UnilectError):
-    """The Host header names a host that this server does not answer for (DNS rebinding)."""
+    """The Host header is not allowed (protection against DNS rebinding)."""
 
     status = 421
     code = "misdirected_request"
 
 
 class ConstraintViolated(_OfCaller, UnilectError):
-    """The answer has ended and does not satisfy its schema or grammar; the same request may succeed, or one that asks for less."""
+    """The finished answer does not satisfy its schema or grammar; a retry may succeed."""
 
     status = 422  # client libraries repeat a 5xx by themselves, and each time costs several answers
     code = "constraint_violated"
@@ -267,7 +267,7 @@ class ConstraintViolated(_OfCaller, UnilectError):
 
 
 class RateLimited(UnilectError):
-    """The caller, or the backend, is over its limit."""
+    """The caller, or the backend, exceeds its rate limit."""
 
     status = 429
     type = "rate_limit_error"
@@ -276,27 +276,27 @@ class RateLimited(UnilectError):
 
 
 class QuotaExceeded(RateLimited):
-    """All that the caller, or this server at its upstream, may use is used up."""
+    """The quota of the caller, or of this server at its upstream, is exhausted."""
 
     code = "insufficient_quota"
     number = 42902
 
 
 class EngineOverloaded(RateLimited):
-    """The backend has more requests than it takes."""
+    """The backend is overloaded."""
 
     code = "engine_overloaded"
     number = 42903
 
 
 class InternalError(UnilectError):
-    """A flaw of ours."""
+    """A bug in unilect."""
 
     code = "internal_error"
 
 
 class BackendError(UnilectError):
-    """The backend broke off, or answered what no answer is."""
+    """The backend broke off, or sent an invalid answer."""
 
     status = 502
     type = "upstream_error"
@@ -304,20 +304,20 @@ class BackendError(UnilectError):
 
 
 class EngineDied(BackendError):
-    """The engine process that we run ended while it was answering."""
+    """The engine process ended during the answer."""
 
     code = "engine_died"
 
 
 class OutOfMemory(BackendError):
-    """The backend has no memory for this request."""
+    """The backend is out of memory for this request."""
 
     code = "out_of_memory"
     number = 50002
 
 
 class BackendUnavailable(UnilectError):
-    """No backend can take the request now."""
+    """No backend is available."""
 
     status = 503
     type = "upstream_error"
@@ -326,20 +326,20 @@ class BackendUnavailable(UnilectError):
 
 
 class BackendUnreachable(BackendUnavailable):
-    """No connection to the backend: its address, its network, or it is down."""
+    """The backend is unreachable."""
 
     code = "backend_unreachable"
     connection_failed = True
 
 
 class CheckerUnavailable(BackendUnavailable):
-    """Grammars and schemas cannot be compiled now; the backend itself is well."""
+    """Grammars and schemas cannot be compiled now; the backend itself is available."""
 
     code = "checker_unavailable"
 
 
 class BackendTimeout(UnilectError):
-    """The backend was silent for too long."""
+    """The backend timed out."""
 
     status = 504
     type = "upstream_error"

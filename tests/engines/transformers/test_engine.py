@@ -346,7 +346,7 @@ async def test_a_folder_that_cannot_be_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"lora": ["missing"]}, "no LoRA adapter"),
+        ({"lora": ["missing"]}, "no such folder"),
         ({"tokenizer": "missing"}, "tokenizer"),
     ],
 )

@@ -187,5 +187,5 @@ def test_adapters_that_must_be_merged(tmp_path: Path) -> None:
     (tmp_path / "lora" / "adapter_model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"adapter_model\.safetensors"):
         must_merge(tmp_path / "lora")
-    with pytest.raises(ConfigError, match="no LoRA adapter"):
+    with pytest.raises(ConfigError, match="not a PEFT LoRA adapter"):
         must_merge(tmp_path)
