@@ -98,7 +98,7 @@ def test_running_answer_is_finished_after_sigterm() -> None:
         (["./text.gguf"], "no valid GGUF file"),
         (["./cut.gguf"], "cut off"),
         (["./garbled.gguf"], "The engine ended while it loaded the model"),
-        (["demo:", "--host", "0.0.0.0"], "no key is set"),
+        (["demo:", "--host", "0.0.0.0"], "no API key is set"),
         (["demo:", "--context", "9999999"], "context"),
         (["demo:", "--parallel", "0"], "parallel"),
         (["demo:", "--lora", "missing.gguf"], "missing.gguf"),

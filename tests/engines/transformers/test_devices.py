@@ -64,5 +64,5 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("two_gpus")
 def test_a_gpu_that_is_not_there() -> None:
     """The one that is missing is named."""
-    with pytest.raises(ValueError, match=r"device: cuda:2 is not there; torch sees 2"):
+    with pytest.raises(ValueError, match=r"device: cuda:2 does not exist; torch finds 2"):
         named("cuda:0,2")
