@@ -151,7 +151,7 @@ def test_what_is_wrong_with_a_folder_is_told_before_anything_is_installed(
     assert "this folder is empty" in told("nothing")
     assert "no weights" in told("no-weights")
     assert re.search(
-        r"^models.hf: hf: .* need torch.*`pip install .*\[transformers\]'?`", told("hf")
+        r"^models.hf: hf: .* require torch.*`pip install .*\[transformers\]'?`", told("hf")
     )
 
 

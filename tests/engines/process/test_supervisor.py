@@ -94,7 +94,7 @@ async def test_several_that_ran() -> None:
         waiting = [asyncio.create_task(child.ask(f"wait {n}")) for n in range(2)]
         await until(lambda: 3 == len(child.supervisor.suspects._running))
         killer = asyncio.create_task(child.ask("die"))
-        with pytest.raises(EngineDied, match="in the middle"):
+        with pytest.raises(EngineDied, match="during the answer"):
             await anext(begun)
         with pytest.raises(EngineDied):
             await killer
