@@ -2,7 +2,7 @@
 The settings of the server, and what they must not contradict.
 
 Everything is a frozen Struct. A field's description is its documentation: docs/configuration.md, `--help` and
-unilect.example.toml are made from it or compared with it. The only reader of the environment; `config_load` makes settings of it.
+unilect.example.toml are made from it or compared with it. The only reader of the environment; `load` makes settings of it.
 """
 
 import os

@@ -1,1 +1,1 @@
-"""Models that we run, one file per engine; each runs in a child process. Only engines/x.py knows library x."""
+"""Models that we run, a room for each engine; each runs in a child process, and only that knows the library."""

@@ -19,7 +19,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: What binds an answer to a form. Each is put into our words (see `foreign_constraints`), or refused.
+#: What binds an answer to a form. Each is put into our words (see `parameters.constraints`), or refused.
 CONSTRAINTS = _names(
     "guided_json guided_regex guided_choice guided_grammar guided_json_object structured_outputs json_schema format regex "
     "ebnf structural_tag grammar_string"

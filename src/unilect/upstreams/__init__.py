@@ -1,1 +1,1 @@
-"""Servers that already run, one file per protocol."""
+"""Servers that already run, a room for each protocol."""
