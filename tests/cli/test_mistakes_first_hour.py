@@ -162,7 +162,7 @@ def test_what_is_wrong_with_a_folder_is_told_before_anything_is_installed(
         ("demo:", str(FOLDER / "lora-pirate"), "is an adapter of peft, and this model is a GGUF file", "convert_lora_to_gguf.py"),
         ("demo:", "OK.GGUF", "is a GGUF file, and no LoRA adapter", "Name the adapter"),
         ("hf", str(FOLDER / "lora-pirate.gguf"), "is a file, and an adapter for a model of transformers is a folder", "Name that folder"),
-        ("hf", "gone", "there is no such folder", "Check the path"),
+        ("hf", "gone", "no such folder", "Check the path"),
     ],
 )  # fmt: skip
 def test_adapters(
