@@ -82,7 +82,7 @@ def use(entry: EntryPoint, step: Callable[[Any], Any]) -> Any:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        if ours(entry.group).get(entry.name) == entry:
+        if entry in ours(entry.group).values():
             raise
         lines = str(error).strip().splitlines() or [""]
         raise ConfigError(
