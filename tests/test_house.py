@@ -33,7 +33,7 @@ BUDGETS = {
     "dialects/openai": 679,
     "engines": 225,
     "engines/chatglm": 555,
-    "engines/gguf": 1_347,
+    "engines/gguf": 1_392,
     "engines/process": 755,
     "engines/tools": 651,
     "engines/transformers": 3_371,
