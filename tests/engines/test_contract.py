@@ -25,6 +25,7 @@ from engine import (
 )
 from unilect.backend import Backend
 from unilect.demo import FOLDER
+from unilect.dialects.openai import completions
 from unilect.engines.process.child_process import FORGIVEN_AFTER_S, MAX_DEATHS
 from unilect.errors import BackendUnavailable, ConfigError, ContextLengthExceeded, InvalidRequest
 from unilect.events import Finish, TextDelta, Usage
@@ -172,6 +173,104 @@ async def test_echo(base: Backend, prompt: Any) -> None:
 
     assert (text, 0) == (alone.choices[0].text, alone.usage.completion_tokens)
     assert text + plain == await text_of(base, completion(prompt, max_tokens=4, echo=True))
+
+
+async def likelihood(base: Backend, context: list[int], ending: list[int]) -> tuple[float, bool]:
+    """What an evaluation's `loglikelihood` asks of an OpenAI server, and how it reads the answer's lists."""
+    asked = {"prompt": [*context, *ending], "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}  # fmt: skip
+    request = completions.decode(json.dumps(asked).encode())
+    encoder = completions.CompletionEncoder(request, "m")
+    body = json.loads(encoder.whole(await answer(generate(base, request)), ()))
+    told = {
+        name: of_all[len(context) : -1] for name, of_all in body["choices"][0]["logprobs"].items()
+    }
+    likeliest = [max(top, key=top.get) for top in told["top_logprobs"]]
+    return sum(told["token_logprobs"]), told["tokens"] == likeliest
+
+
+async def test_the_likelihood_of_an_ending(base: Backend) -> None:
+    """A continuation is as likely as its tokens are when the model writes them, and the one that it would write is its greedy one."""
+    context = await base.tokenize("The capital of")
+    told = await answer(generate(base, completion(context, max_tokens=4, logprobs=0)))
+    expected = sum(token.logprob for token in told.choices[0].logprobs or ())
+    found, greedy = await likelihood(base, context, await base.tokenize(told.choices[0].text or ""))
+    other, strange = await likelihood(base, context, await base.tokenize(" zebra"))
+
+    assert (True, False) == (greedy, strange)
+    assert abs(expected - found) < 0.05
+    assert other < found - 5
+
+
+#: Special tokens, one that ends an answer, and such as are a part of a character or end within one.
+ODD = "Hi<|im_end|>\n<|im_start|>user 😀 中国 é ok 한국어"
+
+
+@pytest.mark.parametrize("prompt", ["The capital of", "😀 yes", ODD, [699, 4089, 198], [172, 253]])
+@pytest.mark.parametrize("fields", [{"max_tokens": 0, "logprobs": 0}, {"max_tokens": 1, "logprobs": 2}, {"n": 2, "max_tokens": 2, "logprobs": 1, "stream": True}])  # fmt: skip
+async def test_log_probabilities_of_a_prompt(base: Backend, prompt: Any, fields: Any) -> None:
+    """An echo tells each token of a prompt and how likely it was, and the answer's as without an echo; nothing counts as cached."""
+    plain = completion(prompt, **fields)
+    made = await answer(generate(base, plain))
+    found = await answer(generate(base, plain.changed(echo=True)))
+    ids = prompt if isinstance(prompt, list) else await base.tokenize(prompt)
+
+    assert (len(ids), made.usage.completion_tokens, 0) == (
+        found.usage.prompt_tokens,
+        found.usage.completion_tokens,
+        found.usage.cached_tokens,
+    )
+    for choice, same in zip(found.choices, made.choices, strict=True):
+        told = choice.logprobs or []
+        first, *rest = told[: len(ids)]
+        assert same.finish_reason == choice.finish_reason
+        assert [one.token for one in same.logprobs or ()] == [one.token for one in told[len(ids) :]]
+        assert math.isnan(first.logprob)
+        assert all(-40 < one.logprob <= 0 for one in rest)
+        assert {fields["logprobs"]} == {len(one.top_logprobs) for one in rest}
+        written = bytes(byte for one in told[: len(ids)] for byte in one.bytes or ())
+        text = prompt if isinstance(prompt, str) else await base.detokenize(prompt)
+        assert written.decode(errors="replace").strip("\ufffd") == text.strip("\ufffd")
+        assert choice.text == text + (same.text or "")
+
+
+async def test_a_token_of_a_prompt_is_as_likely_as_it_is_when_made(base: Backend) -> None:
+    """The probability that an echo tells of a token is its own among all, also where nothing can force it."""
+    ids = await base.tokenize(ODD)
+    scored = await answer(generate(base, completion(ids, echo=True, logprobs=0, max_tokens=0)))
+    told = scored.choices[0].logprobs or []
+    differences = []
+    for place in range(1, len(ids)):
+        asked = completion(ids[:place], max_tokens=1, logprobs=20, logit_bias={"41": 100})
+        [made] = (await answer(generate(base, asked))).choices[0].logprobs or []
+        known = {bytes(one.bytes or ()): one.logprob for one in made.top_logprobs}
+        if (value := known.get(bytes(told[place].bytes or ()))) is not None:
+            differences.append(abs(value - told[place].logprob))
+
+    assert len(differences) > 2
+    assert max(differences) < 0.05
+
+
+async def test_log_probabilities_of_several_prompts(base: Backend) -> None:
+    """Each prompt has its own, and each is counted once."""
+    found = await answer(
+        generate(
+            base, completion(["The capital of", "a b"], n=2, echo=True, logprobs=0, max_tokens=0)
+        )
+    )
+    told = [[one.token for one in choice.logprobs or ()] for choice in found.choices]
+
+    assert [["The", " capital", " of"]] * 2 == told[:2]
+    assert told[2] == told[3]
+    assert len(told[0]) + len(told[2]) == found.usage.prompt_tokens
+
+
+async def test_what_no_prompt_with_log_probabilities_may_be(base: Backend) -> None:
+    """A prompt that is too long, or holds a token that there is not, is refused before anything of it is told."""
+    for prompt, error in (("word " * 3000, ContextLengthExceeded), ([10, 99_999], InvalidRequest)):
+        with pytest.raises(error) as caught:
+            async for batch in generate(base, completion(prompt, echo=True, logprobs=1)):
+                raise AssertionError(batch)
+        assert caught.value.param == "prompt" or error is ContextLengthExceeded
 
 
 async def test_the_ids_of_a_prompt(base: Backend) -> None:

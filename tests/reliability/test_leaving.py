@@ -36,6 +36,10 @@ async def leave(site: Site, **body: Any) -> None:
         pytest.param({"stream": True}, id="in a stream"),
         pytest.param({"stream": False}, id="in a whole answer"),
         pytest.param({"echo": True, "path": "/v1/completions", "prompt": "Once"}, id="in an echo"),
+        pytest.param(
+            {"echo": True, "logprobs": 1, "path": "/v1/completions", "prompt": "a word " * 250},
+            id="in a prompt's likelihood",
+        ),
         pytest.param({**PROMPT, "stream": True}, id="before a stream"),
         pytest.param({**PROMPT, "stream": False}, id="in a prompt"),
     ],

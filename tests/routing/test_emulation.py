@@ -206,13 +206,26 @@ async def test_what_cannot_be_made_up_for(demo: Backend, fields: dict[str, Any])
     assert ("best_of", []) == (raised.value.param, spy.asked)
 
 
-async def test_log_probabilities_of_a_prompt() -> None:
-    """Where a backend knows none of a prompt's log probabilities, they are refused by name."""
-    async with engine() as gguf:
-        with pytest.raises(UnsupportedParameter) as raised:
-            await events_of(generate(gguf, completion(echo=True, logprobs=1)))
+class Unscored(Spy):
+    """A backend that knows no log probabilities of a prompt."""
+
+    @property
+    def capabilities(self) -> Any:
+        """Those of the other, with echoes that are made up for."""
+        known = self._backend.capabilities
+        return msgspec.structs.replace(known, parameters={**known.parameters, "echo": "emulated"})
+
+
+async def test_log_probabilities_of_a_prompt(demo: Backend) -> None:
+    """Where a backend knows none of a prompt's log probabilities, they are refused by name; else it echoes where they are wanted."""
+    with pytest.raises(UnsupportedParameter) as raised:
+        await events_of(generate(Unscored(demo), completion(echo=True, logprobs=1)))
+    spy = Spy(demo)
+    for logprobs in (None, 1):
+        await events_of(generate(spy, completion(echo=True, logprobs=logprobs)))
 
     assert "echo" == raised.value.param
+    assert [None, True] == [getattr(request, "echo", None) for request in spy.asked]
 
 
 async def test_an_upstream_makes_its_own_choices() -> None:

@@ -133,7 +133,6 @@ async def test_documents(app: App) -> None:
         ("/v1/chat/completions", {"n": 99}, (400, "n")),
         ("/v1/completions", {}, (400, "prompt")),
         ("/v1/completions", {"prompt": "a", "suffix": "b"}, (400, "suffix")),
-        ("/v1/completions", {"prompt": "a", "echo": True, "logprobs": 1}, (400, "echo")),
         ("/v1/embeddings", {"input": ""}, (400, "input")),
         ("/v1/embeddings", {"input": "a", "dimensions": 60000}, (400, "dimensions")),
     ],

@@ -71,8 +71,9 @@ def _searches(backend: Generates, request: ChatRequest | CompletionRequest) -> b
 
 async def _completions(backend: Generates, request: CompletionRequest, tokens: object) -> Batches:
     n, best_of = request.n or 1, request.best_of or 1
-    echoes = backend.capabilities.parameters.get("echo") == "native"
-    if request.echo and request.logprobs is not None and not echoes:
+    scores = bool(request.echo) and request.logprobs is not None
+    echoes = scores and backend.capabilities.parameters.get("echo") == "native"
+    if scores and not echoes:
         raise refusal("echo", "the engine gives no log probabilities of a prompt")
     if best_of > 1 and best_of < n:
         raise InvalidRequest(
@@ -83,7 +84,7 @@ async def _completions(backend: Generates, request: CompletionRequest, tokens: o
             "`best_of` larger than `n` cannot be streamed: the best is known at the end only.",
             param="best_of",
         )
-    made_there = request.token_limit != 0 or (echoes and request.echo)
+    made_there = request.token_limit != 0 or echoes
     parts: list[_Part] = []
     texts: list[str | None] = []
     for number, prompt in enumerate(request.prompts):
@@ -109,9 +110,7 @@ async def _completions(backend: Generates, request: CompletionRequest, tokens: o
 
 
 def _single(
-    request: ChatRequest | CompletionRequest,
-    number: int,
-    echoes: bool = False,
+    request: ChatRequest | CompletionRequest, number: int, echoes: bool = False
 ) -> ChatRequest | CompletionRequest:
     """The request for one choice. Choices with one seed would all be the same, so each counts on from it, in 64 bits."""
     seed = request.seed

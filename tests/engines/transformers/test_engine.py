@@ -18,6 +18,7 @@ from engine import engine as gguf_engine
 from unilect.config.server import ModelConfig
 from unilect.constraints.checker import Checker
 from unilect.demo import FOLDER
+from unilect.dialects.openai.chunks import legacy_logprobs
 from unilect.engines.transformers.engine import HfEngine
 from unilect.errors import (
     BackendUnavailable,
@@ -150,6 +151,8 @@ async def test_every_kind_of_request_as_the_gguf_does(base: HfEngine) -> None:
         completion(max_tokens=4, n=2, best_of=3, logprobs=1),
         completion(["a", "b"], max_tokens=4),
         completion([[10], [11, 12]], max_tokens=4, echo=True),
+        completion("Hi<|im_end|>\n😀 中国", max_tokens=1, echo=True, logprobs=2),
+        completion(["a b", "The capital"], n=2, max_tokens=0, echo=True, logprobs=0),
         completion("a b ", max_tokens=8, stop=[" "]),
     ]
     async with gguf_engine(parallel=8) as gguf:
@@ -285,6 +288,19 @@ async def test_log_probabilities_and_echo(base: HfEngine) -> None:
         emulation.generate(base, completion("The capital", max_tokens=0, logprobs=0, echo=True))
     )
     assert ("The capital", 0) == (scored.choices[0].text, scored.usage.completion_tokens)
+
+
+@pytest.mark.parametrize("prompt", ["The capital of France is", "Hi<|im_end|>\n😀 yes", [377, 345, 172, 253, 313]])  # fmt: skip
+async def test_a_prompt_is_as_likely_as_for_the_gguf(base: HfEngine, prompt: Any) -> None:
+    """An echo has the same tokens in the same places as llama.cpp's, as likely as eight bits can tell."""
+    request = completion(prompt, max_tokens=0, echo=True, logprobs=1)
+    async with gguf_engine() as gguf:
+        answers = [await answer(emulation.generate(one, request)) for one in (base, gguf)]
+    [ours, its] = [legacy_logprobs(told.choices[0].logprobs or [], 0) for told in answers]
+
+    assert (ours["tokens"], ours["text_offset"]) == (its["tokens"], its["text_offset"])
+    pairs = list(zip(ours["token_logprobs"], its["token_logprobs"], strict=True))[1:]
+    assert max(abs(one - other) for one, other in pairs) < 0.1
 
 
 async def test_beams_and_no_sampling(base: HfEngine) -> None:

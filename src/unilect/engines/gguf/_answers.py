@@ -4,10 +4,17 @@ What the child is asked for an answer, and how it is read.
 A plain completion is asked for at the native /completion, which alone says which stop word ended it and what was cut. A chat is
 asked for at /v1/chat/completions, whose parsers know each template; where one cannot read what the model wrote, the server
 loses the text, so the same text is made again without a parser and read here.
+
+Log probabilities are told of an answer only. For those of a prompt llama.cpp is made to write the prompt: a grammar leaves it one
+token at a time, and what it tells of each is the model's own, before the grammar. No grammar can force a token that ends an
+answer, or that is a part of a character, nor is anything told where the latter is made: its odds against a letter are asked for.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md (tokens)
 """
 
+import math
 import secrets
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import msgspec
@@ -21,7 +28,7 @@ from unilect.engines.tools.chatglm import new_call_id
 from unilect.engines.tools.forced import Call, CallStyle, allowed_calls, call_head
 from unilect.engines.tools.formats import Tools
 from unilect.engines.tools.parser import Parser, family, thinks
-from unilect.errors import BackendError
+from unilect.errors import BackendError, InvalidRequest
 from unilect.events import (
     Event,
     Extra,
@@ -30,13 +37,14 @@ from unilect.events import (
     Progress,
     ReasoningDelta,
     TextDelta,
+    TokenLogprob,
     ToolCallDelta,
     Usage,
 )
 from unilect.http.client import HttpServer
 from unilect.parameters.support import names
 from unilect.requests import ChatRequest, CompletionRequest, ImagePart
-from unilect.upstreams.llamacpp.frames import FrameDecoder
+from unilect.upstreams.llamacpp.frames import NO_PROBABILITY, Content, FrameDecoder
 from unilect.upstreams.llamacpp.request import top_logprobs
 from unilect.upstreams.openai.backend import stream
 from unilect.upstreams.openai.chunks import ChunkDecoder
@@ -49,6 +57,9 @@ CONVERSATION = names(
 _VERBOSE = "__verbose"
 _BUILD = "system_fingerprint"
 _SEEDS = 2**32 - 1  # the last one means any
+_AT_ONCE = 128  # tokens of a prompt
+_BIAS, _SURELY, _LEAST = 500.0, 30.0, 1e-45  # logits, and a probability
+_ODDS = {"temperature": 1, "samplers": ["temperature"], "post_sampling_probs": True, "n_probs": 2}
 
 
 class _Rendered(Struct):
@@ -74,6 +85,86 @@ async def completed(
                 yield batch
     except BackendError as error:
         raise fault(error) from error
+
+
+async def text_of(server: HttpServer, tokens: list[int]) -> str:
+    """The text of token ids, special ones too."""
+    body = await server.post("/detokenize", msgspec.json.encode({"tokens": tokens}))
+    return msgspec.json.decode(body, type=Content).content
+
+
+async def echoed(
+    server: HttpServer, request: CompletionRequest, body: dict[str, Any], ids: list[int]
+) -> Batches:
+    """
+    The events of a prompt that is told with its log probabilities, and of its continuation where one is wanted.
+
+    Args:
+        body: What asks for the continuation.
+        ids: The prompt; its first token has nothing before it, and no log probability.
+    """
+    prompt, top = request.prompts[0], request.logprobs or 0
+    told, names = list[TokenLogprob](), dict[int, bytes]()
+    asked: dict[str, Any] = {"temperature": 0, "n_predict": 1, "n_probs": top or 1}
+    asked |= {name: body[name] for name in ("lora", "id_slot")}
+
+    async def token(one: dict[str, Any]) -> TokenLogprob:
+        raw = bytes(one["bytes"]) or names.get(one["id"])
+        if raw is None:  # a special token
+            raw = names[one["id"]] = (await text_of(server, [one["id"]])).encode()
+        beside = [await token(other) for other in one.get("top_logprobs", ())[:top]]
+        logprob = NO_PROBABILITY if one["logprob"] is None else one["logprob"]
+        return TokenLogprob(raw.decode(errors="replace"), logprob, list(raw), beside)
+
+    if ids:
+        first = await _aside(server, asked | {"prompt": ids[:1]}, ids[0])
+        told.append(await token(first | {"logprob": math.nan, "top_logprobs": []}))
+    while len(told) < len(ids):
+        yield [Progress(len(told), len(ids))]
+        asked["prompt"], wanted = ids[: len(told)], ids[len(told) : len(told) + _AT_ONCE]
+        told += [await token(one) for one in await _scored(server, asked, wanted)]
+    yield [TextDelta(prompt if isinstance(prompt, str) else await text_of(server, ids), 0, told)]
+    if request.token_limit == 0:
+        yield [Finish("length"), Usage(len(ids), 0, 0)]
+        return
+    body |= {"prompt": ids or "", "cache_prompt": False}  # what is in the cache was never there
+    async with aclosing(completed(server, request, body)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+async def _scored(server: HttpServer, asked: dict[str, Any], wanted: list[int]) -> list[Any]:
+    """What is told of tokens at their places behind a prompt."""
+    grammar = "root ::= " + " ".join(f"<[{id}]>" for id in wanted)
+    with suppress(InvalidRequest):  # how it is told that the grammar leaves nothing
+        told = await _made(server, asked | {"grammar": grammar, "n_predict": len(wanted)})
+        if [one["id"] for one in told] == wanted:
+            return told
+    if len(wanted) == 1:
+        return [await _aside(server, asked, wanted[0])]
+    half = len(wanted) // 2
+    told = await _scored(server, asked, wanted[:half])
+    asked = asked | {"prompt": asked["prompt"] + wanted[:half]}
+    return told + await _scored(server, asked, wanted[half:])
+
+
+async def _aside(server: HttpServer, asked: dict[str, Any], wanted: int) -> Any:
+    """
+    What is told of a token where a letter is made instead.
+
+    The two are made likelier than all others, and the letter that much more that it is made for sure: their odds tell the rest.
+    """
+    [letter] = await _made(server, asked | {"grammar": "root ::= [ -~]"})
+    bias = [[letter["id"], _BIAS], [wanted, _BIAS - _SURELY + letter["logprob"]]]
+    [both] = await _made(server, asked | _ODDS | {"logit_bias": bias})
+    one = next(one for one in both["top_probs"] if one["id"] == wanted)
+    odds = math.log((one["prob"] or _LEAST) / both["prob"])
+    return letter | one | {"logprob": min(0.0, _SURELY + odds)}
+
+
+async def _made(server: HttpServer, body: dict[str, Any]) -> list[Any]:
+    answer = msgspec.json.decode(await server.post("/completion", msgspec.json.encode(body)))
+    return list(answer.get("completion_probabilities", ()))
 
 
 async def forced_call(

@@ -18,15 +18,13 @@ _POOLING = {
     "cls": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_CLS,
     "last": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_LAST,
 }
-_CPU_BATCH = (
-    64  # a prompt can be given up between batches; on a CPU, reading is as fast as with 2048
-)
+# a prompt can be given up between batches; on a CPU, reading is as fast as with 2048
+_CPU_BATCH = 64
 _GPU_BATCH = 2048
 _MOST_CACHE_MIB = 8192  # llama.cpp's own
 _CACHE_PART = 8  # of what is free, for all engines of a server together
-_GPU_GROWS_BYTES = (
-    8 * 2**30
-)  # what a GPU's driver and library may take of the machine's memory while they run
+# what a GPU's driver and library may take of the machine's memory while they run
+_GPU_GROWS_BYTES = 8 * 2**30
 _IMAGE_BYTES = 2 * 2**30  # a large picture, unpacked
 _server: list[Any] = []  # kept alive until the process ends
 

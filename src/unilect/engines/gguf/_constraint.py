@@ -35,10 +35,7 @@ _SYMBOL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|([A-Za-z][A-Za-z0-
 
 
 async def constrained(
-    request: ChatRequest | CompletionRequest,
-    body: dict[str, Any],
-    checker: Checker,
-    template: str,
+    request: ChatRequest | CompletionRequest, body: dict[str, Any], checker: Checker, template: str
 ) -> dict[str, Any]:
     """
     A body whose constraints llama.cpp follows.

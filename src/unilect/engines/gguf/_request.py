@@ -46,11 +46,11 @@ _OWN_NAMES = tuple(name for name in LLAMACPP_PARAMETERS if name not in ("n_probs
 _NATIVE = names(
     "n_probs top_k repeat_penalty repetition_penalty max_tokens max_completion_tokens tokenize stop logprobs top_logprobs "
     "response_format tools parallel_tool_calls reasoning_effort chat_template_kwargs "
-    "enable_thinking"  # where the template knows it
+    "echo enable_thinking"  # the latter where the template knows it
 )
 PARAMETERS = honoured(  # slots are handed out by unilect
     (*_SAMPLING, *_OWN_NAMES, *_NATIVE),
-    names("n best_of echo tool_choice functions function_call encoding_format dimensions"),
+    names("n best_of tool_choice functions function_call encoding_format dimensions"),
 )
 MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's server no longer takes
 
@@ -98,10 +98,7 @@ def chat_body(
 
 
 def _json_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "json_schema",
-        "json_schema": {"name": name, "schema": schema},
-    }
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
 
 
 def completion_body(

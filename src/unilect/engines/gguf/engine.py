@@ -29,9 +29,11 @@ from unilect.engines.gguf._answers import (
     CONVERSATION,
     chatted,
     completed,
+    echoed,
     forced_call,
     is_begun,
     rendered,
+    text_of,
     without_alternatives,
 )
 from unilect.engines.gguf._constraint import calls_grammar, constrained
@@ -48,10 +50,10 @@ from unilect.engines.settings import checked, context_of
 from unilect.engines.tools.forced import call_style, must_call
 from unilect.errors import BackendError, InvalidRequest
 from unilect.http.client import HttpServer
-from unilect.http.error_bodies import unknown_token
+from unilect.http.error_bodies import too_long, unknown_token
 from unilect.parameters.support import TOOL_PARAMETERS
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.upstreams.llamacpp.frames import Content, Tokens, with_prompt_tokens
+from unilect.upstreams.llamacpp.frames import Tokens, with_prompt_tokens
 from unilect.upstreams.openai.embeddings import decode_embeddings, embed_each
 
 log = logging.getLogger("unilect")
@@ -70,16 +72,8 @@ class _Props(Struct):
     default_generation_settings: dict[str, Any] = {}
 
 
-class _Meta(Struct):
-    n_vocab: int
-
-
-class _Loaded(Struct):
-    meta: _Meta
-
-
 class _Models(Struct):
-    data: list[_Loaded]
+    data: list[dict[str, Any]]
 
 
 class _Count(Struct):
@@ -131,9 +125,8 @@ class GgufEngine:
         self._embedder = self._child(f"{name} (embeddings)", embedding=True)
         self._supervisors = {
             self._generator: Supervisor(self._generator, self._ask, config.hang_timeout_s),
-            self._embedder: Supervisor(
-                self._embedder
-            ),  # a long text is one step, which may take minutes
+            # a long text is one step, which may take minutes
+            self._embedder: Supervisor(self._embedder),
         }
         self._slots = Slots(config.parallel)
         self._checker = checker or Checker()
@@ -167,7 +160,7 @@ class GgufEngine:
             server = await self._server(self._generator)
             self._learn(msgspec.json.decode(await server.get("/props"), type=_Props))
             models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
-            self._vocabulary = models.data[0].meta.n_vocab
+            self._vocabulary = models.data[0]["meta"]["n_vocab"]
         self._is_known = True
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
@@ -225,13 +218,12 @@ class GgufEngine:
 
         async def ask(server: HttpServer) -> str:
             try:
-                body = await server.post("/detokenize", msgspec.json.encode({"tokens": tokens}))
+                return await text_of(server, tokens)
             except BackendError as error:
                 # 500 is what llama.cpp says to an id beyond its vocabulary
                 if await self._main.has_ended(self._main.starts):
                     raise
                 raise unknown_token("prompt") from error
-            return msgspec.json.decode(body, type=Content).content
 
         return await self._call(tokens, ask)
 
@@ -245,9 +237,7 @@ class GgufEngine:
                 answer = await server.post("/v1/chat/completions/input_tokens", body)
                 return msgspec.json.decode(answer, type=_Count).input_tokens
             prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
-            if isinstance(prompt, list):
-                return len(prompt)
-            return len(await self._tokenize(server, prompt, special=True))
+            return len(await self._ids(server, prompt, special=True))
 
         return await self._call(request, ask)
 
@@ -292,21 +282,26 @@ class GgufEngine:
             batches = without_alternatives(batches)
         if not request.tokenize:
             return batches
-        return with_prompt_tokens(batches, await self._prompt_ids(server, request))
-
-    async def _prompt_ids(
-        self, server: HttpServer, request: ChatRequest | CompletionRequest
-    ) -> list[int]:
-        """The ids of a prompt, without what the server puts before it."""
         if isinstance(request, ChatRequest):
             prompt: Prompt = await rendered(server, request)
         else:
             prompt = request.prompts[0]
-        return prompt if isinstance(prompt, list) else await self._tokenize(server, prompt, False)
+        return with_prompt_tokens(batches, await self._ids(server, prompt, special=False))
+
+    async def _ids(self, server: HttpServer, prompt: Prompt, special: bool) -> list[int]:
+        """The ids of a prompt, with or without what the server puts before it."""
+        return prompt if isinstance(prompt, list) else await self._tokenize(server, prompt, special)
 
     async def _generated(
         self, server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
+        if isinstance(request, CompletionRequest) and request.echo:
+            ids = await self._ids(server, request.prompts[0], special=True)
+            if len(ids) >= self._longest:
+                raise too_long(len(ids), self._longest)
+            if max(ids, default=0) >= (self._vocabulary or 2**31):
+                raise unknown_token("prompt")
+            return echoed(server, request, body, ids)
         if isinstance(request, CompletionRequest):
             return completed(server, request, body)
         if not must_call(request):
@@ -354,9 +349,8 @@ class GgufEngine:
             python_command(_CHILD),
             settings,
             start_timeout_s=self._config.start_timeout_s,
-            environment={
-                "GGML_NO_BACKTRACE": "1"
-            },  # else it calls gdb when it ends, which takes seconds
+            # else it calls gdb when it ends, which takes seconds
+            environment={"GGML_NO_BACKTRACE": "1"},
             on_progress=self._report if self._on_progress is not None else None,
         )
 
