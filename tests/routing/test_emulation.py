@@ -14,8 +14,9 @@ from engine import ENGINES_IN_CI, Spy, answer, chat, completion, engine, events_
 from scripted import HELLO, says, scripted, stream_of
 from unilect.backend import Backend
 from unilect.errors import BackendError, InvalidRequest, UnsupportedParameter
-from unilect.events import Finish, TextDelta, Usage
+from unilect.events import Choice, Finish, TextDelta, TokenLogprob, Usage
 from unilect.http.client import HttpServer
+from unilect.routing import _emulation
 from unilect.routing._emulation import generate
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
@@ -335,3 +336,14 @@ async def test_the_ids_of_a_prompt(demo: Backend, request_: Any) -> None:
 
     assert text == await demo.detokenize(told)
     assert await demo.tokenize(text) == told
+
+
+async def test_the_best_of_echoes() -> None:
+    """The best choice is found although a prompt's first token, which has no log probability, is told with each."""
+    nothing = TokenLogprob("The", float("nan"))
+    worse, better = (
+        Choice(index, "x", logprobs=[nothing, TokenLogprob("x", logprob)])
+        for index, logprob in enumerate((-3.0, -1.0))
+    )
+
+    assert [-3.0, -1.0] == list(map(_emulation._mean_logprob, (worse, better)))

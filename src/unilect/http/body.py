@@ -62,7 +62,7 @@ class ChunkedBody:
         """
         if self._pending:
             data, self._pending = self._pending + data, b""
-        elif self._left < 0 and (chunk := _one_chunk(data)):
+        elif self._left < 0 and len(data) <= _MANY_CHUNKS_BYTES and (chunk := _one_chunk(data)):
             return chunk
         out: list[bytes] = []
         size, left, at = len(data), self._left, 0

@@ -7,6 +7,7 @@ that backend speaks. Every choice runs beside the others, so continuous batching
 
 import asyncio
 from contextlib import aclosing
+from math import isnan
 from typing import Any, TypeAlias
 
 import msgspec
@@ -280,8 +281,7 @@ async def _best(
     events: list[Event] = [Opaque(Extra(answer.extra), 0)] if answer.extra else []
     for number in range(len(texts)):
         candidates = answer.choices[number * best_of : (number + 1) * best_of]
-        candidates.sort(key=_mean_logprob, reverse=True)
-        for place, choice in enumerate(candidates[:n]):
+        for place, choice in enumerate(sorted(candidates, key=_mean_logprob, reverse=True)[:n]):
             index = number * n + place
             logprobs = choice.logprobs if request.logprobs is not None else None
             events.append(TextDelta(choice.text or "", index, logprobs))
@@ -290,5 +290,6 @@ async def _best(
 
 
 def _mean_logprob(choice: Choice) -> float:
-    values = [token.logprob for token in choice.logprobs or ()]
+    # a prompt's first token, which an echo tells, has none
+    values = [one.logprob for one in choice.logprobs or () if not isnan(one.logprob)]
     return sum(values) / len(values) if values else float("-inf")
