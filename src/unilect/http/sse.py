@@ -37,25 +37,22 @@ class FrameReader:
         """
         if self._ends_in_cr or b"\r" in data:
             data = self._without_cr(data)
-        if data[:6] == b"data: " and data[-2:] == b"\n\n" and not self._rest:
-            frame = data[6:-2]
-            if b"\n" not in frame:  # one, as when tokens come one at a time
-                return [frame]
         if self._rest:
-            data = self._rest + data
-        whole, _, self._rest = data.rpartition(b"\n\n")
-        if len(self._rest) > self._limit_bytes:
-            raise BackendError(
-                f"The backend sent a frame of more than {self._limit_bytes} bytes; "
-                "the answer was given up."
-            )
-        if whole[:6] == b"data: ":
-            frames = whole[6:].split(b"\n\ndata: ")
-            if b"\n" not in b"".join(
-                frames
-            ):  # each is one line, as nearly always; quicker than counting line ends
+            data, self._rest = self._rest + data, b""
+        if data[-2:] != b"\n\n":  # the last frame is not whole
+            whole, end, self._rest = data.rpartition(b"\n\n")
+            if len(self._rest) > self._limit_bytes:
+                raise BackendError(
+                    f"The backend sent a frame of more than {self._limit_bytes} bytes; "
+                    "the answer was given up."
+                )
+            data = whole + end
+        if data[:6] == b"data: ":
+            frames = data[6:-2].split(b"\n\ndata: ")
+            # each is one line, as nearly always; to join them is quicker than to count line ends
+            if b"\n" not in b"".join(frames):
                 return frames
-        blocks = (_parse(block) for block in whole.split(b"\n\n"))
+        blocks = (_parse(block) for block in data.split(b"\n\n"))
         return [frame for frame in blocks if frame is not None]
 
     def end(self) -> list[bytes]:
