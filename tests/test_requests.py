@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from unilect.requests import (
-    WIRE,
+    RAW_FIELDS,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
@@ -112,19 +112,21 @@ def test_wants_usage_chunk(options: StreamOptions | None, expected: bool) -> Non
 
 def test_changed() -> None:
     """A changed field is changed on the wire too, and a removed one is gone from it."""
-    wire = {"n": msgspec.Raw(b"2"), "seed": msgspec.Raw(b"7"), "x": msgspec.Raw(b"1.50")}
-    request = ChatRequest(messages=HI, n=2, seed=7, wire=wire).changed(n=None, seed=8, top_p=0.5)
+    raw_fields = {"n": msgspec.Raw(b"2"), "seed": msgspec.Raw(b"7"), "x": msgspec.Raw(b"1.50")}
+    request = ChatRequest(messages=HI, n=2, seed=7, raw_fields=raw_fields).changed(
+        n=None, seed=8, top_p=0.5
+    )
 
     assert (None, 8, 0.5) == (request.n, request.seed, request.top_p)
-    actual = {name: bytes(raw) for name, raw in request.wire.items()}
+    actual = {name: bytes(raw) for name, raw in request.raw_fields.items()}
     assert {"seed": b"8", "x": b"1.50", "top_p": b"0.5"} == actual
-    assert bytes(wire["n"]) == b"2"
+    assert bytes(raw_fields["n"]) == b"2"
 
 
 def test_a_client_cannot_write_the_wire() -> None:
-    """A field of a body that is named `wire` is an unknown field; nobody can send the real one."""
-    assert {} == chat(wire={"n": 1}).wire
-    assert WIRE not in ChatRequest.__struct_fields__
+    """A field of a body that is named `raw_fields` is an unknown field; nobody can send the real one."""
+    assert {} == chat(raw_fields={"n": 1}).raw_fields
+    assert RAW_FIELDS not in ChatRequest.__struct_fields__
 
 
 @pytest.mark.parametrize(

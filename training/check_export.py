@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from training.evaluate import body_of, wire
+from training.evaluate import body_of, raw_fields
 from training.serving import Served
 
 STRINGS = [
@@ -61,7 +61,7 @@ def prompt_faults(served: Served, tokenizer: Any, rows: list[dict[str, Any]]) ->
         ours = tokenizer.apply_chat_template(
             row["messages"], tools=tools, tokenize=False, add_generation_prompt=True
         )
-        body = {"messages": wire(row["messages"]), **({"tools": tools} if tools else {})}
+        body = {"messages": raw_fields(row["messages"]), **({"tools": tools} if tools else {})}
         theirs = served.post("/apply-template", body)["prompt"]
         if ours != theirs:
             wrong.append(f"{ours!r}\n   llama.cpp: {theirs!r}")
@@ -115,7 +115,9 @@ def main() -> None:
     prompts = prompt_faults(served, tokenizer, rows[::7])
     chosen = [row for row in rows[:: max(1, len(rows) // args.answers)] if not row.get("schema")]
     agreed = [
-        same(answers(model, tokenizer, row), served.chat(wire(row["messages"]), **body_of(row)))
+        same(
+            answers(model, tokenizer, row), served.chat(raw_fields(row["messages"]), **body_of(row))
+        )
         for row in chosen
     ]
     for fault in tokens + prompts[:3]:

@@ -35,7 +35,7 @@ def body_of(row: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def wire(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def raw_fields(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Write messages as OpenAI clients send them: call ids, arguments as text."""
     out: list[dict[str, Any]] = []
     for message in messages:
@@ -89,7 +89,7 @@ def main() -> None:
         skill = row["skill"]
         if len(score[skill]) >= args.each or not skill.startswith(args.skill):
             continue
-        choice = served.chat(wire(row["messages"]), **body_of(row))
+        choice = served.chat(raw_fields(row["messages"]), **body_of(row))
         score[skill].append(right(row["expect"], choice))
         if not score[skill][-1] and score[skill].count(False) <= args.show:
             print(

@@ -2,7 +2,7 @@
 What a client asks for, typed. OpenAI's names are our names; a dialect with other names translates at its border.
 
 The Structs are decoded straight from the body, so their annotations are the validation and the schema of /openapi.json.
-`wire` keeps every top-level field of the body as it was written: what nobody here knows is passed on to an upstream that may
+`raw_fields` keeps every top-level field of the body as it was written: what nobody here knows is passed on to an upstream that may
 know it, byte for byte. Whoever changes a field of a request does it with `changed`, which keeps both in step.
 
 Sources: https://platform.openai.com/docs/api-reference (chat, completions, embeddings);
@@ -19,7 +19,7 @@ MAX_TOKENS_FIELD = 2**31 - 1
 MAX_CHOICES = 16
 MAX_PARTS = 1024
 MAX_TOOLS = 128
-WIRE = "unilect:wire"  # not `wire`: a client may send a field of that name, which is unknown like any other
+RAW_FIELDS = "unilect:raw_fields"  # not `raw_fields`: a client may send a field of that name, which is unknown like any other
 
 Text = Annotated[str, Meta(max_length=16 * 1024 * 1024)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -224,25 +224,25 @@ class Request(Struct, frozen=True, kw_only=True):
 
     Attributes:
         model: The model's name as the client sent it; None means the default model.
-        wire: The body's top-level fields as they were written; empty when another dialect built the request.
+        raw_fields: The body's top-level fields as they were written; empty when another dialect built the request.
     """
 
     model: str | None = None
     user: str | None = None
-    wire: dict[str, Raw] = msgspec.field(default_factory=dict, name=WIRE)
+    raw_fields: dict[str, Raw] = msgspec.field(default_factory=dict, name=RAW_FIELDS)
 
     #: Fields that unilect itself answers for, which no backend is asked about.
-    own: ClassVar[frozenset[str]] = frozenset({"model"})
+    gateway_fields: ClassVar[frozenset[str]] = frozenset({"model"})
 
     def changed(self, **changes: Any) -> Self:
-        """A copy with these fields changed, in `wire` too where there is one; None removes a field from it."""
-        wire = dict(self.wire)
-        for name, value in changes.items() if wire else ():
+        """A copy with these fields changed, in `raw_fields` too where there is one; None removes a field from it."""
+        raw_fields = dict(self.raw_fields)
+        for name, value in changes.items() if raw_fields else ():
             if value is None:
-                wire.pop(name, None)
+                raw_fields.pop(name, None)
             else:
-                wire[name] = Raw(msgspec.json.encode(value))
-        return msgspec.structs.replace(self, wire=wire, **changes)
+                raw_fields[name] = Raw(msgspec.json.encode(value))
+        return msgspec.structs.replace(self, raw_fields=raw_fields, **changes)
 
 
 class _CommonRequest(Request, frozen=True, kw_only=True):
@@ -326,7 +326,7 @@ class GenerationRequest(_CommonRequest, frozen=True, kw_only=True):
     n_discard: Count | None = None
     id_slot: Annotated[int, Meta(ge=-1, le=MAX_TOKENS_FIELD)] | None = None
 
-    own: ClassVar[frozenset[str]] = frozenset(
+    gateway_fields: ClassVar[frozenset[str]] = frozenset(
         {"model", "stream", "stream_options"}
         | {"max_new_tokens", "n_predict", "max_length", "do_sample", "n_cmpl"}
     )
@@ -391,7 +391,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     enable_thinking: bool | None = None  # the same by itself, as Qwen's servers have it
 
-    own: ClassVar[frozenset[str]] = GenerationRequest.own | {"messages"}
+    gateway_fields: ClassVar[frozenset[str]] = GenerationRequest.gateway_fields | {"messages"}
 
 
 Prompt: TypeAlias = str | list[int]
@@ -405,7 +405,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
 
-    own: ClassVar[frozenset[str]] = GenerationRequest.own | {"prompt"}
+    gateway_fields: ClassVar[frozenset[str]] = GenerationRequest.gateway_fields | {"prompt"}
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -424,7 +424,7 @@ class EmbeddingRequest(Request, frozen=True, kw_only=True):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None
 
-    own: ClassVar[frozenset[str]] = frozenset({"model", "input", "encoding_format"})
+    gateway_fields: ClassVar[frozenset[str]] = frozenset({"model", "input", "encoding_format"})
 
     @property
     def inputs(self) -> list[Prompt]:

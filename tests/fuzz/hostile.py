@@ -133,7 +133,7 @@ def _by_rule() -> Iterator[Made]:
         struct = STRUCTS.get(path)
         if struct is not None:
             for field in msgspec.structs.fields(struct):
-                if field.name != "wire":
+                if field.name != "raw_fields":
                     kind = inspect.type_info(field.type)
                     yield from _values(path, field.name, _kinds(kind))
             continue

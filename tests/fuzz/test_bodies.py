@@ -163,7 +163,18 @@ RAW = [
     '"\\udc00\\ud800"', '"\ud800"', "[" * 2000 + "]" * 2000, "[" * 100_000, "'x'", "/**/1", '"\t"', '"\\x41"',
 ]  # fmt: skip
 NAMED = ("-1", "2147483648", "true", '"x"', "1.5")  # JSON, so that the parameter can be named
-NAMES = ["", "wire", "own", "prompts", "__class__", "a\nb", "日本", "api_base", "x" * 300, "\x7f"]
+NAMES = [
+    "",
+    "raw_fields",
+    "own",
+    "prompts",
+    "__class__",
+    "a\nb",
+    "日本",
+    "api_base",
+    "x" * 300,
+    "\x7f",
+]
 
 json_values = st.recursive(
     st.none()

@@ -85,8 +85,8 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("twice the model", CHAT, '{%s, "model": "demo", "model": "gone"}' % HI, 404, "model"),  # noqa: UP031
     ("twice the messages", CHAT, '{"messages": [], %s}' % HI, 400, "messages"),  # noqa: UP031
     # names of fields
-    ("a field named wire", CHAT, '{%s, "wire": {"a": 1}}' % HI, 200, None),  # noqa: UP031
-    ("a field named wire, wrong", CHAT, '{%s, "wire": 1}' % HI, 200, None),  # noqa: UP031
+    ("a field named raw_fields", CHAT, '{%s, "raw_fields": {"a": 1}}' % HI, 200, None),  # noqa: UP031
+    ("a field named raw_fields, wrong", CHAT, '{%s, "raw_fields": 1}' % HI, 200, None),  # noqa: UP031
     ("a field named own", CHAT, '{%s, "own": 1}' % HI, 200, None),  # noqa: UP031
     ("a field named token_limit", CHAT, '{%s, "token_limit": 1}' % HI, 200, None),  # noqa: UP031
     ("a field named __class__", CHAT, '{%s, "__class__": {}}' % HI, 200, None),  # noqa: UP031

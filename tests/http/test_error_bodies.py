@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from properties import given
 from unilect.errors import BackendError, ContextLengthExceeded, InvalidRequest
-from unilect.http.error_bodies import clean, missing, refused_request, told_error
+from unilect.http.error_bodies import clean, missing, parse_error, refused_request
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_refused_request(body: Any, message: str, param: str | None) -> None:
 )
 def test_odd_shapes(raw: Any) -> None:
     """An error of any shape is the server's error or the request's, and no flaw of ours."""
-    assert isinstance(told_error(raw), BackendError | InvalidRequest)
+    assert isinstance(parse_error(raw), BackendError | InvalidRequest)
     assert isinstance(refused_request(msgspec.json.encode(raw)), InvalidRequest)
     assert isinstance(missing(msgspec.json.encode(raw)), BackendError | InvalidRequest)
 

@@ -10,7 +10,7 @@ from unilect.backend import Capabilities
 from unilect.engines.gguf import _request as _gguf_request
 from unilect.engines.transformers import _parameters as _hf_parameters
 from unilect.errors import InvalidRequest, UnsupportedParameter
-from unilect.parameters.constraints import in_our_words, told_as
+from unilect.parameters.constraints import normalize_aliases, told_as
 from unilect.parameters.foreign import CONSTRAINTS
 from unilect.parameters.rules import resolve_parameters
 from unilect.requests import CompletionRequest
@@ -82,10 +82,10 @@ WRONG: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("name", "value", "schema"), AS_SCHEMA)
 def test_schemas(name: str, value: Any, schema: Any, engine: str) -> None:
     """A schema of another server's field is the request's, and the field is gone from it."""
-    request, names = in_our_words(chat(**{name: value}), ENGINES[engine])
+    request, names = normalize_aliases(chat(**{name: value}), ENGINES[engine])
 
     assert (schema, {"response_format": name}) == (request.answer_schema, names)
-    assert {"messages", "response_format"} == request.wire.keys()
+    assert {"messages", "response_format"} == request.raw_fields.keys()
     assert (request, ()) == resolve_parameters(request, ENGINES[engine])
 
 
@@ -93,10 +93,10 @@ def test_schemas(name: str, value: Any, schema: Any, engine: str) -> None:
 @pytest.mark.parametrize(("name", "value", "grammar"), AS_GRAMMAR)
 def test_grammars(name: str, value: Any, grammar: str, engine: str) -> None:
     """What a schema cannot say is the request's grammar."""
-    request, names = in_our_words(chat(**{name: value}), ENGINES[engine])
+    request, names = normalize_aliases(chat(**{name: value}), ENGINES[engine])
 
     assert (grammar, {"grammar": name}) == (request.grammar, names)
-    assert {"messages", "grammar"} == request.wire.keys()
+    assert {"messages", "grammar"} == request.raw_fields.keys()
     assert (request, ()) == resolve_parameters(request, ENGINES[engine])
 
 
@@ -104,7 +104,7 @@ def test_grammars(name: str, value: Any, grammar: str, engine: str) -> None:
 def test_what_cannot_be_followed(name: str, value: Any, param: str) -> None:
     """A constraint that cannot be read or followed is refused by its name."""
     with pytest.raises(InvalidRequest) as raised:
-        in_our_words(chat(**{name: value}), GGUF)
+        normalize_aliases(chat(**{name: value}), GGUF)
 
     assert param == raised.value.param
     assert f"`{param}`" in raised.value.message
@@ -116,7 +116,7 @@ def test_no_constraint_is_left_out(name: str, value: Any) -> None:
     """Whatever stands in a constraint's field, the answer is bound by it or refused."""
     request = chat(**{name: value})
     try:
-        judged, ignored = resolve_parameters(in_our_words(request, GGUF)[0], GGUF)
+        judged, ignored = resolve_parameters(normalize_aliases(request, GGUF)[0], GGUF)
     except InvalidRequest:
         return
 
@@ -129,7 +129,7 @@ def test_null_is_no_constraint(name: str) -> None:
     """A constraint that is null asks for nothing."""
     request = chat(**{name: None})
 
-    assert (request, {}) == in_our_words(request, GGUF)
+    assert (request, {}) == normalize_aliases(request, GGUF)
     assert (request, ()) == resolve_parameters(request, GGUF)
 
 
@@ -152,7 +152,7 @@ def test_two_constraints(names: tuple[str, str]) -> None:
         "response_format": {"type": "json_object"},
     }
     with pytest.raises(InvalidRequest) as raised:
-        in_our_words(chat(**{name: values[name] for name in names}), GGUF)
+        normalize_aliases(chat(**{name: values[name] for name in names}), GGUF)
 
     assert names[0] == raised.value.param
     assert all(f"`{name}`" in raised.value.message for name in names)
@@ -163,7 +163,7 @@ def test_a_server_that_takes_anything_gets_it_as_it_is(name: str, value: Any) ->
     """A server that nobody here knows is handed every constraint as the client wrote it."""
     request = chat(**{name: value})
 
-    assert (request, {}) == in_our_words(request, PASSES)
+    assert (request, {}) == normalize_aliases(request, PASSES)
     assert (request, ()) == resolve_parameters(request, PASSES)
 
 
@@ -186,7 +186,7 @@ def test_a_server_that_takes_anything_gets_it_as_it_is(name: str, value: Any) ->
 def test_servers(kind: str, name: str, value: Any, expected: set[str] | None) -> None:
     """A server is asked by the name that it knows, and what it would drop is refused by the client's name."""
     can = capabilities(next(known for known in KINDS if known.name == kind), {})
-    request, names = in_our_words(chat(**{name: value}), can)
+    request, names = normalize_aliases(chat(**{name: value}), can)
     if expected is None:
         with pytest.raises(UnsupportedParameter) as raised:
             resolve_parameters(request, can)
@@ -194,11 +194,11 @@ def test_servers(kind: str, name: str, value: Any, expected: set[str] | None) ->
         assert (name, True) == (error.param, f"`{name}`" in error.message)
         return
 
-    assert {"messages"} | expected == resolve_parameters(request, can)[0].wire.keys()
+    assert {"messages"} | expected == resolve_parameters(request, can)[0].raw_fields.keys()
 
 
 def test_plain_completions() -> None:
     """A plain completion is bound as a chat is."""
     request = request_of(CompletionRequest, {"prompt": "a", "guided_json": SCHEMA})
 
-    assert SCHEMA == in_our_words(request, GGUF)[0].answer_schema
+    assert SCHEMA == normalize_aliases(request, GGUF)[0].answer_schema

@@ -115,7 +115,7 @@ def test_reported(name: str, value: Any) -> None:
     request, ignored = resolve_parameters(chat(**{name: value}), REFUSES, "report")
 
     assert (name,) == ignored
-    assert (None, False) == (getattr(request, name), name in request.wire)
+    assert (None, False) == (getattr(request, name), name in request.raw_fields)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_unknown_fields() -> None:
     assert (request, ()) == resolve_parameters(request, PASSES)
     judged, ignored = resolve_parameters(request, NOTHING)
     assert ("x_new",) == ignored
-    assert ["messages", "x_old"] == list(judged.wire)
+    assert ["messages", "x_old"] == list(judged.raw_fields)
 
 
 KINDS = (ChatRequest, CompletionRequest, EmbeddingRequest)
@@ -272,13 +272,15 @@ def test_judge_of_any_fields(fields: dict[str, Any]) -> None:
     except InvalidRequest as error:
         assert error.param in fields
         return
-    gone = request.wire.keys() - judged.wire.keys()
+    gone = request.raw_fields.keys() - judged.raw_fields.keys()
     assert gone == set(ignored)
-    for name in judged.wire.keys() - {"messages"}:
-        assert name in request.own or name in ACCEPTED or is_neutral(request, name)
+    for name in judged.raw_fields.keys() - {"messages"}:
+        assert name in request.gateway_fields or name in ACCEPTED or is_neutral(request, name)
 
 
-@pytest.mark.parametrize("name", ["wire", "token_limit", "changed", "own", "__class__", "prompts"])
+@pytest.mark.parametrize(
+    "name", ["raw_fields", "token_limit", "changed", "own", "__class__", "prompts"]
+)
 def test_unknown_fields_with_names_of_ours(name: str) -> None:
     """A field that is named as something of ours is an unknown field like any other."""
     assert (name,) == resolve_parameters(chat(**{name: 1}), NOTHING)[1]
@@ -315,10 +317,10 @@ def test_every_parameter_is_in_the_engines_table() -> None:
         name
         for kind in (ChatRequest, CompletionRequest, EmbeddingRequest)
         for name in kind.__struct_fields__
-        if name not in kind.own
+        if name not in kind.gateway_fields
     }
 
-    assert fields - ACCEPTED - {"wire"} - set(PARAMETERS) == set()
+    assert fields - ACCEPTED - {"raw_fields"} - set(PARAMETERS) == set()
 
 
 def test_the_header() -> None:
@@ -343,7 +345,7 @@ values = st.one_of(
 
 
 @given(
-    name=st.sampled_from(sorted(set(ChatRequest.__struct_fields__) - {"wire", "messages"})),
+    name=st.sampled_from(sorted(set(ChatRequest.__struct_fields__) - {"raw_fields", "messages"})),
     value=values,
 )
 def test_judge_of_any_value(name: str, value: Any) -> None:
@@ -352,7 +354,7 @@ def test_judge_of_any_value(name: str, value: Any) -> None:
         request = chat(**{name: value})
     except msgspec.ValidationError:
         return
-    ours = name in ChatRequest.own or name in ACCEPTED
+    ours = name in ChatRequest.gateway_fields or name in ACCEPTED
     if not ours and not is_neutral(request, name):
         with pytest.raises(UnsupportedParameter) as raised:
             resolve_parameters(request, REFUSES)

@@ -83,14 +83,14 @@ async def test_seeds_of_n(demo: Backend) -> None:
 async def test_a_prompt_is_written_once(demo: Backend) -> None:
     """However many choices a plain completion has, its prompt is encoded once, and so is each of several."""
     spy = Spy(demo)
-    wire = {"prompt": msgspec.Raw(b'"A"'), "n": msgspec.Raw(b"4")}
+    raw_fields = {"prompt": msgspec.Raw(b'"A"'), "n": msgspec.Raw(b"4")}
     one = completion("A", max_tokens=1, n=4, seed=1)
     several = completion(["A", "B"], max_tokens=1, n=3, seed=1)
-    await answer(generate(spy, msgspec.structs.replace(one, wire=wire)))
-    await answer(generate(spy, msgspec.structs.replace(several, wire=wire)))
+    await answer(generate(spy, msgspec.structs.replace(one, raw_fields=raw_fields)))
+    await answer(generate(spy, msgspec.structs.replace(several, raw_fields=raw_fields)))
 
-    written = [asked.wire["prompt"] for asked in spy.asked]
-    assert (10, {id(wire["prompt"])}) == (len(written), {id(raw) for raw in written[:4]})
+    written = [asked.raw_fields["prompt"] for asked in spy.asked]
+    assert (10, {id(raw_fields["prompt"])}) == (len(written), {id(raw) for raw in written[:4]})
     assert 2 == len({id(raw) for raw in written[4:]})
     assert {b'"A"', b'"B"'} == {bytes(raw) for raw in written[4:]}
 

@@ -161,15 +161,15 @@ async def test_defaults(spy: Spy, fields: dict[str, Any], expected: tuple[Any, A
 
     assert expected == (given.temperature, given.stop)
     if expected[0] is not None:
-        assert bytes(given.wire["temperature"]) == str(expected[0]).encode()
+        assert bytes(given.raw_fields["temperature"]) == str(expected[0]).encode()
 
 
 async def test_defaults_of_other_requests(spy: Spy) -> None:
     """A default of a parameter that a kind of request does not have is left out there."""
     model = Model("m", spy, defaults={"reasoning_effort": "low", "echo": True})
 
-    assert "echo" not in model.with_defaults(chat()).wire
-    assert "reasoning_effort" not in model.with_defaults(completion()).wire
+    assert "echo" not in model.with_defaults(chat()).raw_fields
+    assert "reasoning_effort" not in model.with_defaults(completion()).raw_fields
     assert model.with_defaults(completion()).echo is True
 
 

@@ -22,8 +22,8 @@ def test_stop_words_join_those_of_the_request() -> None:
     written = prepare(BodyDecoder(CompletionRequest).decode(b'{"prompt": "x"}'))
 
     assert ["b", "a"] == request.stop_words
-    assert {} == request.wire
-    assert b'["a","b"]' == bytes(written.wire["stop"])
+    assert {} == request.raw_fields
+    assert b'["a","b"]' == bytes(written.raw_fields["stop"])
 
 
 def test_prompts_are_wrapped() -> None:

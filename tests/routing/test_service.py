@@ -187,7 +187,7 @@ async def test_ignored_parameters(demo: GgufEngine) -> None:
     await events_of(run)
 
     assert {"verbosity", "x_new"} == set(run.ignored)
-    assert not {"verbosity", "x_new"} & set(spy.asked[0].wire)
+    assert not {"verbosity", "x_new"} & set(spy.asked[0].raw_fields)
 
 
 async def test_defaults_are_judged_too(demo: GgufEngine) -> None:

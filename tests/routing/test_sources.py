@@ -178,7 +178,7 @@ def test_models() -> None:
         ({"defaults": {"temperature": 3}}, "models.m.defaults.temperature"),
         ({"defaults": {"messages": []}}, "models.m.defaults.messages"),
         ({"defaults": {"model": "x"}}, "models.m.defaults.model"),
-        ({"defaults": {"wire": {}}}, "models.m.defaults.wire"),
+        ({"defaults": {"raw_fields": {}}}, "models.m.defaults.raw_fields"),
         ({"source": "http://h", "api_key": "a\nb"}, "models.m: "),
     ],
 )

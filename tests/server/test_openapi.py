@@ -10,7 +10,7 @@ from jsonschema.exceptions import ValidationError
 
 from unilect.errors import UnilectError
 from unilect.gateway.metrics import Metrics
-from unilect.requests import WIRE
+from unilect.requests import RAW_FIELDS
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
 from unilect.server._openapi import docs_page, openapi
@@ -82,7 +82,7 @@ def test_schemas() -> None:
         Draft202012Validator.check_schema(component)
     for reference in re.findall(r'"#/components/schemas/(\w+)"', text):
         assert reference in components
-    assert WIRE not in text
+    assert RAW_FIELDS not in text
 
 
 @pytest.mark.parametrize(

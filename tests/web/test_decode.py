@@ -12,7 +12,7 @@ from properties import given
 from unilect.bounds import LARGE_BYTES, check_body, check_free_form
 from unilect.errors import InvalidRequest
 from unilect.requests import ChatRequest
-from unilect.web.decode import BodyDecoder, decoded, wire_of, wrong_field
+from unilect.web.decode import BodyDecoder, decoded, raw_fields_of, wrong_field
 from unilect.web.streaming import SHORTENED
 
 DECODER = BodyDecoder(ChatRequest)
@@ -32,7 +32,7 @@ def test_decode() -> None:
 
     assert request.messages[0].content == "Hi"
     assert {"x": b"1.50", "y": b'{"a": [1, 2]}'} == {
-        name: bytes(raw) for name, raw in request.wire.items() if name != "messages"
+        name: bytes(raw) for name, raw in request.raw_fields.items() if name != "messages"
     }
 
 
@@ -120,14 +120,14 @@ def test_too_many_fields() -> None:
     """A body of 50,000 fields is refused with their number, and no field of it is looked at."""
     body = {"messages": []} | {f"k{i}": 1 for i in range(50_000)}
     with pytest.raises(InvalidRequest, match="has 50001 fields; at most 256 are read"):
-        wire_of(msgspec.json.encode(body))
+        raw_fields_of(msgspec.json.encode(body))
 
     with pytest.raises(InvalidRequest, match="has 257 fields"):
         DECODER.decode(msgspec.json.encode(json.loads(BODY) | {f"k{i}": 1 for i in range(254)}))
     assert 256 == len(
         DECODER.decode(
             msgspec.json.encode(json.loads(BODY) | {f"k{i}": 1 for i in range(253)})
-        ).wire
+        ).raw_fields
     )
 
 
@@ -188,9 +188,9 @@ async def test_what_is_wrong_beside_a_long_text(
     """A field that is wrong in a large body is told before the parser is given the long text, whatever is in it."""
     sizes: list[int] = []
 
-    def decode(body: bytes, wire: Any) -> ChatRequest:
+    def decode(body: bytes, raw_fields: Any) -> ChatRequest:
         sizes.append(len(body))
-        return DECODER.decode(body, wire)
+        return DECODER.decode(body, raw_fields)
 
     body = before + text * (LARGE_BYTES // len(text)) + behind
     request: Any = Asked(body)
@@ -260,7 +260,7 @@ json_values = st.recursive(
     ),
     max_leaves=8,
 )
-fields = st.sampled_from(sorted(set(ChatRequest.__struct_fields__) - {"wire"}))
+fields = st.sampled_from(sorted(set(ChatRequest.__struct_fields__) - {"raw_fields"}))
 
 
 @given(st.dictionaries(fields, json_values, max_size=4))
@@ -273,7 +273,7 @@ def test_any_fields(given_fields: dict[str, Any]) -> None:
         names = [name for name in body if (error.param or name).startswith(name)]
         assert names
         return
-    assert set(body) == set(request.wire)
+    assert set(body) == set(request.raw_fields)
 
 
 @pytest.mark.parametrize(

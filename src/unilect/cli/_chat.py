@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from yarl import URL
 
-from unilect.cli._console import Screen
+from unilect.cli._console import Console
 from unilect.cli._conversation import Conversation
 from unilect.engines.process.child import die_with
 from unilect.errors import (
@@ -76,7 +76,7 @@ class Chat:
         runner: asyncio.Runner,
         server: HttpServer,
         conversation: Conversation,
-        screen: Screen,
+        screen: Console,
     ) -> None:
         self._runner = runner
         self._server = server
@@ -314,7 +314,7 @@ def run(
 
 
 def _chat(url: str, model: str | None, api_key: str | None, system: str | None) -> int:
-    screen, conversation = Screen(), Conversation(model or "", system)
+    screen, conversation = Console(), Conversation(model or "", system)
     server = _server_at(url, api_key)
     with asyncio.Runner() as runner:
         chat = Chat(runner, server, conversation, screen)

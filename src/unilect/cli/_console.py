@@ -14,7 +14,7 @@ _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 _HARMLESS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ") | {0x09: "\t", 0x0A: "\n"}
 
 
-class Screen:
+class Console:
     """
     What the person sees.
 

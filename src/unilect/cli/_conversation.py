@@ -13,12 +13,12 @@ from msgspec import Raw
 
 from unilect.errors import InvalidRequest
 from unilect.events import Choice
-from unilect.requests import WIRE, ChatRequest, FunctionCall, Message, MessageToolCall
+from unilect.requests import RAW_FIELDS, ChatRequest, FunctionCall, Message, MessageToolCall
 from unilect.web.decode import BodyDecoder
 
 _decoder = BodyDecoder(ChatRequest)
 #: Fields of a request that have a command of their own, or that a chat of one answer at a time has no use for.
-_NOT_SETTINGS = ("model", "messages", "stream", "stream_options", "n", WIRE)
+_NOT_SETTINGS = ("model", "messages", "stream", "stream_options", "n", RAW_FIELDS)
 #: What can be set, by name.
 SETTINGS = tuple(
     sorted(
@@ -130,7 +130,9 @@ class Conversation:
             system = messages.pop(0).content
         self.system, self.messages = system if isinstance(system, str) else None, messages
         self.settings = {
-            name: _value(raw) for name, raw in request.wire.items() if name not in _NOT_SETTINGS
+            name: _value(raw)
+            for name, raw in request.raw_fields.items()
+            if name not in _NOT_SETTINGS
         }
 
     def _body(self) -> dict[str, Any]:

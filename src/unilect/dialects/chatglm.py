@@ -89,7 +89,7 @@ def as_body(asked: LangChainRequest, context: int | None) -> bytes:
         InvalidRequest: A field beside these has no place here.
     """
     for name, why in _NOT_HERE.items():
-        if name in asked.wire and bytes(asked.wire[name]) not in _NEUTRAL:
+        if name in asked.raw_fields and bytes(asked.raw_fields[name]) not in _NEUTRAL:
             raise refusal(name, why)
     messages = [
         {"role": role, "content": text}
@@ -97,7 +97,7 @@ def as_body(asked: LangChainRequest, context: int | None) -> bytes:
         for role, text in zip(("user", "assistant"), pair, strict=True)
     ]
     messages.append({"role": "user", "content": asked.prompt})
-    fields: dict[str, Any] = {k: raw for k, raw in asked.wire.items() if k not in _OURS}
+    fields: dict[str, Any] = {k: raw for k, raw in asked.raw_fields.items() if k not in _OURS}
     if asked.max_length is not None and (context is None or asked.max_length < context):
         fields.setdefault("max_tokens", asked.max_length)
     return msgspec.json.encode(fields | {"messages": messages})

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from unilect.http.error_bodies import clean, plain, told_text
+from unilect.http.error_bodies import clean, error_text, plain
 from unilect.redact import redacted
 
 MAX_TOLD = 300  # characters of what a server said
@@ -70,7 +70,7 @@ def of_answer(asked: str, status: int, headers: Mapping[str, str], body: bytes) 
     Args:
         asked: The method and the URL, `POST http://host/v1/x`.
     """
-    words = told_text(body) if plain(body) is not None else ""
+    words = error_text(body) if plain(body) is not None else ""
     if words in ("", "no reason given"):
         words = clean(body[:2000].decode("utf-8", "replace"))
     words = words[:MAX_TOLD]

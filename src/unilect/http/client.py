@@ -36,11 +36,11 @@ from unilect.http.body import ProtocolError, body_of
 from unilect.http.error_bodies import (
     REFUSED,
     NoSuchModel,
+    error_text,
     missing,
     no_stream,
     plain,
     refused_request,
-    told_text,
 )
 from unilect.redact import redacted
 
@@ -400,7 +400,7 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
             retry_after_s=retry_after_s or 1,
         )
     if status == 501:
-        raise UnsupportedOperation(f"The model's server cannot do this: {told_text(body)}")
+        raise UnsupportedOperation(f"The model's server cannot do this: {error_text(body)}")
     if status in (401, 403):
         raise BackendError(
             "The model's server refused our key, or wants one; its operator must look at the configuration."

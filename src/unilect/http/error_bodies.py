@@ -75,7 +75,7 @@ def refused_request(body: bytes) -> UnilectError:
     return _judged(error, refused=True)
 
 
-def told_error(raw: Any) -> UnilectError | None:
+def parse_error(raw: Any) -> UnilectError | None:
     """
     The error that a body or a frame tells, as plain values; None where it tells none.
 
@@ -88,14 +88,14 @@ def told_error(raw: Any) -> UnilectError | None:
     return None if error is None else _judged(error, refused=False)
 
 
-def told_text(body: bytes) -> str:
+def error_text(body: bytes) -> str:
     """What the body of an error answer says, made fit to be shown."""
     return clean((_error_object(plain(body)) or {}).get("message"))
 
 
 def no_stream(kind: str, body: bytes) -> UnilectError:
     """The error for an answer of status 200 that should have been an event stream: what it tells, or that it is none."""
-    return told_error(plain(body)) or BackendError(
+    return parse_error(plain(body)) or BackendError(
         "The backend answered a request for a stream with something else "
         f"({clean(kind.partition(';')[0] or 'no content type')})."
     )

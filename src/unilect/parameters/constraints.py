@@ -58,7 +58,7 @@ class _Grammar(Struct, frozen=True):
     text: str
 
 
-def in_our_words(
+def normalize_aliases(
     request: GenerationT, capabilities: Capabilities
 ) -> tuple[GenerationT, dict[str, str]]:
     """
@@ -74,7 +74,11 @@ def in_our_words(
     form = request.response_format
     usual = form is None or type(form) in _USUAL
     # nearly every request has no other, and pays no more than this
-    if usual and CONSTRAINTS.isdisjoint(request.wire) and (form is None or not request.grammar):
+    if (
+        usual
+        and CONSTRAINTS.isdisjoint(request.raw_fields)
+        and (form is None or not request.grammar)
+    ):
         return request, {}
     names = _stated(request)
     if len(names) > 1:
@@ -88,13 +92,13 @@ def in_our_words(
     if name == "response_format":
         found = _of_format(request)
     else:
-        raw = request.wire[name]
+        raw = request.raw_fields[name]
         if len(memoryview(raw)) > 2 * MAX_BYTES:
             raise _wrong(name, f"at most {MAX_BYTES} bytes are read")
         found = _read(name, _decoded(name, raw))
-    wire = {field: raw for field, raw in request.wire.items() if field != name}
+    raw_fields = {field: raw for field, raw in request.raw_fields.items() if field != name}
     known = dict.fromkeys({"response_format", name} & parameters_of(type(request)))
-    request = msgspec.structs.replace(request, wire=wire, **known)
+    request = msgspec.structs.replace(request, raw_fields=raw_fields, **known)
     if isinstance(found, _Grammar):
         return request.changed(grammar=found.text), {"grammar": name}
     check_free_form(name, found.schema)
@@ -137,7 +141,7 @@ def _stated(request: GenerationRequest) -> list[str]:
         names.append("response_format")
     if request.grammar:
         names.append("grammar")
-    for name, raw in request.wire.items():
+    for name, raw in request.raw_fields.items():
         if name in CONSTRAINTS and not _is_nothing(name, raw) and not _is_said(request, name):
             names.append(name)
     return names
@@ -147,7 +151,7 @@ def _is_said(request: GenerationRequest, name: str) -> bool:
     """True for a constraint that our own parameter says too."""
     same = (getattr(request, ours) for ours in SAME_AS.get(name, ()))
     said = [value for value in same if value]
-    return bool(said) and _decoded(name, request.wire[name]) in said
+    return bool(said) and _decoded(name, request.raw_fields[name]) in said
 
 
 def _is_nothing(name: str, raw: Raw) -> bool:

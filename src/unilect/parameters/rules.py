@@ -114,9 +114,9 @@ def resolve_parameters(
         UnsupportedParameter: A parameter would matter and is not honoured.
     """
     ignored: dict[str, None] = {}
-    table, fields, own = capabilities.parameters, parameters_of(type(request)), request.own
-    for name in request.wire or _asked(request):
-        if name in own:
+    table, fields = capabilities.parameters, parameters_of(type(request))
+    for name in request.raw_fields or _asked(request):
+        if name in request.gateway_fields:
             continue
         if name in ACCEPTED:
             if name in _NOT_DONE and not is_neutral(request, name):
@@ -136,8 +136,8 @@ def resolve_parameters(
     if not ignored:
         return request, ()
     known = {name: None for name in ignored if name in fields}
-    wire = {name: raw for name, raw in request.wire.items() if name not in ignored}
-    return msgspec.structs.replace(request, wire=wire, **known), tuple(ignored)
+    raw_fields = {name: raw for name, raw in request.raw_fields.items() if name not in ignored}
+    return msgspec.structs.replace(request, raw_fields=raw_fields, **known), tuple(ignored)
 
 
 def _elsewhere(request: Request, name: str, capabilities: Capabilities) -> Support | None:
@@ -173,7 +173,7 @@ def filled(request: RequestT, defaults: Mapping[str, Any]) -> RequestT:
     missing = {
         name: value
         for name, value in defaults.items()
-        if getattr(request, name, _NO_FIELD) is None and name not in request.wire
+        if getattr(request, name, _NO_FIELD) is None and name not in request.raw_fields
     }
     return request.changed(**missing) if missing else request
 
@@ -244,7 +244,7 @@ def is_neutral(request: Request, name: str) -> bool:
 
 def _is_neutral_raw(request: Request, name: str) -> bool:
     """The same of a field that this kind of request has no place for."""
-    raw = request.wire.get(name)
+    raw = request.raw_fields.get(name)
     if raw is None:
         return True
     if len(memoryview(raw)) > _NEUTRAL_BYTES:
@@ -268,13 +268,13 @@ def _is_neutral_raw(request: Request, name: str) -> bool:
 def _asked(request: Request) -> Sequence[str]:
     """The fields that are set in a request that another dialect built."""
     fields = msgspec.structs.asdict(request)
-    return [name for name, value in fields.items() if value is not None and name != "wire"]
+    return [name for name, value in fields.items() if value is not None and name != "raw_fields"]
 
 
 @cache
 def parameters_of(kind: type[Request]) -> frozenset[str]:
     """The parameters that a kind of request has a place for; an attribute alone is none."""
-    return frozenset(kind.__struct_fields__) - {"wire"}
+    return frozenset(kind.__struct_fields__) - {"raw_fields"}
 
 
 @cache

@@ -9,7 +9,7 @@ from unilect.requests import LLAMACPP_NATIVE, ChatRequest, CompletionRequest
 #: Those of both endpoints that say what the answer shall be.
 _ALL = (
     {*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__, *LLAMACPP_NATIVE}
-    - {*ACCEPTED, *ChatRequest.own, *CompletionRequest.own, "wire"}
+    - {*ACCEPTED, *ChatRequest.gateway_fields, *CompletionRequest.gateway_fields, "raw_fields"}
 )  # fmt: skip
 TOOL_PARAMETERS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 

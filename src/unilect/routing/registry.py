@@ -305,9 +305,9 @@ def check_defaults(
         field.name: field.type
         for request_class in request_classes
         for field in msgspec.structs.fields(request_class)
-        if field.name not in request_class.own and field.name != "wire"
+        if field.name not in request_class.gateway_fields and field.name != "raw_fields"
     }
-    own = {name for request_class in request_classes for name in request_class.own}
+    own = {name for request_class in request_classes for name in request_class.gateway_fields}
     found = Mistakes()
     for name, value in defaults.items():
         where = ("models", model, option, name)

@@ -137,7 +137,7 @@ class Run:
         Raises:
             UnilectError: The model cannot answer such a request.
         """
-        request, self._names = foreign_constraints.in_our_words(self._request, can)
+        request, self._names = foreign_constraints.normalize_aliases(self._request, can)
         request = model.with_defaults(model.prepare(request))
         request, self.ignored = resolve_parameters(request, can, model.unsupported)
         _check_kind(request, model, can)

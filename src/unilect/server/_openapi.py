@@ -13,11 +13,11 @@ import msgspec
 from aiohttp import web
 
 from unilect.errors import UnilectError
-from unilect.requests import WIRE
+from unilect.requests import RAW_FIELDS
 from unilect.web.pages import HEADERS, page, table
 from unilect.web.route import Route
 
-_INTERNAL = (WIRE,)  # fields of the Structs that no client sends
+_INTERNAL = (RAW_FIELDS,)  # fields of the Structs that no client sends
 
 
 def routes(documented: Sequence[Route], has_keys: bool = True) -> list[Route]:

@@ -59,13 +59,13 @@ async def check_backend(factory: Callable[[], Backend], limit_s: float = LIMIT_S
 
 
 def chat(text: str = "Hello!", **fields: Any) -> ChatRequest:
-    """A greedy chat of one message, as a client's body gives it, with its wire."""
+    """A greedy chat of one message, as a client's body gives it, with its raw fields."""
     body = {"messages": [{"role": "user", "content": text}], "temperature": 0} | fields
     return _request(ChatRequest, body)
 
 
 def completion(prompt: Any = "The capital of", **fields: Any) -> CompletionRequest:
-    """A greedy completion, as a client's body gives it, with its wire."""
+    """A greedy completion, as a client's body gives it, with its raw fields."""
     return _request(CompletionRequest, {"prompt": prompt, "temperature": 0} | fields)
 
 
@@ -254,5 +254,5 @@ def _words(rule: Rule) -> str:
 
 
 def _request(kind: type[_RequestT], body: dict[str, Any]) -> _RequestT:
-    wire = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}
-    return msgspec.structs.replace(msgspec.convert(body, kind), wire=wire)
+    raw_fields = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}
+    return msgspec.structs.replace(msgspec.convert(body, kind), raw_fields=raw_fields)

@@ -36,8 +36,8 @@ from unilect.web.streaming import SHORTENED
 
 RequestT = TypeVar("RequestT", bound=Request)
 AskedT = TypeVar("AskedT")
-Wire: TypeAlias = dict[str, Raw]
-_WIRE = msgspec.json.Decoder(Wire)
+RawFields: TypeAlias = dict[str, Raw]
+_RAW_FIELDS = msgspec.json.Decoder(RawFields)
 _LIST = msgspec.json.Decoder(list[Raw])
 _AT = " - at `"
 _MISSING = re.compile(r"Object missing required field `(.+?)`")
@@ -58,12 +58,12 @@ class BodyDecoder(Generic[RequestT]):
     def __init__(self, request_class: type[RequestT]) -> None:
         self._decoder = msgspec.json.Decoder(request_class)
 
-    def decode(self, body: bytes, wire: Wire | None = None) -> RequestT:
+    def decode(self, body: bytes, raw: RawFields | None = None) -> RequestT:
         """
         A body as a typed request.
 
         Args:
-            wire: Its raw fields, where they are known.
+            raw: Its raw fields, where they are known.
 
         Raises:
             InvalidRequest: It is not JSON, or a field is missing or wrong; the message names it.
@@ -76,11 +76,14 @@ class BodyDecoder(Generic[RequestT]):
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise no_json(error) from error
         # nobody else has it yet, and a copy of its hundred fields costs as much as reading them
-        msgspec.structs.force_setattr(request, "wire", wire_of(body) if wire is None else wire)
+        raw = raw_fields_of(body) if raw is None else raw
+        msgspec.structs.force_setattr(request, "raw_fields", raw)
         return request
 
 
-async def decoded(request: web.Request, decode: Callable[[bytes, Wire | None], AskedT]) -> AskedT:
+async def decoded(
+    request: web.Request, decode: Callable[[bytes, RawFields | None], AskedT]
+) -> AskedT:
     """
     What a request's body says.
 
@@ -95,9 +98,9 @@ async def decoded(request: web.Request, decode: Callable[[bytes, Wire | None], A
         return decode(body, None)
     await asyncio.sleep(0)
     check_short(request.get(SHORTENED, b""), lambda short: decode(short, None))
-    wire = wire_of(body.removeprefix(codecs.BOM_UTF8))
+    raw = raw_fields_of(body.removeprefix(codecs.BOM_UTF8))
     await asyncio.sleep(0)
-    asked = decode(body, wire)
+    asked = decode(body, raw)
     await asyncio.sleep(0)
     return asked
 
@@ -117,7 +120,7 @@ def check_short(short: bytes, decode: Callable[[bytes], object]) -> None:
             raise
 
 
-def wire_of(body: bytes) -> Wire:
+def raw_fields_of(body: bytes) -> RawFields:
     """
     The fields of a body as they were written.
 
@@ -125,16 +128,16 @@ def wire_of(body: bytes) -> Wire:
         InvalidRequest: It is no JSON object, or one of too many fields.
     """
     try:
-        wire = _WIRE.decode(body)
+        fields = _RAW_FIELDS.decode(body)
     except msgspec.ValidationError as error:
         raise wrong_field(str(error)) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise no_json(error) from error
-    if len(wire) > MAX_FIELDS:
+    if len(fields) > MAX_FIELDS:
         raise InvalidRequest(
-            f"The request's body has {len(wire)} fields; at most {MAX_FIELDS} are read."
+            f"The request's body has {len(fields)} fields; at most {MAX_FIELDS} are read."
         )
-    return wire
+    return fields
 
 
 def no_json(error: Exception) -> WrongType:
@@ -200,11 +203,11 @@ def _length(body: bytes, path: str) -> int | None:
     raw: bytes | Raw = body
     try:
         for name, number in _STEPS.findall(path):
-            raw = _WIRE.decode(raw)[name] if name else _LIST.decode(raw)[int(number)]
+            raw = _RAW_FIELDS.decode(raw)[name] if name else _LIST.decode(raw)[int(number)]
         if len(memoryview(raw)) > LARGE_BYTES:
             return None
         is_list = memoryview(raw)[:64].tobytes().lstrip()[:1] == b"["
-        return len(_LIST.decode(raw)) if is_list else len(_WIRE.decode(raw))
+        return len(_LIST.decode(raw)) if is_list else len(_RAW_FIELDS.decode(raw))
     except (msgspec.DecodeError, UnicodeError, RecursionError, LookupError):
         return None
 

@@ -264,9 +264,9 @@ async def test_a_stream_that_breaks() -> None:
 
 def native(**body: Any) -> CompletionRequest:
     """A native body in OpenAI's words."""
-    wire = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}
+    raw_fields = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in body.items()}
     kind = InfillRequest if "input_prefix" in body else NativeCompletionRequest
-    return translated(msgspec.structs.replace(msgspec.convert(body, kind), wire=wire))
+    return translated(msgspec.structs.replace(msgspec.convert(body, kind), raw_fields=raw_fields))
 
 
 @pytest.mark.parametrize(
@@ -303,8 +303,8 @@ def test_what_goes_on_as_it_was_written() -> None:
     """Fields of llama.cpp's own go on byte for byte, those that ask for nothing do not, and a key never does."""
     request = native(prompt="a", n_keep=5, id_slot=-1, tfs_z=1.0, samplers=["top_k"], api_key="k")
 
-    assert {"prompt", "n_keep", "samplers"} == set(request.wire)
-    assert b'["top_k"]' == bytes(request.wire["samplers"])
+    assert {"prompt", "n_keep", "samplers"} == set(request.raw_fields)
+    assert b'["top_k"]' == bytes(request.raw_fields["samplers"])
 
 
 def test_mixed() -> None:

@@ -391,7 +391,7 @@ def test_functions_become_tools() -> None:
         (request.tools or [])[0].function.name,
         request.tool_choice,
     )
-    assert ["messages", "tool_choice", "tools"] == sorted(request.wire)
+    assert ["messages", "tool_choice", "tools"] == sorted(request.raw_fields)
 
 
 def test_tools_are_not_legacy() -> None:

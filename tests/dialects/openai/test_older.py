@@ -41,7 +41,7 @@ def test_other_names_for_max_tokens(fields: dict[str, Any], limit: int | None) -
 
     assert limit == asked.token_limit
     assert limit == completion.token_limit
-    assert not {"n_predict", "max_new_tokens", "max_length"} & asked.wire.keys()
+    assert not {"n_predict", "max_new_tokens", "max_length"} & asked.raw_fields.keys()
 
 
 def test_no_sampling_is_greedy() -> None:
@@ -50,8 +50,8 @@ def test_no_sampling_is_greedy() -> None:
     sampled = decode(body(do_sample=True, temperature=0.7)).request
 
     assert (0.0, 0.7) == (greedy.temperature, sampled.temperature)
-    assert b"0.0" == bytes(greedy.wire["temperature"])
-    assert "do_sample" not in greedy.wire.keys() | sampled.wire.keys()
+    assert b"0.0" == bytes(greedy.raw_fields["temperature"])
+    assert "do_sample" not in greedy.raw_fields.keys() | sampled.raw_fields.keys()
 
 
 def test_a_message_in_older_words() -> None:
@@ -61,7 +61,7 @@ def test_a_message_in_older_words() -> None:
     assert isinstance(asked.request, ChatRequest)
     assert ["SYS", "a"] == [message.content for message in asked.request.messages]
     assert ["SYS", "a"] == [message.content for message in asked.echoed]
-    assert b"message" not in bytes(asked.request.wire["messages"]).replace(b'"messages"', b"")
+    assert b"message" not in bytes(asked.request.raw_fields["messages"]).replace(b'"messages"', b"")
 
 
 def test_content_is_stronger_than_message() -> None:
@@ -86,7 +86,7 @@ def test_messages_as_a_text() -> None:
     )
     assert isinstance(raw, CompletionRequest)
     assert (["Hello"], 3) == (raw.prompts, raw.max_tokens)
-    assert {"prompt", "max_tokens"} == set(raw.wire)
+    assert {"prompt", "max_tokens"} == set(raw.raw_fields)
 
 
 @pytest.mark.parametrize("messages", [1, {}, [1], None, [{"role": "user", "message": 1}]])
@@ -113,6 +113,6 @@ def test_a_text_beside_too_many_fields() -> None:
     assert isinstance(request, ChatRequest)
     assert ("é é", b'[{"role":"user","content":"\\u00e9 \xc3\xa9"}]') == (
         request.messages[0].content,
-        bytes(request.wire["messages"]),
+        bytes(request.raw_fields["messages"]),
     )
-    assert b"1.50" == bytes(request.wire["x"])
+    assert b"1.50" == bytes(request.raw_fields["x"])

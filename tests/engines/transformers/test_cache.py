@@ -1,4 +1,4 @@
-"""Tests of unilect.engines.transformers._cache: the slab of a batch."""
+"""Tests of unilect.engines.transformers._cache: the KV cache of a batch."""
 
 import pytest
 
@@ -8,7 +8,7 @@ need("torch", "transformers")
 
 import torch
 
-from unilect.engines.transformers._cache import RowStates, Slab
+from unilect.engines.transformers._cache import BatchKVCache, RowStates
 
 
 def states(length: int, value: float = 1.0) -> RowStates:
@@ -18,33 +18,33 @@ def states(length: int, value: float = 1.0) -> RowStates:
 
 def test_the_slab_is_bounded_by_the_longest_row() -> None:
     """Rows that join and leave at every step for ever need no more columns than the longest of them has tokens."""
-    slab = Slab()
-    slab.join(states(20))
+    cache = BatchKVCache()
+    cache.join(states(20))
     for step in range(3000):
-        for row in reversed(range(slab.rows)):
-            if slab.length(row) > 40:
-                slab.leave(row)
-        slab.join(states(20 + step % 3))
-        slab.make_column()
-        slab.layers[0].update(*(torch.ones(slab.rows, 2, 1, 4) for _ in range(2)))
-        slab.advance()
+        for row in reversed(range(cache.rows)):
+            if cache.length(row) > 40:
+                cache.leave(row)
+        cache.join(states(20 + step % 3))
+        cache.make_column()
+        cache.layers[0].update(*(torch.ones(cache.rows, 2, 1, 4) for _ in range(2)))
+        cache.advance()
 
-    assert 256 == slab.layers[0].keys.shape[2]
+    assert 256 == cache.layers[0].keys.shape[2]
 
 
 @pytest.mark.parametrize("after", [0, 5])
 def test_what_is_no_number_goes_with_its_row(after: int) -> None:
     """A row whose numbers ran over leaves none of them behind for the next one."""
-    slab = Slab()
-    slab.join(states(10))
-    slab.join(states(10, float("nan")))
+    cache = BatchKVCache()
+    cache.join(states(10))
+    cache.join(states(10, float("nan")))
     for _ in range(after):
-        slab.make_column()
-        slab.layers[0].update(*(torch.ones(2, 2, 1, 4) for _ in range(2)))
-        slab.advance()
-    slab.leave(1)
-    slab.join(states(3))
+        cache.make_column()
+        cache.layers[0].update(*(torch.ones(2, 2, 1, 4) for _ in range(2)))
+        cache.advance()
+    cache.leave(1)
+    cache.join(states(3))
 
-    keys, values = slab.layers[0].update(*(torch.ones(2, 2, 1, 4) for _ in range(2)))
+    keys, values = cache.layers[0].update(*(torch.ones(2, 2, 1, 4) for _ in range(2)))
     assert not keys.isnan().any()
     assert not values.isnan().any()

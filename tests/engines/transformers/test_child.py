@@ -83,7 +83,7 @@ async def test_an_adapter_that_goes_before_an_answer_begins(
 
     monkeypatch.setattr(served.child, "_check_adapter", checked)
     with pytest.raises(BackendError, match="adapter"):
-        await served.replies("chat", msgspec.structs.replace(chat("Hello!"), wire={}))
+        await served.replies("chat", msgspec.structs.replace(chat("Hello!"), raw_fields={}))
 
     assert ["pirate"] * 2 == checks
 

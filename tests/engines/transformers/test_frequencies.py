@@ -25,10 +25,10 @@ def test_short_and_long_factors(context: int, length: int, tmp_path: Path) -> No
         rope_scaling={"rope_type": "longrope", "original_max_position_embeddings": 64} | factors,
     )
     model = tiny.loaded(context=context)
-    dice = random.Random(3)
-    prompts = [tiny.text(dice, count) for count in (length, length + 3)]
+    rng = random.Random(3)
+    prompts = [tiny.text(rng, count) for count in (length, length + 3)]
     with running(BatchLoop(model, parallel=4, context=context, chunk=16, remember=0)) as loop:
-        asked = [Asked(one, 16) for one in [*prompts, tiny.text(dice, 3), tiny.text(dice, 40)]]
+        asked = [Asked(one, 16) for one in [*prompts, tiny.text(rng, 3), tiny.text(rng, 40)]]
         for one in asked:
             loop.submit(one.job)
         answers = [one.wait() for one in asked]

@@ -12,7 +12,7 @@ need("torch", "transformers")
 
 import torch
 
-from unilect.engines.transformers._cache import Slab
+from unilect.engines.transformers._cache import BatchKVCache
 from unilect.engines.transformers._job import Failed, PromptRead, Sampling, Step
 from unilect.engines.transformers._load import LoadedModel
 from unilect.engines.transformers._loop import BatchLoop
@@ -110,7 +110,7 @@ def test_nothing_is_copied_to_be_forgotten(
 ) -> None:
     """Without a cache of prompts no answer's keys and values are copied, and nobody waits to share a prompt."""
     copied: list[int] = []
-    monkeypatch.setattr(Slab, "states", lambda slab, row: copied.append(row))
+    monkeypatch.setattr(BatchKVCache, "states", lambda cache, row: copied.append(row))
     made = BatchLoop(model, parallel=4, context=512, chunk=64, remember=0)
     asked = [Asked(prompts(model)[5]) for _ in range(3)]
     for one in asked:
@@ -160,13 +160,13 @@ def order_of(model: LoadedModel, lengths: list[int]) -> list[int]:
     order: list[int] = []
     asked = [Asked(tokens[:length], 1, reuse=False) for length in lengths]
     for one in asked:
-        tell = one.job.deliver
+        tell = one.job.emit
 
-        def deliver(job: Any, word: Any, tell: Any = tell) -> None:
+        def emit(job: Any, word: Any, tell: Any = tell) -> None:
             order.append(len(job.prompt))
             tell(job, word)
 
-        one.job.deliver = deliver
+        one.job.emit = emit
         loop.submit(one.job)
     with running(loop):
         for one in asked:
@@ -321,7 +321,7 @@ def test_a_failure_of_the_model_ends_what_ran_and_nothing_else(
         assert generated(model, second.job.prompt) == second.answer(loop)
 
 
-@pytest.mark.parametrize("where", ["_loop.Reading", "_cache.Slab.join"])
+@pytest.mark.parametrize("where", ["_loop.Prefill", "_cache.BatchKVCache.join"])
 def test_a_failure_between_the_steps_is_told(
     model: LoadedModel, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,12 +422,12 @@ def test_who_is_behind_waits_alone(model: LoadedModel) -> None:
     made = BatchLoop(model, parallel=1, context=512, chunk=64, remember=0)
     with running(made) as loop:
         slow, quick = (Asked(prompt) for prompt in prompts(model)[3:5])
-        slow.job.behind = True
+        slow.job.backpressured = True
         loop.submit(slow.job)
         assert slow.first.wait(60)
         answer = quick.answer(loop)
         before = len(slow.tokens)
-        slow.job.behind = False
+        slow.job.backpressured = False
         loop.look()
 
         assert generated(model, slow.job.prompt) == slow.wait()
@@ -441,7 +441,7 @@ def test_not_everybody_can_be_behind(model: LoadedModel) -> None:
     with running(made) as loop:
         first, second, third = (Asked(prompt) for prompt in prompts(model)[3:6])
         for one in (first, second, third):
-            one.job.behind = True
+            one.job.backpressured = True
         loop.submit(first.job)
         assert first.first.wait(60)
         loop.submit(second.job)
@@ -449,7 +449,7 @@ def test_not_everybody_can_be_behind(model: LoadedModel) -> None:
         first.job.cancelled = True
         loop.submit(third.job)
         assert third.first.wait(60)
-        third.job.behind = False
+        third.job.backpressured = False
         loop.look()
 
         assert generated(model, third.job.prompt) == third.wait()

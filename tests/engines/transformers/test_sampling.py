@@ -24,7 +24,7 @@ from transformers import (
 
 from properties import given
 from unilect.engines.transformers._job import Sampling
-from unilect.engines.transformers._sampling import Chooser, Sampler, logprobs
+from unilect.engines.transformers._sampling import RowSampler, Sampler, logprobs
 
 SIZE, DRAWS, ROWS = 40, 20_000, 250
 torch.manual_seed(7)
@@ -34,10 +34,10 @@ PROMPT = [int(LOGITS.argmax()), 3, 3]
 
 def drawn(made: list[int], **rules: Any) -> Counter[int]:
     """How often each token is drawn in DRAWS draws."""
-    choosers = [Chooser(Sampling(seed=seed, **rules), PROMPT) for seed in range(ROWS)]
-    for chooser in choosers:
-        chooser.made += made
-    sampler = Sampler(choosers, torch.device("cpu"))
+    samplers = [RowSampler(Sampling(seed=seed, **rules), PROMPT) for seed in range(ROWS)]
+    for row in samplers:
+        row.made += made
+    sampler = Sampler(samplers, torch.device("cpu"))
     found: Counter[int] = Counter()
     for _ in range(DRAWS // ROWS):
         found.update(sampler.choose(LOGITS.repeat(ROWS, 1)))
@@ -161,9 +161,9 @@ def test_the_choice_is_transformers_own(rules: dict[str, Any], seed: int) -> Non
     logits = torch.randn(1, 300, generator=torch.Generator().manual_seed(seed)) * 3
     made = [PROCESSORS[name](rules[name]) for name in PROCESSORS if name in rules]
     left = LogitsProcessorList(made)(torch.tensor([PROMPT]), logits.clone()).softmax(-1)[0]
-    choosers = [Chooser(Sampling(seed=row, **rules), PROMPT) for row in range(100)]
+    samplers = [RowSampler(Sampling(seed=row, **rules), PROMPT) for row in range(100)]
 
-    sampler = Sampler(choosers, torch.device("cpu"))
+    sampler = Sampler(samplers, torch.device("cpu"))
     found = Counter(token for _ in range(3) for token in sampler.choose(logits.repeat(100, 1)))
 
     assert {token for token in found if left[token] == 0} == set()
@@ -185,8 +185,8 @@ def test_a_seed_gives_the_same_alone_and_in_a_batch() -> None:
     steps = [torch.randn(len(rules), SIZE) * 2 for _ in range(20)]
 
     def texts(places: list[int]) -> list[list[int]]:
-        choosers = [Chooser(Sampling(seed=11, **rules[place]), PROMPT) for place in places]
-        sampler = Sampler(choosers, torch.device("cpu"))
+        samplers = [RowSampler(Sampling(seed=11, **rules[place]), PROMPT) for place in places]
+        sampler = Sampler(samplers, torch.device("cpu"))
         columns = [sampler.choose(step[places].clone()) for step in steps]
         return [list(row) for row in zip(*columns, strict=True)]
 
@@ -198,9 +198,9 @@ def test_a_seed_gives_the_same_alone_and_in_a_batch() -> None:
 def test_a_flat_distribution_keeps_its_whole_nucleus() -> None:
     """top_p reaches beyond the first candidates where the vocabulary is large and flat."""
     logits = torch.zeros(1, 4000)
-    choosers = [Chooser(Sampling(seed=seed, top_p=0.5), [0]) for seed in range(400)]
+    samplers = [RowSampler(Sampling(seed=seed, top_p=0.5), [0]) for seed in range(400)]
 
-    found = Sampler(choosers, torch.device("cpu")).choose(logits.repeat(400, 1))
+    found = Sampler(samplers, torch.device("cpu")).choose(logits.repeat(400, 1))
 
     assert len(set(found)) > 300
 
@@ -209,8 +209,8 @@ def test_a_flat_distribution_keeps_its_whole_nucleus() -> None:
 def test_mirostat_surprises_as_much_as_it_is_told(version: int) -> None:
     """The choice among what mirostat keeps is as surprising as its target, in the mean."""
     logits = torch.randn(2000) * 2
-    chooser = Chooser(Sampling(seed=5, mirostat=version, mirostat_tau=4.0), [0])
-    sampler = Sampler([chooser], torch.device("cpu"))
+    row = RowSampler(Sampling(seed=5, mirostat=version, mirostat_tau=4.0), [0])
+    sampler = Sampler([row], torch.device("cpu"))
 
     found = Counter(sampler.choose(logits[None].clone())[0] for _ in range(900))
 
@@ -223,7 +223,7 @@ def test_mirostat_surprises_as_much_as_it_is_told(version: int) -> None:
 def test_mirostat_survives_any_target(version: int, tau: float, eta: float) -> None:
     """Targets and rates at the ends of what a request may say choose tokens all the same."""
     rules = Sampling(seed=5, mirostat=version, mirostat_tau=tau, mirostat_eta=eta)
-    sampler = Sampler([Chooser(rules, [0])], torch.device("cpu"))
+    sampler = Sampler([RowSampler(rules, [0])], torch.device("cpu"))
 
     found = [sampler.choose(LOGITS[None].clone())[0] for _ in range(50)]
 
@@ -235,7 +235,7 @@ def test_mirostat_survives_flat_logits(spread: float) -> None:
     """Where all tokens are nearly alike, Zipf's exponent is nearly 0, and all of them may be kept."""
     logits = torch.linspace(0, spread, 1000)[None]
     rules = Sampling(seed=5, mirostat=1, mirostat_tau=10.0)
-    sampler = Sampler([Chooser(rules, [0])], torch.device("cpu"))
+    sampler = Sampler([RowSampler(rules, [0])], torch.device("cpu"))
 
     found = [sampler.choose(logits.clone())[0] for _ in range(50)]
 
@@ -250,9 +250,9 @@ def test_mirostat_survives_flat_logits(spread: float) -> None:
 )
 def test_the_coldest_temperatures_are_greedy(temperature: float, rules: dict[str, Any]) -> None:
     """A temperature by which nothing can be divided takes the likeliest token, as 0 does."""
-    chooser = Chooser(Sampling(seed=5, temperature=temperature, **rules), [0])
+    row = RowSampler(Sampling(seed=5, temperature=temperature, **rules), [0])
 
-    assert [int(LOGITS.argmax())] == Sampler([chooser], torch.device("cpu")).choose(
+    assert [int(LOGITS.argmax())] == Sampler([row], torch.device("cpu")).choose(
         LOGITS[None].clone()
     )
 
@@ -265,9 +265,9 @@ def test_the_coldest_temperatures_are_greedy(temperature: float, rules: dict[str
 )
 def test_logits_that_are_none_choose_some_token(value: float, rules: dict[str, Any]) -> None:
     """Where nothing can be chosen a token comes all the same: the rows beside it have to go on."""
-    chooser = Chooser(Sampling(seed=5, **rules), [0])
+    row = RowSampler(Sampling(seed=5, **rules), [0])
 
-    (found,) = Sampler([chooser], torch.device("cpu")).choose(torch.full((1, SIZE), value))
+    (found,) = Sampler([row], torch.device("cpu")).choose(torch.full((1, SIZE), value))
 
     assert 0 <= found < SIZE
 
@@ -275,9 +275,9 @@ def test_logits_that_are_none_choose_some_token(value: float, rules: dict[str, A
 def test_repeat_last_n_bounds_what_penalties_see() -> None:
     """A token outside of the window is not penalised."""
     rules = Sampling(temperature=0.0, repetition_penalty=10.0, repeat_last_n=1)
-    chooser = Chooser(rules, PROMPT)
+    row = RowSampler(rules, PROMPT)
 
-    assert [PROMPT[0]] == Sampler([chooser], torch.device("cpu")).choose(LOGITS[None].clone())
+    assert [PROMPT[0]] == Sampler([row], torch.device("cpu")).choose(LOGITS[None].clone())
 
 
 def test_log_probabilities() -> None:

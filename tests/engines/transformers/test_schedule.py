@@ -96,8 +96,8 @@ def test_answers_do_not_depend_on_each_other(
     world: World, jobs: list[Any], parallel: int, chunk: int
 ) -> None:
     """Answers that share prefixes, adapters and rows, and whose neighbours leave, are those of generate alone."""
-    dice = random.Random(11)
-    shared = world.tiny.text(dice, 150)
+    rng = random.Random(11)
+    shared = world.tiny.text(rng, 150)
     steps: list[Schedule] = []
     loop = BatchLoop(
         world.loaded,
@@ -111,7 +111,7 @@ def test_answers_do_not_depend_on_each_other(
         (
             pause,
             Asked(
-                shared[:known] + world.tiny.text(dice, own),
+                shared[:known] + world.tiny.text(rng, own),
                 most,
                 adapter=adapter,
                 sampling=Sampling(temperature=0.0, num_beams=beams),

@@ -126,7 +126,7 @@ async def test_a_completion_has_its_own_path() -> None:
 
 async def test_unknown_fields_of_a_request() -> None:
     """Fields of a request go on as they were written, the unknown ones byte for byte."""
-    wire = {
+    raw_fields = {
         "model": msgspec.Raw(b'"mine"'),
         "messages": msgspec.Raw(b'[{"role":"user","content":"Hi","x_cache":{"ttl":1.50}}]'),
         "x_seed": msgspec.Raw(b"12345678901234567890.10"),
@@ -134,12 +134,12 @@ async def test_unknown_fields_of_a_request() -> None:
     }
     async with scripted(says(stream_of(HELLO))) as server:
         upstream = OpenAIUpstream(HttpServer(server.url), "theirs")
-        await events_of(upstream, msgspec.structs.replace(CHAT, wire=wire))
+        await events_of(upstream, msgspec.structs.replace(CHAT, raw_fields=raw_fields))
 
     body = server.requests[0].body
     assert server.requests[0].json()["model"] == "theirs"
     for name in ("messages", "x_seed", "temperature"):
-        assert b'"%s":%s' % (name.encode(), bytes(wire[name])) in body
+        assert b'"%s":%s' % (name.encode(), bytes(raw_fields[name])) in body
 
 
 async def test_unknown_fields_of_tool_calls_go_both_ways() -> None:

@@ -12,7 +12,7 @@ from scripted import Exchange, Scripted, answer, scripted
 from unilect.errors import BackendError, BackendUnavailable
 from unilect.http.client import HttpServer
 from unilect.upstreams.openai import _detect as _openai_probe
-from unilect.upstreams.openai._detect import Learnt, learn
+from unilect.upstreams.openai._detect import Detected, learn
 
 
 def card(id: str = "m", **fields: Any) -> dict[str, Any]:
@@ -39,7 +39,9 @@ async def site(pages: dict[str, Any]) -> AsyncIterator[Scripted]:
         yield server
 
 
-async def learnt(pages: dict[str, Any], model: str | None = "m", asked: int = 3) -> Learnt | None:
+async def detected(
+    pages: dict[str, Any], model: str | None = "m", asked: int = 3
+) -> Detected | None:
     """What is learnt of a server of pages with at most so many questions."""
     async with site(pages) as server:
         root = HttpServer(server.url.removesuffix("/v1"))
@@ -84,7 +86,7 @@ LLAMA = card(
 async def test_kinds(kind: str, pages: dict[str, Any], context: int | None) -> None:
     """A server is known by what it says of its models, in two questions; what says nothing is unknown."""
     model = "gpt-3.5-turbo" if kind == "chatglm.cpp" else "m"
-    found = await learnt(pages, model, asked=2)
+    found = await detected(pages, model, asked=2)
 
     assert found is not None
     assert (kind, context) == (found.kind.name, found.capabilities.context)
@@ -92,7 +94,7 @@ async def test_kinds(kind: str, pages: dict[str, Any], context: int | None) -> N
 
 async def test_the_only_model() -> None:
     """Without a configured model the only one is taken, and what is said of it."""
-    found = await learnt({"/v1/models": models(card("theirs", owned_by="vllm", max_model_len=9))}, None)  # fmt: skip
+    found = await detected({"/v1/models": models(card("theirs", owned_by="vllm", max_model_len=9))}, None)  # fmt: skip
 
     assert found is not None
     assert ("theirs", "vLLM", 9) == (found.model, found.kind.name, found.capabilities.context)
@@ -102,7 +104,7 @@ async def test_the_only_model() -> None:
 async def test_no_model(pages: dict[str, Any]) -> None:
     """Without a configured model, a server without just one is an error."""
     with pytest.raises(Exception, match="server"):
-        await learnt(pages, None)
+        await detected(pages, None)
 
 
 async def test_another_unilect() -> None:
@@ -118,7 +120,7 @@ async def test_another_unilect() -> None:
         "/v1/models": models(card("a/m", owned_by="unilect")),
         "/v1/models/a/m": card(unilect=own),
     }
-    found = await learnt(pages, "a/m", asked=2)
+    found = await detected(pages, "a/m", asked=2)
 
     assert found is not None
     can = found.capabilities
@@ -176,4 +178,4 @@ async def test_a_root_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 async def test_no_list(body: bytes) -> None:
     """What is no list of models is an error where a model is looked for."""
     with pytest.raises(BackendError):
-        await learnt({"/v1/models": answer(body)}, None)
+        await detected({"/v1/models": answer(body)}, None)

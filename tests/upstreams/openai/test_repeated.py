@@ -11,7 +11,7 @@ from properties import given
 from scripted import delta
 from unilect.errors import UnilectError
 from unilect.events import Event, fold
-from unilect.upstreams.openai._repeated import AlikeFrames
+from unilect.upstreams.openai._repeated import RepeatedFrames
 from unilect.upstreams.openai.chunks import DONE, ChunkDecoder
 
 PATTERN = b'{"id":"c","choices":[{"index":0,"delta":{"content":"a"}}]}'
@@ -22,9 +22,9 @@ def frame(inside: bytes) -> bytes:
     return PATTERN.replace(b'"a"', b'"' + inside + b'"')
 
 
-def alike(pattern: bytes = PATTERN) -> AlikeFrames:
+def alike(pattern: bytes = PATTERN) -> RepeatedFrames:
     """What has learned a pattern."""
-    frames = AlikeFrames()
+    frames = RepeatedFrames()
     frames.learn(pattern)
     return frames
 

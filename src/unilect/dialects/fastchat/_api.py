@@ -45,7 +45,7 @@ def routes(site: Site) -> list[Route]:
 
     async def create_raw_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation, or a prompt as the model reads it."""
-        asked = await decoded(request, lambda body, wire: openai_chat.decode(body, raw, wire))
+        asked = await decoded(request, lambda body, fields: openai_chat.decode(body, raw, fields))
         run = service.run(asked.request, "chat.completions")
         encoder = openai_chat.ChatEncoder(
             asked.request, run.model.name, asked.legacy, asked.echoed, raw

@@ -151,7 +151,8 @@ class NativeEncoder:
                 name: asked[field]
                 for field in self._request.__struct_fields__
                 for name in _SETTINGS.get(field, (field,))
-                if asked[field] is not None and field not in ("wire", "prompt", "model", "user")
+                if asked[field] is not None
+                and field not in ("raw_fields", "prompt", "model", "user")
             }
         for one, other in _TWINS:
             for name, twin in ((one, other), (other, one)):

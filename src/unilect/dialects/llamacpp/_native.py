@@ -83,7 +83,7 @@ class TokenizeRequest(Request, frozen=True, kw_only=True):
     add_special: bool | None = None
     with_pieces: bool | None = None
 
-    own: ClassVar[frozenset[str]] = frozenset({"model", "content", "add_special", "with_pieces"})
+    gateway_fields: ClassVar = frozenset({"model", "content", "add_special", "with_pieces"})
 
 
 class DetokenizeRequest(Request, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ class DetokenizeRequest(Request, frozen=True, kw_only=True):
 
     tokens: Annotated[list[TokenId], Meta(max_length=1_000_000)] = []
 
-    own: ClassVar[frozenset[str]] = frozenset({"model", "tokens"})
+    gateway_fields: ClassVar[frozenset[str]] = frozenset({"model", "tokens"})
 
 
 class NativeEmbeddingRequest(Request, frozen=True, kw_only=True):
@@ -99,10 +99,10 @@ class NativeEmbeddingRequest(Request, frozen=True, kw_only=True):
 
     content: Text | _Pieces
 
-    own: ClassVar[frozenset[str]] = frozenset({"model", "content"})
+    gateway_fields: ClassVar[frozenset[str]] = frozenset({"model", "content"})
 
 
-_NATIVE_FIELDS = frozenset(InfillRequest.__struct_fields__) - {"wire"}
+_NATIVE_FIELDS = frozenset(InfillRequest.__struct_fields__) - {"raw_fields"}
 _completion = BodyDecoder(NativeCompletionRequest)
 _infill = BodyDecoder(InfillRequest)
 _tokenize = BodyDecoder(TokenizeRequest)
@@ -228,9 +228,9 @@ def as_body(native: NativeCompletionRequest) -> bytes:
     Raises:
         InvalidRequest: Two fields cannot stand together.
     """
-    wire = {
+    raw_fields = {
         name: raw
-        for name, raw in native.wire.items()
+        for name, raw in native.raw_fields.items()
         if name not in _NATIVE_FIELDS and not _is_neutral(name, raw)
     }
     fields: dict[str, Any] = {
@@ -253,8 +253,8 @@ def as_body(native: NativeCompletionRequest) -> bytes:
             )
         fields |= {"prompt": native.input_prefix, "suffix": native.input_suffix}
     given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-    wire.pop("api_key", None)  # of the older web page, which sends null
-    return encode_json(wire | given)
+    raw_fields.pop("api_key", None)  # of the older web page, which sends null
+    return encode_json(raw_fields | given)
 
 
 def is_mixed(prompt: list[Any]) -> bool:
@@ -351,5 +351,5 @@ def _is_neutral(name: str, raw: Raw) -> bool:
 
 def _json(request: web.Request, body: Any, asked: Request | None = None) -> web.Response:
     """A whole answer, with the names of what was not understood."""
-    ignored = [name for name in asked.wire if name not in asked.own] if asked is not None else []
-    return json_answer(request, encode_json(body), ignored)
+    fields = asked.raw_fields.keys() - asked.gateway_fields if asked is not None else ()
+    return json_answer(request, encode_json(body), sorted(fields))

@@ -13,7 +13,7 @@ from msgspec import Raw
 from unilect.errors import InvalidRequest
 from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest
 
-Wire: TypeAlias = dict[str, Raw]
+RawFields: TypeAlias = dict[str, Raw]
 GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
 _LENGTHS = ("max_new_tokens", "n_predict", "max_length")
 _LIMITS = ("max_tokens", "max_completion_tokens")
@@ -21,7 +21,7 @@ _OLDER = frozenset({*_LENGTHS, "do_sample", "n_cmpl"})
 _OLDER_OR_OF_CHATS = _OLDER | {"max_completion_tokens"}
 
 
-def in_our_words(request: GenerationT) -> GenerationT:
+def normalize_aliases(request: GenerationT) -> GenerationT:
     """
     A request without older names: the first length becomes `max_tokens` where that is not given (-1 asks for no limit, and -2),
     and `do_sample: false` is greedy.
@@ -29,9 +29,9 @@ def in_our_words(request: GenerationT) -> GenerationT:
     if unlimited := [name for name in _LIMITS if getattr(request, name) == -1]:
         request = request.changed(**dict.fromkeys(unlimited))
     older = _OLDER_OR_OF_CHATS if isinstance(request, CompletionRequest) else _OLDER
-    if older.isdisjoint(request.wire):
+    if older.isdisjoint(request.raw_fields):
         return request
-    changes: dict[str, Any] = dict.fromkeys(older & request.wire.keys())
+    changes: dict[str, Any] = dict.fromkeys(older & request.raw_fields.keys())
     if "max_completion_tokens" in changes:
         changes["max_tokens"] = request.token_limit
     lengths = [value for name in _LENGTHS if (value := getattr(request, name)) is not None]
@@ -67,18 +67,18 @@ def with_contents(request: ChatRequest) -> ChatRequest:
     return request.changed(messages=messages)
 
 
-def is_one_text(fields: Wire) -> bool:
+def is_one_text(fields: RawFields) -> bool:
     """True for the fields of a body whose `messages` is one text."""
     return bytes(memoryview(fields.get("messages", Raw(b"")))[:1]) == b'"'
 
 
-def as_messages(fields: Wire) -> Wire:
+def as_messages(fields: RawFields) -> RawFields:
     """The fields of a chat in which the user says the text, which stays as it was written: it may be long."""
     said = b'[{"role":"user","content":' + bytes(fields["messages"]) + b"}]"
     return fields | {"messages": Raw(said)}
 
 
-def as_prompt(fields: Wire) -> Wire:
+def as_prompt(fields: RawFields) -> RawFields:
     """The fields of a plain completion of the text."""
     return {name: raw for name, raw in fields.items() if name != "messages"} | {
         "prompt": fields["messages"]

@@ -47,7 +47,7 @@ from unilect.requests import (
     Tool,
     ToolChoice,
 )
-from unilect.web.decode import BodyDecoder, Wire, decoded, wire_of
+from unilect.web.decode import BodyDecoder, RawFields, decoded, raw_fields_of
 from unilect.web.profile import OPENAI, CompatProfile
 from unilect.web.route import Route, both
 from unilect.web.site import Site
@@ -67,7 +67,7 @@ def routes(site: Site) -> list[Route]:
 
     async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
-        asked = await decoded(request, lambda body, wire: decode(body, profile, wire))
+        asked = await decoded(request, lambda body, raw: decode(body, profile, raw))
         run = service.run(asked.request, "chat.completions")
         encoder = ChatEncoder(asked.request, run.model.name, asked.legacy, asked.echoed, profile)
         return await respond(request, run, encoder, bool(asked.request.stream))
@@ -91,23 +91,23 @@ class DecodedRequest(Struct, frozen=True):
 
 
 def decode(
-    body: bytes, profile: CompatProfile = OPENAI, wire: Wire | None = None
+    body: bytes, profile: CompatProfile = OPENAI, raw: RawFields | None = None
 ) -> DecodedRequest:
     """
     What a body asks; the older `functions` become `tools`, and a text a turn of the user, or a prompt.
 
     Args:
-        wire: The body's raw fields, where they are known.
+        raw: The body's raw fields, where they are known.
 
     Raises:
         InvalidRequest: A field is missing or wrong, alone or together with another; the message names it.
     """
     try:
-        request = _older.in_our_words(_decoder.decode(body, wire))
+        request = _older.normalize_aliases(_decoder.decode(body, raw))
     except InvalidRequest as error:
         if error.param != "messages":
             raise
-        fields = wire_of(body.removeprefix(BOM_UTF8)) if wire is None else wire
+        fields = raw_fields_of(body.removeprefix(BOM_UTF8)) if raw is None else raw
         if not _older.is_one_text(fields):
             raise
         return _of_one_text(fields, profile)
@@ -122,11 +122,13 @@ def decode(
     return DecodedRequest(request, legacy, request.messages if echoes else ())
 
 
-def _of_one_text(fields: Wire, profile: CompatProfile) -> DecodedRequest:
+def _of_one_text(fields: RawFields, profile: CompatProfile) -> DecodedRequest:
     """The question of a body whose `messages` is one text: a prompt, or a turn of the user."""
     if profile.string_messages == "raw":
         fields = _older.as_prompt(fields)
-        return DecodedRequest(_older.in_our_words(_raw_decoder.decode(encode_json(fields), fields)))
+        return DecodedRequest(
+            _older.normalize_aliases(_raw_decoder.decode(encode_json(fields), fields))
+        )
     fields = _older.as_messages(fields)
     asked = decode(encode_json(fields), profile, fields)
     if profile.conversation_choices and isinstance(asked.request, ChatRequest):

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from unilect.dialects.openai._older import in_our_words
+from unilect.dialects.openai._older import normalize_aliases
 from unilect.dialects.openai.chat import check_format
 from unilect.dialects.openai.chunks import ChunkHead, encode_json, legacy_logprobs
 from unilect.errors import InvalidRequest, UnilectError
@@ -24,7 +24,7 @@ from unilect.events import (
     Usage,
 )
 from unilect.requests import CompletionRequest
-from unilect.web.decode import BodyDecoder, Wire, decoded, listed
+from unilect.web.decode import BodyDecoder, RawFields, decoded, listed
 from unilect.web.profile import OPENAI, CompatProfile
 from unilect.web.route import Route, both
 from unilect.web.site import Site
@@ -48,17 +48,17 @@ def routes(site: Site) -> list[Route]:
     return both("/completions", create_completion, "Continue a text", CompletionRequest)
 
 
-def decode(body: bytes, wire: Wire | None = None) -> CompletionRequest:
+def decode(body: bytes, raw: RawFields | None = None) -> CompletionRequest:
     """
     A body as a typed request.
 
     Args:
-        wire: Its raw fields, where they are known.
+        raw: Its raw fields, where they are known.
 
     Raises:
         InvalidRequest: A field is missing or wrong; the message names it.
     """
-    request = in_our_words(_decoder.decode(body, wire))
+    request = normalize_aliases(_decoder.decode(body, raw))
     check_format(request)
     prompts = listed("prompt", lambda: request.prompts)
     if not prompts or any(prompt == [] for prompt in prompts):

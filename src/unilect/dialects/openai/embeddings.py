@@ -17,7 +17,7 @@ from unilect.dialects.openai.chunks import encode_json, ignored_object
 from unilect.errors import InvalidRequest
 from unilect.requests import EmbeddingRequest, Embeddings
 from unilect.routing.service import Service
-from unilect.web.decode import BodyDecoder, Wire, decoded, listed
+from unilect.web.decode import BodyDecoder, RawFields, decoded, listed
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site
 
@@ -44,17 +44,17 @@ async def answered(
     return json_answer(request, encode(asked, embeddings, model.name, ignored), ignored)
 
 
-def decode(body: bytes, wire: Wire | None = None) -> EmbeddingRequest:
+def decode(body: bytes, raw: RawFields | None = None) -> EmbeddingRequest:
     """
     A body as a typed request.
 
     Args:
-        wire: Its raw fields, where they are known.
+        raw: Its raw fields, where they are known.
 
     Raises:
         InvalidRequest: A field is missing or wrong; the message names it.
     """
-    request = _decoder.decode(body, wire)
+    request = _decoder.decode(body, raw)
     inputs = listed("input", lambda: request.inputs)
     if len(inputs) > MAX_INPUTS:
         raise InvalidRequest(

@@ -9,7 +9,7 @@ from typing import Any
 
 from unilect.errors import BackendError, InvalidRequest, UnilectError
 from unilect.http.client import raise_for_answer
-from unilect.http.error_bodies import told_text, unknown_token
+from unilect.http.error_bodies import error_text, unknown_token
 
 #: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.
 _TOLD = {
@@ -35,7 +35,7 @@ def raise_for_child(status: int, headers: Mapping[str, str], body: bytes) -> Non
         UnilectError: As `raise_for_answer` otherwise.
     """
     if status == 500:
-        raise fault(BackendError(f"The model's server reported an error: {told_text(body)}"))
+        raise fault(BackendError(f"The model's server reported an error: {error_text(body)}"))
     raise_for_answer(status, headers, body)
 
 
@@ -48,7 +48,7 @@ def fault(error: BackendError) -> UnilectError:
     return error
 
 
-def blamed(error: InvalidRequest, request: Any) -> InvalidRequest:
+def attribute_error(error: InvalidRequest, request: Any) -> InvalidRequest:
     """What llama.cpp says is wrong with a request, with the parameter where it can be only one."""
     for words, names in _TOLD.items():
         given = [name for name in names if getattr(request, name, None) is not None]

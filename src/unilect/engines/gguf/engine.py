@@ -37,7 +37,7 @@ from unilect.engines.gguf._answers import (
     without_alternatives,
 )
 from unilect.engines.gguf._constraint import calls_grammar, constrained
-from unilect.engines.gguf._errors import blamed, raise_for_child
+from unilect.engines.gguf._errors import attribute_error, raise_for_child
 from unilect.engines.gguf._file import read_head, read_model, unknown_architecture
 from unilect.engines.gguf._memory import needs, where
 from unilect.engines.gguf._memory import told as sizes_of
@@ -176,7 +176,7 @@ class GgufEngine:
                 async for batch in batches:
                     yield batch
         except InvalidRequest as error:
-            raise blamed(error, request) from error
+            raise attribute_error(error, request) from error
         finally:
             self._slots.give_back(slot)
 
@@ -200,7 +200,7 @@ class GgufEngine:
             try:
                 return decode_embeddings(await server.post("/v1/embeddings", body))
             except InvalidRequest as error:
-                raise blamed(error, request) from error
+                raise attribute_error(error, request) from error
 
         async def watched(text: Prompt) -> Embeddings:
             return await self._supervisors[self._embedder].call(text, lambda: one(text))

@@ -196,8 +196,8 @@ def digest(request: Any) -> bytes:
     if isinstance(request, Struct):
         names = {field.name for field in msgspec.structs.fields(request)}
         aside: dict[str, Any] = {name: None for name in _ASIDE if name in names}
-        if "wire" in names:
-            aside["wire"] = {}
+        if "raw_fields" in names:
+            aside["raw_fields"] = {}
         request = msgspec.structs.replace(request, **aside)
     data = msgspec.msgpack.encode((type(request).__name__, request))
     return hashlib.sha256(data).digest()  # processors have instructions for it

@@ -1,9 +1,9 @@
 """
-Keys and values of a running batch: one slab of memory for each layer, written in place.
+Keys and values of a running batch: one block of memory for each layer, written in place.
 
 Rows are right-aligned: all of them write their next token into the same column, and a row that is shorter begins further to the
 right. A row that joins is copied in, one that leaves is replaced by the last; when the columns run out, all rows move to the left
-as far as the longest allows, or the slab grows. So a token costs one write for each layer, where transformers' own cache copies
+as far as the longest allows, or the block grows. So a token costs one write for each layer, where transformers' own cache copies
 everything it holds.
 
 Source: https://huggingface.co/docs/transformers/kv_cache (the interface of a cache)
@@ -20,7 +20,7 @@ RowStates: TypeAlias = list[tuple[Tensor, Tensor]]
 _FIRST_COLUMNS = 256
 
 
-class Slab(Cache):
+class BatchKVCache(Cache):
     """
     The cache of a running batch; the model sees it as any other.
 
@@ -31,7 +31,7 @@ class Slab(Cache):
 
     def __init__(self) -> None:
         super().__init__(layers=[])
-        self.layers: list[_SlabLayer]
+        self.layers: list[_BatchKVLayer]
         self.starts: list[int] = []
         self.end = 0
         self.rows = 0
@@ -59,15 +59,15 @@ class Slab(Cache):
         """Add a row that holds these keys and values."""
         length = states[0][0].shape[1]
         if not self.layers:
-            self.layers = [_SlabLayer(self, keys, values) for keys, values in states]
+            self.layers = [_BatchKVLayer(self, keys, values) for keys, values in states]
         if self.rows == 0:
             self.end = length
-        if max(length, self.end) + 1 > self._slabs()[0].keys.shape[2] and self.first > 0:
+        if max(length, self.end) + 1 > self._batch_layers()[0].keys.shape[2] and self.first > 0:
             self._shift(-self.first)
         self._make_room(self.rows + 1, max(length, self.end) + 1)
         if length > self.end:
             self._shift(length - self.end)
-        for layer, (keys, values) in zip(self._slabs(), states, strict=True):
+        for layer, (keys, values) in zip(self._batch_layers(), states, strict=True):
             # masked columns count for nothing, unless somebody has left something that is no number there
             layer.keys[self.rows, :, : self.end - length] = 0
             layer.values[self.rows, :, : self.end - length] = 0
@@ -90,7 +90,7 @@ class Slab(Cache):
             return
         # what is masked is copied too, unless the rows begin together: the other may have left something that is no number
         columns = slice(self.starts[source] + shared if shared else 0, self.end)
-        for layer in self._slabs():
+        for layer in self._batch_layers():
             layer.keys[target, :, columns] = layer.keys[source, :, columns]
             layer.values[target, :, columns] = layer.values[source, :, columns]
         self.starts[target] = self.starts[source]
@@ -100,48 +100,48 @@ class Slab(Cache):
         columns = slice(self.starts[row], self.end)
         return [
             (layer.keys[row, :, columns].clone(), layer.values[row, :, columns].clone())
-            for layer in self._slabs()
+            for layer in self._batch_layers()
         ]
 
     def make_column(self) -> None:
         """Have a column for the next token."""
         if not self.layers:
             return
-        if self.end + 1 > self._slabs()[0].keys.shape[2] and self.first > 0:
+        if self.end + 1 > self._batch_layers()[0].keys.shape[2] and self.first > 0:
             self._shift(-self.first)
         self._make_room(self.rows, self.end + 1)
 
-    def _slabs(self) -> list["_SlabLayer"]:
+    def _batch_layers(self) -> list["_BatchKVLayer"]:
         return self.layers
 
     def _make_room(self, rows: int, columns: int) -> None:
-        have_rows, _, have_columns, _ = self._slabs()[0].keys.shape
+        have_rows, _, have_columns, _ = self._batch_layers()[0].keys.shape
         if rows <= have_rows and columns <= have_columns:
             return
         new_rows = have_rows if rows <= have_rows else max(rows, have_rows * 2)
         new_columns = have_columns if columns <= have_columns else max(columns, have_columns * 2)
-        for layer in self._slabs():
+        for layer in self._batch_layers():
             layer.keys = _larger(layer.keys, new_rows, new_columns)
             layer.values = _larger(layer.values, new_rows, new_columns)
 
     def _shift(self, columns: int) -> None:
         """Move all rows to the right, or to the left where it is negative."""
         old, new = slice(self.first, self.end), slice(self.first + columns, self.end + columns)
-        for layer in self._slabs():
+        for layer in self._batch_layers():
             layer.keys[: self.rows, :, new] = layer.keys[: self.rows, :, old].clone()
             layer.values[: self.rows, :, new] = layer.values[: self.rows, :, old].clone()
         self.starts = [start + columns for start in self.starts]
         self.end += columns
 
 
-class _SlabLayer(CacheLayerMixin):
-    """One layer of a slab."""
+class _BatchKVLayer(CacheLayerMixin):
+    """One layer of a batch's cache."""
 
     is_sliding = False
     is_initialized = True
 
-    def __init__(self, slab: Slab, keys: Tensor, values: Tensor) -> None:
-        self._slab = slab
+    def __init__(self, cache: BatchKVCache, keys: Tensor, values: Tensor) -> None:
+        self._cache = cache
         self.keys = keys.new_zeros(1, keys.shape[0], _FIRST_COLUMNS, keys.shape[2])
         self.values = values.new_zeros(1, values.shape[0], _FIRST_COLUMNS, values.shape[2])
 
@@ -152,11 +152,11 @@ class _SlabLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write one token for each row; see `CacheLayerMixin`."""
-        slab = self._slab
-        self.keys[: slab.rows, :, slab.end] = key_states[:, :, 0]
-        self.values[: slab.rows, :, slab.end] = value_states[:, :, 0]
-        columns = slice(slab.first, slab.end + 1)
-        return self.keys[: slab.rows, :, columns], self.values[: slab.rows, :, columns]
+        cache = self._cache
+        self.keys[: cache.rows, :, cache.end] = key_states[:, :, 0]
+        self.values[: cache.rows, :, cache.end] = value_states[:, :, 0]
+        columns = slice(cache.first, cache.end + 1)
+        return self.keys[: cache.rows, :, columns], self.values[: cache.rows, :, columns]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """The number of keys that a query sees, and where they begin."""
@@ -164,7 +164,7 @@ class _SlabLayer(CacheLayerMixin):
 
     def get_seq_length(self) -> int:
         """The number of columns before the next token."""
-        return self._slab.end - self._slab.first
+        return self._cache.end - self._cache.first
 
     def get_max_length(self) -> int:
         """There is no limit but memory."""

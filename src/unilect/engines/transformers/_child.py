@@ -23,7 +23,7 @@ from unilect.engines.process import child
 from unilect.engines.text_bounds import beyond
 from unilect.engines.transformers import _frames
 from unilect.engines.transformers._constraint import AfterThought, Grammars
-from unilect.engines.transformers._job import Job, Word, failure
+from unilect.engines.transformers._job import Job, Output, failure
 from unilect.engines.transformers._load import LoadedModel
 from unilect.engines.transformers._loop import BatchLoop
 from unilect.engines.transformers._reader import Reader
@@ -41,7 +41,7 @@ _CPU_CHUNK = 128
 _GPU_CHUNK = 2048
 _EMBED_CHUNKS = 4  # of prompt tokens, that are embedded between two steps
 _PREPARERS = 2
-_BEHIND_BYTES = 128 * 1024  # of an answer that wait to be read; then it waits too
+_MAX_UNSENT = 128 * 1024  # of an answer that wait to be read; then it waits too
 _BACKLOG = 2048  # calls that may come at once
 
 
@@ -94,8 +94,8 @@ class Child:
         self._grammars: Grammars | None = None
         self._grammars_lock = threading.Lock()
         self._preparers = ThreadPoolExecutor(_PREPARERS)
-        self._words: list[tuple[Job, Word]] = []
-        self._readers: dict[int, Callable[[Word], None]] = {}
+        self._outputs: list[tuple[Job, Output]] = []
+        self._readers: dict[int, Callable[[Output], None]] = {}
         self._loop = asyncio.new_event_loop()
 
     def start(self, socket_path: str) -> dict[str, Any]:
@@ -123,18 +123,18 @@ class Child:
 
     def _flush(self) -> None:
         """Hand a step's words over to the thread of the socket."""
-        if self._words:
-            words, self._words = self._words, []
-            self._loop.call_soon_threadsafe(self._dispatch, words)
+        if self._outputs:
+            outputs, self._outputs = self._outputs, []
+            self._loop.call_soon_threadsafe(self._dispatch, outputs)
 
-    def _dispatch(self, words: list[tuple[Job, Word]]) -> None:
-        for job, word in words:
+    def _dispatch(self, outputs: list[tuple[Job, Output]]) -> None:
+        for job, output in outputs:
             read = self._readers.get(id(job))
             if read is not None:
-                read(word)
+                read(output)
 
-    def _deliver(self, job: Job, word: Word) -> None:
-        self._words.append((job, word))
+    def _emit(self, job: Job, output: Output) -> None:
+        self._outputs.append((job, output))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One call, until it is answered or its caller has left."""
@@ -192,35 +192,34 @@ class Child:
             prepare, self._reader, request, call.adapter, self._compile
         )
         if job.logprobs is not None:
-            await self._beside(
-                self._all_grammars
-            )  # not when the first token is told: all others would wait
+            # not when the first token is told: all others would wait
+            await self._beside(self._all_grammars)
         ended = self._loop.create_future()
         catching_up: asyncio.Task[None] | None = None
-        writer.transport.set_write_buffer_limits(_BEHIND_BYTES)
+        writer.transport.set_write_buffer_limits(_MAX_UNSENT)
 
-        def read(word: Word) -> None:
+        def read(output: Output) -> None:
             nonlocal catching_up
             if ended.done():
                 return
             try:
-                batch = answer.read(word, self._bytes_of)
+                batch = answer.read(output, self._bytes_of)
             except UnilectError as error:
                 ended.set_exception(error)
                 return
-            except Exception:  # noqa: BLE001 - the words of the other answers come after it
+            except Exception:  # noqa: BLE001 - the outputs of the other answers come after it
                 traceback.print_exc()
                 ended.set_exception(BackendError("The answer could not be decoded."))
                 return
             if batch:
                 writer.write(_frames.of_events(batch, answer.over))
-                if not job.behind and writer.transport.get_write_buffer_size() > _BEHIND_BYTES:
-                    job.behind = True
+                if not job.backpressured and writer.transport.get_write_buffer_size() > _MAX_UNSENT:
+                    job.backpressured = True
                     catching_up = self._loop.create_task(self._catch_up(job, writer))
             if answer.over:
                 ended.set_result(None)
 
-        job.deliver = self._deliver
+        job.emit = self._emit
         self._readers[id(job)] = read
         try:
             self._batch.submit(job)
@@ -237,7 +236,7 @@ class Child:
         """Have an answer go on when most of what was written has been read."""
         with suppress(ConnectionError):
             await writer.drain()
-        job.behind = False
+        job.backpressured = False
         self._batch.look()
 
     async def _value(self, call: _frames.Call) -> Any:

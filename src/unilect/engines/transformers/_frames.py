@@ -61,7 +61,7 @@ class Vectors(Struct):
     tokens: int
 
 
-class Fault(Struct):
+class ErrorReply(Struct):
     """An error of ours, by the name of its class."""
 
     kind: str
@@ -75,7 +75,7 @@ class Reply(Struct, omit_defaults=True):
 
     events: list[tuple[str, Raw]] = []
     value: Raw = Raw()
-    fault: Fault | None = None
+    error: ErrorReply | None = None
     last: bool = False
 
 
@@ -110,8 +110,8 @@ def of_events(batch: list[Event], last: bool = False) -> bytes:
 
 def of_error(error: UnilectError) -> bytes:
     """A frame of an error."""
-    fault = Fault(type(error).__name__, error.message, error.param, error.retry_after_s)
-    return packed(Reply(fault=fault, last=True))
+    reply = ErrorReply(type(error).__name__, error.message, error.param, error.retry_after_s)
+    return packed(Reply(error=reply, last=True))
 
 
 def call_of(body: bytes) -> Call:
@@ -136,10 +136,9 @@ def reply_of(body: bytes) -> Reply:
         reply = _replies(body)
     except msgspec.DecodeError as error:
         raise BackendError("The engine process sent an invalid frame.") from error
-    if reply.fault is not None:
-        fault = reply.fault
-        kind = _ERRORS.get(fault.kind, BackendError)
-        raise kind(fault.message, param=fault.param, retry_after_s=fault.retry_after_s)
+    if (failed := reply.error) is not None:
+        kind = _ERRORS.get(failed.kind, BackendError)
+        raise kind(failed.message, param=failed.param, retry_after_s=failed.retry_after_s)
     return reply
 
 

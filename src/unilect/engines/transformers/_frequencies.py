@@ -16,7 +16,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 _BY_LENGTH = ("longrope", "dynamic")
 
 
-def settle(model: nn.Module, context: int) -> None:
+def freeze_rope(model: nn.Module, context: int) -> None:
     """Settle the frequencies of all modules of a model that choose them by length."""
     for module in list(model.modules()):
         kinds: Any = getattr(module, "rope_type", None)

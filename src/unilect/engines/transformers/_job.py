@@ -126,7 +126,7 @@ def failure(error: BaseException) -> str:
     return f"The model failed during the answer: {str(error)[:200]}"
 
 
-Word: TypeAlias = Step | PromptRead | Failed
+Output: TypeAlias = Step | PromptRead | Failed
 
 
 class Job(Struct, kw_only=True, eq=False):
@@ -151,7 +151,7 @@ class Job(Struct, kw_only=True, eq=False):
     prompt: list[int]
     sampling: Sampling
     max_tokens: int
-    deliver: Callable[["Job", Word], None]
+    emit: Callable[["Job", Output], None]
     adapter: str | None = None
     logprobs: int | None = None
     choices: int = 1
@@ -161,4 +161,4 @@ class Job(Struct, kw_only=True, eq=False):
     constraint: Constraint | None = None
     reuse: bool = True
     cancelled: bool = False
-    behind: bool = False
+    backpressured: bool = False

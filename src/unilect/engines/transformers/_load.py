@@ -22,19 +22,19 @@ from transformers.utils import logging
 from unilect.config.model import RopeScaling
 from unilect.engines.process.memory import MIB
 from unilect.engines.transformers import _devices
-from unilect.engines.transformers._frequencies import settle
+from unilect.engines.transformers._frequencies import freeze_rope
 from unilect.engines.transformers._half import is_slow, widen
 from unilect.engines.transformers._int8 import quantize as to_8_bits
+from unilect.engines.transformers._invariance import NotBatchInvariant, check_batch_invariance
 from unilect.engines.transformers._joined import join
 from unilect.engines.transformers._lora import Adapters
 from unilect.engines.transformers._packed import pack
 from unilect.engines.transformers._rope import stretch
-from unilect.engines.transformers._trial import NotAlike, try_out
 from unilect.engines.transformers.folder import has_tokenizer
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _COUNT_BY_MASK = ("bloom", "mpt")  # take no positions, and need none
-_COUNT_COLUMNS = ("mpt",)  # masked ones too, by so little that the trial misses it in few bits
+_COUNT_COLUMNS = ("mpt",)  # masked ones too, by so little that the check misses it in few bits
 _BYTES = {"8bit": 1.0, "4bit": 0.5}
 _CACHE_PART = 8  # of what is free, for all engines of a server together
 _STEP_BYTES = 2 * 2**30  # what a step computes on a processor
@@ -85,7 +85,7 @@ class LoadedModel:
         self.stop_ids = self._stops()
         self.adapters = Adapters(self._model, self._dtype, self.device)
         if self._generates:
-            settle(self._model, settings["context"])
+            freeze_rope(self._model, settings["context"])
             self._try_out()
 
     def forward(
@@ -332,10 +332,10 @@ class LoadedModel:
         exact = self._dtype == torch.float32 and self._settings["quantize"] is None
         rows = self._model.get_input_embeddings().weight.shape[0]
         try:
-            if not try_out(self.forward, whole, rows, self.device, exact):
+            if not check_batch_invariance(self.forward, whole, rows, self.device, exact):
                 self.windowed = True
         except Exception as error:
-            detail = "" if isinstance(error, NotAlike) else f" ({str(error)[:200]})"
+            detail = "" if isinstance(error, NotBatchInvariant) else f" ({str(error)[:200]})"
             raise ValueError(refusal + detail) from error
 
 

@@ -4,7 +4,7 @@ The batch: answers join and leave at every token, prompts are read between the s
 1. Everything that touches the model runs in this thread; others hand it jobs, and functions to be run between two steps.
 2. Between two steps of the running answers one chunk of one prompt is read; a few, while more prompts wait than answers run.
 3. Whoever no longer wants an answer sets `cancelled`: its row is free before the next step.
-4. Whoever reads too slowly sets `behind`: the answer is set aside, and its row is another's until that has been read.
+4. A client that reads too slowly sets `backpressured`: its answer is parked, and its row is free for another meanwhile.
 """
 
 import threading
@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from unilect.engines.transformers._beams import Beams
-from unilect.engines.transformers._cache import RowStates, Slab
-from unilect.engines.transformers._job import Failed, Job, PromptRead, Reason, Step, Word, failure
+from unilect.engines.transformers._cache import BatchKVCache, RowStates
+from unilect.engines.transformers._job import Failed, Job, Output, PromptRead, Reason, Step, failure
+from unilect.engines.transformers._prefill import Prefill, alike, may_share
 from unilect.engines.transformers._prefixes import Prefixes
-from unilect.engines.transformers._reading import Reading, alike, may_share
-from unilect.engines.transformers._sampling import Chooser, Sampler, logprobs
+from unilect.engines.transformers._sampling import RowSampler, Sampler, logprobs
 
 MAX_WAITING = 1024
 _CHUNKS = 4  # that are read in a row at most, of all prompts and of one
@@ -64,10 +64,10 @@ class _Row:
     """One running answer."""
 
     def __init__(
-        self, job: Job, chooser: Chooser, beams: Beams | None = None, number: int = 0
+        self, job: Job, sampler: RowSampler, beams: Beams | None = None, number: int = 0
     ) -> None:
         self.job = job
-        self.chooser = chooser
+        self.sampler = sampler
         self.beams = beams
         self.number = number  # among the beams; rows change their places when others leave
         self.last = 0
@@ -106,10 +106,10 @@ class BatchLoop:
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stopping = False
         self._admitting: list[Job] = []
-        self._readings: deque[Reading] = deque()
+        self._prefills: deque[Prefill] = deque()
         self._rows: list[_Row] = []
-        self._aside: list[tuple[_Row, RowStates]] = []
-        self._slab = Slab()
+        self._parked: list[tuple[_Row, RowStates]] = []
+        self._cache = BatchKVCache()
         self._sampler: Sampler | None = None
 
     @property
@@ -153,7 +153,7 @@ class BatchLoop:
         jobs = [*self._waiting, *self._begun()]
         for job in {id(job): job for job in jobs if job.adapter == adapter}.values():
             if not job.cancelled:
-                job.deliver(job, Failed("The model's LoRA adapter was unloaded."))
+                job.emit(job, Failed("The model's LoRA adapter was unloaded."))
                 job.cancelled = True
         self._drop_cancelled()
         self._prefixes.forget(adapter)
@@ -186,12 +186,13 @@ class BatchLoop:
                 self._news.wait_for(self._has_work)
 
     def _has_work(self) -> bool:
-        asked = self._stopping or self._waiting or self._calls or self._rows or self._readings
-        return bool(asked) or any(row.job.cancelled or not row.job.behind for row, _ in self._aside)
+        asked = self._stopping or self._waiting or self._calls or self._rows or self._prefills
+        parked = (row.job for row, _ in self._parked)
+        return bool(asked) or any(job.cancelled or not job.backpressured for job in parked)
 
     def _give_back(self) -> None:
         """Give back the memory that running answers needed."""
-        self._slab = Slab()
+        self._cache = BatchKVCache()
         if self._model.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -210,26 +211,27 @@ class BatchLoop:
     def _drop_cancelled(self) -> None:
         with self._news:
             self._waiting = deque(job for job in self._waiting if not job.cancelled)
-        self._readings = deque(reading for reading in self._readings if not reading.unwanted)
+        self._prefills = deque(prefill for prefill in self._prefills if not prefill.unwanted)
         for place in reversed(range(len(self._rows))):
             if self._rows[place].job.cancelled:
                 self._remove(place)
-        self._aside = [aside for aside in self._aside if not aside[0].job.cancelled]
+        self._parked = [parked for parked in self._parked if not parked[0].job.cancelled]
 
     def _set_aside(self) -> None:
-        """Take out the rows whose readers are behind, and let those go on whose readers are not any longer."""
+        """Park the rows whose clients read too slowly, and resume those whose clients have caught up."""
         for place in reversed(range(len(self._rows))):
             row = self._rows[place]
-            if row.job.behind and row.beams is None:  # beams say all at once, at the end
-                if len(self._aside) < self._parallel:
-                    self._aside.append((row, self._slab.states(place)))
+            if row.job.backpressured and row.beams is None:  # beams say all at once, at the end
+                if len(self._parked) < self._parallel:
+                    self._parked.append((row, self._cache.states(place)))
                 else:
-                    row.job.deliver(row.job, Failed(_TOO_SLOW, of_reader=True))
+                    row.job.emit(row.job, Failed(_TOO_SLOW, of_reader=True))
                 self._remove(place)
-        for aside in [aside for aside in self._aside if not aside[0].job.behind][: self._free]:
-            self._slab.join(aside[1])
-            self._rows.append(aside[0])
-            self._aside.remove(aside)
+        ready = [parked for parked in self._parked if not parked[0].job.backpressured]
+        for parked in ready[: self._free]:
+            self._cache.join(parked[1])
+            self._rows.append(parked[0])
+            self._parked.remove(parked)
             self._sampler = None
 
     def _admit(self) -> None:
@@ -241,7 +243,7 @@ class BatchLoop:
         while free > 0 and self._waiting:
             job = self._waiting.popleft()
             self._admitting.append(job)
-            if _width(job) > free and (self._rows or self._readings or jobs):
+            if _width(job) > free and (self._rows or self._prefills or jobs):
                 later.append(job)  # beams wait for their whole room
                 break
             if job.reuse and any(alike(job, other) for other in [*self._being_read(), *jobs]):
@@ -253,13 +255,13 @@ class BatchLoop:
             rest = _rest(job, states)
             rests = [_rest(*pair) for pair in zip(jobs, known, strict=True)]
             if jobs and (self._model.windowed or not may_share(job, jobs, rest, rests)):
-                self._readings.append(Reading(jobs, known, self._model.device))
+                self._prefills.append(Prefill(jobs, known, self._model.device))
                 jobs, known = [], []
             jobs.append(job)
             known.append(states)
             free -= _width(job)
         if jobs:
-            self._readings.append(Reading(jobs, known, self._model.device))
+            self._prefills.append(Prefill(jobs, known, self._model.device))
         with self._news:
             self._waiting.extendleft(reversed(later))
         self._admitting.clear()
@@ -272,71 +274,71 @@ class BatchLoop:
 
     def _begun(self) -> list[Job]:
         """All jobs that have been begun; beams more than once."""
-        rows = [*self._rows, *(row for row, _ in self._aside)]
+        rows = [*self._rows, *(row for row, _ in self._parked)]
         return [*self._being_read(), *(row.job for row in rows)]
 
     def _being_read(self) -> list[Job]:
-        return [job for reading in self._readings for job in reading.jobs]
+        return [job for prefill in self._prefills for job in prefill.jobs]
 
     def _read(self) -> None:
         """Read a chunk of one prompt: the first that came, until it has had its turn. A long one holds up no short one for long."""
-        if not self._readings:
+        if not self._prefills:
             return
-        reading = self._readings[0]
-        logits = reading.step(self._model.forward, self._chunk)
-        if reading.chunks % _CHUNKS == 0:
-            self._readings.rotate(-1)
+        prefill = self._prefills[0]
+        logits = prefill.step(self._model.forward, self._chunk)
+        if prefill.chunks % _CHUNKS == 0:
+            self._prefills.rotate(-1)
         done = logits is not None
-        for row, job in enumerate(reading.jobs):
+        for row, job in enumerate(prefill.jobs):
             if not job.cancelled:
-                told = reading.prompt_logprobs if done else []
+                told = prefill.prompt_logprobs if done else []
                 read = PromptRead(
-                    reading.processed(row), len(job.prompt), reading.cached(row), told
+                    prefill.processed(row), len(job.prompt), prefill.cached(row), told
                 )
-                job.deliver(job, read)
+                job.emit(job, read)
         if logits is None:
             return
-        for row, job in enumerate(reading.jobs):
+        for row, job in enumerate(prefill.jobs):
             if job.cancelled:
                 continue
-            states = reading.states(row)
+            states = prefill.states(row)
             if job.reuse:
                 self._prefixes.keep(job.adapter, job.prompt, states)
             if job.max_tokens < 1:
                 for choice in range(job.choices):
-                    job.deliver(job, Step(finish="length", choice=choice))
+                    job.emit(job, Step(finish="length", choice=choice))
             elif job.sampling.num_beams > 1:
                 self._begin_beams(job, states, logits[row])
             else:
                 self._begin(job, states, logits[row : row + 1])
-        self._readings.remove(reading)  # not before: what fails above is told to all of them
+        self._prefills.remove(prefill)  # not before: a failure above is reported to all of them
 
     def _begin(self, job: Job, states: RowStates, logits: Tensor) -> None:
         """Choose an answer's first token, and let it join the batch for the others."""
-        row = _Row(job, self._chooser(job))
-        sampler = Sampler([row.chooser], self._model.device)
+        row = _Row(job, self._row_sampler(job))
+        sampler = Sampler([row.sampler], self._model.device)
         if self._choose([row], sampler, logits) == [None]:
-            self._slab.join(states)
+            self._cache.join(states)
             self._rows.append(row)
             self._sampler = None
 
     def _begin_beams(self, job: Job, states: RowStates, logits: Tensor) -> None:
         beams = Beams(job, self._model.stop_ids | job.stop_ids, self._limit(job))
-        chooser = self._chooser(job)
+        sampler = self._row_sampler(job)
         moves = beams.begin(logits)
         if moves is None:
             self._end_beams(job, beams)
             return
         for number, move in enumerate(moves):
-            self._slab.join(states)
-            row = _Row(job, chooser, beams, number)
+            self._cache.join(states)
+            row = _Row(job, sampler, beams, number)
             row.last = move.token
             self._rows.append(row)
         self._sampler = None
 
-    def _chooser(self, job: Job) -> Chooser:
+    def _row_sampler(self, job: Job) -> RowSampler:
         banned = self._model.stop_ids | job.stop_ids if job.ignore_eos else ()
-        return Chooser(job.sampling, job.prompt, list(banned))
+        return RowSampler(job.sampling, job.prompt, list(banned))
 
     def _limit(self, job: Job) -> int:
         """The most tokens that the answer may have."""
@@ -346,15 +348,15 @@ class BatchLoop:
         """One more token for every row."""
         if not self._rows:
             return
-        slab, device = self._slab, self._model.device
-        slab.make_column()
+        cache, device = self._cache, self._model.device
+        cache.make_column()
         ids = torch.tensor([[row.last] for row in self._rows], device=device)
         positions = torch.tensor(
-            [[slab.length(place)] for place in range(slab.rows)], device=device
+            [[cache.length(place)] for place in range(cache.rows)], device=device
         )
         adapters = [row.job.adapter for row in self._rows]
-        logits = self._model.forward(ids, slab.mask(device), positions, slab, adapters)
-        slab.advance()
+        logits = self._model.forward(ids, cache.mask(device), positions, cache, adapters)
+        cache.advance()
         logits = logits[:, -1].float()
         if any(row.beams for row in self._rows):
             self._step_beams(logits)
@@ -363,7 +365,7 @@ class BatchLoop:
             return
         rows = [self._rows[place] for place in single]
         if self._sampler is None:
-            self._sampler = Sampler([row.chooser for row in rows], device)
+            self._sampler = Sampler([row.sampler for row in rows], device)
         if len(single) < len(logits):
             logits = logits[torch.tensor(single, device=device)]
         reasons = self._choose(rows, self._sampler, logits)
@@ -394,7 +396,7 @@ class BatchLoop:
                     failed[place] = Failed(str(error), of_request=True)
         tokens = sampler.choose(logits)
         for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-            bound = row.job.constraint is not None or row.chooser.edits
+            bound = row.job.constraint is not None or row.sampler.edits
             if bound and logits[place, token] == float("-inf"):
                 failed.setdefault(place, Failed(_NOTHING_LEFT, of_request=True))
         told = logprobs(before, wanted, tokens) if before is not None else None
@@ -408,23 +410,23 @@ class BatchLoop:
                     failed[place] = Failed(str(error), of_request=True)
             reasons.append(reason)
             if place in failed:
-                row.job.deliver(row.job, failed[place])
+                row.job.emit(row.job, failed[place])
                 continue
             ends = reason == "stop" and token in self._model.stop_ids | row.job.stop_ids
             shown = [told[place]] if told is not None and wanted[place] is not None else []
-            row.job.deliver(row.job, Step([] if ends else [token], [] if ends else shown, reason))
+            row.job.emit(row.job, Step([] if ends else [token], [] if ends else shown, reason))
         return reasons
 
     def _take(self, row: _Row, token: int) -> Reason | None:
         """Note a token; why the answer ends with it, if it does."""
         row.last = token
-        row.chooser.made.append(token)
+        row.sampler.made.append(token)
         ends = token in row.job.stop_ids or token in self._model.stop_ids
         if row.job.constraint is not None:
             ends = row.job.constraint.accept(token, ends)
         if ends:
             return "stop"
-        return "length" if len(row.chooser.made) >= self._limit(row.job) else None
+        return "length" if len(row.sampler.made) >= self._limit(row.job) else None
 
     def _step_beams(self, logits: Tensor) -> None:
         """Each search decides which of its rows go on, and with what."""
@@ -441,28 +443,28 @@ class BatchLoop:
                 continue
             for place, move in zip(places, moves, strict=True):
                 # the source goes on in its own place, so that nothing has been written there
-                self._slab.copy(places[move.source], place, len(job.prompt) + move.shared)
+                self._cache.copy(places[move.source], place, len(job.prompt) + move.shared)
                 self._rows[place].last = move.token
 
     def _end_beams(self, job: Job, beams: Beams) -> None:
         if beams.broken:
-            job.deliver(job, Failed(_RAN_OVER))
+            job.emit(job, Failed(_RAN_OVER))
             return
         for choice, (tokens, reason) in enumerate(beams.best(job.choices)):
-            job.deliver(job, Step(tokens, [], reason, choice))
+            job.emit(job, Step(tokens, [], reason, choice))
 
     def _remember(self, place: int) -> None:
         """Keep what a finished answer made: a conversation goes on from there."""
         row = self._rows[place]
         if row.job.reuse:
-            tokens = [*row.job.prompt, *row.chooser.made[:-1]]
+            tokens = [*row.job.prompt, *row.sampler.made[:-1]]
             try:
-                self._prefixes.keep(row.job.adapter, tokens, self._slab.states(place))
+                self._prefixes.keep(row.job.adapter, tokens, self._cache.states(place))
             except (RuntimeError, MemoryError):  # no reason for the others to end
                 self._prefixes.clear()
 
     def _remove(self, place: int) -> None:
-        self._slab.leave(place)
+        self._cache.leave(place)
         self._rows[place] = self._rows[-1]
         self._rows.pop()
         self._sampler = None
@@ -475,14 +477,14 @@ class BatchLoop:
             RuntimeError: The device itself is of no use any longer.
         """
         traceback.print_exception(error)
-        word: Word = Failed(failure(error))
+        output: Output = Failed(failure(error))
         jobs = [*self._admitting, *self._begun()]
         for job in {id(job): job for job in jobs}.values():
-            job.deliver(job, word)
+            job.emit(job, output)
         self._admitting.clear()
-        self._readings.clear()
+        self._prefills.clear()
         self._rows.clear()
-        self._aside.clear()
+        self._parked.clear()
         self._sampler = None
         self._prefixes.clear()
         self._give_back()

@@ -17,11 +17,11 @@ from unilect.engines.transformers._job import (
     Failed,
     Job,
     Logprob,
+    Output,
     PromptRead,
     Reason,
     Sampling,
     Step,
-    Word,
 )
 from unilect.engines.transformers._reader import Reader
 from unilect.engines.transformers._text import Detokenizer
@@ -149,7 +149,7 @@ def prepare(
         prompt=prompt,
         sampling=rules,
         max_tokens=reader.context - len(prompt) if limit is None else limit,
-        deliver=_nobody,
+        emit=_nobody,
         adapter=adapter,
         logprobs=_logprobs(request),
         choices=(request.n or 1) if rules.num_beams > 1 else 1,
@@ -218,37 +218,37 @@ class Answer:
         self._blamed = _blamed(request, forced is not None)
         self._pending: list[TokenLogprob] = []
 
-    def read(self, word: Word, bytes_of: Callable[[int], bytes]) -> list[Event]:
+    def read(self, output: Output, bytes_of: Callable[[int], bytes]) -> list[Event]:
         """
         The events of a word.
 
         Raises:
             UnilectError: The job has failed.
         """
-        match word:
+        match output:
             case Failed(message, of_request, of_reader):
                 if of_request or of_reader:
                     raise InvalidRequest(message, param=self._blamed if of_request else None)
                 raise BackendError(message)
             case PromptRead():
-                return self._prompt(word, bytes_of)
+                return self._prompt(output, bytes_of)
             case Step():
                 events: list[Event] = []
-                for step in _one_by_one(word):
+                for step in _one_by_one(output):
                     if not self.over:
                         events += self._step(step, bytes_of)
                 return events
 
-    def _prompt(self, word: PromptRead, bytes_of: Callable[[int], bytes]) -> list[Event]:
-        self._cached = word.cached
-        if word.processed < word.total:
-            return [Progress(word.processed, word.total)]
+    def _prompt(self, output: PromptRead, bytes_of: Callable[[int], bytes]) -> list[Event]:
+        self._cached = output.cached
+        if output.processed < output.total:
+            return [Progress(output.processed, output.total)]
         if not self._echo:
             return []
         told = None
         if self._job.prompt_logprobs:
             told = [_token(bytes_of(self._job.prompt[0]), math.nan)]
-            told += [_logprob(one, bytes_of) for one in word.logprobs]
+            told += [_logprob(one, bytes_of) for one in output.logprobs]
         return [TextDelta(self._written, 0, told)]
 
     def _step(self, step: Step, bytes_of: Callable[[int], bytes]) -> list[Event]:
@@ -323,7 +323,7 @@ class Answers:
         self._answers = answers
         self._usages: list[Usage] = []
 
-    def read(self, word: Word, bytes_of: Callable[[int], bytes]) -> list[Event]:
+    def read(self, output: Output, bytes_of: Callable[[int], bytes]) -> list[Event]:
         """
         The events of a word: what is told of the prompt is told for each answer, and of tokens for their own.
 
@@ -332,8 +332,8 @@ class Answers:
         """
         events: list[Event] = []
         for index, answer in enumerate(self._answers):
-            if not isinstance(word, Step) or word.choice == index:
-                events += self._of_one(index, answer.read(word, bytes_of))
+            if not isinstance(output, Step) or output.choice == index:
+                events += self._of_one(index, answer.read(output, bytes_of))
         self.over = all(answer.over for answer in self._answers)
         if self.over:
             thought = [usage.reasoning_tokens or 0 for usage in self._usages]
@@ -437,5 +437,5 @@ def _or(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
-def _nobody(job: Job, word: Word) -> None:
+def _nobody(job: Job, output: Output) -> None:
     """Who gets the words is known when the job is handed over."""

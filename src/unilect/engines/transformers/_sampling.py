@@ -1,7 +1,7 @@
 """
 The next token of every row of a batch, each row by its own rules.
 
-1. What a row gets depends on its own logits, rules and dice, never on the rows beside it: the same seed gives the same text
+1. What a row gets depends on its own logits, rules and random numbers, never on the rows beside it: the same seed gives the same text
    alone and in a batch.
 2. A row that wants little costs little: the vocabulary is sorted only where a filter's tail is not within the first CANDIDATES.
 
@@ -24,9 +24,9 @@ _MAX_SURPRISE = 64.0  # bits: more than any vocabulary has
 _FLATTEST = 1e-9  # of Zipf's exponents
 
 
-class Chooser:
+class RowSampler:
     """
-    What one row knows for choosing: its rules, its dice, its tokens.
+    What one row knows for choosing: its rules, its random numbers, its tokens.
 
     Args:
         prompt: The tokens before the answer.
@@ -46,7 +46,7 @@ class Chooser:
         if sampling.repetition_penalty != 1.0 and sampling.repeat_last_n is None:
             self._seen.add(prompt)
         # Random takes a number and its negative for the same
-        self._dice = Random(None if sampling.seed is None else sampling.seed % 2**64)
+        self._rng = Random(None if sampling.seed is None else sampling.seed % 2**64)
         self._noted = 0  # tokens of the answer that have been counted
         self._mu = min(_MAX_SURPRISE, 2.0 * sampling.mirostat_tau)
         bias = dict(sampling.logit_bias) | dict.fromkeys(banned, _NEVER)
@@ -94,7 +94,7 @@ class Chooser:
 
     def roll(self) -> float:
         """A number from 0 to 1, below 1."""
-        return self._dice.random()
+        return self._rng.random()
 
     def mirostat(self, logits: Tensor) -> int:
         """Choose by mirostat 1 or 2, and learn from the surprise. logits: (n_vocab,), temperature applied."""
@@ -168,13 +168,13 @@ class Sampler:
     Chooses for rows that stay the same; make a new one when a row joins or leaves.
 
     Args:
-        choosers: One for each row of logits.
+        rows: One for each row of logits.
     """
 
-    def __init__(self, choosers: Sequence[Chooser], device: torch.device) -> None:
-        self._choosers = choosers
-        self._edits = [i for i, chooser in enumerate(choosers) if chooser.edits]
-        rules = [chooser.sampling for chooser in choosers]
+    def __init__(self, rows: Sequence[RowSampler], device: torch.device) -> None:
+        self._rows = rows
+        self._edits = [i for i, row in enumerate(rows) if row.edits]
+        rules = [row.sampling for row in rows]
         self._drawn = [i for i, one in enumerate(rules) if not one.greedy]
         self._mirostat = [i for i in self._drawn if rules[i].mirostat]
         filtered = [i for i in self._drawn if not rules[i].mirostat and _cuts(rules[i])]
@@ -191,17 +191,17 @@ class Sampler:
             logits: (n_rows, n_vocab) float32.
         """
         for i in self._edits:
-            self._choosers[i].edit(logits[i])
-        if len(self._drawn) < len(self._choosers):
+            self._rows[i].edit(logits[i])
+        if len(self._drawn) < len(self._rows):
             tokens: list[int] = logits.argmax(-1).tolist()
         else:
-            tokens = [0] * len(self._choosers)
+            tokens = [0] * len(self._rows)
         for i in self._mirostat:
-            chooser = self._choosers[i]
-            tokens[i] = chooser.mirostat(logits[i] / chooser.sampling.temperature)
+            row = self._rows[i]
+            tokens[i] = row.mirostat(logits[i] / row.sampling.temperature)
         for rules, draw in ((self._wide, _from_all), (self._filtered, _from_few)):
             if rules.rows:
-                rolls = [self._choosers[i].roll() for i in rules.rows]
+                rolls = [self._rows[i].roll() for i in rules.rows]
                 scaled = rules.of(logits) / rules.temperature
                 for i, token in zip(rules.rows, draw(scaled, rules, rolls), strict=True):
                     tokens[i] = token

@@ -317,7 +317,7 @@ class HfEngine:
     ) -> AsyncGenerator[frames.Reply]:
         """What the child replies."""
         bounds.check_request(request, self._context)
-        body = msgspec.structs.replace(request, wire={})
+        body = msgspec.structs.replace(request, raw_fields={})
 
         async def answer() -> AsyncGenerator[frames.Reply]:
             await self._server.add(self._name, self._blend)
@@ -376,7 +376,7 @@ class HfEngine:
         """The ids of a prompt, without what the tokenizer puts before it."""
         bounds.check_request(request, self._context)
         if isinstance(request, ChatRequest):
-            body = msgspec.structs.replace(request, wire={})
+            body = msgspec.structs.replace(request, raw_fields={})
             return msgspec.msgpack.decode(await self._value("chat_tokens", body), type=list[int])
         prompt = request.prompts[0]
         return prompt if isinstance(prompt, list) else await self.tokenize(prompt)

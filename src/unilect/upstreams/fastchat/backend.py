@@ -287,7 +287,7 @@ class FastChatUpstream:
             "frequency_penalty": request.frequency_penalty,
             "repetition_penalty": request.repetition_penalty or request.repeat_penalty,
             "images": prompt.images or None,
-            "use_beam_search": request.wire.get("use_beam_search"),
+            "use_beam_search": request.raw_fields.get("use_beam_search"),
         }
         if isinstance(request, ChatRequest):
             params["logprobs"] = 1 if request.logprobs else None

@@ -45,10 +45,8 @@ _OWN_NAMES = tuple(
     if name not in ("n_probs", "n_keep", "n_discard", "id_slot")
 )
 _FIELDS = (*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__)
-_KNOWN = frozenset(_FIELDS) - {"wire"}  # a client's field of that name is unknown like any other
-_OWN = frozenset(
-    {"api_key", "n_keep", "slot_id", "id_slot"}
-)  # secrets, and what is put right below
+# fields of ours, of which a client's is unknown; secrets; and what is put right below
+_NOT_PASSED_ON = frozenset(_FIELDS) - {"raw_fields"} | {"api_key", "n_keep", "slot_id", "id_slot"}
 _TOP_2023 = 20  # it tells no probability of a token that is not among the likeliest
 
 _NATIVE = names(
@@ -113,7 +111,7 @@ def body(
         InvalidRequest: The request holds what llama.cpp cannot be given.
     """
     fields: dict[str, Any] = {
-        name: raw for name, raw in request.wire.items() if name not in _KNOWN and name not in _OWN
+        name: raw for name, raw in request.raw_fields.items() if name not in _NOT_PASSED_ON
     }
     check_samplers(request)
     for name in (*_SAME_NAME, *_OWN_NAMES):
@@ -125,8 +123,8 @@ def body(
     if words:
         fields["stop"] = words
     for name in ("id_slot", "slot_id"):
-        if name in request.wire:
-            fields[generation.slot] = request.wire[name]
+        if name in request.raw_fields:
+            fields[generation.slot] = request.raw_fields[name]
     top = top_logprobs(request)
     if top is not None:
         fields["n_probs"] = max(top, generation.top_logprobs)
@@ -177,7 +175,7 @@ def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
         fields["seed"] = request.seed % 2**32
     if request.logit_bias is not None:
         fields["logit_bias"] = [list(pair) for pair in token_biases(request.logit_bias).items()]
-    if (n_keep := request.wire.get("n_keep")) is not None:
+    if (n_keep := request.raw_fields.get("n_keep")) is not None:
         # -1 keeps the beginning of a prompt that is cut and loses its newest text
         fields["n_keep"] = 0 if bytes(n_keep).startswith(b"-") else n_keep
     return fields

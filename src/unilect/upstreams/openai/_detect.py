@@ -31,7 +31,7 @@ from unilect.upstreams.openai._servers import (
 PROBE_TIMEOUT_S = 1.5  # for each question
 
 
-class Learnt(Struct, frozen=True):
+class Detected(Struct, frozen=True):
     """
     What was learnt.
 
@@ -50,7 +50,7 @@ class Learnt(Struct, frozen=True):
 
 async def learn(
     server: HttpServer, root: HttpServer, model: str | None, wanted: str
-) -> Learnt | None:
+) -> Detected | None:
     """
     Ask a server what it is.
 
@@ -84,7 +84,7 @@ async def learn(
     except TimeoutError:
         kind, card = UNKNOWN, {}
     reason = lost.reason if isinstance(lost, NoSuchPath) and kind is UNKNOWN else None
-    return Learnt(model, kind, capabilities(kind, card), lost is None, reason)
+    return Detected(model, kind, capabilities(kind, card), lost is None, reason)
 
 
 def model_cards(body: bytes) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ def plain_json(data: bytes) -> Any:
         raise BackendError("The model's server sent a frame that is not JSON.") from error
 
 
-def mend_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
+def normalize_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
     """A chunk, put right; the choices in it too."""
     chunk = {name: value for name, value in chunk.items() if name not in _UNREAD}
     choices = chunk.get("choices")

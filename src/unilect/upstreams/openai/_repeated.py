@@ -15,7 +15,7 @@ _text = msgspec.json.Decoder(str).decode
 _texts = msgspec.json.Decoder(list[str]).decode
 
 
-class AlikeFrames:
+class RepeatedFrames:
     """
     The texts of one stream's frames, once `learn` has seen one of them.
 

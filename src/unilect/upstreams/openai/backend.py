@@ -129,20 +129,20 @@ class OpenAIUpstream:
                 listed = model_cards(await self._server.get("/models"))
                 self._theirs = choose(listed, self._name)
             return math.inf
-        learnt = await learn(self._server, self._root, self._model, self._name)
-        if learnt is None:
+        detected = await learn(self._server, self._root, self._model, self._name)
+        if detected is None:
             if self._server.lost is not None:
                 raise self._server.unreachable(self._server.lost)
             return LEARN_AGAIN_S
-        new = (learnt.model, learnt.kind, learnt.capabilities)
+        new = (detected.model, detected.kind, detected.capabilities)
         if new != (self._theirs, self.kind, self.capabilities):
-            log.info("%s: a server of kind %s", self._name or learnt.model, learnt.kind.name)
+            log.info("%s: a server of kind %s", self._name or detected.model, detected.kind.name)
         self._theirs, self.kind, self.capabilities = new
-        self._lists = learnt.lists
-        if learnt.reason is not None:
-            log.warning("%s: %s", self._name or learnt.model, learnt.reason)
+        self._lists = detected.lists
+        if detected.reason is not None:
+            log.warning("%s: %s", self._name or detected.model, detected.reason)
         if self._asked_for is None:
-            self._whole_answers = "whole" if learnt.kind.stops_whole else "stream"
+            self._whole_answers = "whole" if detected.kind.stops_whole else "stream"
         return math.inf
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
@@ -272,13 +272,13 @@ def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
     The fields of a request as they go on the wire: as the client wrote them where the request came from OpenAI's dialect,
     else encoded from the Struct.
     """
-    if request.wire:
-        return {name: raw for name, raw in request.wire.items() if name not in without}
+    if request.raw_fields:
+        return {name: raw for name, raw in request.raw_fields.items() if name not in without}
     fields = msgspec.structs.asdict(request)
     return {
         name: value
         for name, value in fields.items()
-        if value is not None and name != "wire" and name not in without
+        if value is not None and name != "raw_fields" and name not in without
     }
 
 

@@ -27,10 +27,10 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
-from unilect.http.error_bodies import told_error
+from unilect.http.error_bodies import parse_error
 from unilect.parameters.support import names
-from unilect.upstreams.openai._normalize import EXTRA, mend_chunk, plain_json
-from unilect.upstreams.openai._repeated import AlikeFrames
+from unilect.upstreams.openai._normalize import EXTRA, normalize_chunk, plain_json
+from unilect.upstreams.openai._repeated import RepeatedFrames
 from unilect.upstreams.openai._tool_calls import Call, Calls
 
 DONE = b"[DONE]"
@@ -149,7 +149,7 @@ class ChunkDecoder:
         self.joined = joined
         self.done = self.finished = False
         self._asked = choices
-        self._alike = AlikeFrames()
+        self._repeated = RepeatedFrames()
         self._begun: set[int] = set()
         self._finishes: dict[int, Finish] = {}
         self._usage: Usage | None = None
@@ -165,7 +165,7 @@ class ChunkDecoder:
         Raises:
             UnilectError: A frame is an error, or is no chunk. What came before it has been appended.
         """
-        if len(frames) == 1 and (text := self._alike.text(frames[0])):
+        if len(frames) == 1 and (text := self._repeated.text(frames[0])):
             into.append(TextDelta(text))
             return
         if len(frames) >= _MANY_FRAMES:
@@ -185,19 +185,19 @@ class ChunkDecoder:
             else:
                 plain = frame
                 into.append(TextDelta(text))
-        if plain is not None and self._alike.serves:
-            self._alike.learn(plain)
+        if plain is not None and self._repeated.serves:
+            self._repeated.learn(plain)
         self.finished = self.done or (
             len(self._finishes) >= self._asked and self._finishes.keys() >= self._begun
         )
 
     def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
         """Append the texts of the frames that are alike; returns the frames that come after them."""
-        texts = self._alike.texts(frames)
+        texts = self._repeated.texts(frames)
         if not texts:  # the pattern is not known yet, or its time is over
             self.decode(frames[:_PATTERN_FRAMES], into)
             frames = frames[_PATTERN_FRAMES:]
-            texts = self._alike.texts(frames)
+            texts = self._repeated.texts(frames)
         if self.joined and texts:
             into.append(TextDelta("".join(texts)))
         else:
@@ -341,13 +341,13 @@ class ChunkDecoder:
 
     def _slow(self, data: bytes) -> tuple[_Chunk, list[Extra | None]]:
         raw = plain_json(data)
-        if (error := told_error(raw)) is not None:
+        if (error := parse_error(raw)) is not None:
             raise error
         if raw is None:
             return _Chunk(), []  # llama-server sends it between the answers to several prompts
         if not isinstance(raw, dict):
             raise BackendError("The model's server sent a frame that is no chunk.")
-        raw = mend_chunk(raw)
+        raw = normalize_chunk(raw)
         chunk_extra = {k: v for k, v in raw.items() if k not in _KNOWN[_Chunk] and v is not None}
         choices, extras = [], []
         for choice in _list(raw.get("choices")):

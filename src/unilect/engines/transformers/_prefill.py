@@ -23,7 +23,7 @@ _ALIKE = 2  # a prompt twice as long as another is padding to it
 Forward = Callable[..., Tensor]
 
 
-class Reading:
+class Prefill:
     """
     Prompts that are read together.
 

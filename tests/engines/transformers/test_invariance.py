@@ -1,4 +1,4 @@
-"""Tests of unilect.engines.transformers._trial: models of many kinds answer beside others as alone, or are refused by name."""
+"""Tests of unilect.engines.transformers._invariance: models of many kinds answer beside others as alone, or are refused by name."""
 
 import random
 import threading
@@ -83,11 +83,11 @@ REFUSED: dict[str, dict[str, Any]] = {
 def test_answers_are_those_of_generate(kind: str, tmp_path: Path) -> None:
     """Prompts of all lengths, some of them known in part, are answered beside each other as alone."""
     tiny = Tiny(tmp_path, kind, **KINDS[kind])
-    dice = random.Random(7)
+    rng = random.Random(7)
     model = tiny.loaded()
-    known = tiny.text(dice, 120)
+    known = tiny.text(rng, 120)
     lengths = [(100, 30), (0, 50), (50, 27), (0, 1), (0, 33), (119, 49), (0, 250), (60, 5)]
-    prompts = [known[:count] + tiny.text(dice, more) for count, more in lengths]
+    prompts = [known[:count] + tiny.text(rng, more) for count, more in lengths]
     loop = BatchLoop(model, parallel=6, context=CONTEXT, chunk=32, remember=2048)
     with running(loop):
         Asked(known, 1).answer(loop)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unilect.engines.transformers._cache import RowStates, Slab
-from unilect.engines.transformers._job import Job, Sampling, Word
-from unilect.engines.transformers._reading import Forward, Reading
+from unilect.engines.transformers._cache import BatchKVCache, RowStates
+from unilect.engines.transformers._job import Job, Output, Sampling
+from unilect.engines.transformers._prefill import Forward, Prefill
 
 #: Tokens of what is known, of the text that goes on from there, of another.
 _KNOWN, _LONG, _SHORT = 16, 22, 9
@@ -22,11 +22,13 @@ _EXACT, _ROUNDED = 0.02, 0.5  # how far logits may be off, as a part of their le
 Whole = Callable[[list[int]], Tensor]
 
 
-class NotAlike(Exception):
+class NotBatchInvariant(Exception):
     """An answer would be another one beside others."""
 
 
-def try_out(forward: Forward, whole: Whole, size: int, device: torch.device, exact: bool) -> bool:
+def check_batch_invariance(
+    forward: Forward, whole: Whole, size: int, device: torch.device, exact: bool
+) -> bool:
     """
     Read some texts.
 
@@ -38,7 +40,7 @@ def try_out(forward: Forward, whole: Whole, size: int, device: torch.device, exa
         Whether prompts that begin with what is known may be read beside others; else each has to be read by itself.
 
     Raises:
-        NotAlike: Not even then it answers as it does alone.
+        NotBatchInvariant: Not even then it answers as it does alone.
     """
     limit = _EXACT if exact else _ROUNDED
     long = [(7919 * place + 13) % size for place in range(_LONG + 1)]
@@ -46,20 +48,20 @@ def try_out(forward: Forward, whole: Whole, size: int, device: torch.device, exa
     jobs = _job(long[:_LONG]), _job(short[:_SHORT])
     with torch.inference_mode():
         expected = whole(long).float(), whole(short).float()
-        begin = Reading([_job(long[:_KNOWN])], [None], device)
+        begin = Prefill([_job(long[:_KNOWN])], [None], device)
         _to_end(begin, forward)
         known = [begin.states(0), None]
-        slab = Slab()
+        cache = BatchKVCache()
         for row, job in enumerate(jobs):
-            alone = Reading([job], [known[row]], device)
+            alone = Prefill([job], [known[row]], device)
             _compare(_to_end(alone, forward)[0], expected[row][len(job.prompt) - 1], limit)
-            slab.join(alone.states(0))
-        after = _step(slab, forward, [long[_LONG], short[_SHORT]], device)
+            cache.join(alone.states(0))
+        after = _step(cache, forward, [long[_LONG], short[_SHORT]], device)
         for row in range(len(jobs)):
             _compare(after[row], expected[row][-1], limit)
         try:
             _side_by_side(jobs, known, forward, expected, limit, device)
-        except NotAlike:
+        except NotBatchInvariant:
             return False
     return True
 
@@ -72,36 +74,36 @@ def _side_by_side(
     limit: float,
     device: torch.device,
 ) -> None:
-    logits = _to_end(Reading(jobs, known, device), forward)
+    logits = _to_end(Prefill(jobs, known, device), forward)
     for row, job in enumerate(jobs):
         _compare(logits[row], expected[row][len(job.prompt) - 1], limit)
 
 
-def _to_end(reading: Reading, forward: Forward) -> Tensor:
+def _to_end(prefill: Prefill, forward: Forward) -> Tensor:
     """The logits after all prompts, read in pieces."""
     logits = None
     while logits is None:
-        logits = reading.step(forward, 5 * len(reading.jobs))
+        logits = prefill.step(forward, 5 * len(prefill.jobs))
     return logits
 
 
-def _step(slab: Slab, forward: Forward, tokens: list[int], device: torch.device) -> Tensor:
+def _step(cache: BatchKVCache, forward: Forward, tokens: list[int], device: torch.device) -> Tensor:
     """The logits after one more token for each row of a batch."""
-    slab.make_column()
-    positions = torch.tensor([[slab.length(row)] for row in range(slab.rows)], device=device)
+    cache.make_column()
+    positions = torch.tensor([[cache.length(row)] for row in range(cache.rows)], device=device)
     ids = torch.tensor(tokens, device=device)[:, None]
-    return forward(ids, slab.mask(device), positions, slab, [None] * slab.rows)[:, -1].float()
+    return forward(ids, cache.mask(device), positions, cache, [None] * cache.rows)[:, -1].float()
 
 
 def _compare(found: Tensor, expected: Tensor, limit: float) -> None:
     length = (expected - expected.mean()).norm()
     if not float((found - expected).norm()) <= limit * float(length):
-        raise NotAlike
+        raise NotBatchInvariant
 
 
 def _job(prompt: list[int]) -> Job:
-    return Job(prompt=prompt, sampling=Sampling(), max_tokens=1, deliver=_nobody)
+    return Job(prompt=prompt, sampling=Sampling(), max_tokens=1, emit=_nobody)
 
 
-def _nobody(job: Any, word: Word) -> None:
-    """A trial tells nobody."""
+def _nobody(job: Any, output: Output) -> None:
+    """The check tells nobody."""
