@@ -79,25 +79,25 @@ class Asked:
         from unilect.engines.transformers._job import Job, Sampling
 
         fields.setdefault("sampling", Sampling(temperature=0.0))
-        self.job = Job(prompt=list(prompt), max_tokens=max_tokens, deliver=self._deliver, **fields)
+        self.job = Job(prompt=list(prompt), max_tokens=max_tokens, emit=self._emit, **fields)
         self.tokens: list[int] = []
-        self.words: list[Any] = []
+        self.outputs: list[Any] = []
         self.cached = 0
         self.finish: str | None = None
         self.first = threading.Event()
         self.over = threading.Event()
 
-    def _deliver(self, job: Any, word: Any) -> None:
+    def _emit(self, job: Any, output: Any) -> None:
         from unilect.engines.transformers._job import Failed, PromptRead, Step
 
-        self.words.append(word)
-        if isinstance(word, PromptRead):
-            self.cached = word.cached
-        if isinstance(word, Step):
-            self.tokens += word.tokens
-            self.finish = word.finish
+        self.outputs.append(output)
+        if isinstance(output, PromptRead):
+            self.cached = output.cached
+        if isinstance(output, Step):
+            self.tokens += output.tokens
+            self.finish = output.finish
             self.first.set()
-        if isinstance(word, Failed) or self.finish is not None:
+        if isinstance(output, Failed) or self.finish is not None:
             self.over.set()
 
     def answer(self, loop: Any) -> list[int]:

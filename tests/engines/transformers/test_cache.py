@@ -16,7 +16,7 @@ def states(length: int, value: float = 1.0) -> RowStates:
     return [(torch.full((2, length, 4), value), torch.full((2, length, 4), value))]
 
 
-def test_the_slab_is_bounded_by_the_longest_row() -> None:
+def test_the_cache_is_bounded_by_the_longest_row() -> None:
     """Rows that join and leave at every step for ever need no more columns than the longest of them has tokens."""
     cache = BatchKVCache()
     cache.join(states(20))

@@ -222,7 +222,7 @@ def test_several_beams_are_those_of_generate(model: LoadedModel, loop: BatchLoop
     asked.answer(loop)
     loop.call(lambda: None).result(60)  # all of them have been told by then
 
-    steps = [word for word in asked.words if isinstance(word, Step)]
+    steps = [word for word in asked.outputs if isinstance(word, Step)]
     how = {"num_beams": 4, "early_stopping": True, "num_return_sequences": 3}
     assert generated_all(model, prompt, **how) == [step.tokens for step in steps]
     assert [0, 1, 2] == [step.choice for step in steps]
@@ -277,7 +277,7 @@ def test_log_probabilities_of_a_prompt(model: LoadedModel, loop: BatchLoop) -> N
     asked = Asked(prompt, 1, logprobs=1, prompt_logprobs=True)
     asked.answer(loop)
 
-    told = [one for word in asked.words if isinstance(word, PromptRead) for one in word.logprobs]
+    told = [one for word in asked.outputs if isinstance(word, PromptRead) for one in word.logprobs]
     with torch.inference_mode():
         values = model._model(torch.tensor([prompt])).logits[0].log_softmax(-1)
     expected = [float(values[place, token]) for place, token in enumerate(prompt[1:])]
@@ -317,7 +317,7 @@ def test_a_failure_of_the_model_ends_what_ran_and_nothing_else(
         fragile.error = None
         second = Asked(prompts(model)[1])
 
-        assert isinstance(first.words[-1], Failed)
+        assert isinstance(first.outputs[-1], Failed)
         assert generated(model, second.job.prompt) == second.answer(loop)
 
 
@@ -338,7 +338,7 @@ def test_a_failure_between_the_steps_is_told(
                 loop.submit(one.job)
             for one in asked:
                 one.wait()
-        assert all(isinstance(one.words[-1], Failed) for one in asked)
+        assert all(isinstance(one.outputs[-1], Failed) for one in asked)
         later = Asked(prompts(model)[1])
 
         assert generated(model, later.job.prompt) == later.answer(loop)
@@ -414,7 +414,7 @@ def test_answers_of_an_adapter_end_with_it(model: LoadedModel, loop: BatchLoop) 
     assert generated(model, other.job.prompt) == other.wait()
     for one in theirs:
         one.wait()
-    assert all(isinstance(one.words[-1], Failed) for one in theirs)
+    assert all(isinstance(one.outputs[-1], Failed) for one in theirs)
 
 
 def test_who_is_behind_waits_alone(model: LoadedModel) -> None:

@@ -78,7 +78,7 @@ class Schedule:
         self._pause += 1
         here = [one for one in self._here if not one[0].over.is_set() and not one[0].job.cancelled]
         for asked, leaves in here:
-            if leaves is not None and len(asked.tokens) >= leaves and asked.words:
+            if leaves is not None and len(asked.tokens) >= leaves and asked.outputs:
                 asked.job.cancelled = True
         self._here = here
         while self._coming and (self._pause >= self._coming[0][0] or not self._here):
