@@ -359,7 +359,7 @@ def test_numbers_that_ran_over_stay_with_their_answer(model: LoadedModel) -> Non
         broken.wait()
         fragile.spoilt = None
 
-        assert isinstance(broken.words[-1], Failed)
+        assert isinstance(broken.outputs[-1], Failed)
         assert generated(model, whole.job.prompt) == whole.wait()
 
 
@@ -375,7 +375,7 @@ def test_beams_whose_numbers_ran_over_fail(model: LoadedModel) -> None:
 
         expected = generated(model, whole.job.prompt, num_beams=3, early_stopping=True)
         assert expected == whole.answer(loop)
-    assert isinstance(broken.words[-1], Failed)
+    assert isinstance(broken.outputs[-1], Failed)
     assert [] == broken.tokens
 
 
@@ -453,6 +453,6 @@ def test_not_everybody_can_be_behind(model: LoadedModel) -> None:
         loop.look()
 
         assert generated(model, third.job.prompt) == third.wait()
-    assert isinstance(second.words[-1], Failed)
-    assert second.words[-1].of_reader
+    assert isinstance(second.outputs[-1], Failed)
+    assert second.outputs[-1].of_reader
     assert first.finish is None
