@@ -1,1 +1,1 @@
-"""The HTTP client towards backends."""
+"""The HTTP client for backends."""

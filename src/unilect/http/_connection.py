@@ -1,9 +1,9 @@
 """
-An HTTP/1.1 client for one exchange at a time: the hot path towards every backend, so it is ours.
+HTTP/1.1 client connections, one exchange at a time: the hot path to every backend.
 
 Against aiohttp's client it halves what a JSON exchange costs and saves a part of a stream's (docs/performance.md), and it can
-promise what a pooled client cannot: bytes that arrive unasked on a kept connection end that connection, instead of becoming the next caller's answer. It takes no
-redirects, no cookies, no compression and no proxies, and what is ambiguous in an answer's framing is refused.
+guarantee what a pooled client cannot: unsolicited bytes on a kept connection close it, instead of becoming the next caller's answer. It supports no
+redirects, cookies, compression or proxies, and refuses answers with ambiguous framing.
 
 Source: https://www.rfc-editor.org/rfc/rfc9112
 """
@@ -21,15 +21,15 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 class Silence(Exception):
-    """The server said nothing for too long."""
+    """Read timeout: the server sent nothing for too long."""
 
 
 class ConnectFailed(ConnectionError):
-    """No connection was made; the text says why, for the operator."""
+    """The connection could not be made; the text is the reason, for the operator."""
 
 
 class ClosedEarly(ConnectionResetError):
-    """The connection ended before a byte of an answer came."""
+    """The connection was closed before the first byte of an answer."""
 
 
 class Address:
@@ -59,10 +59,10 @@ class Address:
 
     async def connect(self, timeout_s: float) -> "Connection":
         """
-        A new connection.
+        Open a connection.
 
         Raises:
-            ConnectFailed: It is refused, or not made in time.
+            ConnectFailed: The connection is refused, or times out.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -87,11 +87,11 @@ class Address:
 
 class Connection(asyncio.Protocol):
     """
-    One connection: a request out with `ask`, and what comes after the head of its answer in with `read`.
+    One connection: `ask` sends a request and reads the head of its answer, `read` the bytes of its body.
 
     Attributes:
-        gather_s: How long `read` may gather bytes before it gives them; the end of a chunked body is given at once.
-            Waking a task costs more than reading a token's frame, so an answer that nobody sees before it is whole is gathered.
+        gather_s: How long `read` may buffer bytes before it returns them; the end of a chunked body is returned at once.
+            Waking a task costs more than reading a token's frame, so a non-streaming answer is buffered.
     """
 
     _transport: asyncio.Transport
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_fresh(self) -> bool:
-        """True while nothing waits to be read, here or in the kernel, and the server has not closed: fit for another exchange."""
+        """True while no bytes are unread, here or in the kernel, and the server has not closed: ready for another exchange."""
         if self._lost is not None or self._pieces:
             return False
         if self._poll is None:
@@ -125,8 +125,8 @@ class Connection(asyncio.Protocol):
         Send a request and read the head of its answer, without its last blank line.
 
         Raises:
-            ProtocolError: The head is endless, or was cut.
-            ClosedEarly: The connection broke, or ended, before a byte came.
+            ProtocolError: The head is too long, or was cut.
+            ClosedEarly: The connection broke, or was closed, before the first byte.
             Silence: As `read`.
         """
         self._transport.write(request)
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
                 data = rest
                 continue
             if len(data) > MAX_HEAD_BYTES:
-                raise ProtocolError("an endless head")
+                raise ProtocolError("the head is too long")
             try:
                 more = await self.read(timeout_s)
             except ConnectionError:
@@ -154,11 +154,11 @@ class Connection(asyncio.Protocol):
 
     async def read(self, timeout_s: float) -> bytes:
         """
-        All bytes that have come, at least one; none at the end.
+        All bytes that have arrived, at least one; none at the end.
 
         Raises:
             ConnectionError: The connection broke.
-            Silence: Nothing came within `timeout_s`.
+            Silence: No byte arrived within `timeout_s`.
         """
         if not self._pieces and self._lost is None:
             try:
@@ -178,15 +178,15 @@ class Connection(asyncio.Protocol):
         return data
 
     def close(self) -> None:
-        """Drop the connection, and with it what was not read."""
+        """Close the connection; unread bytes are discarded."""
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The event loop's word that the connection stands."""
+        """Called by the event loop when the connection is established."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """The event loop's word that bytes have come; too many of them make the server wait."""
+        """Called by the event loop when bytes arrive; reading pauses when too many are unread."""
         self._pieces.append(data)
         self._size += len(data)
         if self._size > HIGH_WATER_BYTES and not self._paused:
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
             self._gathering = self._loop.call_later(self.gather_s, self._wake)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The event loop's word that the connection has ended, in order or not."""
+        """Called by the event loop when the connection has ended, in order or not."""
         self._lost = exc or EOFError()
         if self._timer is not None:
             self._timer.cancel()
@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _waited(self, timeout_s: float) -> asyncio.Future[None]:
-        """What ends a wait."""
+        """The future that ends a wait."""
         self._waiter = self._loop.create_future()
         self._silent_at = self._loop.time() + timeout_s
         if self._timer is not None and self._silent_at < self._timer_at:
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
         """
         End a wait that has lasted too long.
 
-        The timer stays while waits come and go, and is set anew only when it fires, or for a wait that must end before: one for
+        One timer serves all waits. It is set again only when it fires, or for a wait that must end earlier: a timer for
         each wait would cost more than the wait.
         """
         self._timer = None
@@ -248,7 +248,7 @@ def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     Status and headers of an answer's head, without its last blank line.
 
     Raises:
-        ProtocolError: It is no sound head.
+        ProtocolError: The head is malformed.
     """
     first, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
@@ -259,7 +259,7 @@ def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not name or name != name.strip():
-            raise ProtocolError("a broken header line")
+            raise ProtocolError("a malformed header line")
         name = name.lower()
         if name in ("content-length", "transfer-encoding") and name in headers:
             raise ProtocolError(f"two {name} headers")

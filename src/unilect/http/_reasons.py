@@ -1,7 +1,7 @@
 """
-Why a server could not be asked or did not answer, in words for the operator: with its address, and what it said.
+Reasons for connection failures and error answers of an upstream, for the operator: with its address and its error text.
 
-Clients are told none of this.
+Clients do not get these texts.
 """
 
 import errno
@@ -19,11 +19,11 @@ _SELF_SIGNED = frozenset({18, 19})  # OpenSSL's X509_V_ERR_DEPTH_ZERO_SELF_SIGNE
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 _ENDPOINT = re.compile(r"/(chat/completions|completions|embeddings|models)/?$")
 _VERSION = re.compile(r"/v\d+$")
-_TRUST = "SSL_CERT_FILE names a file of certificates that are trusted"
+_TRUST = "SSL_CERT_FILE names a file of trusted certificates"
 
 
 def of_connecting(error: BaseException, host: str, port: int, timeout_s: float) -> str:
-    """Why no connection was made, as the end of a sentence."""
+    """Why the connection failed, as the end of a sentence."""
     where = f"{host}:{port}"
     match error:
         case TimeoutError():
@@ -31,17 +31,17 @@ def of_connecting(error: BaseException, host: str, port: int, timeout_s: float) 
         case socket.gaierror():
             return f"the name {host} does not resolve ({error.strerror or error})"
         case UnicodeError():
-            return f"the name {clean(host)} cannot be that of a host"
+            return f"the name {clean(host)} is not a valid host name"
         case ssl.SSLCertVerificationError():
             return _of_certificate(error, host, where)
         case ssl.SSLError():
             told = error.reason or "no TLS"
             hint = "; is it http://?" if told in ("WRONG_VERSION_NUMBER", "no TLS") else ""
-            return f"{where} does not speak TLS as it should ({told}){hint}"
+            return f"{where} failed the TLS handshake ({told}){hint}"
         case ConnectionRefusedError():
             return f"connection refused by {where}"
         case ConnectionError():
-            return f"{where} closed the connection while it was made"
+            return f"{where} closed the connection during the handshake"
         case OSError():
             return _of_system(error, where)
     return f"no connection to {where} ({error})"
@@ -49,14 +49,14 @@ def of_connecting(error: BaseException, host: str, port: int, timeout_s: float) 
 
 def _of_certificate(error: ssl.SSLCertVerificationError, host: str, where: str) -> str:
     if error.verify_code in _SELF_SIGNED:
-        return f"the certificate of {where} is self-signed, and not trusted here ({_TRUST})"
+        return f"the certificate of {where} is self-signed and not trusted ({_TRUST})"
     told = clean(error.verify_message).rstrip(".")
     hint = f" ({_TRUST})" if "issuer" in told else ""
     return f"the certificate of {where} is not valid for {host}: {told}{hint}"
 
 
 def _of_system(error: OSError, where: str) -> str:
-    """An error of the system; one of several addresses that all failed alike is told as that failure."""
+    """An OSError in words; if several addresses failed with the same error, that error."""
     numbers = {int(number) for number in _ERRNO.findall(str(error))}
     if error.errno is None and numbers == {errno.ECONNREFUSED}:
         return f"connection refused by {where}"
@@ -65,7 +65,7 @@ def _of_system(error: OSError, where: str) -> str:
 
 def of_answer(asked: str, status: int, headers: Mapping[str, str], body: bytes) -> str:
     """
-    What a server answered, with its own words.
+    An error answer with its status and the server's error text.
 
     Args:
         asked: The method and the URL, `POST http://host/v1/x`.
@@ -79,12 +79,12 @@ def of_answer(asked: str, status: int, headers: Mapping[str, str], body: bytes) 
     if status == 404 and (better := likely_base(url)):
         told += f"; the base URL is likely {redacted(better)}"
     if 300 <= status < 400:
-        told += f", which leads to {redacted(clean(headers.get('location')))} and is not followed"
+        told += f", a redirect to {redacted(clean(headers.get('location')))}, which is not followed"
     return f"{told}: {words}" if words else f"{told}."
 
 
 def likely_base(url: str) -> str:
-    """The base URL that was likely meant, where a URL of OpenAI's API was not found; empty where there is no better guess."""
+    """The base URL that was likely meant, if a URL of OpenAI's API was not found; empty if there is no better guess."""
     parts = urlsplit(url)
     base = _ENDPOINT.sub("", parts.path)
     better = _ENDPOINT.sub("", base)

@@ -1,4 +1,4 @@
-"""A server's base URL, and what of it and of its settings goes with each request."""
+"""A server's base URL, and the headers that are sent with each request."""
 
 import re
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ _ENDPOINT = re.compile(r"(/chat/completions|/completions|/embeddings|/models)/*$
 
 def check_base(url: str) -> None:
     """
-    The base of a server that speaks OpenAI's API, and not the URL of one of its calls.
+    Check that a URL is the base URL of an OpenAI-compatible server, not the URL of an endpoint.
 
     Raises:
-        ConfigError: It ends as a call does.
+        ConfigError: The URL ends with the path of an endpoint.
     """
     parts, _ = split(url)
     base = _ENDPOINT.sub("", parts.path)
@@ -38,7 +38,7 @@ def check_base(url: str) -> None:
 
 
 def root_of(url: str) -> str:
-    """A base URL without its last `/v1`, for what lies beside it."""
+    """A base URL without its last `/v1`, for endpoints outside of it."""
     parts, _ = split(url)
     return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1")).geturl()
 
@@ -48,7 +48,7 @@ def split(base: str) -> tuple[SplitResult, int]:
     The parts of a base URL, and its port.
 
     Raises:
-        ConfigError: It is no URL of a server.
+        ConfigError: The URL is not that of a server.
     """
     try:
         url = urlsplit(base)
@@ -67,10 +67,10 @@ def split(base: str) -> tuple[SplitResult, int]:
 
 def with_user(url: SplitResult, headers: Mapping[str, str]) -> Mapping[str, str]:
     """
-    The headers with the URL's user and password, where it has them.
+    The headers with the URL's user and password as Basic authentication, if it has them.
 
     Raises:
-        ConfigError: There is another key for the same header.
+        ConfigError: Another key is configured for the same header.
     """
     if url.username is None:
         return headers

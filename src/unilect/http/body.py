@@ -1,5 +1,5 @@
 """
-Bodies of HTTP/1.1 answers: bytes in, payload out. It knows no connection.
+Bodies of HTTP/1.1 answers: bytes in, payload out. No I/O.
 
 Source: https://www.rfc-editor.org/rfc/rfc9112#name-transfer-codings
 """
@@ -11,7 +11,7 @@ _HEX = frozenset(b"0123456789abcdefABCDEF")
 
 
 class ProtocolError(Exception):
-    """The server's answer is no sound HTTP."""
+    """The server's answer is not valid HTTP."""
 
 
 class CountedBody:
@@ -25,7 +25,7 @@ class CountedBody:
         self._left = length
 
     def feed(self, data: bytes) -> bytes:
-        """Take in bytes; what belongs to the body is given back."""
+        """Add bytes; returns those that belong to the body."""
         payload, self.rest = data[: self._left], data[self._left :]
         self._left -= len(payload)
         self.done = not self._left
@@ -34,7 +34,7 @@ class CountedBody:
 
 class ChunkedBody:
     """
-    Takes chunked bodies apart: bytes in, payload out.
+    Decodes chunked bodies: bytes in, payload out.
 
     Attributes:
         done: True after the last chunk and its trailers.
@@ -52,10 +52,10 @@ class ChunkedBody:
 
     def feed(self, data: bytes) -> bytes:
         """
-        Take in bytes.
+        Add bytes.
 
         Returns:
-            The payload that they complete.
+            The payload that they contain.
 
         Raises:
             ProtocolError: The framing is broken.
@@ -76,7 +76,7 @@ class ChunkedBody:
             elif (stop := at + left) + 2 > size:
                 break
             elif data[stop : stop + 2] != b"\r\n":
-                raise ProtocolError("a chunk without its end")
+                raise ProtocolError("a chunk without its final CR LF")
             else:
                 out.append(data[at:stop])
                 left, at = -1, stop + 2
@@ -89,11 +89,11 @@ class ChunkedBody:
         else:  # a line end is cut off
             self._pending = rest
             if left < 0 and len(rest) > _MAX_SIZE_LINE_BYTES:
-                raise ProtocolError("an endless chunk size")
+                raise ProtocolError("a chunk size line that is too long")
         return out[0] if len(out) == 1 else b"".join(out)
 
     def _end(self, data: bytes) -> None:
-        """The trailers, up to a blank line; nobody reads them."""
+        """Skip the trailers, up to a blank line."""
         if data.startswith(b"\r\n"):
             self.done, self.rest = True, data[2:]
         elif (end := data.find(b"\r\n\r\n")) >= 0:
@@ -105,7 +105,7 @@ class ChunkedBody:
 
 
 def _one_chunk(data: bytes) -> bytes:
-    """The payload where there is one whole chunk and nothing else, as when tokens come one at a time; else nothing."""
+    """The payload, if the data is exactly one chunk, as when tokens arrive one at a time; else nothing."""
     size, _, rest = data.partition(b"\r\n")
     if rest[-2:] != b"\r\n" or _chunk_size(size) != len(rest) - 2:
         return b""
@@ -114,10 +114,10 @@ def _one_chunk(data: bytes) -> bytes:
 
 def body_of(status: int, headers: dict[str, str]) -> ChunkedBody | CountedBody | None:
     """
-    What takes the body of an answer apart; None where it ends when the connection does.
+    The decoder for the body of an answer; None if the body ends with the connection.
 
     Raises:
-        ProtocolError: Where it ends is ambiguous, or it is coded in a way that nobody asked for.
+        ProtocolError: The end is ambiguous, or the body has a coding that was not requested.
     """
     if status in (204, 304):  # these have no body, whatever their headers say
         return CountedBody(0)
@@ -125,25 +125,25 @@ def body_of(status: int, headers: dict[str, str]) -> ChunkedBody | CountedBody |
     if coding not in ("", "chunked"):
         raise ProtocolError("an unknown transfer-encoding")
     if headers.get("content-encoding", "identity").lower() != "identity":
-        raise ProtocolError("a compressed body that nobody asked for")
+        raise ProtocolError("a compressed body that was not requested")
     if length is None:
         return ChunkedBody() if coding else None
     if coding:
-        raise ProtocolError("a length and chunks at once")
+        raise ProtocolError("both content-length and transfer-encoding")
     if not length.isdecimal() or not length.isascii() or len(length) > 15:
-        raise ProtocolError("a broken content-length")
+        raise ProtocolError("an invalid content-length")
     return CountedBody(int(length))
 
 
 def _many_chunks(data: bytes, out: list[bytes]) -> int:
     """
-    The payloads of the chunks that are whole, in a fixed number of calls: it takes a third of the time where many came at once.
+    The payloads of all complete chunks, in a fixed number of calls: a third of the time if many arrive at once.
 
-    Where no payload has a line end in it, sizes and payloads lie in turn between line ends. That it is so is not believed:
-    every payload must be as long as its size says, else nothing is taken.
+    If no payload contains a line end, sizes and payloads alternate between line ends. This is verified:
+    every payload must have the length that its size line declares, else nothing is decoded.
 
     Returns:
-        Where the first begins that is not whole, or is the last.
+        The offset of the first chunk that is incomplete, or is the last.
     """
     lines = data.split(b"\r\n")
     payloads = lines[1:-1:2]  # what follows the last line end is not whole
@@ -162,16 +162,16 @@ def _many_chunks(data: bytes, out: list[bytes]) -> int:
 
 class _Sizes(dict[bytes, int]):
     """
-    What the size lines of chunks say: a stream has a few, over and over.
+    The sizes in chunk size lines, cached: a stream repeats a few of them.
 
     Raises:
-        ProtocolError: A line is no size.
+        ProtocolError: A line is not a size.
     """
 
     def __missing__(self, line: bytes) -> int:
         digits = line.partition(b";")[0].strip()
         if not digits or len(digits) > 8 or not _HEX.issuperset(digits):
-            raise ProtocolError("a broken chunk size")
+            raise ProtocolError("an invalid chunk size")
         if len(self) >= 1024:
             self.clear()
         self[line] = size = int(digits, 16)

@@ -1,9 +1,9 @@
 """
-One server that answers JSON and event streams: the single border where its failures become our errors.
+A server that answers with JSON and event streams; its failures are translated to unilect's errors only here.
 
-Every request gets a fresh connection unless told otherwise: an upstream that sends one answer too many on a kept connection
-could give it to the next request, and llama-server closes after each stream without saying so. Redirects are never followed:
-they would carry prompts and keys elsewhere.
+Every request gets a fresh connection, unless `reuse_connections` is set: an upstream that sends one answer too many on a kept connection
+could give it to the next request, and llama-server closes after each stream without `Connection: close`. Redirects are never followed:
+they would send prompts and keys elsewhere.
 """
 
 import math
@@ -53,28 +53,28 @@ RaiseFor: TypeAlias = Callable[[int, Mapping[str, str], bytes], None]
 
 class HttpServer:
     """
-    A server, and the connections to it.
+    A server and its connections.
 
     Args:
-        base: Its base URL. Its path stands before every other, its query is sent with every request, and its user and password as
-            Basic authentication. For a unix socket, the host does not matter.
+        base: Its base URL. Its path is the prefix of every path, its query is sent with every request, and its user and password as
+            Basic authentication. For a unix socket the host is ignored.
         headers: Sent with every request.
         socket_path: The unix socket that it listens on, instead of the URL's host.
-        connect_to: The IP address that the URL's host has, which is then not resolved again.
-        timeout_s: The longest silence before and between the bytes of an answer.
+        connect_to: The IP address of the URL's host, which is then not resolved again.
+        timeout_s: The read timeout, before and during an answer.
         reuse_connections: Keep connections open between requests.
-        raise_for: Turns an error answer (status, headers, body) into our error; `raise_for_answer` where it is left out.
-        max_body_bytes: The longest whole answer that is read; `MAX_BODY_BYTES` where it is left out.
+        raise_for: Raises the error for an error answer (status, headers, body); default: `raise_for_answer`.
+        max_body_bytes: The size limit of a non-streaming answer; default: `MAX_BODY_BYTES`.
 
     Attributes:
         shown: Its base URL without credentials, for the operator.
         reuses_connections, timeout_s: As given.
-        lost: Why it could not be reached when it was tried last; None where it could.
-        doubts: How often it could not be reached, or did not know the model: it may be another server by now.
-        raise_for: Turns an error answer into ours: by default as `raise_for_answer`, where the protocol has no words of its own.
+        lost: Why the last connection failed; None if it succeeded.
+        doubts: How often it was unreachable, or did not know the model: another server may run there by now.
+        raise_for: As given, for protocols with their own error formats.
 
     Raises:
-        ConfigError: The URL or a header is wrong.
+        ConfigError: The URL or a header is invalid.
     """
 
     def __init__(
@@ -112,19 +112,19 @@ class HttpServer:
 
     async def post(self, path: str, body: bytes, max_bytes: int | None = None) -> bytes:
         """
-        POST and read the whole answer.
+        Send a POST request and read the whole answer.
 
         Args:
-            max_bytes: The longest answer that is read; the server's where it is left out.
+            max_bytes: The size limit of the answer; default: the server's.
 
         Raises:
-            UnilectError: As `raise_for_answer` says, or the server could not be reached.
+            UnilectError: As `raise_for_answer`, or the server is unreachable.
         """
         answer = await self.stream(path, body, content_type="")
         return await answer.whole(max_bytes or self.max_body_bytes)
 
     async def get(self, path: str) -> bytes:
-        """GET and read the whole answer; errors as in `post`."""
+        """Send a GET request and read the whole answer; errors as in `post`."""
         answer = await self.stream(path, b"", content_type="", method="GET")
         return await answer.whole(self.max_body_bytes)
 
@@ -137,14 +137,14 @@ class HttpServer:
         method: str = "POST",
     ) -> "Response":
         """
-        Send a request, and read the head of its answer; who asks reads the answer, and closes it.
+        Send a request, and read the head of its answer; the caller reads the body, and closes the answer.
 
         Args:
-            gather_s: How long bytes may be gathered before they are given; see `Connection`.
-            content_type: What the answer must be; "" for anything, where servers do not say.
+            gather_s: How long bytes may be buffered; see `Connection`.
+            content_type: The required content type; "" for any, if servers do not send one.
 
         Raises:
-            UnilectError: As in `post`, or it is an answer of another type.
+            UnilectError: As in `post`, or the answer has another content type.
         """
         request, response = self._request(method, path, body), None
         try:
@@ -168,13 +168,13 @@ class HttpServer:
         return response
 
     def retire(self) -> None:
-        """Keep no connection any more; what runs goes on."""
+        """Keep no more connections; running requests continue."""
         self.reuses_connections = False
         while self._idle:
             self.release(self._idle.pop(), reusable=False)
 
     async def aclose(self) -> None:
-        """Close all connections; running requests break off."""
+        """Close all connections; running requests fail."""
         for connection in list(self._open):
             connection.close()
         self._idle.clear()
@@ -188,7 +188,7 @@ class HttpServer:
             connection.close()
 
     def unreachable(self, reason: str) -> BackendUnreachable:
-        """The error for a server to which no connection can be made."""
+        """The error for a server that is unreachable."""
         return BackendUnreachable(
             "The model's server cannot be reached. Try again, or ask its operator.",
             retry_after_s=1,
@@ -196,16 +196,16 @@ class HttpServer:
         )
 
     def translated(self, error: Exception) -> UnilectError:
-        """What broke an exchange, as our error."""
+        """The unilect error for a failed exchange."""
         match error:
             case Silence():
-                told = f"was silent for {self.timeout_s:g} s; the answer was given up"
+                told = f"sent nothing for {self.timeout_s:g} s (`timeout_s`); aborted"
             case ProtocolError():
-                told = f"broke the protocol: {error}"
+                told = f"violated HTTP/1.1: {error}"
             case ClosedEarly():
-                told = "closed the connection before it answered"
+                told = "closed the connection before the answer"
             case _:
-                told = "broke off in the middle of its answer"
+                told = "closed the connection in the middle of its answer"
         kind = BackendTimeout if isinstance(error, Silence) else BackendError
         reason = f"The model's server ({self.shown}) {told}."
         ours = kind(f"The model's server {told}.", reason=reason)
@@ -224,7 +224,7 @@ class HttpServer:
         )
 
     def _kept(self) -> Connection | None:
-        """A kept connection on which the server has said nothing since."""
+        """A kept connection without unsolicited bytes."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_fresh:
@@ -245,7 +245,7 @@ class HttpServer:
 
     async def _refuse(self, request: bytes, response: "Response") -> NoReturn:
         """
-        Raise what an answer means that is no success, or of another type: what is the server's fault, or the operator's, with the reason.
+        Raise the error for an answer that is not a success, or has another content type; errors of the server or its configuration have a reason.
 
         Raises:
             UnilectError: As `raise_for`.
@@ -270,16 +270,16 @@ class HttpServer:
 
 class Response:
     """
-    An answer whose head has come, and its bytes as they come: an async iterator, to be used inside `aclosing`.
+    An answer after its head: an async iterator of its bytes as they arrive, to be used inside `aclosing`.
 
-    It is no generator, since opening and closing one for each request costs more than its reads.
+    It is not a generator, because opening and closing one for each request costs more than its reads.
 
     Attributes:
         status: The HTTP status.
-        headers: Names in lower case; of repeated ones the last.
+        headers: Names in lower case; of repeated headers the last.
         kind: The content type.
-        complete: True once the whole body was read and the connection can serve again: there is nothing to wait for.
-        timeout_s: The longest silence within the body.
+        complete: True when the whole body was read and the connection can be reused.
+        timeout_s: The read timeout within the body.
     """
 
     def __init__(self, server: HttpServer, connection: Connection, head: bytes) -> None:
@@ -295,7 +295,7 @@ class Response:
 
     @property
     def has_end(self) -> bool:
-        """False where only the end of the connection ends the body."""
+        """False if only the end of the connection ends the body."""
         return self._body is not None
 
     def __aiter__(self) -> Self:
@@ -304,10 +304,10 @@ class Response:
 
     async def __anext__(self) -> bytes:
         """
-        The bytes that have come, at least one.
+        The bytes that have arrived, at least one.
 
         Raises:
-            UnilectError: The connection broke, or was silent, or the body's framing is broken, or it ends early.
+            UnilectError: The connection broke or timed out, or the body has invalid framing or ends early.
         """
         body, payload = self._body, b""
         try:
@@ -329,11 +329,11 @@ class Response:
 
     async def whole(self, max_bytes: int) -> bytes:
         """
-        All bytes, after which it is closed. A body without a length ends with its JSON, since not every server closes the connection then.
+        All bytes; then the answer is closed. A body without a length ends with its JSON, because not every server closes the connection then.
 
         Raises:
             UnilectError: As `__anext__`.
-            BackendError: They are more than `max_bytes`.
+            BackendError: The body is larger than `max_bytes`.
         """
         pieces, size = [], 0
         try:
@@ -353,14 +353,14 @@ class Response:
         return b"".join(pieces)
 
     async def aclose(self) -> None:
-        """Give the connection back, or close it where the body was not read to its end."""
+        """Keep the connection, or close it if the body was not read to its end."""
         if not self._closed:
             self._closed = True
             self._server.release(self._connection, self.complete)
 
 
 def server_at(url: str, config: ModelConfig, raise_for: RaiseFor | None = None) -> HttpServer:
-    """The server at a URL, as the settings of a model say."""
+    """The server at a URL, with the settings of a model."""
     return HttpServer(
         url,
         headers=key_headers(config),
@@ -372,10 +372,10 @@ def server_at(url: str, config: ModelConfig, raise_for: RaiseFor | None = None) 
 
 def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> None:
     """
-    Turn an upstream's error answer into ours; return where it is none.
+    Raise the error for an upstream's error answer; return for a success.
 
-    What is wrong with the *request* (4xx) is told in the upstream's words, cleaned: the client can mend it. What is wrong
-    with the *upstream* is told in ours.
+    An error about the *request* (4xx) has the upstream's text, cleaned, because the client can fix it. An error of
+    the *upstream* has a general text.
 
     Raises:
         InvalidRequest, ContextLengthExceeded: 400, 404, 409, 413, 422.
@@ -392,7 +392,7 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
     retry_after_s = _seconds(headers.get("retry-after"))
     if status == 429:
         raise RateLimited(
-            "The model's server is over its limit. Try again later.", retry_after_s=retry_after_s
+            "The model's server is at its rate limit. Try again later.", retry_after_s=retry_after_s
         )
     if status == 503:
         raise BackendUnavailable(
@@ -403,13 +403,13 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
         raise UnsupportedOperation(f"The model's server cannot do this: {error_text(body)}")
     if status in (401, 403):
         raise BackendError(
-            "The model's server refused our key, or wants one; its operator must look at the configuration."
+            "The model's server refused the API key, or requires one; the operator must check `api_key`."
         )
     raise BackendError(f"The model's server answered with status {status}.")
 
 
 def _seconds(value: str | None) -> float | None:
-    """A Retry-After: seconds, or the date in HTTP's form."""
+    """The seconds of a Retry-After, which is a number or an HTTP date."""
     if value is None:
         return None
     try:

@@ -1,8 +1,8 @@
 """
-What an upstream tells of its errors, in the many forms that servers have for it, as our errors.
+The error formats of upstreams, translated to unilect's errors.
 
-What is wrong with the *request* is told in the upstream's words, cleaned: the client can mend it. What is wrong with the
-*upstream* is told in ours.
+An error about the *request* has the upstream's text, cleaned, because the client can fix it. An error of the
+*upstream* has a general text.
 
 Source: https://platform.openai.com/docs/guides/error-codes
 """
@@ -36,27 +36,27 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class NoSuchPath(BackendError):
-    """The server does not have the URL that it was asked at: its base URL is wrong, or it lacks this call."""
+    """The server does not know the URL: the base URL is wrong, or the server lacks this endpoint."""
 
     def __init__(self) -> None:
         super().__init__(
-            "The model's server does not have the URL that it is asked at; its operator must look at the base URL."
+            "The model's server does not know the requested URL; the operator must check the base URL of `source`."
         )
 
 
 class NoSuchModel(BackendError):
-    """The server does not have the model that it was asked for."""
+    """The server does not have the requested model."""
 
     def __init__(self) -> None:
         super().__init__(
-            "The model's server does not have the model that it is asked for; its operator must look at the model's name."
+            "The model's server does not have the requested model; the operator must check `model`."
         )
 
 
 def missing(body: bytes) -> UnilectError:
     """
-    The error for an answer of status 404. Which URL and which model a server is asked for is the operator's doing, and no client's;
-    what else a server does not find may be the client's.
+    The error for an answer of status 404. The URL and the model are the operator's configuration, so these are no errors of the client;
+    anything else that is not found may be.
     """
     error = _error_object(plain(body))
     told = "" if error is None else f"{error['message'] or ''} {error['code'] or ''}"[:500]
@@ -68,7 +68,7 @@ def missing(body: bytes) -> UnilectError:
 
 
 def refused_request(body: bytes) -> UnilectError:
-    """The error for a request that the upstream refuses, from the body of its answer."""
+    """The error for a request that the upstream refuses, from the body of the answer."""
     error = _error_object(plain(body))
     if error is None:
         return InvalidRequest("The model's server refused the request without a reason.")
@@ -77,9 +77,9 @@ def refused_request(body: bytes) -> UnilectError:
 
 def parse_error(raw: Any) -> UnilectError | None:
     """
-    The error that a body or a frame tells, as plain values; None where it tells none.
+    The error in a body or a frame, as plain values; None if there is none.
 
-    Servers say `{"error": {...}}`, `{"error": "text"}`, a flat `{"message": ...}` or `{"detail": ...}`, FastChat also
+    Servers send `{"error": {...}}`, `{"error": "text"}`, a flat `{"message": ...}` or `{"detail": ...}`, FastChat also
     `{"text": ..., "error_code": ...}`; OpenRouter puts `error` beside choices.
     """
     if isinstance(raw, dict) and "choices" in raw and not raw.get("error"):
@@ -89,12 +89,12 @@ def parse_error(raw: Any) -> UnilectError | None:
 
 
 def error_text(body: bytes) -> str:
-    """What the body of an error answer says, made fit to be shown."""
+    """The error text in the body of an error answer, cleaned."""
     return clean((_error_object(plain(body)) or {}).get("message"))
 
 
 def no_stream(kind: str, body: bytes) -> UnilectError:
-    """The error for an answer of status 200 that should have been an event stream: what it tells, or that it is none."""
+    """The error for an answer of status 200 that is not an event stream: the error in its body, or its content type."""
     return parse_error(plain(body)) or BackendError(
         "The backend answered a request for a stream with something else "
         f"({clean(kind.partition(';')[0] or 'no content type')})."
@@ -102,7 +102,7 @@ def no_stream(kind: str, body: bytes) -> UnilectError:
 
 
 def plain(body: bytes) -> Any:
-    """A body as plain values; None where it is not JSON."""
+    """A body as plain values; None if it is not JSON."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -111,13 +111,13 @@ def plain(body: bytes) -> Any:
 
 def typed(body: bytes, kind: type[_T], otherwise: str) -> _T:
     """
-    A body of a known form.
+    A body of a known type.
 
     Args:
-        otherwise: What is said where it is none.
+        otherwise: The message if it is of another type.
 
     Raises:
-        BackendError: It is none.
+        BackendError: The body is of another type.
     """
     try:
         return msgspec.json.decode(body, type=kind)
@@ -131,7 +131,7 @@ _TEXTS = ("message", "detail", "msg", "error_message", "error_msg", "errors")
 
 
 def _error_object(raw: Any) -> dict[str, Any] | None:
-    """An error's fields, its text under `message`, its number or word under `code`."""
+    """The fields of an error: its text as `message`, its number or name as `code`."""
     if not isinstance(raw, dict):
         return None
     error: Any = raw.get("error")
@@ -165,10 +165,10 @@ _LEAST_FASTCHAT = (
 
 def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
     """
-    What an error means, by its type, its code and its words.
+    The unilect error for an upstream's, from its type, code and text.
 
     Args:
-        refused: Its status already said that the request is at fault.
+        refused: Its status is that of an error about the request.
     """
     code, kind, message = error["code"], error.get("type"), clean(error["message"])
     kind = kind if isinstance(kind, str) else ""
@@ -182,7 +182,7 @@ def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
     ):
         return ContextLengthExceeded(message)
     if number == 429 or number // 100 == 429 or kind == "rate_limit_error":
-        return RateLimited("The model's server is over its limit. Try again later.")
+        return RateLimited("The model's server is at its rate limit. Try again later.")
     if number == 503 or kind in _OVERLOADED:
         return BackendUnavailable(
             "The model's server is busy or not ready. Try again.", retry_after_s=1
@@ -201,14 +201,14 @@ def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
 
 
 def _number(code: Any) -> int:
-    """A status or a code that is a number, as such or as a text; 0 for any other."""
+    """A status or a code that is a number, also as a string; 0 for any other."""
     if isinstance(code, str) and code.isascii() and code.isdecimal() and len(code) < 10:
         return int(code)
     return code if isinstance(code, int) else 0
 
 
 def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:
-    """The error for a prompt that does not fit, with both numbers, in the words that clients look for."""
+    """The error for a prompt that is too long, with both numbers, in the wording that clients match."""
     return ContextLengthExceeded(
         f"This model's maximum context length is {context} tokens, and the prompt has {prompt_tokens}. "
         "Shorten the prompt, or serve the model with a larger context."
@@ -216,12 +216,12 @@ def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:
 
 
 def unknown_token(param: str) -> InvalidRequest:
-    """The error for a token id that the vocabulary does not hold."""
-    return InvalidRequest(f"`{param}` holds a token id that the model does not have.", param=param)
+    """The error for a token id that is not in the vocabulary."""
+    return InvalidRequest(f"`{param}` has a token id outside the model's vocabulary.", param=param)
 
 
 def clean(text: Any) -> str:
-    """A foreign text made fit to be shown: one line, at most 500 characters, without file paths."""
+    """An upstream's text, cleaned: one line, at most 500 characters, without file paths."""
     if not isinstance(text, str):
         return "no reason given"
     return _PATH.sub("[path]", _CONTROL.sub(" ", text[:2000]))[:500].strip()

@@ -1,5 +1,5 @@
 """
-Server-sent events: bytes in, the data of whole frames out. It knows nothing of JSON.
+Server-sent events: bytes in, the data of whole frames out, whatever its format.
 
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
 """
@@ -15,9 +15,9 @@ MAX_FRAME_BYTES = (
 
 class FrameReader:
     """
-    Cuts a byte stream into frames. Feed it pieces of any size.
+    Splits a byte stream into frames. Feed it pieces of any size.
 
-    A frame of llama.cpp's older servers, `error: {...}`, is given as the data `{"error": {...}}`.
+    A frame of llama.cpp's older servers, `error: {...}`, becomes the data `{"error": {...}}`.
     """
 
     def __init__(self, limit_bytes: int = MAX_FRAME_BYTES) -> None:
@@ -27,10 +27,10 @@ class FrameReader:
 
     def feed(self, data: bytes) -> list[bytes]:
         """
-        Take in bytes.
+        Add bytes.
 
         Returns:
-            The data of every frame that is now whole, in order.
+            The data of every frame that is now complete, in order.
 
         Raises:
             BackendError: A frame is longer than the limit.
@@ -44,7 +44,7 @@ class FrameReader:
             if len(self._rest) > self._limit_bytes:
                 raise BackendError(
                     f"The backend sent a frame of more than {self._limit_bytes} bytes; "
-                    "the answer was given up."
+                    "the answer was aborted."
                 )
             data = whole + end
         if data[:6] == b"data: ":
@@ -60,7 +60,7 @@ class FrameReader:
         return self.feed(b"\n\n")
 
     def _without_cr(self, data: bytes) -> bytes:
-        """CR LF and CR become LF, also where a pair is cut in two by a read."""
+        """CR LF and CR become LF, also if a read ends between the two."""
         if self._ends_in_cr:
             data = b"\r" + data
         self._ends_in_cr = data.endswith(b"\r")
@@ -94,7 +94,7 @@ def _parse(block: bytes) -> bytes | None:
 
 
 def _error(data: bytes) -> bytes:
-    """The data of an `event: error`, which may be an error of any form, as one that cannot be taken for anything else."""
+    """The data of an `event: error`, an error of any format, as `{"error": ...}`."""
     if data.startswith(b"{"):
         return data if b'"error"' in data else b'{"error":' + data + b"}"
     return b'{"error":' + json.dumps(data.decode(errors="replace")).encode() + b"}"

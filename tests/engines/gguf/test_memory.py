@@ -70,7 +70,7 @@ def test_a_file_in_parts(tmp_path: Path) -> None:
     [
         (Needs(4 * GB, GB, 4, 8192), 9 * GB, 16 * GB, ""),
         (Needs(4 * GB, GB, 4, 8192), None, None, ""),
-        (Needs(4 * GB, GB, 4, 8192), 3 * GB, 16 * GB, r"keys and values 4\.0 GB .*3\.0 GB are free.*`context`.*`parallel`.*cache_type_k"),
+        (Needs(4 * GB, GB, 4, 8192), 3 * GB, 16 * GB, r"KV cache 4\.0 GB .*3\.0 GB are free.*`context`.*`parallel`.*cache_type_k"),
         (Needs(14 * GB, GB, 4, 8192), 9 * GB, 16 * GB, r"weights 14\.0 GB.*has 16\.0 GB"),
         (Needs(0, 0, 256, 9_000_000), None, None, r"2304000000 tokens.*Lower `context` or `parallel`"),
     ],
@@ -139,12 +139,12 @@ async def test_what_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
         await engine.start()
         await engine.aclose()
     told = [
-        record.getMessage() for record in caplog.records if "keys and values" in record.getMessage()
+        record.getMessage() for record in caplog.records if "KV cache" in record.getMessage()
     ]
 
     assert 1 == len(told)
     assert (
-        "demo: on the CPU, 2 threads; weights 4 MB, keys and values 524 MB (`context` 2048 x `parallel` 100)"
+        "demo: on the CPU, 2 threads; weights 4 MB, KV cache 524 MB (`context` 2048 x `parallel` 100)"
         == told[0]
     )
 

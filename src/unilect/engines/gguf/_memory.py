@@ -99,7 +99,7 @@ def doubt(name: str, need: Needs, free: int | None) -> str:
 def told(need: Needs) -> str:
     """The sizes in words."""
     return (
-        f"weights {_gigabytes(need.weights)}, keys and values {_gigabytes(need.cache)} "
+        f"weights {_gigabytes(need.weights)}, KV cache {_gigabytes(need.cache)} "
         f"(`context` {need.context} x `parallel` {need.parallel})"
     )
 
