@@ -24,64 +24,35 @@ MAX_PATTERNS = 20_000
 MAX_REPEAT = 2000
 _SHOWN = 60
 
-_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_SINGLE = frozenset(
-    {
-        "additionalItems",
-        "additionalProperties",
-        "contains",
-        "contentSchema",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    }
+
+def names(text: str) -> frozenset[str]:
+    """The names that stand in a text, with blanks between."""
+    return frozenset(text.split())
+
+
+_MAPS = names("properties patternProperties $defs definitions dependentSchemas")
+_LISTS = names("allOf anyOf oneOf prefixItems")
+_SINGLE = names(
+    "additionalItems additionalProperties contains contentSchema else if items not propertyNames then unevaluatedItems "
+    "unevaluatedProperties"
 )
 _UNIONS = ("anyOf", "oneOf")
-_INTEGER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+_INTEGER = names("minimum maximum exclusiveMinimum exclusiveMaximum")
+_OTHERS = names(
+    "$dynamicRef $recursiveRef $ref const dependencies dependentRequired enum format maxContains maxItems maxLength "
+    "maxProperties minContains minItems minLength minProperties multipleOf pattern required type uniqueItems"
+)
+_REMARKS = names("$defs definitions contentSchema")
 #: Keywords that say something about an answer; all others are remarks.
-ASSERTIONS = (_MAPS | _LISTS | _SINGLE | _INTEGER) - {"$defs", "definitions", "contentSchema"} | {
-    "$dynamicRef",
-    "$recursiveRef",
-    "$ref",
-    "const",
-    "dependencies",
-    "dependentRequired",
-    "enum",
-    "format",
-    "maxContains",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "minContains",
-    "minItems",
-    "minLength",
-    "minProperties",
-    "multipleOf",
-    "pattern",
-    "required",
-    "type",
-    "uniqueItems",
-}
+ASSERTIONS = (_MAPS | _LISTS | _SINGLE | _INTEGER | _OTHERS) - _REMARKS
+_OPEN = names("additionalItems additionalProperties items unevaluatedItems unevaluatedProperties")
 #: Values at which a keyword asks for nothing.
 _IDLE: dict[str, tuple[Any, ...]] = {
-    "uniqueItems": (False,),
-    "minItems": (0,),
-    "minLength": (0,),
-    "minProperties": (0,),
+    **dict.fromkeys(names("minItems minLength minProperties"), (0,)),
+    **dict.fromkeys(_OPEN, (True, {})),
+    **dict.fromkeys(names("dependentRequired patternProperties"), ({},)),
     "required": ([],),
-    "additionalProperties": (True, {}),
-    "unevaluatedProperties": (True, {}),
-    "unevaluatedItems": (True, {}),
-    "additionalItems": (True, {}),
-    "items": (True, {}),
-    "dependentRequired": ({},),
-    "patternProperties": ({},),
+    "uniqueItems": (False,),
 }
 _COUNTED = re.compile(r"\{([0-9]{1,9})[0-9]*(?:,([0-9]{0,9})[0-9]*)?\}")
 _ALL_TYPES = 7
