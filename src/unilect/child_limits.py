@@ -41,12 +41,12 @@ def data_bytes() -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:")), None)
 
 
-def limit_growth(more_bytes: int) -> None:
-    """From now on this process may allocate so much more, and gets no memory beyond that."""
+def limit_growth(more_bytes: int, for_good: bool = False) -> None:
+    """From now on this process may allocate so much more, and gets no memory beyond that; `for_good` it cannot raise the limit."""
     data = data_bytes()
     if data is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         limit = data + max(0, more_bytes)
         if hard != resource.RLIM_INFINITY:
             limit = min(limit, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit if for_good else hard))

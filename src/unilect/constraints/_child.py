@@ -47,7 +47,7 @@ def _serve(words: Any, standing: str) -> None:
         print(json.dumps({"failed": str(error)[:300]}), file=words, flush=True)
         return
     size = data_bytes() or 0
-    limit_growth(MEMORY_BYTES)
+    limit_growth(MEMORY_BYTES, for_good=True)
     print(json.dumps({"ready": True}), file=words, flush=True)
     for line in sys.stdin:
         job = json.loads(line)
