@@ -21,12 +21,12 @@ from unilect.backend import tokenizes
 from unilect.dialects.fastchat._prompt import TurnMarkers
 from unilect.dialects.openai.chunks import encode_json, legacy_logprobs
 from unilect.dialects.openai.embeddings import base64_of
-from unilect.errors import UnilectError, UnsupportedOperation, WrongType
+from unilect.errors import UnilectError, UnsupportedOperation
 from unilect.events import Answer, Event, Finish, ReasoningDelta, TextDelta, TokenLogprob, Usage
 from unilect.parameters.rules import refusal
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.routing.service import Service
-from unilect.web.decode import wrong_field
+from unilect.web.decode import no_json, wrong_field
 from unilect.web.route import Route, json_answer
 from unilect.web.streaming import Framing, respond
 
@@ -350,7 +350,7 @@ def decoded(body: bytes, kind: type[BodyT]) -> BodyT:
     except msgspec.ValidationError as error:
         raise wrong_field(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WrongType("The request's body is not valid JSON. Send one JSON object.") from error
+        raise no_json(error) from error
 
 
 def answer(request: web.Request, body: Any) -> web.Response:
