@@ -6,22 +6,18 @@ Source: https://platform.openai.com/docs/api-reference
 
 import random
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from unilect.errors import UnilectError
 from unilect.events import Answer, TokenLogprob, Usage
+from unilect.requests import GenerationRequest
 
 encode_json = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
 _random = random.Random()  # seeded by the system; ids must be unique, and guard nothing
 _LASTING = ("system_fingerprint", "service_tier")
-
-
-class _HasOptions(Protocol):
-    @property
-    def wants_usage_chunk(self) -> bool: ...
 
 
 class ChunkHead:
@@ -36,7 +32,7 @@ class ChunkHead:
     __slots__ = ("_done", "_late", "head", "id", "meta", "tail", "usage_wanted")
 
     def __init__(
-        self, prefix: str, kind: str, model: str, request: _HasOptions, done: bool = True
+        self, prefix: str, kind: str, model: str, request: GenerationRequest, done: bool = True
     ) -> None:
         self._done = DONE if done else b""
         self.id = f"{prefix}{_random.getrandbits(96):024x}"

@@ -72,6 +72,12 @@ def decode(body: bytes, raw: RawFields | None = None) -> CompletionRequest:
     return request
 
 
+def stop_words(stop: str | list[str] | None) -> list[str]:
+    """The stop words of an older protocol, where empty ones are none."""
+    words = [stop] if isinstance(stop, str) else stop or []
+    return [word for word in words if word]
+
+
 class CompletionEncoder:
     """
     The words of one plain completion.
