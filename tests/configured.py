@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from unilect.cli._commands import read
+from unilect.cli._commands import Given, read
 from unilect.config.server import Config
 
 
@@ -13,6 +13,6 @@ def merged(*given: Any) -> Config:
     Raises:
         ConfigError: Something is wrong with one of them.
     """
-    config, mistakes = read(*given)
+    config, mistakes = read(Given(*given))
     mistakes.raise_all()
     return config

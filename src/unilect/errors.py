@@ -42,6 +42,7 @@ Source: https://platform.openai.com/docs/guides/error-codes
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import Any, ClassVar, Self
 
 
@@ -103,17 +104,13 @@ class UnilectError(Exception):
         """The same error, with the request's id where the log knows more than the client may be told; one error may be told to several."""
         if self.reason is None:
             return self
-        told = type(self).__new__(type(self))
-        told.__dict__.update(self.__dict__)
+        told = self.alone()
         told.message = f"{self.message} (Request {request_id}.)"
         return told
 
     def alone(self) -> Self:
         """The same error to be kept: without its traceback, which holds the request and all that was made of it."""
-        kept = type(self).__new__(type(self))
-        kept.__dict__.update(self.__dict__)
-        kept.args = self.args
-        return kept
+        return copy(self)
 
     def detail(self) -> dict[str, Any]:
         """The inner error object: message, type, param and code."""

@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_merged(path: Path) -> None:
     """Without arguments the models are the file's, and flags of the server are stronger."""
-    config = merged([], path, {"port": 1, "host": None}, {"context": None})
+    config = merged([], path, {"port": 1, "host": None}, {})
 
     assert (1, "127.0.0.1", ["a", "longer"]) == (config.port, config.host, list(config.models))
 

@@ -57,6 +57,7 @@ def test_lines(tmp_path: Path) -> None:
         ("models", "a", "defaults"): 15,
         ("models", "a", "defaults", "temperature"): 15,
         ("models", "a", "rope_scaling"): 16,
+        ("models", "a", "rope_scaling", "rope_type"): 16,
         ("models", "b c/d"): 17,
         ("models", "b c/d", "stop"): 18,
         ("models", "b c/d", "context"): 22,

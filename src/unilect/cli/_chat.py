@@ -20,9 +20,9 @@ import msgspec
 from msgspec import Struct
 from yarl import URL
 
+from unilect.child_limits import die_with
 from unilect.cli._console import Console
 from unilect.cli._conversation import Conversation
-from unilect.engines.process.child import die_with
 from unilect.errors import (
     BackendError,
     ConfigError,

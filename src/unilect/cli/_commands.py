@@ -27,23 +27,33 @@ from unilect.routing.registry import Registry
 MAX_FACTS = 20
 
 
-def serve(
-    models: Sequence[str],
-    config: Path | None,
-    server: Mapping[str, Any],
-    engine: Mapping[str, Any],
-) -> None:
+class Given(NamedTuple):
     """
-    Serve until SIGTERM.
+    What a command was given.
 
-    Args:
+    Attributes:
         models: `[NAME=]SOURCE` arguments; they replace the models of the file.
+        config: The file.
         server: Flags about the server; None where not given.
-        engine: Flags about every engine; None where not given.
+        engine: Flags about every engine that are given.
     """
-    given = _Given(models, config, server, engine)
-    origin = _origin(given)
-    _serve(_or_exit(lambda: _checked(given, origin)), origin)
+
+    models: Sequence[str]
+    config: Path | None
+    server: Mapping[str, Any]
+    engine: Mapping[str, Any]
+
+    @property
+    def origin(self) -> Origin:
+        """Where the options come from; flags about engines name themselves where they are wrong."""
+        of_server = config_load.origin_of(self.config, self.server)
+        named = [*self.engine, *(["models"] if self.models else [])]
+        return Origin(of_server.file, of_server.given | dict.fromkeys(named, ""))
+
+
+def serve(given: Given) -> None:
+    """Serve until SIGTERM."""
+    _serve(_or_exit(lambda: _checked(given)), given.origin)
 
 
 def compat(name: str, arguments: Sequence[str]) -> None:
@@ -111,37 +121,22 @@ def _registry(settings: Config, progress: sources.Progress | None = None) -> Reg
     return registry
 
 
-class _Given(NamedTuple):
-    """What a command was given; see `serve`."""
-
-    models: Sequence[str]
-    config: Path | None
-    server: Mapping[str, Any]
-    engine: Mapping[str, Any]
-
-
-def read(
-    models: Sequence[str],
-    config: Path | None,
-    server: Mapping[str, Any],
-    engine: Mapping[str, Any],
-) -> tuple[Config, Mistakes]:
+def read(given: Given) -> tuple[Config, Mistakes]:
     """The configuration of the file, the environment and the command line together, without what is wrong, and what is wrong."""
-    loaded, found = config_load.read(config, server)
+    loaded, found = config_load.read(given.config, given.server)
     tables = dict(loaded.models)
-    if models:
+    if given.models:
         tables = {}
-        for argument in models:
+        for argument in given.models:
             with found:
                 _add(argument, tables)
         if sources.ALL in tables:
             tables["all"] = structs.replace(tables.pop(sources.ALL), model=sources.ALL)
-    flags = {name: value for name, value in engine.items() if value is not None}
-    if flags and (tables or not models):
+    if given.engine and (tables or not given.models):
         with found:
-            tables = _with_flags(tables or {sources.DEMO: ModelConfig()}, flags)
+            tables = _with_flags(tables or {sources.DEMO: ModelConfig()}, given.engine)
     settings = structs.replace(loaded, models=tables)
-    if models:
+    if given.models:
         with found:
             configuration.check_names(settings)
     return settings, found
@@ -162,30 +157,22 @@ def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
     tables[name] = ModelConfig(source=[*others, source] if others else source)
 
 
-def _checked(given: _Given, origin: Origin) -> Config:
+def _checked(given: Given) -> Config:
     """
     The configuration, unless something is wrong with it: then what else would be found later is told too.
 
     Raises:
         ConfigError: Something is wrong.
     """
-    settings, found = read(*given)
+    settings, found = read(given)
     if found.errors:
         from unilect.cli import _preflight as preflight
 
         later = Mistakes()
         list(preflight.look(settings, later))
-        found.errors += origin.told(later.errors)
+        found.errors += given.origin.told(later.errors)
     found.raise_all()
     return settings
-
-
-def _origin(given: _Given) -> Origin:
-    """Where the options of a command come from; flags about engines name themselves where they are wrong."""
-    origin = config_load.origin_of(given.config, given.server)
-    flags = {name: "" for name, value in given.engine.items() if value is not None}
-    flags |= {"models": ""} if given.models else {}
-    return Origin(origin.file, origin.given | flags)
 
 
 def start_screen(
@@ -266,25 +253,15 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
         print(f"{name:{width}}  {', '.join(map(redacted, model.sources))}{aliases}")
 
 
-def worker(
-    source: str | None,
-    config: Path | None,
-    server: Mapping[str, Any],
-    engine: Mapping[str, Any],
-    names: Sequence[str] = (),
-) -> None:
+def worker(given: Given, names: Sequence[str] = ()) -> None:
     """
     Serve one model for the gateway of another machine, until SIGTERM; say on stdout where, as one line of JSON.
 
     Args:
-        source: `[NAME=]SOURCE`; the only model of the file where it is None.
-        server: Flags about the server; None where not given.
-        engine: Flags about the engine that are given.
+        given: Its one model, or none for the only one of the file.
         names: What the model is called, instead of its source's name; the first is its name and the others are aliases.
     """
-    given = _Given([] if source is None else [source], config, server, engine)
-    origin = _origin(given)
-    settings = _or_exit(lambda: _named(_single(_checked(given, origin)), names))
+    settings = _or_exit(lambda: _named(_single(_checked(given)), names))
     _log_to_stderr(settings.log_level)
     from unilect.server import lifecycle as http
     from unilect.web.site import reachable
@@ -293,7 +270,7 @@ def worker(
         ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}
         print(json.dumps({"ready": ready}), flush=True)
 
-    _or_exit(lambda: http.run(settings, _registry(settings), started), origin=origin)
+    _or_exit(lambda: http.run(settings, _registry(settings), started), origin=given.origin)
 
 
 def chat(

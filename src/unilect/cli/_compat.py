@@ -194,15 +194,12 @@ def _llamacpp(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     model = {
         "source": f"llamacpp+{url.rstrip('/')}",
         "aliases": _ALIASES,
-        **turns(*(given[flag] for flag in _TURN_FLAGS)),
+        **_turns(given),
     }
     return {"models": {"LLaMA_CPP": model}}
 
 
-_TURN_FLAGS = ("chat_prompt", "user_name", "ai_name", "system_name", "stop")
-
-
-def turns(chat_prompt: str, user_name: str, ai_name: str, system_name: str, stop: str) -> Values:
+def _turns(given: Values) -> Values:
     """
     A model's `chat_template` and `stop` for the five free-text flags of `api_like_OAI.py`.
 
@@ -211,9 +208,8 @@ def turns(chat_prompt: str, user_name: str, ai_name: str, system_name: str, stop
     Raises:
         ConfigError: A flag holds `{}`, which stands for a turn's text here.
     """
-    parts = [
-        part.replace("\\n", "\n") for part in (chat_prompt, user_name, ai_name, system_name, stop)
-    ]
+    flags = ("chat_prompt", "user_name", "ai_name", "system_name", "stop")
+    parts = [given[flag].replace("\\n", "\n") for flag in flags]
     if any("{}" in part for part in parts):
         raise ConfigError("A flag of the chat template holds `{}`, which has no place there.")
     preamble, user, ai, system, end = parts

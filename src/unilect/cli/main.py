@@ -55,6 +55,9 @@ Port: TypeAlias = Annotated[int | None, typer.Option(help="Port [8000]; 0 picks 
 ApiKey: TypeAlias = Annotated[
     list[str] | None, typer.Option(help="API key for clients; may be repeated.")
 ]
+Url: TypeAlias = Annotated[
+    str | None, typer.Option(help="Base URL of a running server: http://host:port/v1.")
+]
 ServersKey: TypeAlias = Annotated[
     str | None,
     typer.Option(envvar="UNILECT_API_KEY", help="API key for the server at --url."),
@@ -144,15 +147,13 @@ def serve(
         "insecure_no_auth": insecure_no_auth or None,
         "log_level": log_level,
     }
-    commands.serve(models or [], config, server, engine)
+    commands.serve(commands.Given(models or [], config, server, engine))
 
 
 @app.command(cls=_Command)
 def models(
     config: ConfigFile = None,
-    url: Annotated[
-        str | None, typer.Option(help="Base URL of a running server: http://host:port/v1.")
-    ] = None,
+    url: Url = None,
     api_key: ServersKey = None,
 ) -> None:
     """List the models of a configuration, or with --url those of a running server."""
@@ -168,9 +169,7 @@ def chat(
         str | None,
         typer.Argument(metavar="[SOURCE]", help="Model to serve for this chat [the bundled one]."),
     ] = None,
-    url: Annotated[
-        str | None, typer.Option(help="Base URL of a running server: http://host:port/v1.")
-    ] = None,
+    url: Url = None,
     model: Annotated[str | None, typer.Option(help="Model name [the first model].")] = None,
     api_key: ServersKey = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
@@ -241,7 +240,8 @@ def worker(
         "fastchat_worker_concurrency": limit_worker_concurrency,
     }
     names = [name for name in (model_names or "").split(",") if name]
-    commands.worker(source, config, server, engine, names)
+    models = [] if source is None else [source]
+    commands.worker(commands.Given(models, config, server, engine), names)
 
 
 config_app = typer.Typer(no_args_is_help=True, help="Commands for configuration files.")

@@ -14,15 +14,6 @@ from msgspec import Struct
 from unilect.config.values import OptionPath
 from unilect.errors import ConfigError, Mistakes
 
-#: What is skipped as one piece: texts and comments may hold brackets, equals signs and line ends.
-_TOKEN = re.compile(
-    r'"""(?:[^\\"]|\\.|"(?!""))*"{3,5}'
-    r"|'''(?:[^']|'(?!''))*'{3,5}"
-    r'|"(?:[^"\\\n]|\\.)*"'
-    r"|'[^'\n]*'"
-    r"|\#[^\n]*|\n|[\[\]{}=]|[^\"'\#\n\[\]{}=]+",
-    re.DOTALL,
-)
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _TWICE = re.compile(r"Cannot declare \((.*)\) twice")
 #: How mistakes in TOML begin in the parser's words, and what to do about them.
@@ -102,26 +93,23 @@ def lines(path: Path) -> dict[OptionPath, int]:
     """
     The line of each option and table of a file that `read_file` has read; those inside of a value have its line.
 
-    Its TOML is right, so statements can be told by line ends outside of brackets and texts.
+    Its TOML is right, so a statement is as many lines as are TOML by themselves. They are few: their square counts.
     """
     found: dict[OptionPath, int] = {}
     table: OptionPath = ()
     for line, text in _statements(_text(path)):
-        if text.startswith("["):
-            names = _names(tomllib.loads(text))
-            index: int | None = None
-            if text.startswith("[["):
-                index = 0
-                while (*names, index) in found:
-                    index += 1
-            table = names if index is None else (*names, index)
-            for length in range(1, len(table) + 1):
-                found.setdefault(table[:length], line)
-            continue
-        key, _, _ = text.partition("\0")
-        names = (*table, *_names(tomllib.loads(f"{key} = 0")))
-        for length in range(len(table) + 1, len(names) + 1):
-            found.setdefault(names[:length], line)
+        where = names = _names(tomllib.loads(text))
+        if text.startswith("[["):
+            index = 0
+            while (*names, index) in found:
+                index += 1
+            where = table = (*names, index)
+        elif text.startswith("["):
+            table = names
+        else:
+            where = (*table, *names)
+        for length in range(1, len(where) + 1):
+            found.setdefault(where[:length], line)
     return found
 
 
@@ -167,32 +155,27 @@ def _text(path: Path) -> str:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """The statements of a TOML document with their lines: a table's header as it is, of an option the key and a zero byte."""
-    line, depth, began, pieces = 1, 0, 1, list[str]()
-    for match in _TOKEN.finditer(text + "\n"):
-        token = match[0]
-        if token == "\n" and depth == 0:
-            statement = "".join(pieces).strip()
-            if statement:
-                yield began, statement
-            began, pieces = line + 1, []
-        elif not token.startswith("#"):
-            if token == "=" and depth == 0 and "\0" not in pieces:
-                token = "\0"
-            depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token, 0)
-            pieces.append(token)
-        line += token.count("\n")
+    """The statements of a TOML document, each with its first line's number: a table's header, or an option."""
+    began, pieces = 1, list[str]()
+    for number, line in enumerate(text.split("\n"), 1):
+        pieces.append(line)
+        statement = "\n".join(pieces).lstrip()
+        try:
+            values = tomllib.loads(statement)
+        except tomllib.TOMLDecodeError:  # a text or a list goes on in the next line
+            continue
+        if values:
+            yield began, statement
+        began, pieces = number + 1, []
 
 
 def _names(values: Mapping[str, Any]) -> OptionPath:
-    """The names in a header or a key, from what it is parsed to."""
+    """The names in a header or an option, from what it is parsed to."""
     names: list[str] = []
     inner: Any = values
-    while isinstance(inner, dict) and inner:
-        name = next(iter(inner))
+    while isinstance(inner, dict) and len(inner) == 1:
+        ((name, inner),) = inner.items()
         names.append(name)
-        inner = inner[name]
-        inner = inner[0] if isinstance(inner, list) and inner else inner
     return tuple(names)
 
 

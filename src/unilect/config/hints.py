@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
+from unilect.config.model import ModelConfig, RopeScaling
+from unilect.config.server import TABLES, Config, ListenerConfig
 from unilect.config.values import OptionPath, nearest, shown
 from unilect.errors import Mistakes
 from unilect.requests import ChatRequest, CompletionRequest
@@ -40,41 +41,31 @@ _SERVER_TABLES = frozenset({"server", "unilect", "gateway", "config", "settings"
 _TOP = "at the top of the file, before the first table"
 
 
-class Names(Struct, frozen=True):
-    """
-    The options that there are.
-
-    Attributes:
-        server: Of the server.
-        model: Of a model's table.
-        variables: By variable of the environment, the option that it sets.
-        listener: Of a further address.
-        rope_scaling: Of a model's `rope_scaling`.
-    """
-
-    server: Collection[str]
-    model: Collection[str]
-    variables: Mapping[str, str]
-    listener: Collection[str] = ()
-    rope_scaling: Collection[str] = ()
+_SERVER = Config.__struct_fields__
+_MODEL = ModelConfig.__struct_fields__
+#: By variable of the environment, the option that it sets.
+VARIABLES = {
+    KEY_VARIABLE: "api_keys",  # the name that clients read it by; the other came first
+    **{f"{PREFIX}{name.upper()}": name for name in _SERVER if name not in TABLES},
+}
 
 
-def unknown_option(names: Names, path: OptionPath, name: str, value: Any) -> str:
+def unknown_option(path: OptionPath, name: str, value: Any) -> str:
     """What to say of a name in a table of a file that is no option there."""
     if not path:
-        return _unknown_at_the_top(names, name, value)
+        return _unknown_at_the_top(name, value)
     if path[0] == "listeners":
-        return unknown_in(names.listener, name, names.server, f"put it {_TOP}")
+        return unknown_in(ListenerConfig.__struct_fields__, name, _SERVER, f"put it {_TOP}")
     if len(path) > 2:
-        return unknown_in(names.rope_scaling, name)
+        return unknown_in(RopeScaling.__struct_fields__, name)
     if name in _parameters():
         return f"is a parameter of requests; put it under `defaults`: {_as_default(name, value)}."
-    return unknown_in(names.model, name, names.server, f"put it {_TOP}")
+    return unknown_in(_MODEL, name, _SERVER, f"put it {_TOP}")
 
 
-def unknown_variables(names: Names, env: Mapping[str, str], found: Mistakes) -> None:
+def unknown_variables(env: Mapping[str, str], found: Mistakes) -> None:
     """Variables that begin as ours do and set nothing; what they hold is never told, it may be a key."""
-    known = {*names.variables, CONFIG_VARIABLE}
+    known = {*VARIABLES, CONFIG_VARIABLE}
     in_kubernetes = "KUBERNETES_SERVICE_HOST" in env
     for name in sorted(env):
         if not name.startswith(PREFIX) or name in known or _OF_SCRIPTS.fullmatch(name):
@@ -83,11 +74,11 @@ def unknown_variables(names: Names, env: Mapping[str, str], found: Mistakes) -> 
         if in_kubernetes and (_OF_KUBERNETES.fullmatch(name) or url):
             continue
         option = name.removeprefix(PREFIX).lower()
-        if option in names.model:
+        if option in _MODEL:
             hint = f"`{option}` is an option of a model: set it in a file, or with a flag of `unilect serve`."
-        elif option in names.server:
+        elif option in _SERVER:
             hint = f"`{option}` can be set in a file only."
-        elif _ELSEWHERE.get(option) in names.variables.values():
+        elif _ELSEWHERE.get(option) in VARIABLES.values():
             hint = f"did you mean {PREFIX}{_ELSEWHERE[option].upper()}?"
         elif option in ("key", "keys", "token", "apikey"):
             hint = f"did you mean {KEY_VARIABLE}?"
@@ -114,13 +105,11 @@ def _as_default(name: str, value: Any) -> str:
     return f"`defaults = {{ {name} = {shown(value) if simple else '...'} }}`"
 
 
-def _unknown_at_the_top(names: Names, name: str, value: Any) -> str:
-    if not isinstance(value, dict) and name in _parameters() - {*names.model}:
+def _unknown_at_the_top(name: str, value: Any) -> str:
+    if not isinstance(value, dict) and name in _parameters() - {*_MODEL}:
         return f"is a parameter of requests; put it under a model's `defaults`: {_as_default(name, value)}."
     if not isinstance(value, dict):
-        return unknown_in(
-            names.server, name, names.model, "put it into the model's table [models.NAME]"
-        )
+        return unknown_in(_SERVER, name, _MODEL, "put it into the model's table [models.NAME]")
     if name.lower() in _SERVER_TABLES:
         return f"unknown table [{name}]; put the options of the server {_TOP}."
     inner = next((key for key, one in value.items() if isinstance(one, dict)), None)

@@ -5,7 +5,6 @@ A mistake names the file and the line, the variable or the flag, the option, and
 """
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,18 @@ import msgspec
 from unilect.config.file import Origin, read_file, with_secrets
 from unilect.config.hints import (
     KEY_VARIABLE,
-    PREFIX,
-    Names,
+    VARIABLES,
     is_of_kubernetes,
     unknown_option,
     unknown_variables,
 )
-from unilect.config.model import ModelConfig, RopeScaling, wrong_name
+from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.paths import placed, placed_server
-from unilect.config.server import TABLES, Config, ListenerConfig, check, process_environment
+from unilect.config.server import Config, check, process_environment
 from unilect.config.values import accepted, convert, dotted, shown
 from unilect.errors import Mistakes
 
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
-#: By variable of the environment, the option that it sets.
-VARIABLES = {
-    KEY_VARIABLE: "api_keys",  # the name that clients read it by; the other came first
-    **{f"{PREFIX}{name.upper()}": name for name in _FIELDS if name not in TABLES},
-}
 #: The flags of the options that have any.
 FLAGS = {
     "host": "--host",
@@ -43,14 +36,6 @@ FLAGS = {
     "fastchat_worker_address": "--worker-address",
     "fastchat_worker_concurrency": "--limit-worker-concurrency",
 }
-_NAMES = Names(
-    server=tuple(_FIELDS),
-    model=ModelConfig.__struct_fields__,
-    variables=VARIABLES,
-    listener=ListenerConfig.__struct_fields__,
-    rope_scaling=RopeScaling.__struct_fields__,
-)
-_unknown = partial(unknown_option, _NAMES)
 
 
 def load(
@@ -96,7 +81,7 @@ def read(
         good = _of_tables(values, origin.file.parent, found)
     errors = Origin(origin.file).told(found.errors)
     given = with_secrets(given, env, of_flags, used)
-    unknown_variables(_NAMES, {name: env[name] for name in env.keys() - used}, of_flags)
+    unknown_variables({name: env[name] for name in env.keys() - used}, of_flags)
     good |= placed_server(_from_environment(env, of_flags), None)
     good |= _of_tables(given, None, of_flags)
     errors += Origin(None, origin.given).told(of_flags.errors)
@@ -129,7 +114,7 @@ def _of_tables(values: Mapping[str, Any], folder: Path | None, found: Mistakes) 
     """The options of the server and of its models, without what is wrong with them."""
     tables = values.get("models", {})
     server = {name: value for name, value in values.items() if name != "models"}
-    good = placed_server(accepted(Config, server, (), _unknown, found), folder)
+    good = placed_server(accepted(Config, server, (), unknown_option, found), folder)
     if not isinstance(tables, dict):
         found.add(f"models: expected tables [models.NAME], found {shown(tables)}.", ("models",))
         tables = {}
@@ -142,7 +127,7 @@ def _of_tables(values: Mapping[str, Any], folder: Path | None, found: Mistakes) 
             why = f"expected a table [models.{name}], found {shown(table)}."
             found.add(f"models.{name}: {why}", path)
         else:
-            fine = accepted(ModelConfig, table, path, _unknown, found)
+            fine = accepted(ModelConfig, table, path, unknown_option, found)
             models[name] = ModelConfig(**placed(fine, folder))
     return good | ({"models": models} if "models" in values else {})
 

@@ -9,7 +9,6 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jsonschema_rs
@@ -17,7 +16,8 @@ import xllamacpp
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from unilect.constraints import ConstraintError, gbnf, schema
+from unilect.constraints import ConstraintError, gbnf
+from unilect.constraints.schema import analyse, patterns
 
 MAX_GBNF = 1024 * 1024  # of llama.cpp's own making
 _TRIED_TOKENS = 4
@@ -52,7 +52,7 @@ _STAND_IN = "<[97]>"
 
 class Jobs:
     """
-    Everything that can be asked.
+    Everything that can be asked: each public method is a job of that name.
 
     Args:
         model: A GGUF file for llama.cpp to follow grammars with.
@@ -67,19 +67,11 @@ class Jobs:
         self._stderr = os.memfd_create("stderr") if can else None
         if self._stderr is not None:
             os.dup2(self._stderr, 2)
-        self._jobs: dict[str, Callable[..., Any]] = {
-            "gbnf": self.gbnf,
-            "llguidance": self.llguidance,
-            "matches": self.matches,
-            "schema": self.schema,
-            "schema_to_gbnf": self.schema_to_gbnf,
-            "validate": self.validate,
-        }
 
     def do(self, job: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Do a job; its answer, or why the constraint is refused."""
         try:
-            return {"done": self._jobs[job](**arguments)}
+            return {"done": getattr(self, job)(**arguments)}
         except ConstraintError as error:
             return {"refused": str(error)}
         except MemoryError:
@@ -97,7 +89,7 @@ class Jobs:
         self.schema(schema)
         grammar = _compact(self._converted(schema))
         gbnf.analyse(grammar, MAX_GBNF)
-        for pattern in _patterns(schema):  # a walk may not come to where they stand
+        for pattern in patterns(json.loads(schema)):  # a walk may not come to where they stand
             alone = json.dumps({"type": "string", "pattern": pattern})
             self._follow(_compact(self._converted(alone)))
         self._follow(grammar)
@@ -128,7 +120,7 @@ class Jobs:
     def schema(self, schema: str) -> list[tuple[str, str]]:
         """The keywords that a schema uses, and where; it is valid itself."""
         decoded = json.loads(schema)
-        uses = _analysed(decoded)
+        uses = analyse(decoded)
         _validator(decoded)
         return [(use.keyword, use.path) for use in uses]
 
@@ -256,13 +248,6 @@ def _compact(grammar: str) -> str:
     return "\n".join(f"{name} ::= {rule}" for name, rule in rules.items() if name in wanted)
 
 
-def _analysed(decoded: Any) -> list[schema.Use]:
-    try:
-        return schema.analyse(decoded)
-    except ConstraintError as error:
-        raise ConstraintError(f"{error}.") from error
-
-
 def _validator(decoded: Any) -> Any:
     """A validator that fetches nothing; of the older draft where only that one can read the schema."""
     options: dict[str, Any] = {
@@ -277,23 +262,14 @@ def _validator(decoded: Any) -> Any:
             return _DRAFTS[0](decoded, **options)
         except ValueError:
             with_lists = _DRAFTS[1](decoded, **options)
-            if not _has_lists(decoded):
-                raise
-            return with_lists
+            if any(use.keyword.startswith("items:list") for use in analyse(decoded)):
+                return with_lists  # as before 2020
+            raise
     except jsonschema_rs.ValidationError as error:
         where = "".join(f".{step}" for step in error.instance_path)
         _refuse(f"at ${where[:_SHOWN]}: {error.message[:_SHOWN]}", 2 * _SHOWN)
     except ValueError as error:
         _refuse(str(error))
-
-
-def _patterns(text: str) -> list[str]:
-    return schema.patterns(json.loads(text))
-
-
-def _has_lists(decoded: Any) -> bool:
-    """Whether `items` is a list somewhere, as before 2020."""
-    return any(use.keyword.startswith("items:list") for use in schema.analyse(decoded))
 
 
 def _no_number(name: str) -> NoReturn:

@@ -9,6 +9,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md, sr
 """
 
 import re
+from graphlib import CycleError, TopologicalSorter
 from typing import NoReturn
 
 from msgspec import Struct
@@ -413,38 +414,26 @@ def _check_stacks(rules: list[Rule], corners: list[list[tuple[int | None, int]]]
     Raises:
         ConstraintError: A rule begins with itself, or has too many stacks.
     """
-    stacks = [0] * len(rules)
-    state = [0] * len(rules)  # 1: on the path, 2: counted
-    for first in range(len(rules)):
-        if state[first]:
-            continue
-        path, places = [first], [0]
-        state[first] = 1
-        while path:
-            number = path[-1]
-            if places[-1] < len(corners[number]):
-                below = corners[number][places[-1]][0]
-                places[-1] += 1
-                if below is None or state[below] == 2:
-                    continue
-                if state[below] == 1:
-                    raise _left_recursion(rules, path[path.index(below) :])
-                state[below] = 1
-                path.append(below)
-                places.append(0)
-                continue
-            count = sum(
-                times * (1 if below is None else stacks[below]) for below, times in corners[number]
+    begins_with = {
+        number: {below for below, _ in begin if below is not None}
+        for number, begin in enumerate(corners)
+    }
+    try:
+        order = list(TopologicalSorter(begins_with).static_order())
+    except CycleError as error:
+        raise _left_recursion(rules, error.args[1][::-1]) from error
+    stacks = [1] * len(rules)
+    for number in order:
+        rule = rules[number]
+        count = sum(
+            times * (1 if below is None else stacks[below]) for below, times in corners[number]
+        )
+        if count > MAX_STACKS:
+            raise ConstraintError(
+                f"line {rule.line}: the rule `{rule.name[:_SHOWN]}` can begin in more than "
+                f"{MAX_STACKS} ways. Have fewer alternatives and optional symbols begin alike."
             )
-            stacks[number] = max(1, count)
-            if count > MAX_STACKS:
-                raise ConstraintError(
-                    f"line {rules[number].line}: the rule `{rules[number].name[:_SHOWN]}` can begin in more than "
-                    f"{MAX_STACKS} ways. Have fewer alternatives and optional symbols begin alike."
-                )
-            state[number] = 2
-            path.pop()
-            places.pop()
+        stacks[number] = max(1, count)
 
 
 def _left_recursion(rules: list[Rule], cycle: list[int]) -> ConstraintError:

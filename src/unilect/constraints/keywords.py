@@ -4,82 +4,24 @@ Which keywords of JSON Schema are enforced, and by what; as `schema.Use` names t
 The tests hold both tables against the libraries: for each keyword a text that breaks it alone.
 """
 
-from unilect.constraints.schema import Use
+from unilect.constraints.schema import Use, names
 
 #: What llama.cpp's grammar for a schema enforces. Beside `$ref`, `anyOf` and `oneOf` it looks at nothing; `oneOf` is `anyOf`.
-LLAMACPP = frozenset(
-    {
-        "$ref",
-        "additionalItems",
-        "additionalProperties",
-        "allOf",
-        "anyOf",
-        "const",
-        "enum",
-        "exclusiveMaximum:integer",
-        "exclusiveMinimum:integer",
-        "format:date",
-        "format:date-time",
-        "format:time",
-        "format:uuid",
-        "items",
-        "items:list",
-        "maxItems",
-        "maxLength",
-        "maximum:integer",
-        "minItems",
-        "minLength",
-        "minimum:integer",
-        "oneOf",
-        "pattern:anchored",
-        "prefixItems",
-        "properties",
-        "required",
-        "type",
-    }
+LLAMACPP = names(
+    "$ref additionalItems additionalProperties allOf anyOf const enum exclusiveMaximum:integer exclusiveMinimum:integer "
+    "format:date format:date-time format:time format:uuid items items:list maxItems maxLength maximum:integer minItems "
+    "minLength minimum:integer oneOf pattern:anchored prefixItems properties required type"
 )
-_LLGUIDANCE = LLAMACPP | {
-    "exclusiveMaximum",
-    "exclusiveMinimum",
-    "format:duration",
-    "format:email",
-    "format:hostname",
-    "format:ipv4",
-    "format:ipv6",
-    "format:uri",
-    "maxProperties",
-    "maximum",
-    "minProperties",
-    "minimum",
-    "multipleOf",
-    "pattern",
-    "patternProperties",
-}
+_LLGUIDANCE = LLAMACPP | names(
+    "exclusiveMaximum exclusiveMinimum format:duration format:email format:hostname format:ipv4 format:ipv6 format:uri "
+    "maxProperties maximum minProperties minimum multipleOf pattern patternProperties"
+)
 #: What llguidance enforces, also beside others.
 LLGUIDANCE = _LLGUIDANCE | {f"{keyword}:beside" for keyword in _LLGUIDANCE}
 #: The formats that a finished answer can be held against.
-FORMATS = frozenset(
-    [
-        "date",
-        "date-time",
-        "duration",
-        "email",
-        "hostname",
-        "idn-email",
-        "idn-hostname",
-        "ipv4",
-        "ipv6",
-        "iri",
-        "iri-reference",
-        "json-pointer",
-        "regex",
-        "relative-json-pointer",
-        "time",
-        "uri",
-        "uri-reference",
-        "uri-template",
-        "uuid",
-    ]
+FORMATS = names(
+    "date date-time duration email hostname idn-email idn-hostname ipv4 ipv6 iri iri-reference json-pointer regex "
+    "relative-json-pointer time uri uri-reference uri-template uuid"
 )
 
 

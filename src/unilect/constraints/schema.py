@@ -24,64 +24,35 @@ MAX_PATTERNS = 20_000
 MAX_REPEAT = 2000
 _SHOWN = 60
 
-_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-_LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_SINGLE = frozenset(
-    {
-        "additionalItems",
-        "additionalProperties",
-        "contains",
-        "contentSchema",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    }
+
+def names(text: str) -> frozenset[str]:
+    """The names that stand in a text, with blanks between."""
+    return frozenset(text.split())
+
+
+_MAPS = names("properties patternProperties $defs definitions dependentSchemas")
+_LISTS = names("allOf anyOf oneOf prefixItems")
+_SINGLE = names(
+    "additionalItems additionalProperties contains contentSchema else if items not propertyNames then unevaluatedItems "
+    "unevaluatedProperties"
 )
 _UNIONS = ("anyOf", "oneOf")
-_INTEGER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+_INTEGER = names("minimum maximum exclusiveMinimum exclusiveMaximum")
+_OTHERS = names(
+    "$dynamicRef $recursiveRef $ref const dependencies dependentRequired enum format maxContains maxItems maxLength "
+    "maxProperties minContains minItems minLength minProperties multipleOf pattern required type uniqueItems"
+)
+_REMARKS = names("$defs definitions contentSchema")
 #: Keywords that say something about an answer; all others are remarks.
-ASSERTIONS = (_MAPS | _LISTS | _SINGLE | _INTEGER) - {"$defs", "definitions", "contentSchema"} | {
-    "$dynamicRef",
-    "$recursiveRef",
-    "$ref",
-    "const",
-    "dependencies",
-    "dependentRequired",
-    "enum",
-    "format",
-    "maxContains",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "minContains",
-    "minItems",
-    "minLength",
-    "minProperties",
-    "multipleOf",
-    "pattern",
-    "required",
-    "type",
-    "uniqueItems",
-}
+ASSERTIONS = (_MAPS | _LISTS | _SINGLE | _INTEGER | _OTHERS) - _REMARKS
+_OPEN = names("additionalItems additionalProperties items unevaluatedItems unevaluatedProperties")
 #: Values at which a keyword asks for nothing.
 _IDLE: dict[str, tuple[Any, ...]] = {
-    "uniqueItems": (False,),
-    "minItems": (0,),
-    "minLength": (0,),
-    "minProperties": (0,),
+    **dict.fromkeys(names("minItems minLength minProperties"), (0,)),
+    **dict.fromkeys(_OPEN, (True, {})),
+    **dict.fromkeys(names("dependentRequired patternProperties"), ({},)),
     "required": ([],),
-    "additionalProperties": (True, {}),
-    "unevaluatedProperties": (True, {}),
-    "unevaluatedItems": (True, {}),
-    "additionalItems": (True, {}),
-    "items": (True, {}),
-    "dependentRequired": ({},),
-    "patternProperties": ({},),
+    "uniqueItems": (False,),
 }
 _COUNTED = re.compile(r"\{([0-9]{1,9})[0-9]*(?:,([0-9]{0,9})[0-9]*)?\}")
 _ALL_TYPES = 7
@@ -108,26 +79,28 @@ def analyse(schema: Any) -> list[Use]:
         node, path, depth, unions = waiting.pop()
         nodes += 1
         if nodes > MAX_NODES:
-            raise ConstraintError(f"it has more than {MAX_NODES} parts; make it smaller")
+            raise ConstraintError(f"it has more than {MAX_NODES} parts; make it smaller.")
         if depth > MAX_DEPTH:
             raise ConstraintError(
-                f"at {shortened(path)}: it is nested more than {MAX_DEPTH} levels deep; flatten it"
+                f"at {shortened(path)}: it is nested more than {MAX_DEPTH} levels deep; flatten it."
             )
         if unions > MAX_UNIONS:
             raise ConstraintError(
-                f"at {shortened(path)}: more than {MAX_UNIONS} `anyOf` or `oneOf` are nested; flatten them"
+                f"at {shortened(path)}: more than {MAX_UNIONS} `anyOf` or `oneOf` are nested; flatten them."
             )
         if isinstance(node, bool):
             continue
         if not isinstance(node, Mapping):
-            raise ConstraintError(f"at {shortened(path)}: an object was expected, or true or false")
+            raise ConstraintError(
+                f"at {shortened(path)}: an object was expected, or true or false."
+            )
         uses += _uses(node, path)
         values += sum(_size(node[name]) for name in ("enum", "const") if name in node)
         patterns += _check_patterns(node, path)
         if values > MAX_VALUES or patterns > MAX_PATTERNS:
             what = "values in `enum`" if values > MAX_VALUES else "characters of patterns"
             most = MAX_VALUES if values > MAX_VALUES else MAX_PATTERNS
-            raise ConstraintError(f"it has more than {most} {what}; have fewer")
+            raise ConstraintError(f"it has more than {most} {what}; have fewer.")
         for child, where, keyword in _children(node):
             union = keyword in _UNIONS
             waiting.append((child, path + where, depth + 1, unions + union))
@@ -229,15 +202,15 @@ def _check_patterns(node: Mapping[str, Any], path: str) -> int:
         patterns += node["patternProperties"]
     for pattern in patterns:
         if not isinstance(pattern, str):
-            raise ConstraintError(f"at {shortened(path)}: `pattern` is no text")
+            raise ConstraintError(f"at {shortened(path)}: `pattern` is no text.")
         if len(pattern) > MAX_PATTERN:
             raise ConstraintError(
-                f"at {shortened(path)}: a pattern has {len(pattern)} characters; at most {MAX_PATTERN} are followed"
+                f"at {shortened(path)}: a pattern has {len(pattern)} characters; at most {MAX_PATTERN} are followed."
             )
         for found in _COUNTED.finditer(pattern):
             if max(int(found[1]), int(found[2] or 0)) > MAX_REPEAT:
                 raise ConstraintError(
-                    f"at {shortened(path)}: a pattern repeats more than {MAX_REPEAT} times; repeat less often"
+                    f"at {shortened(path)}: a pattern repeats more than {MAX_REPEAT} times; repeat less often."
                 )
     return sum(map(len, patterns))
 
@@ -258,7 +231,7 @@ def _check_refs(schema: Any) -> None:
         seen.add(id(node))
         if refs > MAX_REFS:
             raise ConstraintError(
-                f"at {shortened(path)}: more than {MAX_REFS} `$ref` lead one to the next; use fewer"
+                f"at {shortened(path)}: more than {MAX_REFS} `$ref` lead one to the next; use fewer."
             )
         for name in ("$dynamicRef", "$recursiveRef"):
             if name in node:
@@ -287,7 +260,7 @@ def _check_loop(schema: Any, node: Any, path: str) -> None:
             return
         node = _target(schema, node["$ref"], path)
     raise ConstraintError(
-        f"at {shortened(path)}: `$ref` leads in a circle, or through more than {MAX_REFS} others"
+        f"at {shortened(path)}: `$ref` leads in a circle, or through more than {MAX_REFS} others."
     )
 
 
@@ -301,7 +274,7 @@ def _target(schema: Any, ref: Any, path: str) -> Any:
     if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
         raise ConstraintError(
             f"at {shortened(path)}: `$ref` is {str(ref)[:_SHOWN]!r}; only `#` and `#/...`, which lead into the schema itself, "
-            "are followed, and nothing is fetched"
+            "are followed, and nothing is fetched."
         )
     node = schema
     for step in ref[2:].split("/") if ref != "#" else ():
@@ -312,7 +285,7 @@ def _target(schema: Any, ref: Any, path: str) -> Any:
             node = node[int(key[:9])]
         else:
             raise ConstraintError(
-                f"at {shortened(path)}: `$ref` leads to {ref[:_SHOWN]!r}, which the schema does not hold"
+                f"at {shortened(path)}: `$ref` leads to {ref[:_SHOWN]!r}, which the schema does not hold."
             )
     return node
 

@@ -16,6 +16,7 @@ from scripted import Scripted, answer, says, scripted
 from unilect.config.server import Config, check
 from unilect.dialects.fastchat._admission import Pace, worker_url
 from unilect.dialects.fastchat._registration import FastChatRegistration
+from unilect.dialects.fastchat._worker import WorkerState
 from unilect.errors import ConfigError, InvalidRequest, RateLimited
 from unilect.http.client import HttpServer
 
@@ -129,15 +130,15 @@ async def test_many_workers_of_many_models() -> None:
     assert (200, set()) == (refreshed, {*after["models"]} - {"m"})
 
 
-async def test_our_own_worker_brings_the_token() -> None:
+async def test_our_own_worker_brings_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker of ours registers with the token that stands in its controller's URL."""
     async with controller(fastchat_token=TOKEN, **NETWORK) as app:
-        worker = FastChatRegistration(
-            f"http://worker:{TOKEN}@127.0.0.1:{app.port}",
-            "http://127.0.0.1:1",
-            lambda: {"model_names": ["w"], "speed": 1, "queue_length": 0},
+        work = WorkerState(app.service)
+        monkeypatch.setattr(
+            work, "status", lambda: {"model_names": ["w"], "speed": 1, "queue_length": 0}
         )
-        worker.start()
+        worker = FastChatRegistration(f"http://worker:{TOKEN}@127.0.0.1:{app.port}", work)
+        await worker.open("http://127.0.0.1:1")
         async with asyncio.timeout(60):
             while (await call(app, "/get_worker_address", {"model": "w"}))[1] == {"address": ""}:
                 await asyncio.sleep(0)

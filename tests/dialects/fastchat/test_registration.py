@@ -9,9 +9,23 @@ from fastchat import FakeFastChat, fake_fastchat
 from scripted import Exchange, answer, scripted
 from unilect.dialects.fastchat import _registration as fastchat_registration
 from unilect.dialects.fastchat._registration import FastChatRegistration
+from unilect.dialects.fastchat._worker import WorkerState
 from unilect.errors import ConfigError
 
 STATUS = {"model_names": ["m"], "speed": 1, "queue_length": 2}
+
+
+class Work(WorkerState):
+    """A worker that sees images and has two requests."""
+
+    multimodal = True
+
+    def __init__(self) -> None:
+        self.address = ""
+
+    def status(self) -> dict[str, Any]:
+        """What a controller asks for."""
+        return STATUS
 
 
 class Controller(FakeFastChat):
@@ -41,8 +55,8 @@ async def calls(controller: Controller, number: int) -> list[tuple[str, Any]]:
 
 async def registered(controller: Controller, url: str) -> FastChatRegistration:
     """A registration that beats all the time."""
-    registration = FastChatRegistration(url, "http://me:1", lambda: STATUS, True, 0.001)
-    registration.start()
+    registration = FastChatRegistration(url, Work(), "http://me:1", 0.001)
+    await registration.open("http://listener:1")
     return registration
 
 
@@ -74,8 +88,8 @@ async def test_a_controller_that_is_not_there_yet(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(fastchat_registration, "RETRY_S", 0.001)
     async with fake_fastchat() as fake:
         port = fake.server.port
-    lost = FastChatRegistration(f"http://127.0.0.1:{port}", "http://me:1", lambda: STATUS)
-    lost.start()
+    lost = FastChatRegistration(f"http://127.0.0.1:{port}", Work(), "http://me:1")
+    await lost.open("http://listener:1")
     await lost.aclose()
 
     failing = True
@@ -100,4 +114,4 @@ async def test_a_controller_that_is_not_there_yet(monkeypatch: pytest.MonkeyPatc
 def test_a_controller_is_a_url() -> None:
     """What is no URL is a mistake in the configuration."""
     with pytest.raises(ConfigError, match="expected a URL"):
-        FastChatRegistration("controller", "http://me:1", lambda: STATUS)
+        FastChatRegistration("controller", Work())

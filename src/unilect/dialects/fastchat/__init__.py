@@ -2,14 +2,13 @@
 
 from aiohttp import web
 
-from unilect.config.server import Config
 from unilect.dialects.fastchat import _api, _controller, _worker
 from unilect.dialects.fastchat._admission import Admission
 from unilect.dialects.fastchat._registration import FastChatRegistration
 from unilect.dialects.fastchat._workers import Workers
 from unilect.gateway.keys import Keys
 from unilect.web.route import Route
-from unilect.web.site import Resident, Site, reachable
+from unilect.web.site import Site
 
 
 def routes(site: Site) -> list[Route]:
@@ -20,7 +19,9 @@ def routes(site: Site) -> list[Route]:
     work = _worker.WorkerState(site.service, config.fastchat_worker_concurrency)
     calls = _worker.routes(site.service, work)
     if config.fastchat_register is not None:
-        site.residents.append(_Registered(config, work))
+        site.residents.append(
+            FastChatRegistration(config.fastchat_register, work, config.fastchat_worker_address)
+        )
     if not config.fastchat_controller:
         return own + calls
     keys, workers = Keys(config.api_keys), Workers(site.service.registry, config.fastchat_dispatch)
@@ -35,28 +36,3 @@ def routes(site: Site) -> list[Route]:
     handlers = {route.path: route.handler for route in calls}
     here = _controller.Own(handlers, work.names_of, is_open)
     return own + _controller.routes(workers, admission, here)
-
-
-class _Registered(Resident):
-    """Our worker's place in a controller, while the address is open."""
-
-    def __init__(self, config: Config, work: _worker.WorkerState) -> None:
-        self._config = config
-        self._work = work
-        self._registration: FastChatRegistration | None = None
-
-    async def open(self, url: str) -> None:
-        """Register."""
-        config, work = self._config, self._work
-        work.address = config.fastchat_worker_address or reachable(url)
-        self._registration = FastChatRegistration(
-            config.fastchat_register or "", work.address, work.status, work.multimodal
-        )
-        self._registration.start()
-
-    async def shut(self) -> None:
-        """Leave the controller."""
-        if self._registration is not None:
-            await self._registration.aclose()
-
-    aclose = shut

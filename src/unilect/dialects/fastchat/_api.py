@@ -13,12 +13,13 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from unilect.backend import tokenizes
+from unilect.dialects.fastchat._worker import decoded as decoded_call
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import embeddings as openai_embeddings
 from unilect.dialects.openai.chunks import encode_json
 from unilect.requests import ChatRequest, Count, EmbeddingRequest, Name, Text
 from unilect.routing.service import Service
-from unilect.web.decode import decoded, no_json, wrong_field
+from unilect.web.decode import decoded
 from unilect.web.route import Route, call, json_answer
 from unilect.web.site import Site
 from unilect.web.streaming import respond
@@ -54,7 +55,7 @@ def routes(site: Site) -> list[Route]:
 
     async def check_tokens(request: web.Request) -> web.StreamResponse:
         """Say which prompts fit into the context of their models."""
-        items = decode_check(await request.read()).prompts
+        items = decoded_call(await request.read(), TokenCheckRequest).prompts
         checked = [await _checked(service, item) for item in items]
         return json_answer(request, encode_json({"prompts": checked}))
 
@@ -74,21 +75,6 @@ def routes(site: Site) -> list[Route]:
         call(check, check_tokens, which_fit, TokenCheckRequest),
         call(embed, create_engine_embedding, of_url, EmbeddingRequest),
     ]
-
-
-def decode_check(body: bytes) -> TokenCheckRequest:
-    """
-    A body of /api/v1/token_check.
-
-    Raises:
-        InvalidRequest: A field is missing or wrong; the message names it.
-    """
-    try:
-        return msgspec.json.decode(body, type=TokenCheckRequest)
-    except msgspec.ValidationError as error:
-        raise wrong_field(str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise no_json(error) from error
 
 
 async def _checked(service: Service, item: Item) -> dict[str, bool | int | None]:

@@ -70,7 +70,7 @@ class Own(msgspec.Struct, frozen=True):
 
 class Calls:
     """
-    What a controller answers.
+    What a controller answers: each method is the call of its name.
 
     Args:
         workers: Who has registered.
@@ -137,21 +137,10 @@ class Calls:
         names = sorted({*status.model_names, *self._own.names_for(request)})
         return answer(request, msgspec.structs.replace(status, model_names=names))
 
-    async def test_connection(self, request: web.Request) -> web.StreamResponse:
-        """Say that the controller lives."""
-        return answer(request, "success")
 
-
-_CALLS = (
-    "register_worker",
-    "receive_heart_beat",
-    "refresh_all_workers",
-    "list_models",
-    "list_multimodal_models",
-    "list_language_models",
-    "get_worker_address",
-    "worker_get_status",
-)
+async def test_connection(request: web.Request) -> web.StreamResponse:
+    """Say that the controller lives."""
+    return answer(request, "success")
 
 
 def routes(workers: Workers, admission: Admission, own: Own) -> list[Route]:
@@ -164,10 +153,11 @@ def routes(workers: Workers, admission: Admission, own: Own) -> list[Route]:
         own: Our own models, for which no worker has registered.
     """
     calls = Calls(workers, admission, own)
-    handlers = {f"/{name}": getattr(calls, name) for name in _CALLS}
+    names = (name for name in vars(Calls) if not name.startswith("_"))
+    handlers = {f"/{name}": getattr(calls, name) for name in names}
     handlers |= {path: _relayed(path, workers, own) for path in WORKER_CALLS}
     posts = [Route("POST", path, handler, public=True) for path, handler in handlers.items()]
-    return [*posts, Route("GET", "/test_connection", calls.test_connection, public=True)]
+    return [*posts, Route("GET", "/test_connection", test_connection, public=True)]
 
 
 def _relayed(path: str, workers: Workers, own: Own) -> Handler:

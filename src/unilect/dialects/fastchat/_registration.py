@@ -8,16 +8,17 @@ Source: https://github.com/lm-sys/FastChat (fastchat/serve/base_model_worker.py)
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from unilect.dialects.fastchat._worker import WorkerState
 from unilect.errors import BackendError, UnilectError
 from unilect.http.client import HttpServer
 from unilect.redact import redacted
+from unilect.web.site import Resident, reachable
 
 log = logging.getLogger("unilect")
 HEART_BEAT_S = 45.0
@@ -29,15 +30,14 @@ class _Beat(Struct):
     exist: bool = True
 
 
-class FastChatRegistration:
+class FastChatRegistration(Resident):
     """
-    One worker's registration.
+    Our worker's registration, while the address is open.
 
     Args:
         controller: The controller's URL.
-        address: Our URL, as the controller and its servers reach us.
-        status: What the worker says of itself.
-        multimodal: Whether one of its models sees images.
+        work: Our worker; it is told the address by which the controller knows it.
+        address: Our URL, as the controller and its servers reach us; None for the address that is listened on.
         heart_beat_s: The time between two heart beats.
 
     Raises:
@@ -47,23 +47,22 @@ class FastChatRegistration:
     def __init__(
         self,
         controller: str,
-        address: str,
-        status: Callable[[], dict[str, Any]],
-        multimodal: bool = False,
+        work: WorkerState,
+        address: str | None = None,
         heart_beat_s: float = HEART_BEAT_S,
     ) -> None:
         self._controller = HttpServer(controller, timeout_s=TIMEOUT_S)
+        self._work = work
         self._address = address
-        self._status = status
-        self._multimodal = multimodal
         self._heart_beat_s = heart_beat_s
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    async def open(self, url: str) -> None:
         """Register, and go on sending heart beats."""
+        self._work.address = self._address or reachable(url)
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
-    async def aclose(self) -> None:
+    async def shut(self) -> None:
         """Leave: register with no models, whether the controller hears it or not. Idempotent."""
         if self._task is None:
             return
@@ -72,7 +71,9 @@ class FastChatRegistration:
             await self._task
         self._task = None
         with suppress(UnilectError):
-            await self._register(self._status() | {"model_names": []})
+            await self._register(self._work.status() | {"model_names": []})
+
+    aclose = shut
 
     async def _keep(self) -> None:
         """Register until it works, then beat until we are not known; and so on."""
@@ -82,10 +83,9 @@ class FastChatRegistration:
                 if known:
                     known = await self._beat()
                 if not known:
-                    await self._register(self._status())
-                    log.info(
-                        "registered with the FastChat controller as %s", redacted(self._address)
-                    )
+                    await self._register(self._work.status())
+                    address = redacted(self._work.address)
+                    log.info("registered with the FastChat controller as %s", address)
                     known = True
                 failing = False
             except UnilectError as error:
@@ -99,21 +99,19 @@ class FastChatRegistration:
     async def _register(self, status: dict[str, Any]) -> None:
         await self._post(
             "/register_worker",
-            worker_name=self._address,
             check_heart_beat=True,
             worker_status=status,
-            multimodal=self._multimodal,
+            multimodal=self._work.multimodal,
         )
 
     async def _beat(self) -> bool:
-        length = self._status()["queue_length"]
-        body = await self._post(
-            "/receive_heart_beat", worker_name=self._address, queue_length=length
-        )
+        length = self._work.status()["queue_length"]
+        body = await self._post("/receive_heart_beat", queue_length=length)
         try:
             return msgspec.json.decode(body, type=_Beat).exist
         except msgspec.DecodeError as error:
             raise BackendError("It does not speak FastChat's protocol.") from error
 
     async def _post(self, path: str, **fields: Any) -> bytes:
-        return await self._controller.post(path, msgspec.json.encode(fields))
+        body = msgspec.json.encode({"worker_name": self._work.address} | fields)
+        return await self._controller.post(path, body)

@@ -9,7 +9,6 @@ Source: https://github.com/lm-sys/FastChat (fastchat/serve/base_model_worker.py,
 """
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -20,13 +19,14 @@ from aiohttp import web
 from unilect.backend import tokenizes
 from unilect.dialects.fastchat._prompt import TurnMarkers
 from unilect.dialects.openai.chunks import encode_json, legacy_logprobs
-from unilect.dialects.openai.embeddings import base64_of
-from unilect.errors import UnilectError, UnsupportedOperation, WrongType
+from unilect.dialects.openai.completions import stop_words
+from unilect.dialects.openai.embeddings import base64_of, unit
+from unilect.errors import UnilectError, UnsupportedOperation
 from unilect.events import Answer, Event, Finish, ReasoningDelta, TextDelta, TokenLogprob, Usage
 from unilect.parameters.rules import refusal
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.routing.service import Service
-from unilect.web.decode import wrong_field
+from unilect.web.decode import no_json, wrong_field
 from unilect.web.route import Route, json_answer
 from unilect.web.streaming import Framing, respond
 
@@ -101,13 +101,8 @@ class WorkerState:
         self._limit = asyncio.Semaphore(limit) if limit is not None else None
         self._waiting = 0
 
-    @property
-    def names(self) -> list[str]:
-        """The models that we have, by all their names; none once we are stopping."""
-        return self.names_of(None)
-
     def names_of(self, multimodal: bool | None) -> list[str]:
-        """The models that see images, those that do not, or both, by all their names."""
+        """The models that see images, those that do not, or both, by all their names; none once we are stopping."""
         models = self._service.registry.models.values() if self._service.ready else ()
         return [
             name
@@ -118,7 +113,7 @@ class WorkerState:
 
     def status(self) -> dict[str, Any]:
         """What a controller asks for."""
-        return {"model_names": self.names, "speed": 1, "queue_length": self._waiting}
+        return {"model_names": self.names_of(None), "speed": 1, "queue_length": self._waiting}
 
     @property
     def multimodal(self) -> bool:
@@ -174,7 +169,7 @@ class Calls:
                 _, found, _ = await self._service.embed(asked)
         except UnilectError as error:
             return answer(request, error_frame(error)[:-1])
-        vectors: list[Any] = [_unit(vector) for vector in found.vectors]
+        vectors: list[Any] = [unit(vector) for vector in found.vectors]
         if params.encoding_format == "base64":
             vectors = [base64_of(vector) for vector in vectors]
         return answer(request, {"embedding": vectors, "token_num": found.prompt_tokens})
@@ -246,7 +241,7 @@ def to_request(
         "model": params.model,
         "stream": stream,
         "max_tokens": params.max_new_tokens,
-        "stop": [word for word in _listed(params.stop) if word],
+        "stop": stop_words(params.stop),
         "temperature": params.temperature,
         "top_p": params.top_p,
         "top_k": None if params.top_k is None else int(params.top_k),
@@ -350,18 +345,9 @@ def decoded(body: bytes, kind: type[BodyT]) -> BodyT:
     except msgspec.ValidationError as error:
         raise wrong_field(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WrongType("The request's body is not valid JSON. Send one JSON object.") from error
+        raise no_json(error) from error
 
 
 def answer(request: web.Request, body: Any) -> web.Response:
     """An answer in JSON, encoded already or not."""
     return json_answer(request, body if isinstance(body, bytes) else encode_json(body))
-
-
-def _listed(stop: str | list[str] | None) -> list[str]:
-    return [stop] if isinstance(stop, str) else stop or []
-
-
-def _unit(vector: list[float]) -> list[float]:
-    length = math.sqrt(sum(x * x for x in vector)) or 1.0
-    return [x / length for x in vector]

@@ -241,7 +241,7 @@ def as_body(native: NativeCompletionRequest) -> bytes:
         "n_probs": native.n_probs if (native.n_probs or 0) > MAX_LOGPROBS else None,
         "seed": -1 if native.seed == _ANY_SEED else native.seed,
         "temperature": None if native.temperature is None else max(native.temperature, 0.0),
-        "stop": _stop_words(native.stop),
+        "stop": openai_completions.stop_words(native.stop) or None,
         "logit_bias": _logit_bias(native.logit_bias),
         "model": native.model,
         "user": native.user,
@@ -326,12 +326,6 @@ def native_names(names: dict[str, str]) -> Iterator[None]:
             error.message = error.message.replace(f"`{ours}`", f"`{theirs}`")
             error.param = theirs
         raise
-
-
-def _stop_words(stop: str | list[str] | None) -> list[str] | None:
-    """Empty words are none."""
-    words = [stop] if isinstance(stop, str) else stop or []
-    return [word for word in words if word] or None
 
 
 def _logit_bias(given: Any) -> dict[str, float | bool] | None:

@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from unilect.bounds import LARGE_BYTES, MAX_PARTS, check_free_form
 from unilect.dialects.openai import _older
-from unilect.dialects.openai.chunks import ChunkHead, chat_logprobs, encode_json
-from unilect.errors import InvalidRequest, UnilectError
+from unilect.dialects.openai.chunks import ChunkEncoder, chat_logprobs, encode_json
+from unilect.errors import InvalidRequest
 from unilect.events import (
     Answer,
     Choice,
@@ -217,7 +217,7 @@ def _check_tool_choice(request: ChatRequest) -> None:
         )
 
 
-class ChatEncoder:
+class ChatEncoder(ChunkEncoder):
     """
     The words of one chat answer.
 
@@ -238,17 +238,16 @@ class ChatEncoder:
         profile: CompatProfile = OPENAI,
     ) -> None:
         kind = "chat.completion.chunk" if request.stream else "chat.completion"
-        self._chunk = ChunkHead("chatcmpl-", kind, model, request, profile.done)
+        super().__init__("chatcmpl-", kind, model, request, profile.done)
         self._legacy = legacy
         self._tool_finish = "function_call" if legacy else profile.tool_finish
         self._echoed = echoed
         self._begun: set[int] = set()
-        self._usage: Usage | None = None
 
     def encode(self, batch: list[Event]) -> bytes:
         """The frames for a batch of events."""
         frames: list[bytes] = []
-        head, tail = self._chunk.head, self._chunk.tail
+        head, tail = self.head, self.tail
         begun = 0 in self._begun
         for event in batch:
             if (
@@ -262,16 +261,8 @@ class ChatEncoder:
             else:
                 self._encode_other(event, frames)
                 begun = 0 in self._begun
-                head = self._chunk.head  # the event may have told a fingerprint
+                head = self.head  # the event may have told a fingerprint
         return b"".join(frames)
-
-    def end(self) -> bytes:
-        """The usage chunk, where it was asked for, and `[DONE]`."""
-        return self._chunk.end(self._usage)
-
-    def error(self, error: UnilectError) -> bytes:
-        """The frame that ends a broken answer."""
-        return self._chunk.error_frame(error)
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
         """The body of a whole answer."""
@@ -282,30 +273,30 @@ class ChatEncoder:
         choices = [self._choice(choice) for choice in answer.choices]
         for choice in choices if echoed else ():
             choice["index"] += len(echoed)
-        return self._chunk.whole(echoed + choices, answer, ignored)
+        return self.body(echoed + choices, answer, ignored)
 
     def _encode_other(self, event: Event, frames: list[bytes]) -> None:
         delta = self._delta(event)
         if isinstance(event, Usage):
-            self._usage = event
+            self.usage = event
         if delta is None or isinstance(event, Usage | Progress):
             return
         extra = event.extra
-        more = self._chunk.add(extra.chunk) if extra is not None else None
+        more = self.add(extra.chunk) if extra is not None else None
         if isinstance(event, Opaque) and event.index is None:
-            self._chunk.keep(more or {})
+            self.keep(more or {})
             return
         index = event.index or 0
         if index not in self._begun:
             self._begun.add(index)
             first, more = (more, None) if isinstance(event, Opaque) else (None, more)
-            frames.append(self._chunk.frame(b'{"index":%d,' % index + _FIRST, first))
+            frames.append(self.frame(b'{"index":%d,' % index + _FIRST, first))
             if extra is not None and first and not (extra.choice or extra.delta):
                 return
         if isinstance(event, TextDelta) and not (event.text or event.logprobs or extra):
             return
         delta |= extra.delta if extra is not None else {}
-        frames.append(self._chunk.frame(self._delta_choice(event, delta, extra), more))
+        frames.append(self.frame(self._delta_choice(event, delta, extra), more))
 
     def _delta(self, event: Event) -> dict[str, Any] | None:
         """The `delta` of an event; None for an event that has none."""

@@ -6,12 +6,13 @@ Source: https://platform.openai.com/docs/api-reference
 
 import random
 import time
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from unilect.errors import UnilectError
 from unilect.events import Answer, TokenLogprob, Usage
+from unilect.requests import GenerationRequest
 
 encode_json = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
@@ -19,37 +20,44 @@ _random = random.Random()  # seeded by the system; ids must be unique, and guard
 _LASTING = ("system_fingerprint", "service_tier")
 
 
-class _HasOptions(Protocol):
-    @property
-    def wants_usage_chunk(self) -> bool: ...
-
-
-class ChunkHead:
+class ChunkEncoder:
     """
-    The parts of a chunk that are the same all through one answer, encoded once.
+    What the encoders of chats and of plain completions have in common: the parts of a chunk that are the same all through one
+    answer are encoded once.
 
     Attributes:
         head: Up to and including `"choices":[`.
         tail: From the end of the choices to the end of the frame; `"usage":null` where the client asked for usage.
+        usage: What was used, once it is known.
     """
 
-    __slots__ = ("_done", "_late", "head", "id", "meta", "tail", "usage_wanted")
-
     def __init__(
-        self, prefix: str, kind: str, model: str, request: _HasOptions, done: bool = True
+        self, prefix: str, kind: str, model: str, request: GenerationRequest, done: bool
     ) -> None:
+        self.usage: Usage | None = None
         self._done = DONE if done else b""
-        self.id = f"{prefix}{_random.getrandbits(96):024x}"
-        self.usage_wanted = request.wants_usage_chunk
-        self.meta: dict[str, Any] = {
-            "id": self.id,
+        self._usage_wanted = request.wants_usage_chunk
+        self._meta: dict[str, Any] = {
+            "id": f"{prefix}{_random.getrandbits(96):024x}",
             "object": kind,
             "created": int(time.time()),
             "model": model,
         }
-        self.tail = b'],"usage":null}\n\n' if self.usage_wanted else b"]}\n\n"
+        self.tail = b'],"usage":null}\n\n' if self._usage_wanted else b"]}\n\n"
         self._late: dict[str, Any] = {}
         self._build()
+
+    def end(self) -> bytes:
+        """The usage chunk, where it was asked for and is known, and `[DONE]`, unless this listener leaves it out."""
+        if self.usage is None or not self._usage_wanted:
+            return self._done
+        fields = self._late | {"usage": usage_object(self.usage)}
+        return self.head + b"]," + encode_json(fields)[1:] + b"\n\n" + self._done
+
+    def error(self, error: UnilectError) -> bytes:
+        """The frame that ends a broken answer; clients of OpenAI and of FastChat both see the error."""
+        body = {"error": error.detail(), "text": error.message, "error_code": error.number}
+        return b"data: " + encode_json(body) + b"\n\n"
 
     def add(self, fields: dict[str, Any]) -> dict[str, Any]:
         """
@@ -60,7 +68,7 @@ class ChunkHead:
         """
         lasting = {name: value for name, value in fields.items() if name in _LASTING}
         if lasting:
-            self.meta |= lasting
+            self._meta |= lasting
             self._build()
         return {name: value for name, value in fields.items() if name not in _LASTING}
 
@@ -70,35 +78,19 @@ class ChunkHead:
             return self.head + choices + self.tail
         return self.head + choices + b"]," + encode_json(extra)[1:-1] + self.tail[1:]
 
-    def whole(
+    def body(
         self, choices: list[dict[str, Any]], answer: Answer, ignored: tuple[str, ...]
     ) -> bytes:
         """The body of a whole answer."""
         body = {"choices": choices, "usage": usage_object(answer.usage), "truncated": False}
-        return encode_json(self.meta | body | answer.extra | ignored_object(ignored))
+        return encode_json(self._meta | body | answer.extra | ignored_object(ignored))
 
     def keep(self, extra: dict[str, Any]) -> None:
         """Keep fields that came without a choice for the usage chunk: `choices[0]` of any other must not fail."""
         self._late |= extra
 
-    def usage_frame(self, usage: Usage) -> bytes:
-        """The last chunk: no choices, the usage."""
-        fields = self._late | {"usage": usage_object(usage)}
-        return self.head + b"]," + encode_json(fields)[1:] + b"\n\n"
-
-    def end(self, usage: Usage | None) -> bytes:
-        """The usage chunk, where it was asked for and is known, and `[DONE]`, unless this listener leaves it out."""
-        if usage is not None and self.usage_wanted:
-            return self.usage_frame(usage) + self._done
-        return self._done
-
-    def error_frame(self, error: UnilectError) -> bytes:
-        """The frame that ends a broken stream; clients of OpenAI and of FastChat both see the error."""
-        body = {"error": error.detail(), "text": error.message, "error_code": error.number}
-        return b"data: " + encode_json(body) + b"\n\n"
-
     def _build(self) -> None:
-        self.head = b"data: " + encode_json(self.meta)[:-1] + b',"choices":['
+        self.head = b"data: " + encode_json(self._meta)[:-1] + b',"choices":['
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from aiohttp import web
 
 from unilect.dialects.openai._older import normalize_aliases
 from unilect.dialects.openai.chat import check_format
-from unilect.dialects.openai.chunks import ChunkHead, encode_json, legacy_logprobs
-from unilect.errors import InvalidRequest, UnilectError
+from unilect.dialects.openai.chunks import ChunkEncoder, encode_json, legacy_logprobs
+from unilect.errors import InvalidRequest
 from unilect.events import (
     Answer,
     Event,
@@ -72,7 +72,13 @@ def decode(body: bytes, raw: RawFields | None = None) -> CompletionRequest:
     return request
 
 
-class CompletionEncoder:
+def stop_words(stop: str | list[str] | None) -> list[str]:
+    """The stop words of an older protocol, where empty ones are none."""
+    words = [stop] if isinstance(stop, str) else stop or []
+    return [word for word in words if word]
+
+
+class CompletionEncoder(ChunkEncoder):
     """
     The words of one plain completion.
 
@@ -86,21 +92,12 @@ class CompletionEncoder:
         self, request: CompletionRequest, model: str, profile: CompatProfile = OPENAI
     ) -> None:
         kind = profile.completion_chunk if request.stream else "text_completion"
-        self._chunk = ChunkHead("cmpl-", kind, model, request, profile.done)
+        super().__init__("cmpl-", kind, model, request, profile.done)
         self._offsets: dict[int, int] = {}
-        self._usage: Usage | None = None
 
     def encode(self, batch: list[Event]) -> bytes:
         """The frames for a batch of events."""
         return b"".join([self._frame(event) for event in batch])
-
-    def end(self) -> bytes:
-        """The usage chunk, where it was asked for, and `[DONE]`."""
-        return self._chunk.end(self._usage)
-
-    def error(self, error: UnilectError) -> bytes:
-        """The frame that ends a broken answer."""
-        return self._chunk.error_frame(error)
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
         """The body of a whole answer."""
@@ -109,12 +106,12 @@ class CompletionEncoder:
             text = (choice.reasoning or "") + (choice.text or "")
             told = self._text(text, choice.index, choice.logprobs)
             choices.append(told | {"finish_reason": choice.finish_reason} | choice.extra)
-        return self._chunk.whole(choices, answer, ignored)
+        return self.body(choices, answer, ignored)
 
     def _frame(self, event: Event) -> bytes:
         """The frame for one event; empty where it has nothing to say."""
         extra = getattr(event, "extra", None) or Extra()
-        more = self._chunk.add(extra.chunk) if extra.chunk else None
+        more = self.add(extra.chunk) if extra.chunk else None
         match event:
             case TextDelta(text, index, logprobs):
                 choice = self._text(text, index, logprobs)
@@ -123,16 +120,16 @@ class CompletionEncoder:
             case Finish(reason, index):
                 choice = self._choice(index, "", None, reason)
             case Opaque(_, None):
-                self._chunk.keep(more or {})
+                self.keep(more or {})
                 return b""
             case Opaque(_, int(index)) if more or extra.choice:
                 choice = self._choice(index, "", None, None)
             case Usage():
-                self._usage = event
+                self.usage = event
                 return b""
             case _:
                 return b""
-        return self._chunk.frame(encode_json(choice | extra.choice), more)
+        return self.frame(encode_json(choice | extra.choice), more)
 
     def _text(self, text: str, index: int, logprobs: list[TokenLogprob] | None) -> dict[str, Any]:
         offset = self._offsets.get(index, 0)

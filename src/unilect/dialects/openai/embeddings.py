@@ -8,8 +8,7 @@ Source: https://platform.openai.com/docs/api-reference/embeddings
 
 import base64
 import math
-import sys
-from array import array
+import struct
 
 from aiohttp import web
 
@@ -95,10 +94,13 @@ def _form(request: EmbeddingRequest, vector: list[float]) -> list[float] | str:
 
 def base64_of(vector: list[float]) -> str:
     """A vector as little-endian float32 in base64."""
-    floats = array("f", vector)
-    if sys.byteorder == "big":
-        floats.byteswap()
-    return base64.b64encode(floats.tobytes()).decode()
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def unit(vector: list[float]) -> list[float]:
+    """A vector made unit length."""
+    length = math.sqrt(sum(x * x for x in vector)) or 1.0
+    return [x / length for x in vector]
 
 
 def shortened(vector: list[float], dimensions: int) -> list[float]:
@@ -115,6 +117,4 @@ def shortened(vector: list[float], dimensions: int) -> list[float]:
         )
     if dimensions == len(vector):
         return vector
-    head = vector[:dimensions]
-    length = math.sqrt(sum(x * x for x in head)) or 1.0
-    return [x / length for x in head]
+    return unit(vector[:dimensions])

@@ -21,7 +21,7 @@ class Watchdog:
     Watches one engine while requests run, and for one answer longer, since a hang outlives its client.
 
     Args:
-        ask: Asks the engine something that goes through its queue; false where it does not run just now.
+        ask: Asks the engine something that goes through its queue; false where it does not run just now. None watches nothing.
         hung: Told that the engine did not answer, and when it was asked: what came after that is not the reason.
         well: Told that the engine answered, and when it was asked: it has done with all that had left by then.
         patience_s: How long an answer may take.
@@ -29,7 +29,7 @@ class Watchdog:
 
     def __init__(
         self,
-        ask: Callable[[], Awaitable[bool]],
+        ask: Callable[[], Awaitable[bool]] | None,
         hung: Callable[[float], None],
         well: Callable[[float], None],
         patience_s: float,
@@ -44,8 +44,8 @@ class Watchdog:
     def enter(self) -> None:
         """A request begins."""
         self._running += 1
-        if self._task is None or self._task.done():
-            self._task = apart(self._watch())
+        if self._ask is not None and (self._task is None or self._task.done()):
+            self._task = apart(self._watch(self._ask))
 
     def leave(self) -> None:
         """A request has ended."""
@@ -57,7 +57,7 @@ class Watchdog:
             self._task.cancel()
             self._task = None
 
-    async def _watch(self) -> None:
+    async def _watch(self, ask: Callable[[], Awaitable[bool]]) -> None:
         owed = True
         while (
             owed or self._running
@@ -67,7 +67,7 @@ class Watchdog:
             asked_at = time.monotonic()
             try:
                 async with asyncio.timeout(self._patience_s):
-                    answered = await self._ask()
+                    answered = await ask()
             except TimeoutError:
                 self._hung(asked_at)
             except UnilectError:

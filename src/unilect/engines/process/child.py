@@ -2,7 +2,6 @@
 The child's side of `_process`: read the settings, say ready or failed, serve until SIGTERM. It imports as little as it can.
 """
 
-import ctypes
 import json
 import os
 import signal
@@ -12,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from unilect.child_limits import die_with, go_first, limit_growth
 from unilect.engines.process import memory
 
-_PR_SET_PDEATHSIG = 1
 #: What a child may take after it has loaded, beside what it says itself: requests, answers, compiled grammars.
 MARGIN_BYTES = 768 * memory.MIB
 
@@ -33,12 +32,10 @@ def run(serve: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
     settings = json.loads(sys.stdin.readline())
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     die_with(settings["parent"])
-    memory.go_first()
+    go_first()
     free = memory.free_bytes()
     if free is not None:
-        memory.limit_growth(
-            2 * free
-        )  # safetensors maps weights so that they count, beside their copies
+        limit_growth(2 * free)  # safetensors maps weights so that they count, beside their copies
     try:
         ready = serve(settings)
     except (ValueError, OSError, ImportError) as error:
@@ -56,7 +53,7 @@ def _limit(grows_bytes: int) -> None:
     """Limit what is allocated from now on, to what is there at most."""
     free = memory.free_bytes()
     wanted = grows_bytes + MARGIN_BYTES
-    memory.limit_growth(wanted if free is None else min(wanted, free))
+    limit_growth(wanted if free is None else min(wanted, free))
 
 
 def clean_up(socket: Path) -> None:
@@ -64,11 +61,3 @@ def clean_up(socket: Path) -> None:
     with suppress(OSError):
         socket.unlink(missing_ok=True)
         socket.parent.rmdir()
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel send SIGTERM when the parent dies, also if it has died already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGTERM)

@@ -1,19 +1,14 @@
 """
-How much memory is free, on this machine and in the container that we may be in, and how much a process of ours may take.
+How much memory is free, on this machine and in the container that we may be in.
 
-A limit on data segments holds for what a process allocates, and not for files that it maps: the weights of a GGUF do not count.
-
-Source: https://docs.kernel.org/filesystems/proc.html (meminfo, oom_score_adj), https://docs.kernel.org/admin-guide/cgroup-v2.html
-(memory.*), getrlimit(2) (RLIMIT_DATA)
+Source: https://docs.kernel.org/filesystems/proc.html (meminfo), https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.*)
 """
 
 import resource
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 MIB = 2**20
-_FIRST_TO_GO = "1000"  # the kernel's highest
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
@@ -39,12 +34,6 @@ def total_bytes(root: Path = Path("/")) -> int | None:
     return min([total * 1024, *(limit for limit in limits if limit is not None)])
 
 
-def data_bytes(root: Path = Path("/")) -> int | None:
-    """What this process has allocated, touched or not; None where the system does not tell."""
-    data = _named(root / "proc" / "self" / "status", "VmData:")
-    return None if data is None else data * 1024
-
-
 def resident_bytes(pid: int) -> int:
     """What a process has in memory, with the files that it maps; 0 where nobody tells."""
     try:
@@ -52,23 +41,6 @@ def resident_bytes(pid: int) -> int:
     except (OSError, ValueError, IndexError):
         return 0
     return pages * resource.getpagesize()
-
-
-def limit_growth(more_bytes: int) -> None:
-    """From now on this process may allocate so much more, and gets no memory beyond that."""
-    data = data_bytes()
-    if data is not None:
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = data + max(0, more_bytes)
-        if hard != resource.RLIM_INFINITY:
-            limit = min(limit, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-
-def go_first(root: Path = Path("/")) -> None:
-    """Where memory runs out all the same, the kernel ends this process before others."""
-    with suppress(OSError):  # another system
-        (root / "proc" / "self" / "oom_score_adj").write_text(_FIRST_TO_GO)
 
 
 def _groups(root: Path) -> Iterator[Path]:

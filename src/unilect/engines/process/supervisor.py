@@ -48,7 +48,8 @@ class Supervisor:
         self.process = process
         self.suspects = Suspects()
         self._ask = ask
-        self._watchdog = Watchdog(self._look, self._hung, self.suspects.well, hang_timeout_s)
+        look = self._look if ask is not None else None
+        self._watchdog = Watchdog(look, self._hung, self.suspects.well, hang_timeout_s)
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
         self._ended_life, self._solved = 0, 0  # the last that died, and what `_died` said of it
         self._hung_life, self._hung_at = 0, 0.0
@@ -85,7 +86,7 @@ class Supervisor:
                 self.suspects.check(ticket)  # another one like it may have shown what it does
                 self.suspects.enter(ticket, self.process.starts)
                 entered = True
-                self._enter()
+                self._watchdog.enter()
                 async with aclosing(answer()) as items:
                     async for item in items:
                         if not begun and is_begun(item):
@@ -106,7 +107,7 @@ class Supervisor:
             finally:
                 if entered:
                     self.suspects.leave(ticket, answered)
-                    self._leave()
+                    self._watchdog.leave()
                 if suspected:
                     self.suspects.give_turn()
 
@@ -174,14 +175,6 @@ class Supervisor:
             outside = self._hung_life != life and self.process.ended_from_outside
             self._ended_life, self._solved = life, self.suspects.died(life, before, outside)
         return self._solved if life == self._ended_life else 0
-
-    def _enter(self) -> None:
-        if self._ask is not None:
-            self._watchdog.enter()
-
-    def _leave(self) -> None:
-        if self._ask is not None:
-            self._watchdog.leave()
 
     async def _look(self) -> bool:
         if self._ask is None or not self.process.alive:

@@ -9,7 +9,9 @@ Source: https://github.com/lm-sys/FastChat (fastchat/conversation.py, 0.2.36 and
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from unilect import templates
@@ -61,9 +63,9 @@ class ChatPrompt(Struct, frozen=True):
     images: list[str] = []
 
 
-class Style(Struct, frozen=True, kw_only=True):
+class Style(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    How the pieces are put together. The texts name `{system}`, `{role}`, `{text}`, `{sep}`, `{sep2}` and `{round}`.
+    How the pieces are put together: a table of `styles.toml`.
 
     Attributes:
         turn: A turn; the assistant's too unless `reply` says otherwise.
@@ -78,6 +80,9 @@ class Style(Struct, frozen=True, kw_only=True):
         system_in_turn: The format has no place for a system text: it goes before the first turn's.
         tight: Blank lines within a text are taken out, since one would end the turn.
         strip: The ends of a text are stripped.
+        later: Only later code has it.
+        names: The templates that have it, where its number moved.
+        marks: What a separator or a role of it alone holds; for templates that nobody here knows by name.
     """
 
     turn: str
@@ -92,119 +97,16 @@ class Style(Struct, frozen=True, kw_only=True):
     system_in_turn: bool = False
     tight: bool = False
     strip: bool = False
+    later: bool = False
+    names: list[str] = []
+    marks: list[str] = []
 
 
-_COLON = "{role}: {text}{sep}"
-_COLON_2 = "{role}: {text}{sep2}"
-_ROUND = "[Round {round}]{sep}"
-_L3 = "<|start_header_id|>{role}<|end_header_id|>\n\n"
-STYLES = {
-    "ADD_COLON_SINGLE": Style(turn=_COLON, open="{role}:"),
-    "ADD_COLON_TWO": Style(turn=_COLON, reply=_COLON_2, open="{role}:"),
-    "ADD_COLON_SPACE_SINGLE": Style(turn=_COLON, open="{role}: "),
-    "NO_COLON_SINGLE": Style(turn="{role}{text}{sep}", open="{role}", system="{system}"),
-    "NO_COLON_TWO": Style(
-        turn="{role}{text}{sep}", reply="{role}{text}{sep2}", open="{role}", system="{system}"
-    ),
-    "ADD_NEW_LINE_SINGLE": Style(turn="{role}\n{text}{sep}", open="{role}\n", without=""),
-    "LLAMA2": Style(
-        first="{text} ",
-        turn="{role} {text}{sep}",
-        reply="{role} {text}{sep2}",
-        open="{role}",
-        system="{system}",
-        without="[INST] ",
-        header_needed=True,
-    ),
-    "LLAMA3": Style(
-        turn=_L3 + "{text}<|eot_id|>",
-        open=_L3,
-        system="<|begin_of_text|>{system}",
-        without="<|begin_of_text|>",
-        header_needed=True,
-        strip=True,
-    ),
-    "CHATGLM": Style(turn="{role}：{text}{sep}", open="{role}：", round=_ROUND, without=""),
-    "CHATML": Style(
-        turn="{role}\n{text}{sep}\n", open="{role}\n", system="{system}{sep}\n", without=""
-    ),
-    "CHATINTERN": Style(
-        turn="{role}:{text}{sep}\n",
-        reply="{role}:{text}{sep2}\n",
-        open="{role}:",
-        round="<s>",
-        system="{system}",
-    ),
-    "DOLLY": Style(
-        turn="{role}:\n{text}{sep}",
-        reply="{role}:\n{text}{sep2}\n\n",
-        open="{role}:\n",
-        system="{system}",
-    ),
-    "RWKV": Style(turn="{role}: {text}\n\n", open="{role}:", system="{system}", tight=True),
-    "PHOENIX": Style(turn="{role}: <s>{text}</s>", open="{role}: <s>", system="{system}"),
-    "ROBIN": Style(turn="{role}:\n{text}{sep}", open="{role}:\n"),
-    "FALCON_CHAT": Style(turn=_COLON, open="{role}:", without="", header_needed=True),
-    "CHATGLM3": Style(
-        turn="{role}\n{text}", open="{role}", system="{system}", without="", header_needed=True
-    ),
-    "DEEPSEEK_CHAT": Style(turn=_COLON, reply=_COLON_2, open="{role}:", system="{system}"),
-    "METAMATH": Style(
-        turn="{role}:\n{text}{sep}", reply="{role}: {sep2}{text}", open="{role}: {sep2}", without=""
-    ),
-    "YUAN2": Style(
-        turn="{text}",
-        between="<n>",
-        open="{sep}",
-        system="{system}{sep2}",
-        without="",
-        header_needed=True,
-    ),
-    "GEMMA": Style(
-        turn="<start_of_turn>{role}\n{text}{sep}",
-        open="<start_of_turn>{role}\n",
-        system="<bos>",
-        system_in_turn=True,
-    ),
-    "CLLM": Style(turn=_COLON, reply=_COLON_2, open="{role}:"),
-    "DEFAULT": Style(turn="{role}: {text}\n", open="{role}:", system="{system}\n"),
-}
-
-_LATER = list(STYLES)
-_EARLIER = [name for name in _LATER if name not in ("LLAMA3", "GEMMA", "CLLM", "DEFAULT")]
+STYLES = msgspec.toml.decode(
+    Path(__file__).with_name("styles.toml").read_bytes(), type=dict[str, Style]
+)
 _MOVED = 8  # numbers below it mean the same for everybody
-
-#: The names of those templates whose numbers moved.
-_NAMES = {
-    "LLAMA3": "llama-3",
-    "CHATGLM": "chatglm chatglm2",
-    "CHATML": "chatml mpt-7b-chat mpt-30b-chat lemur-70b-chat starchat mistral-7b-openorca dolphin-2.2.1-mistral-7b "
-    "OpenHermes-2.5-Mistral-7B Nous-Hermes-2-Mixtral-8x7B-DPO qwen-7b-chat Yi-34b-chat zephyr catppt TinyLlama orca-2",
-    "CHATINTERN": "internlm-chat",
-    "DOLLY": "dolly_v2 vigogne_instruct",
-    "RWKV": "rwkv falcon",
-    "PHOENIX": "phoenix ReaLM-7b-v1",
-    "ROBIN": "Robin tigerbot",
-    "FALCON_CHAT": "openchat_3.5 tenyxchat falcon-chat",
-    "CHATGLM3": "chatglm3",
-    "DEEPSEEK_CHAT": "deepseek-chat",
-    "METAMATH": "metamath",
-    "YUAN2": "yuan2",
-    "GEMMA": "gemma",
-    "CLLM": "cllm",
-    "DEFAULT": "api_based_default",
-}
-_BY_NAME = {name: style for style, names in _NAMES.items() for name in names.split()}
-
-#: What a separator or a role holds -> the style that it can only be; for templates that nobody here knows by name.
-_MARKS = {
-    "<|im_start|>": "CHATML",
-    "<|im_end|>": "CHATML",
-    "<|start_header_id|>": "LLAMA3",
-    "<eoh>": "CHATINTERN",
-    "<end_of_turn>": "GEMMA",
-    "### End": "DOLLY",
-}
+_BY_NAME = {name: style for style in STYLES.values() for name in style.names}
 
 
 def style(conv: Conv) -> Style:
@@ -215,21 +117,21 @@ def style(conv: Conv) -> Style:
         BackendError: Its number means nothing here, and nothing else tells.
     """
     if found := _BY_NAME.get(conv.name):
-        return STYLES[found]
+        return found
     number = conv.sep_style or 0
     later = conv.system_message_vision is not UNSET or conv.max_image_size_mb is not UNSET
     if number >= _MOVED and not later:
         text = "".join([*conv.roles, conv.sep or "", conv.sep2 or "", conv.system_template])
-        for mark, named in _MARKS.items():
-            if mark in text:
-                return STYLES[named]
-    numbered = _LATER if later else _EARLIER
+        for one in STYLES.values():
+            if any(mark in text for mark in one.marks):
+                return one
+    numbered = [one for one in STYLES.values() if later or not one.later]
     if not 1 <= number <= len(numbered):
         raise BackendError(
             f"The worker's prompt template `{conv.name[:50]}` has the style {conv.sep_style}, which is not known here. "
             "Set `chat_template` for this model."
         )
-    return STYLES[numbered[number - 1]]
+    return numbered[number - 1]
 
 
 def chat_prompt(conv: Conv, messages: Sequence[Message]) -> ChatPrompt:

@@ -37,25 +37,18 @@ from unilect.parameters.rules import refusal
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 _HALF = "\ufffd"
 
-#: FastChat's numbers -> the error that each becomes here. Whose text a client may see, is told in the worker's words.
+#: FastChat's numbers -> the error that each becomes here: ours have the same ones. All others, such as of the key that we sent, are
+#: the worker's own. Whose text a client may see, is told in the worker's words.
 ERRORS: dict[int, type[UnilectError]] = {
     40001: InvalidRequest,  # validation
-    40101: BackendError,  # the key that we sent
-    40102: BackendError,
-    40103: PermissionDenied,
-    40301: ModelNotFound,
-    40302: InvalidRequest,  # out of range
-    40303: ContextLengthExceeded,
-    42901: RateLimited,
-    42902: QuotaExceeded,
-    42903: EngineOverloaded,
-    50001: BackendError,
-    50002: OutOfMemory,
-    50003: BackendError,  # gradio's
-    50004: BackendError,
-    50005: BackendUnavailable,  # the controller has no worker
-    50006: BackendTimeout,  # and no answer from the one it has
-}
+    **{
+        kind.number: kind
+        for kind in (
+            PermissionDenied, ModelNotFound, InvalidRequest, ContextLengthExceeded, RateLimited, QuotaExceeded, EngineOverloaded,
+            OutOfMemory, BackendUnavailable, BackendTimeout,
+        )
+    },
+}  # fmt: skip
 
 
 def error(number: int, text: str) -> UnilectError:

@@ -1,8 +1,7 @@
 """What a FastChat worker takes as a prompt, an input and an image, and the vectors that it gives."""
 
 import base64
-import sys
-from array import array
+import struct
 
 from unilect.errors import BackendError, InvalidRequest
 from unilect.requests import ImagePart, Message, Prompt
@@ -46,9 +45,6 @@ def vector(given: list[float] | str) -> list[float]:
     if not isinstance(given, str):
         return given
     try:
-        floats = array("f", base64.b64decode(given, validate=True))
-    except ValueError as error:
+        return [x for (x,) in struct.iter_unpack("<f", base64.b64decode(given, validate=True))]
+    except (ValueError, struct.error) as error:
         raise BackendError("The worker answered with no embeddings.") from error
-    if sys.byteorder == "big":
-        floats.byteswap()
-    return list(floats)

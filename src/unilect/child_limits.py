@@ -1,0 +1,52 @@
+"""
+What a process of ours does to itself when it starts: it ends with its parent, and its memory has a bound.
+
+A limit on data segments holds for what a process allocates, and not for files that it maps: the weights of a GGUF do not count.
+
+Source: https://docs.kernel.org/filesystems/proc.html (oom_score_adj, status), getrlimit(2) (RLIMIT_DATA), prctl(2)
+"""
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_FIRST_TO_GO = "1000"  # the kernel's highest
+
+
+def die_with(parent: int, ending: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send a signal when the parent dies, also if it has died already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, ending)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), ending)
+
+
+def go_first() -> None:
+    """Where memory runs out all the same, the kernel ends this process before others."""
+    with suppress(OSError):  # another system
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
+
+
+def data_bytes() -> int | None:
+    """What this process has allocated, touched or not; None where the system does not tell."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:")), None)
+
+
+def limit_growth(more_bytes: int, for_good: bool = False) -> None:
+    """From now on this process may allocate so much more, and gets no memory beyond that; `for_good` it cannot raise the limit."""
+    data = data_bytes()
+    if data is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = data + max(0, more_bytes)
+        if hard != resource.RLIM_INFINITY:
+            limit = min(limit, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit if for_good else hard))
