@@ -38,7 +38,7 @@ BUDGETS = {
     "engines/tools": 651,
     "engines/transformers": 3_368,
     "gateway": 230,
-    "http": 892,
+    "http": 896,
     "parameters": 659,
     "routing": 1_766,
     "server": 855,
@@ -47,7 +47,7 @@ BUDGETS = {
     "upstreams/fastchat": 759,
     "upstreams/llamacpp": 712,
     "upstreams/openai": 1_205,
-    "web": 804,
+    "web": 813,
 }
 
 #: Where the environment is read or passed on, and why.

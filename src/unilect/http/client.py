@@ -32,7 +32,7 @@ from unilect.http._connection import (
 )
 from unilect.http._reasons import of_answer
 from unilect.http.base_url import head, key_headers, split, with_user
-from unilect.http.body import ProtocolError, body_of
+from unilect.http.body import MAX_HEAD_BYTES, ChunkedBody, CountedBody, ProtocolError, body_of
 from unilect.http.error_bodies import (
     REFUSED,
     NoSuchModel,
@@ -47,6 +47,7 @@ from unilect.redact import redacted
 MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 MAX_IDLE = 64  # kept connections to one server
+_ANNOUNCEMENTS = (b"HTTP/1.1 1", b"HTTP/1.0 1")  # 100 Continue and its like, before the real answer
 
 RaiseFor: TypeAlias = Callable[[int, Mapping[str, str], bytes], None]
 
@@ -146,21 +147,18 @@ class HttpServer:
         Raises:
             UnilectError: As in `post`, or it is an answer of another type.
         """
-        request, response = self._request(method, path, body), None
+        request = self._request(method, path, body)
         try:
-            while response is None:
+            while True:
                 kept = self._kept()
-                connection = kept or await self._connect()
-                connection.gather_s = gather_s
+                response = Response(self, kept or await self._connect(), gather_s)
                 try:
-                    head = await connection.ask(request, self.timeout_s)
-                    response = Response(self, connection, head)
-                except ClosedEarly:
-                    if kept is None:
+                    await response.begin(request)
+                    break
+                except BaseException as error:
+                    await response.aclose()
+                    if kept is None or not isinstance(error, ClosedEarly):
                         raise
-                finally:
-                    if response is None:
-                        self.release(connection, reusable=False)
         except (ConnectionError, ProtocolError, Silence) as error:
             raise self.translated(error) from error
         if response.status != 200 or not response.kind.startswith(content_type):
@@ -270,9 +268,10 @@ class HttpServer:
 
 class Response:
     """
-    An answer whose head has come, and its bytes as they come: an async iterator, to be used inside `aclosing`.
+    One exchange: a request out, the head of its answer, and the bytes of its body as they come: an async iterator, to be used inside `aclosing`.
 
-    It is no generator, since opening and closing one for each request costs more than its reads.
+    It is no generator, since opening and closing one for each request costs more than its reads. It answers one request: `begin`
+    sends it.
 
     Attributes:
         status: The HTTP status.
@@ -282,14 +281,47 @@ class Response:
         timeout_s: The longest silence within the body.
     """
 
-    def __init__(self, server: HttpServer, connection: Connection, head: bytes) -> None:
-        self.status, self.headers = parse_head(head)
-        self.kind = self.headers.get("content-type", "")
+    def __init__(self, server: HttpServer, connection: Connection, gather_s: float) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.kind = ""
         self.complete = False
         self.timeout_s = server.timeout_s
+        connection.gather_s = gather_s
         self._server = server
         self._connection = connection
         self._closed = False
+        self._body: ChunkedBody | CountedBody | None = None
+        self._keeps = False
+
+    async def begin(self, request: bytes) -> None:
+        """
+        Send a request, and read the head of its answer.
+
+        Raises:
+            ProtocolError: The head is endless, or was cut, or is no sound one.
+            ClosedEarly: The connection broke, or ended, before a byte came.
+            Silence: Nothing came for `timeout_s`.
+        """
+        connection, data = self._connection, b""
+        connection.write(request)
+        while (end := data.find(b"\r\n\r\n")) < 0 or data.startswith(_ANNOUNCEMENTS):
+            if end >= 0:
+                data = data[end + 4 :]
+                continue
+            if len(data) > MAX_HEAD_BYTES:
+                raise ProtocolError("an endless head")
+            await connection.readable(self.timeout_s)
+            try:
+                more = connection.take()
+            except ConnectionError:
+                more = b""
+            if not more:  # what has begun to answer is not asked once more
+                raise ProtocolError("the head ended early") if data else ClosedEarly("no answer")
+            data += more
+        connection.put_back(data[end + 4 :])
+        self.status, self.headers = parse_head(data[:end])
+        self.kind = self.headers.get("content-type", "")
         self._body = body_of(self.status, self.headers)
         self._keeps = "close" not in self.headers.get("connection", "").lower()
 
@@ -311,18 +343,18 @@ class Response:
         """
         body, payload = self._body, b""
         try:
-            if body is None:
-                payload = await self._connection.read(self.timeout_s)
-            else:
-                while not payload and not body.done:
-                    data = await self._connection.read(self.timeout_s)
-                    if not data:
-                        raise ProtocolError("the body ended early")
-                    payload = body.feed(data)
-                if body.done:
-                    self.complete = not body.rest and self._keeps
+            while not payload and (body is None or not body.done):
+                await self._connection.readable(self.timeout_s)
+                payload = self._connection.take()
+                if body is None:
+                    break
+                if not payload:
+                    raise ProtocolError("the body ended early")
+                payload = body.feed(payload)
         except (ConnectionError, ProtocolError, Silence) as error:
             raise self._server.translated(error) from error
+        if body is not None and body.done:
+            self.complete = not body.rest and self._keeps
         if not payload:
             raise StopAsyncIteration
         return payload
