@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scripted import Exchange, Script
 
-_FOLDER = Path(__file__).parent / "raw_fields"
+_FOLDER = Path(__file__).parent / "wire"
 
 
 def answers(name: str) -> dict[str, bytes]:

@@ -279,7 +279,7 @@ def test_judge_of_any_fields(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["raw_fields", "token_limit", "changed", "own", "__class__", "prompts"]
+    "name", ["raw_fields", "token_limit", "changed", "gateway_fields", "__class__", "prompts"]
 )
 def test_unknown_fields_with_names_of_ours(name: str) -> None:
     """A field that is named as something of ours is an unknown field like any other."""
