@@ -46,6 +46,7 @@ from unilect.redact import redacted
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
+EVENTS = "text/event-stream"
 MAX_IDLE = 64  # kept connections to one server
 _ANNOUNCEMENTS = (b"HTTP/1.1 1", b"HTTP/1.0 1")  # 100 Continue and its like, before the real answer
 
@@ -121,12 +122,12 @@ class HttpServer:
         Raises:
             UnilectError: As `raise_for_answer` says, or the server could not be reached.
         """
-        answer = await self.stream(path, body, content_type="")
+        answer = await self.stream(path, body, kind="")
         return await answer.whole(max_bytes or self.max_body_bytes)
 
     async def get(self, path: str) -> bytes:
         """GET and read the whole answer; errors as in `post`."""
-        answer = await self.stream(path, b"", content_type="", method="GET")
+        answer = await self.stream(path, b"", kind="", method="GET")
         return await answer.whole(self.max_body_bytes)
 
     async def stream(
@@ -134,15 +135,15 @@ class HttpServer:
         path: str,
         body: bytes,
         gather_s: float = 0.0,
-        content_type: str = "text/event-stream",
+        kind: str = EVENTS,
         method: str = "POST",
     ) -> "Response":
         """
-        Send a request, and read the head of its answer; who asks reads the answer, and closes it.
+        Send a request, and read the head of its answer; the caller reads the answer, and closes it.
 
         Args:
-            gather_s: How long bytes may be gathered before they are given; see `Connection`.
-            content_type: What the answer must be; "" for anything, where servers do not say.
+            gather_s: As `Connection.gather_s`.
+            kind: The content type that the answer must have; "" for any, where servers do not say.
 
         Raises:
             UnilectError: As in `post`, or it is an answer of another type.
@@ -155,13 +156,15 @@ class HttpServer:
                 try:
                     await response.begin(request)
                     break
-                except BaseException as error:
-                    await response.aclose()
-                    if kept is None or not isinstance(error, ClosedEarly):
+                except ClosedEarly:
+                    if kept is None:
                         raise
+                finally:
+                    if not response.status:
+                        await response.aclose()
         except (ConnectionError, ProtocolError, Silence) as error:
             raise self.translated(error) from error
-        if response.status != 200 or not response.kind.startswith(content_type):
+        if response.status != 200 or not response.kind.startswith(kind):
             await self._refuse(request, response)
         return response
 
@@ -320,15 +323,18 @@ class Response:
                 raise ProtocolError("the head ended early") if data else ClosedEarly("no answer")
             data += more
         connection.put_back(data[end + 4 :])
-        self.status, self.headers = parse_head(data[:end])
+        self._read_head(data[:end])
+
+    def _read_head(self, head: bytes) -> None:
+        self.status, self.headers = parse_head(head)
         self.kind = self.headers.get("content-type", "")
         self._body = body_of(self.status, self.headers)
         self._keeps = "close" not in self.headers.get("connection", "").lower()
 
     @property
-    def has_end(self) -> bool:
-        """False where only the end of the connection ends the body."""
-        return self._body is not None
+    def may_close(self) -> bool:
+        """False while the rest of the body is worth waiting for: after it the connection can serve again."""
+        return self.complete or self._body is None or not self._server.reuses_connections
 
     def __aiter__(self) -> Self:
         """Itself."""

@@ -41,14 +41,8 @@ class FrameReader:
             data = self._without_cr(data)
         if self._rest:
             data, self._rest = self._rest + data, b""
-        if data[-2:] != b"\n\n":  # the last frame is not whole
-            whole, end, self._rest = data.rpartition(b"\n\n")
-            if len(self._rest) > self._limit_bytes:
-                raise BackendError(
-                    f"The backend sent a frame of more than {self._limit_bytes} bytes; "
-                    "the answer was given up."
-                )
-            data = whole + end
+        if data[-2:] != b"\n\n":
+            data = self._whole_frames(data)
         if data[:6] == b"data: ":
             frames = data[6:-2].split(b"\n\ndata: ")
             # each is one line, as nearly always; to join them is quicker than to count line ends
@@ -60,6 +54,16 @@ class FrameReader:
     def end(self) -> list[bytes]:
         """The frame that the end of the stream completes, if any."""
         return self.feed(b"\n\n")
+
+    def _whole_frames(self, data: bytes) -> bytes:
+        """Keep the last frame, which is not whole, for later."""
+        whole, end, self._rest = data.rpartition(b"\n\n")
+        if len(self._rest) > self._limit_bytes:
+            raise BackendError(
+                f"The backend sent a frame of more than {self._limit_bytes} bytes; "
+                "the answer was given up."
+            )
+        return whole + end
 
     def _without_cr(self, data: bytes) -> bytes:
         """CR LF and CR become LF, also where a pair is cut in two by a read."""

@@ -68,11 +68,7 @@ class Encoder(Protocol):
 
 
 async def respond(
-    request: web.Request,
-    run: Run,
-    encoder: Encoder,
-    stream: bool,
-    framing: Framing = SERVER_SENT_EVENTS,
+    request: web.Request, run: Run, encoder: Encoder, framing: Framing = SERVER_SENT_EVENTS
 ) -> web.StreamResponse:
     """
     Answer a request.
@@ -80,7 +76,7 @@ async def respond(
     Raises:
         UnilectError: Before anything was sent; the caller turns it into an error answer.
     """
-    if not stream:
+    if not run.streams:
         return await respond_whole(request, run, encoder.whole)
     writer = _Writer(request, framing, encoder.error, run)
     async with writer, aclosing(run.batches()) as batches:
@@ -225,12 +221,10 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             return False
         if self._comment is not None:
             await self._comment  # it may be sending the head
-        if error is not None:
-            if not self._begun:
-                return False
-            self.last = self._told(error)
+        if error is not None and not self._begun:
+            return False
         if self._begun:
-            await self.response.write_eof(self.last)
+            await self.response.write_eof(self.last if error is None else self._told(error))
         else:
             headers = _headers(self._request, self._framing, self._run)
             self.response = web.Response(body=self.last, headers=headers)
