@@ -24,5 +24,5 @@ async def acquire(model: Model) -> Held:
     """Lease a model's backend."""
     with ExitStack() as stack:
         failover = stack.enter_context(Failover(model))
-        lease = stack.enter_context(await failover.lease())
+        lease = stack.enter_context(await anext(failover))
         return Held(lease.backend, stack.pop_all())

@@ -396,7 +396,7 @@ async def test_an_answer_gives_its_connection_back_once() -> None:
     async with scripted(script) as upstream:
         server = HttpServer(upstream.url, reuse_connections=True)
         goes_on.set()
-        first = await server.stream("/x", b"1", content_type="")
+        first = await server.stream("/x", b"1", kind="")
         assert b"1" == await first.whole(100)
         await first.aclose()
         goes_on.clear()

@@ -11,14 +11,11 @@ import pytest
 import pytest_asyncio
 
 from engine import ENGINES_IN_CI, Spy, answer, chat, completion, engine, events_of
-from scripted import HELLO, says, scripted, stream_of
 from unilect.backend import Backend
 from unilect.errors import BackendError, InvalidRequest, UnsupportedParameter
 from unilect.events import Choice, Finish, TextDelta, TokenLogprob, Usage
-from unilect.http.client import HttpServer
 from unilect.routing import _emulation
 from unilect.routing._emulation import generate
-from unilect.upstreams.openai.backend import OpenAIUpstream
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PROMPT = "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n"
@@ -227,14 +224,6 @@ async def test_log_probabilities_of_a_prompt(demo: Backend) -> None:
 
     assert "echo" == raised.value.param
     assert [None, True] == [getattr(request, "echo", None) for request in spy.asked]
-
-
-async def test_an_upstream_makes_its_own_choices() -> None:
-    """A backend that makes choices itself is asked once, with all parameters."""
-    async with scripted(says(stream_of(HELLO))) as server:
-        await events_of(generate(OpenAIUpstream(HttpServer(server.url), "m"), chat(n=3)))
-
-    assert [3] == [exchange.json()["n"] for exchange in server.requests]
 
 
 class Searching(Spy):

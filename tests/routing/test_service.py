@@ -84,6 +84,17 @@ async def test_a_short_answer_is_measured(demo: GgufEngine, stream: bool) -> Non
     assert 1 == value("unilect_time_to_first_token_seconds_count", labels)
 
 
+async def test_an_upstream_makes_its_own_choices() -> None:
+    """A backend that makes choices itself is asked once, with all parameters."""
+    hello = [delta(number, "stop", content="Hello") for number in range(3)]
+    async with scripted(says(stream_of(frames(*hello)))) as server:
+        upstream = OpenAIUpstream(HttpServer(server.url), "m")
+        events = await events_of(service_of(upstream).run(chat(n=3), "chat"))
+
+    assert {0, 1, 2} == {event.index for event in events if isinstance(event, TextDelta)}
+    assert [3] == [exchange.json()["n"] for exchange in server.requests if exchange.body]
+
+
 async def test_a_run_that_is_not_read(demo: GgufEngine) -> None:
     """Taking a request in starts nothing."""
     spy = Spy(demo)

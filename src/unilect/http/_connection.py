@@ -14,7 +14,7 @@ import ssl
 from typing import cast
 
 from unilect.http._reasons import of_connecting
-from unilect.http.body import MAX_HEAD_BYTES, ProtocolError
+from unilect.http.body import ProtocolError
 
 HIGH_WATER_BYTES = 256 * 1024  # what may lie unread before the upstream is made to wait
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -87,10 +87,10 @@ class Address:
 
 class Connection(asyncio.Protocol):
     """
-    One connection: `ask` sends a request and reads the head of its answer, `read` the bytes of its body.
+    One connection: `write` sends bytes, `take` returns the bytes that have arrived, `readable` waits for them.
 
     Attributes:
-        gather_s: How long `read` may buffer bytes before it returns them; the end of a chunked body is returned at once.
+        gather_s: How long bytes may be buffered before they are readable; the end of a chunked body is readable at once.
             Waking a task costs more than reading a token's frame, so a non-streaming answer is buffered.
     """
 
@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._size = 0
         self._paused = False
         self._lost: BaseException | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] = self._loop.create_future()
         self._silent_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -120,62 +120,47 @@ class Connection(asyncio.Protocol):
             self._poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
         return not self._poll.poll(0)
 
-    async def ask(self, request: bytes, timeout_s: float) -> bytes:
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        self._transport.write(data)
+
+    def readable(self, timeout_s: float) -> asyncio.Future[None]:
+        """A future that is done when bytes have arrived, or the connection has ended; `Silence` after `timeout_s` without."""
+        if self._waiter.done():
+            self._waiter = self._loop.create_future()
+        if self._pieces or self._lost is not None:
+            self._waiter.set_result(None)
+            return self._waiter
+        self._silent_at = self._loop.time() + timeout_s
+        if self._timer is not None and self._silent_at < self._timer_at:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._set_timer()
+        return self._waiter
+
+    def take(self) -> bytes:
         """
-        Send a request and read the head of its answer, without its last blank line.
+        All bytes that have arrived; none at the end.
 
         Raises:
-            ProtocolError: The head is too long, or was cut.
-            ClosedEarly: The connection broke, or was closed, before the first byte.
-            Silence: As `read`.
+            ConnectionError: The connection broke, and all bytes before that were taken.
         """
-        self._transport.write(request)
-        data = b""
-        while True:
-            head, end, rest = data.partition(b"\r\n\r\n")
-            if end and not head.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1")):
-                if rest:
-                    self._pieces, self._size = [rest], len(rest)
-                return head
-            if end:  # 100 Continue and its like announce the real answer
-                data = rest
-                continue
-            if len(data) > MAX_HEAD_BYTES:
-                raise ProtocolError("the head is too long")
-            try:
-                more = await self.read(timeout_s)
-            except ConnectionError:
-                more = b""
-            if not more:
-                if data:  # no ConnectionError, after which the request would be sent once more
-                    raise ProtocolError("the head ended early")
-                raise ClosedEarly("closed before an answer")
-            data += more
-
-    async def read(self, timeout_s: float) -> bytes:
-        """
-        All bytes that have arrived, at least one; none at the end.
-
-        Raises:
-            ConnectionError: The connection broke.
-            Silence: No byte arrived within `timeout_s`.
-        """
-        if not self._pieces and self._lost is None:
-            try:
-                await self._waited(timeout_s)
-            finally:
-                self._waiter = None
-        if not self._pieces:
-            if isinstance(self._lost, OSError):
-                raise ConnectionResetError(*self._lost.args) from self._lost
-            return b""
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        if not data and isinstance(self._lost, OSError):
+            raise ConnectionResetError(*self._lost.args) from self._lost
         self._pieces.clear()
         self._size = 0
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
         return data
+
+    def put_back(self, data: bytes) -> None:
+        """Return bytes to the front of the buffer."""
+        if data:
+            self._pieces.insert(0, data)
+            self._size += len(data)
 
     def close(self) -> None:
         """Close the connection; unread bytes are discarded."""
@@ -205,17 +190,6 @@ class Connection(asyncio.Protocol):
             self._timer = None
         self._wake()
 
-    def _waited(self, timeout_s: float) -> asyncio.Future[None]:
-        """The future that ends a wait."""
-        self._waiter = self._loop.create_future()
-        self._silent_at = self._loop.time() + timeout_s
-        if self._timer is not None and self._silent_at < self._timer_at:
-            self._timer.cancel()
-            self._timer = None
-        if self._timer is None:
-            self._set_timer()
-        return self._waiter
-
     def _tick(self) -> None:
         """
         End a wait that has lasted too long.
@@ -224,7 +198,7 @@ class Connection(asyncio.Protocol):
         each wait would cost more than the wait.
         """
         self._timer = None
-        if self._waiter is None or self._waiter.done():
+        if self._waiter.done():
             return
         if self._loop.time() >= self._silent_at:
             self._waiter.set_exception(Silence())
@@ -239,7 +213,7 @@ class Connection(asyncio.Protocol):
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        if self._waiter is not None and not self._waiter.done():
+        if not self._waiter.done():
             self._waiter.set_result(None)
 
 

@@ -80,17 +80,21 @@ class ChunkedBody:
             else:
                 out.append(data[at:stop])
                 left, at = -1, stop + 2
-        self._left, rest = left, data[at:]
-        if left == 0:
+        self._left = left
+        self._keep(data[at:], out)
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def _keep(self, rest: bytes, out: list[bytes]) -> None:
+        """Keep the bytes after the last whole chunk."""
+        if self._left == 0:
             self._end(rest)
-        elif left > len(rest):
+        elif self._left > len(rest):
             out.append(rest)
             self._left -= len(rest)
         else:  # a line end is cut off
             self._pending = rest
-            if left < 0 and len(rest) > _MAX_SIZE_LINE_BYTES:
+            if self._left < 0 and len(rest) > _MAX_SIZE_LINE_BYTES:
                 raise ProtocolError("a chunk size line that is too long")
-        return out[0] if len(out) == 1 else b"".join(out)
 
     def _end(self, data: bytes) -> None:
         """Skip the trailers, up to a blank line."""

@@ -32,7 +32,7 @@ from unilect.http._connection import (
 )
 from unilect.http._reasons import of_answer
 from unilect.http.base_url import head, key_headers, split, with_user
-from unilect.http.body import ProtocolError, body_of
+from unilect.http.body import MAX_HEAD_BYTES, ChunkedBody, CountedBody, ProtocolError, body_of
 from unilect.http.error_bodies import (
     REFUSED,
     NoSuchModel,
@@ -46,7 +46,9 @@ from unilect.redact import redacted
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
+EVENTS = "text/event-stream"
 MAX_IDLE = 64  # kept connections to one server
+_ANNOUNCEMENTS = (b"HTTP/1.1 1", b"HTTP/1.0 1")  # 100 Continue and its like, before the real answer
 
 RaiseFor: TypeAlias = Callable[[int, Mapping[str, str], bytes], None]
 
@@ -120,50 +122,44 @@ class HttpServer:
         Raises:
             UnilectError: As `raise_for_answer`, or the server is unreachable.
         """
-        answer = await self.stream(path, body, content_type="")
+        answer = await self.stream(path, body, kind="")
         return await answer.whole(max_bytes or self.max_body_bytes)
 
     async def get(self, path: str) -> bytes:
         """Send a GET request and read the whole answer; errors as in `post`."""
-        answer = await self.stream(path, b"", content_type="", method="GET")
+        answer = await self.stream(path, b"", kind="", method="GET")
         return await answer.whole(self.max_body_bytes)
 
     async def stream(
-        self,
-        path: str,
-        body: bytes,
-        gather_s: float = 0.0,
-        content_type: str = "text/event-stream",
-        method: str = "POST",
+        self, path: str, body: bytes, gather_s: float = 0, kind: str = EVENTS, method: str = "POST"
     ) -> "Response":
         """
         Send a request, and read the head of its answer; the caller reads the body, and closes the answer.
 
         Args:
-            gather_s: How long bytes may be buffered; see `Connection`.
-            content_type: The required content type; "" for any, if servers do not send one.
+            gather_s: As `Connection.gather_s`.
+            kind: The required content type; "" for any, if servers do not send one.
 
         Raises:
             UnilectError: As in `post`, or the answer has another content type.
         """
-        request, response = self._request(method, path, body), None
+        request = self._request(method, path, body)
         try:
-            while response is None:
+            while True:
                 kept = self._kept()
-                connection = kept or await self._connect()
-                connection.gather_s = gather_s
+                response = Response(self, kept or await self._connect(), gather_s)
                 try:
-                    head = await connection.ask(request, self.timeout_s)
-                    response = Response(self, connection, head)
+                    await response.begin(request)
+                    break
                 except ClosedEarly:
                     if kept is None:
                         raise
                 finally:
-                    if response is None:
-                        self.release(connection, reusable=False)
+                    if not response.status:
+                        await response.aclose()
         except (ConnectionError, ProtocolError, Silence) as error:
             raise self.translated(error) from error
-        if response.status != 200 or not response.kind.startswith(content_type):
+        if response.status != 200 or not response.kind.startswith(kind):
             await self._refuse(request, response)
         return response
 
@@ -270,7 +266,8 @@ class HttpServer:
 
 class Response:
     """
-    An answer after its head: an async iterator of its bytes as they arrive, to be used inside `aclosing`.
+    One request and its answer: `begin` sends the request and reads the head of the answer; an async iterator of the bytes of its body
+    as they arrive, to be used inside `aclosing`.
 
     It is not a generator, because opening and closing one for each request costs more than its reads.
 
@@ -282,21 +279,61 @@ class Response:
         timeout_s: The read timeout within the body.
     """
 
-    def __init__(self, server: HttpServer, connection: Connection, head: bytes) -> None:
-        self.status, self.headers = parse_head(head)
-        self.kind = self.headers.get("content-type", "")
+    def __init__(self, server: HttpServer, connection: Connection, gather_s: float) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.kind = ""
         self.complete = False
         self.timeout_s = server.timeout_s
+        connection.gather_s = gather_s
         self._server = server
         self._connection = connection
         self._closed = False
+        self._body: ChunkedBody | CountedBody | None = None
+        self._keeps = False
+
+    async def begin(self, request: bytes) -> None:
+        """
+        Send a request, and read the head of its answer.
+
+        Raises:
+            ProtocolError: The head is too long, cut, or malformed.
+            ClosedEarly: The connection broke, or was closed, before the first byte.
+            Silence: No byte arrived for `timeout_s`.
+        """
+        connection, data = self._connection, b""
+        connection.write(request)
+        while (end := data.find(b"\r\n\r\n")) < 0 or data.startswith(_ANNOUNCEMENTS):
+            if end >= 0:
+                data = data[end + 4 :]
+                continue
+            if len(data) > MAX_HEAD_BYTES:
+                raise ProtocolError("the head is too long")
+            await connection.readable(self.timeout_s)
+            try:
+                more = connection.take()
+            except ConnectionError:
+                more = b""
+            if not more:  # what has begun to answer is not asked once more
+                raise (
+                    ProtocolError("the head ended early")
+                    if data
+                    else ClosedEarly("closed before an answer")
+                )
+            data += more
+        connection.put_back(data[end + 4 :])
+        self._read_head(data[:end])
+
+    def _read_head(self, head: bytes) -> None:
+        self.status, self.headers = parse_head(head)
+        self.kind = self.headers.get("content-type", "")
         self._body = body_of(self.status, self.headers)
         self._keeps = "close" not in self.headers.get("connection", "").lower()
 
     @property
-    def has_end(self) -> bool:
-        """False if only the end of the connection ends the body."""
-        return self._body is not None
+    def may_close(self) -> bool:
+        """False while the rest of the body is worth waiting for: the connection can be reused after it."""
+        return self.complete or self._body is None or not self._server.reuses_connections
 
     def __aiter__(self) -> Self:
         """Itself."""
@@ -311,18 +348,18 @@ class Response:
         """
         body, payload = self._body, b""
         try:
-            if body is None:
-                payload = await self._connection.read(self.timeout_s)
-            else:
-                while not payload and not body.done:
-                    data = await self._connection.read(self.timeout_s)
-                    if not data:
-                        raise ProtocolError("the body ended early")
-                    payload = body.feed(data)
-                if body.done:
-                    self.complete = not body.rest and self._keeps
+            while not payload and (body is None or not body.done):
+                await self._connection.readable(self.timeout_s)
+                payload = self._connection.take()
+                if body is None:
+                    break
+                if not payload:
+                    raise ProtocolError("the body ended early")
+                payload = body.feed(payload)
         except (ConnectionError, ProtocolError, Silence) as error:
             raise self._server.translated(error) from error
+        if body is not None and body.done:
+            self.complete = not body.rest and self._keeps
         if not payload:
             raise StopAsyncIteration
         return payload

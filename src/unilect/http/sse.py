@@ -35,22 +35,18 @@ class FrameReader:
         Raises:
             BackendError: A frame is longer than the limit.
         """
-        if self._ends_in_cr or b"\r" in data:
+        if (
+            self._ends_in_cr or data.find(b"\r") >= 0
+        ):  # `in` is slower: it tries bytes as a number first
             data = self._without_cr(data)
         if self._rest:
             data, self._rest = self._rest + data, b""
-        if data[-2:] != b"\n\n":  # the last frame is not whole
-            whole, end, self._rest = data.rpartition(b"\n\n")
-            if len(self._rest) > self._limit_bytes:
-                raise BackendError(
-                    f"The backend sent a frame of more than {self._limit_bytes} bytes; "
-                    "the answer was aborted."
-                )
-            data = whole + end
+        if data[-2:] != b"\n\n":
+            data = self._whole_frames(data)
         if data[:6] == b"data: ":
             frames = data[6:-2].split(b"\n\ndata: ")
             # each is one line, as nearly always; to join them is quicker than to count line ends
-            if b"\n" not in b"".join(frames):
+            if b"".join(frames).find(b"\n") < 0:
                 return frames
         blocks = (_parse(block) for block in data.split(b"\n\n"))
         return [frame for frame in blocks if frame is not None]
@@ -58,6 +54,16 @@ class FrameReader:
     def end(self) -> list[bytes]:
         """The frame that the end of the stream completes, if any."""
         return self.feed(b"\n\n")
+
+    def _whole_frames(self, data: bytes) -> bytes:
+        """Cut off the last frame, which is incomplete, and keep it for the next call."""
+        whole, end, self._rest = data.rpartition(b"\n\n")
+        if len(self._rest) > self._limit_bytes:
+            raise BackendError(
+                f"The backend sent a frame of more than {self._limit_bytes} bytes; "
+                "the answer was aborted."
+            )
+        return whole + end
 
     def _without_cr(self, data: bytes) -> bytes:
         """CR LF and CR become LF, also if a read ends between the two."""

@@ -6,7 +6,7 @@ so is a field of another server's that would change the answer. A field that nob
 unknown fields, and named in `ignored` for one that does not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -36,8 +36,8 @@ ACCEPTED = frozenset(
     }
 )
 
-#: Accepted, and yet a promise that nobody here keeps: answers are not stored.
-_NOT_DONE = frozenset({"store"})
+_NOT_KEPT = "store"  # accepted, and yet a promise that no backend keeps: answers are not stored
+_HONOURED = frozenset({"native", "emulated", "accepted"})
 
 #: The values at which a parameter asks for nothing; None, False, 0, "", [] and {} are neutral for every parameter but these.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -105,7 +105,7 @@ def resolve_parameters(
     Hold a request against what a backend can do.
 
     Args:
-        unsupported: What happens to a parameter that the backend refuses: *refuse* the request, or *report* it as ignored.
+        unsupported: *refuse* a request with a parameter that the backend refuses, or *report* the parameter as ignored.
 
     Returns:
         The request without what is ignored, and the names of what is ignored.
@@ -113,47 +113,43 @@ def resolve_parameters(
     Raises:
         UnsupportedParameter: A parameter would matter and is not honoured.
     """
-    ignored: dict[str, None] = {}
-    table, fields = capabilities.parameters, parameters_of(type(request))
+    ignored: list[str] = []
     for name in request.raw_fields or _asked(request):
-        if name in request.gateway_fields:
+        if name in request.gateway_fields or (name in ACCEPTED and name != _NOT_KEPT):
             continue
-        if name in ACCEPTED:
-            if name in _NOT_DONE and not is_neutral(request, name):
-                ignored[name] = None
-            continue
-        support: Support | None
-        if name in fields:
-            support = table.get(name, "native" if capabilities.passes_unknown else None)
-        else:
-            support = _elsewhere(request, name, capabilities)
-        if support in ("native", "emulated", "accepted") or is_neutral(request, name):
+        support = _support(request, name, capabilities)
+        if support in _HONOURED or is_neutral(request, name):
             continue
         strict = unsupported == "refuse" and name not in _WITHOUT_EFFECT
         if (support == "refused" and strict) or name in CONSTRAINTS:
-            raise _refused(name, fields)
-        ignored[name] = None
-    if not ignored:
-        return request, ()
-    known = {name: None for name in ignored if name in fields}
-    raw_fields = {name: raw for name, raw in request.raw_fields.items() if name not in ignored}
-    return msgspec.structs.replace(request, raw_fields=raw_fields, **known), tuple(ignored)
+            raise _refused(name, parameters_of(type(request)))
+        ignored.append(name)
+    return _without(request, ignored) if ignored else request, tuple(ignored)
 
 
-def _elsewhere(request: Request, name: str, capabilities: Capabilities) -> Support | None:
+def _without(request: RequestT, names: Collection[str]) -> RequestT:
+    """A request that asks for none of these."""
+    known = dict.fromkeys(parameters_of(type(request)).intersection(names))
+    raw_fields = {name: raw for name, raw in request.raw_fields.items() if name not in names}
+    return msgspec.structs.replace(request, raw_fields=raw_fields, **known)
+
+
+def _support(request: Request, name: str, capabilities: Capabilities) -> Support | None:
     """
-    What becomes of a field that this kind of request has no place for; None where it is ignored.
+    What becomes of a field; None where it is ignored.
 
     Raises:
         InvalidRequest: Its name is too long to be told.
     """
+    support = capabilities.parameters.get(name, "native" if capabilities.passes_unknown else None)
+    if name in parameters_of(type(request)):
+        return support if name != _NOT_KEPT else None
     if len(name) > MAX_NAME:
         raise InvalidRequest(
             f"The request's body has a field whose name has {len(name)} characters ({name[:32]!r}...); at most {MAX_NAME} are read."
         )
     if name in _every_parameter():
         return None if name in _WITHOUT_EFFECT else "refused"
-    support = capabilities.parameters.get(name, "native" if capabilities.passes_unknown else None)
     return "refused" if support is None and name in foreign.CHANGES_ANSWER else support
 
 

@@ -28,7 +28,7 @@ def generate(
     backend: Generates, request: ChatRequest | CompletionRequest, tokens: object = None
 ) -> Batches:
     """
-    Answer a request on a backend, with what the backend lacks made up for.
+    Answer a request on a backend that fans out, with what the backend lacks made up for.
 
     Args:
         tokens: What tells its tokens, where it does not itself.
@@ -36,8 +36,6 @@ def generate(
     Raises:
         UnilectError: As `Backend.generate`; UnsupportedParameter for combinations that cannot be made up for.
     """
-    if not backend.capabilities.fans_out:
-        return backend.generate(request)
     if isinstance(request, CompletionRequest):
         return _completions(backend, request, tokens or backend)
     if (request.best_of or 1) > 1:

@@ -20,7 +20,8 @@ _OF_THE_REQUEST = (CheckerUnavailable, EngineDied)
 
 class Lease:
     """
-    A started backend in use, as a context manager: it notes how the request ended, and gives the backend back.
+    A started backend in use, as a context manager: it notes how the request ended, and gives the backend back. An error after which
+    another backend is tried ends with the block.
 
     Attributes:
         model: Whose backend it is.
@@ -44,19 +45,21 @@ class Lease:
     def __enter__(self) -> "Lease":
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        """Whether another backend is to be tried after the error."""
         self._member.outstanding -= 1
-        # a client that leaves says nothing of the backend
-        if error is None or isinstance(error, UnilectError):
-            failover = self._failover
-            self.model.record_result(
-                self._member, error, Asked(failover.request, failover.tried, self.begun)
-            )
+        if error is not None and not isinstance(error, UnilectError):
+            return False  # a client that leaves says nothing of the backend
+        failover = self._failover
+        asked = Asked(failover.request, failover.tried, self.begun)
+        self.model.record_result(self._member, error, asked)
+        return failover.goes_on(error, self.begun)
 
 
 class Failover:
     """
-    The attempts of one request, as a context manager: its model is kept running in the block.
+    The attempts of one request: a lease of one backend after the other, until one has answered. As a context manager it keeps the
+    model running in the block.
 
     Args:
         model: The model that was asked for.
@@ -68,7 +71,7 @@ class Failover:
         tried: The backends that the request was sent to.
     """
 
-    __slots__ = ("_failure", "_model", "_other", "_seen", "request", "tried")
+    __slots__ = ("_answered", "_failure", "_model", "_other", "_seen", "request", "tried")
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class Failover:
         self._other = other
         self._seen = {model.name}
         self._failure: UnilectError | None = None
+        self._answered = False
 
     def __enter__(self) -> "Failover":
         self._model.arrive()
@@ -90,15 +94,13 @@ class Failover:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._model.left()
 
-    async def lease(self) -> Lease:
-        """
-        Lease the next backend, started.
+    def __aiter__(self) -> "Failover":
+        return self
 
-        Raises:
-            UnilectError: None is left.
-        """
+    async def __anext__(self) -> Lease:
+        """The next backend, started, until one has answered; where none is left, the error of the last."""
         last: UnilectError | None = None
-        while True:
+        while not self._answered:
             model = self._model
             if model.stopping is not None:
                 await asyncio.shield(model.stopping)
@@ -120,11 +122,14 @@ class Failover:
                 except BaseException:
                     member.outstanding -= 1
                     raise
+        raise StopAsyncIteration
 
-    def again(self, failure: UnilectError) -> bool:
-        """Whether a request that failed so may be sent to another backend."""
-        self._failure = failure
-        return _elsewhere(failure)
+    def goes_on(self, failure: UnilectError | None, begun: bool) -> bool:
+        """Note how an attempt ended; whether its failure is followed by another one."""
+        self._failure, self._answered = failure, failure is None
+        return (
+            failure is not None and not begun and self.request is not None and _elsewhere(failure)
+        )
 
     def _go_on(self, error: UnilectError) -> None:
         """

@@ -6,8 +6,8 @@ back and its meter is finished, exactly once.
 """
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Literal, NamedTuple
 
 from unilect.backend import Backend, Batches, Capabilities, Generates, embeds
@@ -48,6 +48,7 @@ class Run:
         model: The model that was asked for.
         answering: The model that answers: the same, or its fallback; final when the first batch has come.
         ignored: Parameters that were ignored; final when the first batch has come.
+        streams: The client reads the answer as it comes.
         usage: What the answer used; final after the last batch.
     """
 
@@ -61,6 +62,7 @@ class Run:
     ) -> None:
         self.model = self.answering = model
         self.ignored: tuple[str, ...] = ()
+        self.streams = bool(request.stream)
         self._request = request
         self._checker = registry.checker
         self._names: dict[str, str] = {}
@@ -84,43 +86,26 @@ class Run:
         Raises:
             UnilectError: Before the first batch or between batches.
         """
-        begun, streamed, whole = False, bool(self._request.stream), list[Event]()
-        try:
-            with self._meter as meter, self._failover as failover:
-                if (known := self.model.known_cold) is not None:
-                    self._fitted(self.model, known)  # what is refused loads no model
-                while True:
-                    lease = await failover.lease()
-                    whole.clear()
-                    try:
-                        with lease:
-                            async with aclosing(self._answer(lease)) as batches:
-                                async for batch in batches:
-                                    meter.see(batch)
-                                    if streamed:
-                                        begun = lease.begun = begun or tells(batch)
-                                        yield batch
-                                    else:
-                                        whole += batch
-                        break
-                    except UnilectError as error:
-                        if begun or not failover.again(error):
-                            raise
-                if whole:
-                    yield whole
-        except UnilectError as error:
-            foreign_constraints.told_as(error, self._names)
-            if isinstance(error, ContextLengthExceeded) and error.param is None:
-                error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
-            raise
+        whole: list[Event] = []
+        with self._named_as_asked(), self._meter as meter, self._failover as failover:
+            if (known := self.model.known_cold) is not None:
+                self._fitted(self.model, known)  # what is refused loads no model
+            async for lease in failover:
+                whole.clear()
+                with lease:
+                    async with aclosing(self._answer(lease)) as batches:
+                        async for batch in batches:
+                            meter.see(batch)
+                            if self.streams:
+                                lease.begun = lease.begun or tells(batch)
+                                yield batch
+                            else:
+                                whole += batch
+            if whole:
+                yield whole
 
     def _answer(self, lease: Lease) -> Batches:
-        """
-        What a leased backend answers.
-
-        Raises:
-            UnilectError: The model cannot answer such a request.
-        """
+        """What a leased backend answers; errors as `_fitted`."""
         self.answering = model = lease.model
         self._record.leased(model.name, lease.source)
         backend: Generates = lease.backend
@@ -128,6 +113,8 @@ class Run:
         request = self._fitted(model, capabilities)
         if capabilities.schema_keywords is not None and bonds(request):
             backend = Enforced(backend, self._checker, model.unsupported, self._ignore)
+        if not capabilities.fans_out:
+            return backend.generate(request)
         return emulation.generate(backend, request, lease.bare)
 
     def _fitted(self, model: Model, can: Capabilities) -> ChatRequest | CompletionRequest:
@@ -142,6 +129,17 @@ class Run:
         request, self.ignored = resolve_parameters(request, can, model.unsupported)
         _check_kind(request, model, can)
         return request
+
+    @contextmanager
+    def _named_as_asked(self) -> Iterator[None]:
+        """Errors name the parameters that the client has sent."""
+        try:
+            yield
+        except UnilectError as error:
+            foreign_constraints.told_as(error, self._names)
+            if isinstance(error, ContextLengthExceeded) and error.param is None:
+                error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
+            raise
 
     def _ignore(self, name: str) -> None:
         """Take note of something that is ignored, once."""
@@ -221,19 +219,13 @@ class Service:
             record.asked(model.name, meter)
             if (known := model.known_cold) is not None:
                 _fitted(request, model, known)
-            while True:
-                lease = await failover.lease()
+            async for lease in failover:
                 record.leased(lease.model.name, lease.source)
-                try:
-                    with lease:
-                        can = lease.backend.capabilities
-                        fitted, ignored = _fitted(request, lease.model, can)
-                        embeddings = await embeds(lease.backend).embed(fitted)
-                    meter.see([Usage(embeddings.prompt_tokens, 0)])
-                    return model, embeddings, ignored
-                except UnilectError as error:
-                    if not failover.again(error):
-                        raise
+                with lease:
+                    fitted, ignored = _fitted(request, lease.model, lease.backend.capabilities)
+                    embeddings = await embeds(lease.backend).embed(fitted)
+            meter.see([Usage(embeddings.prompt_tokens, 0)])
+            return model, embeddings, ignored
 
     @asynccontextmanager
     async def lease(self, name: str | None, endpoint: str) -> AsyncIterator[Call]:
@@ -248,7 +240,7 @@ class Service:
         with self.metrics.start(model.name, endpoint) as meter, Failover(model) as failover:
             record = in_hand()
             record.asked(model.name, meter)
-            with await failover.lease() as lease:
+            with await anext(failover) as lease:
                 record.leased(lease.model.name, lease.source)
                 yield Call(model, lease.bare, meter)
 

@@ -28,6 +28,7 @@ from typing import (
 import msgspec
 from aiohttp import web
 from msgspec import Raw, Struct
+from msgspec.structs import force_setattr
 
 from unilect.bounds import LARGE_BYTES, MAX_FIELDS
 from unilect.errors import InvalidRequest, WrongType
@@ -39,6 +40,7 @@ AskedT = TypeVar("AskedT")
 RawFields: TypeAlias = dict[str, Raw]
 _RAW_FIELDS = msgspec.json.Decoder(RawFields)
 _LIST = msgspec.json.Decoder(list[Raw])
+_UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 _AT = " - at `"
 _MISSING = re.compile(r"Object missing required field `(.+?)`")
 _OF_TYPE = re.compile(r", got `\w+`$")  # the type is wrong; else the value
@@ -60,10 +62,7 @@ class BodyDecoder(Generic[RequestT]):
 
     def decode(self, body: bytes, raw: RawFields | None = None) -> RequestT:
         """
-        A body as a typed request.
-
-        Args:
-            raw: Its raw fields, where they are known.
+        A body as a typed request; its raw fields need not be read again where they are known.
 
         Raises:
             InvalidRequest: It is not JSON, or a field is missing or wrong; the message names it.
@@ -71,13 +70,10 @@ class BodyDecoder(Generic[RequestT]):
         body = body.removeprefix(codecs.BOM_UTF8)
         try:
             request = self._decoder.decode(body)
-        except msgspec.ValidationError as error:
-            raise wrong_field(str(error), body, self._decoder.type) from error
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise no_json(error) from error
+        except _UNREADABLE as error:
+            raise _unreadable(error, body, self._decoder.type) from error
         # nobody else has it yet, and a copy of its hundred fields costs as much as reading them
-        raw = raw_fields_of(body) if raw is None else raw
-        msgspec.structs.force_setattr(request, "raw_fields", raw)
+        force_setattr(request, "raw_fields", raw_fields_of(body) if raw is None else raw)
         return request
 
 
@@ -129,10 +125,8 @@ def raw_fields_of(body: bytes) -> RawFields:
     """
     try:
         fields = _RAW_FIELDS.decode(body)
-    except msgspec.ValidationError as error:
-        raise wrong_field(str(error)) from error
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise no_json(error) from error
+    except _UNREADABLE as error:
+        raise _unreadable(error) from error
     if len(fields) > MAX_FIELDS:
         raise InvalidRequest(
             f"The request's body has {len(fields)} fields; at most {MAX_FIELDS} are read."
@@ -162,6 +156,14 @@ def listed(name: str, sort: Callable[[], list[Prompt]]) -> list[Prompt]:
             f"{error}.",
             param=name,
         ) from error
+
+
+def _unreadable(
+    error: Exception, body: bytes | None = None, request_class: Any = None
+) -> InvalidRequest:
+    if isinstance(error, msgspec.ValidationError):
+        return wrong_field(str(error), body, request_class)
+    return no_json(error)
 
 
 def wrong_field(

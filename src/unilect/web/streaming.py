@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Protocol
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from msgspec import Struct
 
 from unilect.errors import UnilectError
@@ -28,6 +28,7 @@ REQUEST_ID = web.RequestKey("request_id", str)
 SHORTENED = web.RequestKey("shortened", bytes)  # a large body with its long texts shortened, if any
 #: What a page of another origin is told, where it asks and may.
 CORS_HEADERS = web.RequestKey("cors_headers", dict[str, str])
+HIGH_WATER_BYTES = 64 * 1024  # what a client may leave unread before the backend is read no further
 KEEP_ALIVE_S = 10.0  # client libraries and proxies give up after 30 to 60 s without a byte
 #: Proxies pass a stream on as it comes.
 _UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -67,11 +68,7 @@ class Encoder(Protocol):
 
 
 async def respond(
-    request: web.Request,
-    run: Run,
-    encoder: Encoder,
-    stream: bool,
-    framing: Framing = SERVER_SENT_EVENTS,
+    request: web.Request, run: Run, encoder: Encoder, framing: Framing = SERVER_SENT_EVENTS
 ) -> web.StreamResponse:
     """
     Answer a request.
@@ -79,7 +76,7 @@ async def respond(
     Raises:
         UnilectError: Before anything was sent; the caller turns it into an error answer.
     """
-    if not stream:
+    if not run.streams:
         return await respond_whole(request, run, encoder.whole)
     writer = _Writer(request, framing, encoder.error, run)
     async with writer, aclosing(run.batches()) as batches:
@@ -141,7 +138,8 @@ async def relay(
     writer = _Writer(request, unbroken, told)
     async with writer, aclosing(chunks):
         async for data in chunks:
-            await writer.write(data)
+            if data:
+                await writer.write(data)
     return writer.response
 
 
@@ -203,11 +201,16 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             self._set_timer()
 
     async def write(self, data: bytes) -> None:
-        """Send a piece; the first one with the head."""
+        """Send a piece, after the head; aiohttp's own `write` takes five calls for each."""
         self._quiet = 0
         if not self._begun:
             await self._begin()
-        await self.response.write(data)
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("The client closed the connection.")
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.response.chunked else data)
+        if transport.get_write_buffer_size() > HIGH_WATER_BYTES:
+            await self._request.writer.drain()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         """Send the end of the body, with the error if one can be told; what cannot is raised."""
@@ -218,12 +221,10 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             return False
         if self._comment is not None:
             await self._comment  # it may be sending the head
-        if error is not None:
-            if not self._begun:
-                return False
-            self.last = self._told(error)
+        if error is not None and not self._begun:
+            return False
         if self._begun:
-            await self.response.write_eof(self.last)
+            await self.response.write_eof(self.last if error is None else self._told(error))
         else:
             headers = _headers(self._request, self._framing, self._run)
             self.response = web.Response(body=self.last, headers=headers)
@@ -235,6 +236,8 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             if not self._begun:
                 headers = _headers(self._request, self._framing, self._run)
                 self.response = web.StreamResponse(headers=headers)
+                if self._request.version >= HttpVersion11:
+                    self.response.enable_chunked_encoding()
                 await self.response.prepare(self._request)
                 self._begun = True
 
@@ -257,4 +260,4 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         with suppress(ConnectionError):
             await self._begin()
             if not self._over:
-                await self.response.write(self._framing.keep_alive)
+                await self.write(self._framing.keep_alive)

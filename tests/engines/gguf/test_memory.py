@@ -138,9 +138,7 @@ async def test_what_is_told_at_start(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         await engine.start()
         await engine.aclose()
-    told = [
-        record.getMessage() for record in caplog.records if "KV cache" in record.getMessage()
-    ]
+    told = [record.getMessage() for record in caplog.records if "KV cache" in record.getMessage()]
 
     assert 1 == len(told)
     assert (

@@ -56,7 +56,12 @@ async def asked(kind: str, request: Any) -> tuple[list[dict[str, Any]], Answer, 
         await upstream.start()
         assert kind == upstream.kind.name
         request, ignored = resolve_parameters(request, upstream.capabilities)
-        batches = [batch async for batch in generate(upstream, request)]
+        batches = [
+            batch
+            async for batch in (
+                generate if upstream.capabilities.fans_out else type(upstream).generate
+            )(upstream, request)
+        ]
         bodies = [item.json() for item in server.requests if item.body]
         return bodies, fold(batches), ignored
 

@@ -51,7 +51,7 @@ def routes(site: Site) -> list[Route]:
         encoder = openai_chat.ChatEncoder(
             asked.request, run.model.name, asked.legacy, asked.echoed, raw
         )
-        return await respond(request, run, encoder, bool(asked.request.stream))
+        return await respond(request, run, encoder)
 
     async def check_tokens(request: web.Request) -> web.StreamResponse:
         """Say which prompts fit into the context of their models."""

@@ -180,7 +180,7 @@ def _relayed(path: str, workers: Workers, own: Own) -> Handler:
                 connect_to=workers.connect_to(address),
             )
             if stream:
-                chunks = await server.stream(path, body, content_type="")
+                chunks = await server.stream(path, body, kind="")
                 return await relay(request, chunks, FRAMES, error_frame)
             return answer(request, await server.post(path, body))
         except UnilectError as error:

@@ -210,7 +210,7 @@ class Calls:
             async with self._work.place():
                 asked = to_request(params, self._work, self._service, stream)
                 run = self._service.run(asked, "fastchat")
-                return await respond(request, run, FrameEncoder(), stream, FRAMES)
+                return await respond(request, run, FrameEncoder(), FRAMES)
         except UnilectError as error:
             frame = error_frame(error)
             return answer(request, frame if stream else frame[:-1])

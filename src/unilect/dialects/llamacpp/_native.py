@@ -144,7 +144,7 @@ def _answers(service: Service) -> list[Route]:
                 native.response_fields or (),
                 progress=bool(native.return_progress),
             )
-            return await respond(request, run, encoder, bool(completion.stream))
+            return await respond(request, run, encoder)
 
     return [
         _route("/completion", native_completion, "Continue a text", NativeCompletionRequest),

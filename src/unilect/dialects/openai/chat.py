@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from unilect.bounds import LARGE_BYTES, MAX_PARTS, check_free_form
+from unilect.bounds import MAX_PARTS, check_free_form
 from unilect.dialects.openai import _older
 from unilect.dialects.openai.chunks import ChunkEncoder, chat_logprobs, encode_json
 from unilect.errors import InvalidRequest
@@ -70,7 +70,7 @@ def routes(site: Site) -> list[Route]:
         asked = await decoded(request, lambda body, raw: decode(body, profile, raw))
         run = service.run(asked.request, "chat.completions")
         encoder = ChatEncoder(asked.request, run.model.name, asked.legacy, asked.echoed, profile)
-        return await respond(request, run, encoder, bool(asked.request.stream))
+        return await respond(request, run, encoder)
 
     return both("/chat/completions", create_chat_completion, "Answer a conversation", ChatRequest)
 
@@ -96,25 +96,19 @@ def decode(
     """
     What a body asks; the older `functions` become `tools`, and a text a turn of the user, or a prompt.
 
-    Args:
-        raw: The body's raw fields, where they are known.
-
     Raises:
-        InvalidRequest: A field is missing or wrong, alone or together with another; the message names it.
+        InvalidRequest: As `BodyDecoder.decode`; or two fields contradict each other.
     """
     try:
         request = _older.normalize_aliases(_decoder.decode(body, raw))
     except InvalidRequest as error:
-        if error.param != "messages":
-            raise
         fields = raw_fields_of(body.removeprefix(BOM_UTF8)) if raw is None else raw
-        if not _older.is_one_text(fields):
-            raise
-        return _of_one_text(fields, profile)
-    echoes = False
-    # the first question is quick for a small body, and its answer rarely yes
-    if (len(body) > LARGE_BYTES or b'"message"' in body) and _older.speaks_alpaca(request):
-        request, echoes = _older.with_contents(request), True
+        if error.param == "messages" and _older.is_one_text(fields):
+            return _of_one_text(fields, profile)
+        raise
+    echoes = _older.speaks_alpaca(request, body)
+    if echoes:
+        request = _older.with_contents(request)
     legacy = bool(request.functions)
     if legacy:
         request = _with_tools(request)
@@ -140,16 +134,7 @@ def _check(request: ChatRequest) -> None:
     """Refuse fields that are wrong together, and bound what has no fixed form."""
     if request.top_logprobs and not request.logprobs:
         raise InvalidRequest("`top_logprobs` requires `logprobs: true`.", param="top_logprobs")
-    calls = False
-    for number, message in enumerate(request.messages):
-        calls = calls or message.tool_calls is not None or message.function_call is not None
-        if message.content is None and message.role != "assistant":
-            where = f"messages[{number}].content"
-            raise InvalidRequest(
-                f"`{where}` is missing; a message of role {message.role} needs it.", param=where
-            )
-    if calls:
-        _check_calls(request.messages)
+    _check_messages(request.messages)
     check_format(request)
     if request.chat_template_kwargs is not None:
         check_free_form("chat_template_kwargs", request.chat_template_kwargs)
@@ -176,10 +161,22 @@ def check_format(request: GenerationRequest) -> None:
             check_free_form("response_format", schema)
 
 
-def _check_calls(messages: Sequence[Message]) -> None:
-    """Bound the JSON that stands in texts: templates want the arguments of earlier calls as values."""
+def _check_messages(messages: Sequence[Message]) -> None:
+    """
+    Look for contents, and bound the JSON that stands in texts: templates want the arguments of earlier calls as values.
+
+    Raises:
+        InvalidRequest: A message has no content, or the calls have too many values.
+    """
     marks = 0
     for number, message in enumerate(messages):
+        if message.content is None and message.role != "assistant":
+            where = f"messages[{number}].content"
+            raise InvalidRequest(
+                f"`{where}` is missing; a message of role {message.role} needs it.", param=where
+            )
+        if message.tool_calls is None and message.function_call is None:
+            continue
         calls = [call.function for call in message.tool_calls or ()]
         for call in calls if message.function_call is None else [*calls, message.function_call]:
             marks += sum(map(call.arguments.count, _MARKS))

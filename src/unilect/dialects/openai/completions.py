@@ -43,7 +43,7 @@ def routes(site: Site) -> list[Route]:
         completion = await decoded(request, decode)
         run = service.run(completion, "completions")
         encoder = CompletionEncoder(completion, run.model.name, profile)
-        return await respond(request, run, encoder, bool(completion.stream))
+        return await respond(request, run, encoder)
 
     return both("/completions", create_completion, "Continue a text", CompletionRequest)
 

@@ -185,7 +185,12 @@ class GgufEngine:
     ) -> Batches:
         """The answer to a body."""
         server = await self._server(self._generator)
-        async with aclosing(await self._batches(server, request, body)) as batches:
+        batches = await self._generated(server, request, body)
+        if wire.wants_no_alternatives(request):
+            batches = without_alternatives(batches)
+        if request.tokenize:
+            batches = with_prompt_tokens(batches, await self._prompt_ids(server, request))
+        async with aclosing(batches):
             async for batch in batches:
                 yield batch
 
@@ -274,19 +279,13 @@ class GgufEngine:
             body["stop"] = [*body.get("stop", []), *self._stop]
         return body
 
-    async def _batches(
-        self, server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
-    ) -> Batches:
-        batches = await self._generated(server, request, body)
-        if wire.wants_no_alternatives(request):
-            batches = without_alternatives(batches)
-        if not request.tokenize:
-            return batches
+    async def _prompt_ids(
+        self, server: HttpServer, request: ChatRequest | CompletionRequest
+    ) -> list[int]:
+        """The ids of a request's prompt, without what the server puts before it."""
         if isinstance(request, ChatRequest):
-            prompt: Prompt = await rendered(server, request)
-        else:
-            prompt = request.prompts[0]
-        return with_prompt_tokens(batches, await self._ids(server, prompt, special=False))
+            return await self._tokenize(server, await rendered(server, request), special=False)
+        return await self._ids(server, request.prompts[0], special=False)
 
     async def _ids(self, server: HttpServer, prompt: Prompt, special: bool) -> list[int]:
         """The ids of a prompt, with or without what the server puts before it."""

@@ -82,7 +82,8 @@ class Supervisor:
                 await self.suspects.take_turn()
             begun, answered, entered = False, False, False
             try:
-                await self.process.start()
+                if not self.process.alive:
+                    await self.process.start()
                 self.suspects.check(ticket)  # another one like it may have shown what it does
                 self.suspects.enter(ticket, self.process.starts)
                 entered = True

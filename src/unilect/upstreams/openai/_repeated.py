@@ -43,7 +43,7 @@ class RepeatedFrames:
         if not before or frame[: len(before)] != before or frame[-len(after) :] != after:
             return None
         try:
-            text = _text(b'"' + frame[len(before) : -len(after)] + b'"')
+            text = _text(frame[len(before) - 1 : 1 - len(after)])  # with its quotes
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         self.serves = True

@@ -240,15 +240,12 @@ async def stream(server: HttpServer, path: str, body: bytes, decoder: Decoder) -
         UnilectError: As `HttpServer.stream` and `decoder`; BackendError when the stream was cut.
     """
     reader, batch = FrameReader(), list[Event]()
-    gather_s = GATHER_S if decoder.joined else 0.0
-    async with aclosing(await server.stream(path, body, gather_s)) as answer:
+    answering = server.stream(path, body, GATHER_S if decoder.joined else 0.0)
+    async with aclosing(await answering) as answer:
         try:
             async for data in answer:
                 decoder.decode(reader.feed(data), batch)
-                # with its last bytes a kept connection can serve again; without, there is nothing to wait for
-                if decoder.done and (
-                    answer.complete or not (server.reuses_connections and answer.has_end)
-                ):
+                if decoder.done and answer.may_close:
                     break
                 if batch:
                     yield batch

@@ -178,18 +178,15 @@ class ChunkDecoder:
             for frame in frames:
                 self._chunk(*self._one(frame), into)
             chunks = []
-        plain: bytes | None = None
         for frame, chunk in zip(frames, chunks, strict=False):
             if (text := self._plain_text(chunk)) is None:
                 self._chunk(chunk, [], into)
             else:
-                plain = frame
                 into.append(TextDelta(text))
-        if plain is not None and self._repeated.serves:
-            self._repeated.learn(plain)
-        self.finished = self.done or (
-            len(self._finishes) >= self._asked and self._finishes.keys() >= self._begun
-        )
+                if self._repeated.serves:
+                    self._repeated.learn(frame)
+        all_asked = len(self._finishes) >= self._asked
+        self.finished = self.done or (all_asked and self._finishes.keys() >= self._begun)
 
     def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
         """Append the texts of the frames that are alike; returns the frames that come after them."""
