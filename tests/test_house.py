@@ -22,7 +22,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_619,
+    "": 1_621,
     "cli": 1_418,
     "config": 1_202,
     "constraints": 1_140,
@@ -38,7 +38,7 @@ BUDGETS = {
     "engines/tools": 651,
     "engines/transformers": 3_368,
     "gateway": 230,
-    "http": 909,
+    "http": 904,
     "parameters": 653,
     "routing": 1_765,
     "server": 855,

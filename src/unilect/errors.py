@@ -42,7 +42,6 @@ Source: https://platform.openai.com/docs/guides/error-codes
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from typing import Any, ClassVar, Self
 
 
@@ -110,7 +109,10 @@ class UnilectError(Exception):
 
     def alone(self) -> Self:
         """The same error to be kept: without its traceback, which holds the request and all that was made of it."""
-        return copy(self)
+        kept = type(self).__new__(type(self))
+        kept.__dict__.update(self.__dict__)
+        kept.args = self.args
+        return kept
 
     def detail(self) -> dict[str, Any]:
         """The inner error object: message, type, param and code."""
