@@ -9,6 +9,7 @@ they would send prompts and keys elsewhere.
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import NoReturn, Self, TypeAlias
 
@@ -310,19 +311,20 @@ class Response:
             if len(data) > MAX_HEAD_BYTES:
                 raise ProtocolError("the head is too long")
             await connection.readable(self.timeout_s)
-            try:
-                more = connection.take()
-            except ConnectionError:
-                more = b""
-            if not more:  # what has begun to answer is not asked once more
-                raise (
-                    ProtocolError("the head ended early")
-                    if data
-                    else ClosedEarly("closed before an answer")
-                )
-            data += more
+            data += self._piece_of_head(data)
         connection.put_back(data[end + 4 :])
         self._read_head(data[:end])
+
+    def _piece_of_head(self, before: bytes) -> bytes:
+        """What has arrived; only a request that was not answered by a single byte may be sent again."""
+        with suppress(ConnectionError):
+            if piece := self._connection.take():
+                return piece
+        raise (
+            ProtocolError("the head ended early")
+            if before
+            else ClosedEarly("closed before an answer")
+        )
 
     def _read_head(self, head: bytes) -> None:
         self.status, self.headers = parse_head(head)

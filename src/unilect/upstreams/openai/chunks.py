@@ -172,13 +172,7 @@ class ChunkDecoder:
             frames = self._alike_texts(frames, into)
         if DONE in frames:  # it may not be the last, or be said twice
             self.done, frames = True, [frame for frame in frames if frame != DONE]
-        try:
-            chunks = _fast(b"[" + b",".join(frames) + b"]")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            for frame in frames:
-                self._chunk(*self._one(frame), into)
-            chunks = []
-        for frame, chunk in zip(frames, chunks, strict=False):
+        for frame, chunk in zip(frames, self._fast_chunks(frames, into), strict=False):
             if (text := self._plain_text(chunk)) is None:
                 self._chunk(chunk, [], into)
             else:
@@ -187,6 +181,15 @@ class ChunkDecoder:
                     self._repeated.learn(frame)
         all_asked = len(self._finishes) >= self._asked
         self.finished = self.done or (all_asked and self._finishes.keys() >= self._begun)
+
+    def _fast_chunks(self, frames: list[bytes], into: list[Event]) -> list[_Chunk]:
+        """The chunks of all frames; none where that fails, after the events of each were appended."""
+        try:
+            return _fast(b"[" + b",".join(frames) + b"]")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            for frame in frames:
+                self._chunk(*self._one(frame), into)
+            return []
 
     def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
         """Append the texts of the frames that are alike; returns the frames that come after them."""
