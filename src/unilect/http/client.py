@@ -9,7 +9,6 @@ they would send prompts and keys elsewhere.
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import NoReturn, Self, TypeAlias
 
@@ -317,9 +316,12 @@ class Response:
 
     def _piece_of_head(self, before: bytes) -> bytes:
         """What has arrived; only a request that was not answered by a single byte may be sent again."""
-        with suppress(ConnectionError):
-            if piece := self._connection.take():
-                return piece
+        try:
+            piece = self._connection.take()
+        except ConnectionError:
+            piece = b""
+        if piece:
+            return piece
         raise (
             ProtocolError("the head ended early")
             if before

@@ -6,8 +6,8 @@ back and its meter is finished, exactly once.
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Literal, NamedTuple
 
 from unilect.backend import Backend, Batches, Capabilities, Generates, embeds
@@ -87,22 +87,26 @@ class Run:
             UnilectError: Before the first batch or between batches.
         """
         whole: list[Event] = []
-        with self._named_as_asked(), self._meter as meter, self._failover as failover:
-            if (known := self.model.known_cold) is not None:
-                self._fitted(self.model, known)  # what is refused loads no model
-            async for lease in failover:
-                whole.clear()
-                with lease:
-                    async with aclosing(self._answer(lease)) as batches:
-                        async for batch in batches:
-                            meter.see(batch)
-                            if self.streams:
-                                lease.begun = lease.begun or tells(batch)
-                                yield batch
-                            else:
-                                whole += batch
-            if whole:
-                yield whole
+        try:
+            with self._meter as meter, self._failover as failover:
+                if (known := self.model.known_cold) is not None:
+                    self._fitted(self.model, known)  # what is refused loads no model
+                async for lease in failover:
+                    whole.clear()
+                    with lease:
+                        async with aclosing(self._answer(lease)) as batches:
+                            async for batch in batches:
+                                meter.see(batch)
+                                if self.streams:
+                                    lease.begun = lease.begun or tells(batch)
+                                    yield batch
+                                else:
+                                    whole += batch
+                if whole:
+                    yield whole
+        except UnilectError as error:
+            self._name_as_asked(error)
+            raise
 
     def _answer(self, lease: Lease) -> Batches:
         """What a leased backend answers; errors as `_fitted`."""
@@ -130,16 +134,11 @@ class Run:
         _check_kind(request, model, can)
         return request
 
-    @contextmanager
-    def _named_as_asked(self) -> Iterator[None]:
-        """Errors name the parameters that the client has sent."""
-        try:
-            yield
-        except UnilectError as error:
-            foreign_constraints.told_as(error, self._names)
-            if isinstance(error, ContextLengthExceeded) and error.param is None:
-                error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
-            raise
+    def _name_as_asked(self, error: UnilectError) -> None:
+        """Have an error name the parameters that the client has sent."""
+        foreign_constraints.told_as(error, self._names)
+        if isinstance(error, ContextLengthExceeded) and error.param is None:
+            error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
 
     def _ignore(self, name: str) -> None:
         """Take note of something that is ignored, once."""
