@@ -46,7 +46,7 @@ BUDGETS = {
     "upstreams": 0,
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 712,
-    "upstreams/openai": 1_205,
+    "upstreams/openai": 1_203,
     "web": 804,
 }
 
