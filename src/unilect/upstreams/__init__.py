@@ -1,1 +1,1 @@
-"""Servers that already run, a room for each protocol."""
+"""Servers that already run, a package for each protocol."""

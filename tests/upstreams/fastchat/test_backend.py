@@ -254,7 +254,7 @@ async def test_the_name(fake: FakeFastChat) -> None:
         await answer(backend.generate(chat()))
         assert expected == fake.params["model"]
 
-    with pytest.raises(BackendUnavailable, match="no model `x`, but a, b"):
+    with pytest.raises(BackendUnavailable, match="no model `x`; it has a, b"):
         await upstream(fake, "x").start()
     fake.answers["/list_models"] = {"models": []}
     with pytest.raises(BackendUnavailable, match="no worker"):
@@ -283,7 +283,7 @@ async def test_images(fake: FakeFastChat) -> None:
 
     await answer(worker.generate(asked("data:image/png;base64,AAAA")))
     assert ["AAAA"] == fake.params["images"]
-    with pytest.raises(InvalidRequest, match="nothing is fetched"):
+    with pytest.raises(InvalidRequest, match="URLs are not fetched"):
         await answer(worker.generate(asked("http://169.254.169.254/x.png")))
 
 

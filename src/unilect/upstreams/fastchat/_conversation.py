@@ -1,9 +1,9 @@
 """
-The prompt of a chat, as a FastChat worker wants it: `conv`, the answer of /worker_get_conv_template, filled with messages.
+Renders the prompt of a chat for a FastChat worker from `conv`, the answer of /worker_get_conv_template.
 
-A conv says how its pieces are put together by a number, `sep_style`, and the numbers moved: the releases up to 0.2.36 only
-appended to them, later code put LLAMA3 in the middle. So a conv is told by its name where it has a known one, by the fields
-that only later workers send, by marks in its separators, and by its number last.
+The format of a conv is a number, `sep_style`, and the numbers have changed: the releases up to 0.2.36 only
+appended to them, later code inserted LLAMA3 in the middle. So a conv is identified by its name, if that is known, then by the fields
+that only later workers send, by markers in its separators, and last by its number.
 
 Source: https://github.com/lm-sys/FastChat (fastchat/conversation.py, 0.2.36 and 2025-04)
 """
@@ -23,7 +23,7 @@ _PLACEHOLDER = "$$<image>$$"  # where an image stands in the prompt
 
 
 class Conv(Struct, frozen=True):
-    """What a worker says of its template. The last two fields come from later workers only."""
+    """A worker's conversation template. The last two fields come from later workers only."""
 
     name: str = ""
     system_template: str = "{system_message}"
@@ -40,7 +40,7 @@ class Conv(Struct, frozen=True):
 
     @property
     def stop(self) -> list[str]:
-        """The words at which the template's answers end."""
+        """The template's stop sequences."""
         if self.stop_str is None:
             return []
         return [self.stop_str] if isinstance(self.stop_str, str) else self.stop_str
@@ -52,8 +52,8 @@ class ChatPrompt(Struct, frozen=True):
 
     Attributes:
         text: The prompt.
-        stop: The words at which the answer ends.
-        stop_token_ids: The same as token ids.
+        stop: The stop sequences.
+        stop_token_ids: The stop tokens.
         images: Base64, or a URL, of each image, in the order of their places in the text.
     """
 
@@ -65,21 +65,21 @@ class ChatPrompt(Struct, frozen=True):
 
 class Style(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
-    How the pieces are put together: a table of `styles.toml`.
+    The format of a prompt: a table of `styles.toml`.
 
     Attributes:
-        turn: A turn; the assistant's too unless `reply` says otherwise.
-        open: What stands where the answer begins.
+        turn: A turn; also the assistant's unless `reply` is set.
+        open: The beginning of the answer's turn.
         reply: A turn of the assistant.
-        first: The first turn of all.
-        round: What stands before a turn of the user.
-        between: What stands between two turns.
-        system: The beginning.
-        without: The beginning without a system text, where it differs.
-        header_needed: `without` is for an empty system text also where the system template has a frame.
-        system_in_turn: The format has no place for a system text: it goes before the first turn's.
-        tight: Blank lines within a text are taken out, since one would end the turn.
-        strip: The ends of a text are stripped.
+        first: The first turn.
+        round: The text before a user turn.
+        between: The text between two turns.
+        system: The beginning, with the system message.
+        without: The beginning without a system message, if it differs.
+        header_needed: `without` is used for an empty system message even if the system template has a header.
+        system_in_turn: The format has no system message: its text is put before the first turn's.
+        tight: Blank lines within a text are removed, because one would end the turn.
+        strip: Whitespace around a text is stripped.
         later: Only later code has it.
         names: The templates that have it, where its number moved.
         marks: What a separator or a role of it alone holds; for templates that nobody here knows by name.
@@ -111,10 +111,10 @@ _BY_NAME = {name: style for style in STYLES.values() for name in style.names}
 
 def style(conv: Conv) -> Style:
     """
-    How a conv's pieces are put together.
+    The format of a conv.
 
     Raises:
-        BackendError: Its number means nothing here, and nothing else tells.
+        BackendError: Its number is unknown, and nothing else identifies it.
     """
     if found := _BY_NAME.get(conv.name):
         return found
@@ -128,7 +128,7 @@ def style(conv: Conv) -> Style:
     numbered = [one for one in STYLES.values() if later or not one.later]
     if not 1 <= number <= len(numbered):
         raise BackendError(
-            f"The worker's prompt template `{conv.name[:50]}` has the style {conv.sep_style}, which is not known here. "
+            f"The worker's prompt template `{conv.name[:50]}` has the style {conv.sep_style}, which is unknown. "
             "Set `chat_template` for this model."
         )
     return numbered[number - 1]
@@ -136,11 +136,11 @@ def style(conv: Conv) -> Style:
 
 def chat_prompt(conv: Conv, messages: Sequence[Message]) -> ChatPrompt:
     """
-    A chat, as the worker wants it: by the named format of the conv's name, else by its fields.
+    The prompt of a chat: by the named format of the conv's name, else by the conv's fields.
 
     Raises:
-        InvalidRequest: A message of a role that no such template has.
-        BackendError: The template cannot be made out.
+        InvalidRequest: A message has a role that the template does not have.
+        BackendError: The template is not supported.
     """
     images = [url for message in messages for url in _images(message)]
     ids = conv.stop_token_ids or []
@@ -175,7 +175,7 @@ def _filled(conv: Conv, how: Style, messages: Sequence[Message]) -> str:
 
 
 def _sorted_out(conv: Conv, messages: Sequence[Message]) -> tuple[str, list[tuple[str, str]]]:
-    """The system text and the turns, the template's own examples first. A system message stands instead of the template's."""
+    """The system message and the turns, after the template's own examples. A system message replaces the template's."""
     turns = [(role, text or "") for role, text in conv.messages]
     systems = []
     for number, message in enumerate(messages):
@@ -187,7 +187,7 @@ def _sorted_out(conv: Conv, messages: Sequence[Message]) -> tuple[str, list[tupl
         else:
             where = f"messages[{number}].role"
             raise InvalidRequest(
-                f"`{where}` is {message.role}; the worker's prompt template knows system, user and assistant.",
+                f"`{where}` is {message.role}; the worker's prompt template supports system, user and assistant.",
                 param=where,
             )
     return "\n".join(systems) if systems else conv.system_message, turns
@@ -199,7 +199,7 @@ def _beginning(conv: Conv, how: Style, system: str) -> str:
 
 
 def _system(conv: Conv, how: Style, system: str) -> str:
-    """The system text in its frame. A frame that has none, in a template of ChatML's style, is given ChatML's."""
+    """The system message in its template. A ChatML-like template without a header for it gets ChatML's."""
     frame = conv.system_template
     if system and how is STYLES["CHATML"] and frame == "{system_message}":
         head, marked, _ = conv.roles[0].partition("user")
@@ -208,14 +208,14 @@ def _system(conv: Conv, how: Style, system: str) -> str:
 
 
 def _round(conv: Conv, how: Style, number: int) -> str:
-    """What stands before a turn of the user; chatglm2 counts its rounds from one."""
+    """The text before a user turn; chatglm2 counts its rounds from one."""
     if number % 2:
         return ""
     return how.round.replace("{round}", str(number // 2 + (conv.name == "chatglm2")))
 
 
 def _images(message: Message) -> list[str]:
-    """The images of a message, a `data:` URL as its base64 alone, which is how workers read one."""
+    """The images of a message; of a `data:` URL only its base64, as workers expect it."""
     if not isinstance(message.content, list):
         return []
     urls = [part.image_url.url for part in message.content if isinstance(part, ImagePart)]
@@ -227,9 +227,9 @@ def decode(body: bytes) -> Conv:
     The answer of /worker_get_conv_template.
 
     Raises:
-        BackendError: It is none.
+        BackendError: The answer is not a template.
     """
-    otherwise = "The worker does not tell its prompt template as FastChat does. Set `chat_template` for this model."
+    otherwise = "The worker's prompt template is not in FastChat's format. Set `chat_template` for this model."
     return typed(body, _Answer, otherwise).conv
 
 

@@ -1,12 +1,12 @@
 """
-The frames of a FastChat worker's stream: JSON, each ended by a NUL, with all of the text so far in every one.
+The frames of a FastChat worker's stream: JSON, each terminated by a NUL, with the whole text so far in every frame.
 
-1. A frame may be cut anywhere, and several may come at once.
-2. The text grows, but not only: a worker cleans blanks before punctuation once it sees what follows, and repeats its last
-   text. What was sent cannot be taken back, so blanks that come and go are looked past.
-3. A character that is not whole yet stands at the end as U+FFFD, and is held back.
-4. An answer is whole when a finish reason came, or when the worker never speaks of one (SGLang's) and its stream ended in
-   order. `abort` is no end.
+1. A read may end anywhere in a frame, and may contain several.
+2. The text does not only grow: a worker removes spaces before punctuation when it knows what follows, and repeats its last
+   text. Text that was sent cannot be withdrawn, so differences in whitespace are ignored.
+3. An incomplete character is U+FFFD at the end, and is held back.
+4. An answer is complete after a finish reason, or, if the worker never sends one (SGLang's), when its stream ended in
+   order. `abort` is not a finish.
 
 Source: https://github.com/lm-sys/FastChat (fastchat/serve/model_worker.py, vllm_worker.py, sglang_worker.py)
 """
@@ -52,7 +52,7 @@ ERRORS: dict[int, type[UnilectError]] = {
 
 
 def error(number: int, text: str) -> UnilectError:
-    """The error that a worker's or controller's `error_code` stands for."""
+    """The error for a worker's or controller's `error_code`."""
     kind = ERRORS.get(number, BackendError)
     if kind.status < 500:
         return kind(f"The model's worker refused the request: {clean(text)}")
@@ -71,7 +71,7 @@ class _Logprobs(Struct):
 
 
 class Frame(Struct):
-    """One frame. A `finish_reason` that is not there is another thing than one that is null."""
+    """One frame. A missing `finish_reason` is distinguished from null."""
 
     text: str = ""
     error_code: int = 0
@@ -81,7 +81,7 @@ class Frame(Struct):
 
 
 class FrameReader:
-    """Cuts bytes into frames."""
+    """Splits bytes into frames."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -91,7 +91,7 @@ class FrameReader:
         The frames that these bytes complete.
 
         Raises:
-            BackendError: One is no frame, or too long.
+            BackendError: A frame is invalid, or too long.
         """
         *whole, self._rest = (self._rest + data).split(b"\0")
         if len(self._rest) > MAX_FRAME_BYTES:
@@ -100,10 +100,10 @@ class FrameReader:
 
     def end(self) -> None:
         """
-        The stream has ended.
+        Check the end of the stream.
 
         Raises:
-            BackendError: In the middle of a frame.
+            BackendError: It ended within a frame.
         """
         if self._rest.strip():
             raise BackendError("The worker broke off in the middle of its answer.")
@@ -114,9 +114,9 @@ def decode(data: bytes) -> Frame:
     One frame, or the whole answer of /worker_generate, which is the last one.
 
     Raises:
-        BackendError: It is neither.
+        BackendError: The bytes are neither.
     """
-    return typed(data, Frame, "The worker answered with something that is no frame.")
+    return typed(data, Frame, "The worker sent an invalid frame.")
 
 
 class AnswerDecoder:
@@ -125,12 +125,12 @@ class AnswerDecoder:
 
     Args:
         limit: `max_new_tokens`, as it was sent.
-        whole: Nobody sees the answer before it is whole, so only its last text is told.
-        logprobs: Log probabilities were asked for.
+        whole: The answer is non-streaming, so only its last text is sent.
+        logprobs: Log probabilities were requested.
 
     Attributes:
-        text: All of the text so far, as the worker tells it.
-        usage: What the worker says was used; None where it does not.
+        text: The worker's whole text so far.
+        usage: The worker's usage; None if it sends none.
     """
 
     def __init__(self, limit: int, whole: bool = False, logprobs: bool = False) -> None:
@@ -151,7 +151,7 @@ class AnswerDecoder:
         The events of these frames: at most one piece of text, however many there are.
 
         Raises:
-            UnilectError: The worker tells an error, or that it was stopped.
+            UnilectError: The worker sent an error, or aborted the answer.
         """
         for frame in frames:
             if frame.error_code:
@@ -166,7 +166,7 @@ class AnswerDecoder:
         The rest of the text and the finish; the usage is `usage`.
 
         Raises:
-            BackendError: The answer is not whole.
+            BackendError: The answer is incomplete.
         """
         if not self._begun or (self._speaks_of_finish and self._reason is None):
             raise BackendError("The worker broke off in the middle of its answer.")
@@ -186,7 +186,7 @@ class AnswerDecoder:
         reason = frame.finish_reason
         reason = reason[0] if isinstance(reason, list) and reason else reason
         if reason == "abort":
-            raise BackendError("The worker stopped the answer in the middle.")
+            raise BackendError("The worker aborted the answer.")
         self._reason = reason if isinstance(reason, str) else self._reason
 
     def _delta(self, final: bool) -> list[Event]:
@@ -195,7 +195,7 @@ class AnswerDecoder:
             text = text.rstrip()
         new = _extension(self._sent, text)
         if new is None and final:
-            raise BackendError("The worker took back a part of its answer that was sent already.")
+            raise BackendError("The worker changed a part of its answer that was already sent.")
         tokens = self._new_tokens()
         if not new and not (final and tokens):
             return []
@@ -204,7 +204,7 @@ class AnswerDecoder:
         return [TextDelta(new or "", logprobs=tokens if self._wants_logprobs else None)]
 
     def _new_tokens(self) -> list[TokenLogprob] | None:
-        """The tokens since the last piece. A prompt's first token has no probability, which JSON tells as null."""
+        """The tokens since the last piece. The prompt's first token has no probability, null in JSON."""
         told = self._logprobs
         if told is None or not self._wants_logprobs:
             return None
@@ -233,7 +233,7 @@ class AnswerDecoder:
 
 
 def _extension(sent: str, text: str) -> str | None:
-    """What is new in a text; blanks may have come and gone. None where it is another text; "" where it only got shorter."""
+    """The new part of a text, ignoring changed whitespace. None if it is another text; "" if it only got shorter."""
     if text.startswith(sent):
         return text[len(sent) :]
     place = 0
@@ -255,9 +255,9 @@ def embeddings(body: bytes) -> tuple[list[Any], int]:
     The vectors of /worker_get_embeddings, as numbers or base64, and the tokens of the inputs.
 
     Raises:
-        UnilectError: The worker tells an error, or no embeddings.
+        UnilectError: The answer is an error, or has no embeddings.
     """
-    answer = typed(body, _Embeddings, "The worker answered with no embeddings.")
+    answer = typed(body, _Embeddings, "The worker sent an answer without embeddings.")
     if answer.error_code:
         raise error(answer.error_code, answer.text)
     return answer.embedding, answer.token_num

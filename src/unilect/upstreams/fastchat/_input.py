@@ -1,4 +1,4 @@
-"""What a FastChat worker takes as a prompt, an input and an image, and the vectors that it gives."""
+"""Prompts, inputs and images in a FastChat worker's format, and its embedding vectors."""
 
 import base64
 import struct
@@ -9,15 +9,15 @@ from unilect.requests import ImagePart, Message, Prompt
 
 def text_of(prompt: Prompt, param: str) -> str:
     """
-    A prompt, which must be a text: a worker takes no token ids, and nobody here knows its tokens.
+    A prompt, which must be text: a worker does not accept token ids, and has no endpoint to detokenize them.
 
     Raises:
-        InvalidRequest: It is a list of ids.
+        InvalidRequest: The prompt is a list of token ids.
     """
     if isinstance(prompt, str):
         return prompt
     raise InvalidRequest(
-        f"`{param}` holds token ids, and this model's server reads texts only. Send the text "
+        f"`{param}` has token ids, and this model's server accepts texts only. Send the text "
         "(with LangChain: `check_embedding_ctx_length=False`).",
         param=param,
     )
@@ -25,26 +25,26 @@ def text_of(prompt: Prompt, param: str) -> str:
 
 def check_images(messages: list[Message]) -> None:
     """
-    Images are handed over, never fetched: a worker would call any URL that it is given.
+    Check that images are `data:` URLs: a worker would fetch any other URL.
 
     Raises:
-        InvalidRequest: One is a URL of another server.
+        InvalidRequest: An image is another URL.
     """
     for number, message in enumerate(messages):
         for part in message.content if isinstance(message.content, list) else ():
             if isinstance(part, ImagePart) and not part.image_url.url.startswith("data:image/"):
                 where = f"messages[{number}].content"
                 raise InvalidRequest(
-                    f"`{where}`: an image must be a `data:image/...;base64,` URL; nothing is fetched.",
+                    f"`{where}`: an image must be a `data:image/...;base64,` URL; URLs are not fetched.",
                     param=where,
                 )
 
 
 def vector(given: list[float] | str) -> list[float]:
-    """A vector, also where the worker gives base64 unasked."""
+    """A vector, also if the worker sends base64 without a request for it."""
     if not isinstance(given, str):
         return given
     try:
         return [x for (x,) in struct.iter_unpack("<f", base64.b64decode(given, validate=True))]
     except (ValueError, struct.error) as error:
-        raise BackendError("The worker answered with no embeddings.") from error
+        raise BackendError("The worker sent an answer without embeddings.") from error

@@ -1,8 +1,8 @@
 """
-A model of FastChat's: its controller says which worker has it, and the worker is asked.
+The upstream for FastChat: the controller assigns a worker to each request.
 
-A worker is asked for its template and its context once a minute, is told the prompt as one text, and answers with all of its
-text so far, again and again. One that is gone before it said anything is looked for once more.
+A worker's template and context are cached for a minute. A worker gets the prompt as one text, and every frame of its answer has the
+whole text so far. If a worker disconnects before any output, the controller is asked for a worker once more.
 
 Source: https://github.com/lm-sys/FastChat (fastchat/serve/openai_api_server.py, controller.py, base_model_worker.py)
 """
@@ -61,19 +61,19 @@ PARAMETERS = {name: told for name, told in _PARAMETERS.items() if name not in _U
 
 
 class Directory(Protocol):
-    """Who knows which worker has a model."""
+    """A directory of the workers of each model."""
 
     async def models(self) -> dict[str, bool]:
-        """The models that there are, and whether each sees images."""
+        """The models, and whether each supports images."""
 
     async def address(self, model: str) -> str:
-        """The URL of a worker of this model; empty where there is none."""
+        """The URL of a worker of this model; empty if there is none."""
 
     def connect_to(self, address: str) -> str | None:
-        """The IP address that a worker's URL leads to, where that was looked up already."""
+        """The IP address of a worker's URL, if it was resolved already."""
 
     async def lost(self, address: str) -> None:
-        """Tell that a worker cannot be reached."""
+        """Report that a worker is unreachable."""
 
 
 class _Models(Struct):
@@ -89,14 +89,14 @@ class Controller:
     FastChat's controller as a directory.
 
     Args:
-        server: Where it is.
+        server: The controller.
     """
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
 
     async def models(self) -> dict[str, bool]:
-        """The models of all workers, as the controller knows them; it is not made to ask them all for that."""
+        """The models of all workers, from the controller's list; this does not make it poll the workers."""
         found = await self._list("/list_models")
         try:
             seeing = await self._list("/list_multimodal_models")
@@ -112,10 +112,10 @@ class Controller:
         return _decoded(answer, _Address).address
 
     def connect_to(self, address: str) -> str | None:
-        """The controller tells URLs only."""
+        """None: a controller sends URLs only."""
 
     async def lost(self, address: str) -> None:
-        """Have the controller drop the workers that do not answer."""
+        """Make the controller remove unreachable workers."""
         await self._server.post("/refresh_all_workers", b"{}")
 
     async def _list(self, path: str) -> list[str]:
@@ -131,7 +131,7 @@ class _Count(Struct):
 
 
 class _Worker(Struct):
-    """A worker, and what it said of itself."""
+    """A worker, with its template and context."""
 
     address: str
     connect_to: str | None
@@ -143,15 +143,15 @@ class _Worker(Struct):
 
 class FastChatUpstream:
     """
-    One model, on whichever worker has it.
+    One model, on any worker that has it.
 
     Args:
-        directory: Who knows the workers.
+        directory: The directory of workers.
         config: The model's settings.
-        name: Taken where there is a model of that name and the settings name none; else the only one is.
+        name: The model, if the settings name none and there is a model of this name; else the only model.
 
     Raises:
-        ConfigError: A setting is wrong.
+        ConfigError: A setting is invalid.
     """
 
     def __init__(self, directory: Directory, config: ModelConfig, name: str = "") -> None:
@@ -166,7 +166,7 @@ class FastChatUpstream:
         self.capabilities = Capabilities(parameters=PARAMETERS, fans_out=True)
 
     async def start(self) -> None:
-        """Learn the model's name and context; see `Backend`."""
+        """Detect the model's name and context; see `Backend`."""
         if self._model:
             return
         models = await self._directory.models()
@@ -178,7 +178,7 @@ class FastChatUpstream:
         self._model = name
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
-        """Answer a request; see `Backend`. A worker that is gone before it said anything is looked for once more."""
+        """Answer a request; see `Backend`. If the worker disconnects before any output, another one is tried once."""
         for attempt in (1, 2):
             begun, worker = False, None
             try:
@@ -212,27 +212,27 @@ class FastChatUpstream:
         return Embeddings(vectors, tokens)
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """FastChat's workers count tokens, and tell none."""
-        raise UnsupportedOperation("FastChat's workers have no call to tokenize.")
+        """Unsupported: FastChat's workers only count tokens."""
+        raise UnsupportedOperation("FastChat's workers cannot tokenize.")
 
     async def detokenize(self, tokens: list[int]) -> str:
-        """FastChat's workers count tokens, and tell none."""
-        raise UnsupportedOperation("FastChat's workers have no call to detokenize.")
+        """Unsupported: FastChat's workers only count tokens."""
+        raise UnsupportedOperation("FastChat's workers cannot detokenize.")
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
-        """The number of tokens that the worker would read; see `Backend`."""
+        """The number of prompt tokens; see `Backend`."""
         worker = await self._worker(self._model)
         if isinstance(request, str | list):
             return len(request) if isinstance(request, list) else await self._count(worker, request)
         return await self._count(worker, self._prompt(worker, request).text)
 
     async def check(self) -> None:
-        """See whether a worker has the model; see `Backend`."""
+        """Check that a worker has the model; see `Backend`."""
         if self._model not in await self._directory.models():
             raise _none(self._model)
 
     async def aclose(self) -> None:
-        """Break off what runs; see `Backend`."""
+        """Cancel running requests; see `Backend`."""
         workers = list(self._workers.values())
         self._workers.clear()
         await asyncio.gather(*(worker.server.aclose() for worker in workers))
@@ -258,7 +258,7 @@ class FastChatUpstream:
         yield [*events, usage]
 
     def _prompt(self, worker: _Worker, request: ChatRequest | CompletionRequest) -> ChatPrompt:
-        """The prompt, with the words at which the worker's template ends an answer: a raw one ends there too, as with FastChat."""
+        """The prompt, with the stop sequences of the worker's template, which apply to raw prompts too, as with FastChat."""
         if isinstance(request, ChatRequest):
             check_images(request.messages)
             if self._template is None:
@@ -272,7 +272,7 @@ class FastChatUpstream:
     def _params(
         self, request: ChatRequest | CompletionRequest, prompt: ChatPrompt, limit: int
     ) -> dict[str, Any]:
-        """What a worker is sent. It echoes unless told otherwise."""
+        """The body for a worker; `echo` is true by default there."""
         params: dict[str, Any] = {
             "model": self._model,
             "prompt": prompt.text,
@@ -293,16 +293,16 @@ class FastChatUpstream:
             params["logprobs"] = 1 if request.logprobs else None
         elif request.logprobs is not None:
             if request.logprobs > 1:
-                raise refusal("logprobs", "a worker tells the chosen tokens only, which is 1")
+                raise refusal("logprobs", "a worker returns the chosen tokens only, which is 1")
             params["logprobs"] = 1
         return {name: value for name, value in params.items() if value is not None}
 
     async def _limit(self, worker: _Worker, text: str, asked: int | None) -> int:
         """
-        The most tokens of the answer: as many as were asked for, or fit.
+        The limit of tokens for the answer: the requested number, or the rest of the context.
 
         Raises:
-            ContextLengthExceeded: The prompt does not fit. A worker would cut its beginning off and say nothing.
+            ContextLengthExceeded: The prompt is too long. A worker would truncate its beginning silently.
         """
         context = worker.context
         if context is None:
@@ -324,7 +324,7 @@ class FastChatUpstream:
 
     async def _worker(self, model: str) -> _Worker:
         """
-        The worker to ask now, and what it says of itself.
+        The worker for this request, with its template and context.
 
         Raises:
             BackendUnavailable: No worker has the model.
@@ -370,7 +370,7 @@ class FastChatUpstream:
                 reuse_connections=self._config.reuse_connections,
             )
         except ConfigError as error:
-            raise BackendError("The controller names a worker by what is no URL.") from error
+            raise BackendError("The controller sent an invalid worker URL.") from error
 
     async def _forget(self, worker: _Worker | None) -> None:
         if worker is not None:
@@ -378,7 +378,7 @@ class FastChatUpstream:
             await self._directory.lost(worker.address)
 
     async def _post(self, path: str, body: bytes) -> bytes:
-        """A call that is made again where the worker is gone."""
+        """Call a worker; once more if it is unreachable."""
         worker = await self._worker(self._model)
         try:
             return await worker.server.post(path, body)
@@ -386,7 +386,7 @@ class FastChatUpstream:
             InvalidRequest,
             NoSuchPath,
         ) as error:  # 404: vLLM's worker, and others, have no such call
-            raise UnsupportedOperation("The model's worker does not embed.") from error
+            raise UnsupportedOperation("The model's worker does not support embeddings.") from error
         except (BackendError, BackendUnavailable) as error:
             if not _is_gone(error):
                 raise
@@ -401,7 +401,7 @@ def _none(model: str) -> BackendUnavailable:
 
 
 def _is_gone(error: UnilectError) -> bool:
-    """True where the worker did not answer, and another may: not where it answered that it failed."""
+    """True if the worker did not answer, so another may; false if it answered with an error."""
     return isinstance(error, BackendUnavailable) or isinstance(
         error.__cause__, OSError | ProtocolError
     )
@@ -418,14 +418,14 @@ def _choose(models: list[str], configured: str | None, wanted: str) -> str:
     if name not in models:
         names = ", ".join(sorted(models)[:20])
         raise BackendUnavailable(
-            f"The FastChat controller has no model `{name}`, but {names}; name one with `model = ...`.",
+            f"The FastChat controller has no model `{name}`; it has {names}. Set one with `model = ...`.",
             retry_after_s=5,
         )
     return name
 
 
 def _decoded(body: bytes, kind: type[StructT]) -> StructT:
-    return typed(body, kind, "The server does not speak FastChat's protocol.")
+    return typed(body, kind, "The server does not have FastChat's protocol.")
 
 
 async def list_models(spec: BackendSpec) -> list[str]:

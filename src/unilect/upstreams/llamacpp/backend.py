@@ -1,12 +1,12 @@
 """
-llama.cpp's server, and PowerInfer's, by their native protocol: /completion, /tokenize, /detokenize, /infill, embeddings.
+The upstream for the native protocol of llama.cpp's server and of PowerInfer: /completion, /tokenize, /detokenize, /infill, embeddings.
 
-It is for servers that speak nothing else (those of 2023 and PowerInfer), and for what only this protocol has. Which generation a server
-is of, its context and its chat template are learned at start. A conversation becomes a prompt here. Rules:
+It is for servers without another API (those of 2023 and PowerInfer), and for features that only this protocol has. The server's
+generation, context and chat template are detected at start. Chats are rendered here. Rules:
 
-1. Every answer is asked for as a stream: a whole one would go on when its client has left.
-2. A prompt that does not fit is never sent: some servers cut it silently, and its newest text is lost first.
-3. An answer without its last frame (`stop: true`) was cut, and is never called finished.
+1. Every request is a streaming request: a non-streaming one would not stop when its client disconnects.
+2. A prompt that is too long is never sent: some servers truncate it silently, and its newest text is lost first.
+3. An answer without its last frame (`stop: true`) was cut, and is never reported as finished.
 
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
@@ -63,7 +63,7 @@ class _Settings(Struct, frozen=True):
 
 
 class _Props(Struct):
-    """What /props says, as far as we ask; a server of 2023 has none of it."""
+    """The fields of /props that are used; a server of 2023 has none of them."""
 
     default_generation_settings: _Settings = _Settings()
     chat_template: str = ""
@@ -84,12 +84,12 @@ class _Embedding(Struct):
 
 class LlamaCppUpstream:
     """
-    A model on a server that speaks llama.cpp's native protocol.
+    A model on a server with llama.cpp's native protocol.
 
     Args:
         server: The server.
         template: The chat template, instead of the server's own.
-        model: The model's name there, for a server that has several.
+        model: The model's name there, for a server with several.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class LlamaCppUpstream:
         self.capabilities = _capabilities(OF_2025)
 
     async def start(self) -> None:
-        """Learn what the server is, once for all who wait for it, also where that fails; see `Backend`."""
+        """Detect the generation of the server; waiting callers share the result, also a failure; see `Backend`."""
         if not self._learned:
             if self._learning is None or self._learning.done():
                 self._learning = apart(self._learn())
@@ -154,7 +154,7 @@ class LlamaCppUpstream:
         return await embed_each(request.inputs, one, at_once)
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
-        """The token ids of a text; one of 2023 tells those of the text alone. See `Backend`."""
+        """The token ids of a text; a server of 2023 never adds special tokens. See `Backend`."""
         fields: dict[str, Any] = {"content": text} | ({"add_special": True} if special else {})
         return (await self._post("/tokenize", fields, Tokens)).tokens
 
@@ -166,13 +166,13 @@ class LlamaCppUpstream:
             raise unknown_token("prompt") from error
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
-        """The number of tokens that the model would read, but for its images; see `Backend`."""
+        """The number of prompt tokens, without images; see `Backend`."""
         if isinstance(request, ChatRequest | CompletionRequest):
             return await self._count((await self._prompt(request))[0])
         return await self._count(request)
 
     async def check(self) -> None:
-        """See whether the server is well; one of 2023 has no /health. See `Backend`."""
+        """Check the server's health; a server of 2023 has no /health. See `Backend`."""
         await self._server.get("/props" if self._of_2023 else "/health")
 
     async def aclose(self) -> None:
@@ -187,11 +187,11 @@ class LlamaCppUpstream:
 
     async def _learn(self) -> None:
         """
-        Ask a server what it is.
+        Detect the generation of the server.
 
         Raises:
-            BackendUnavailable: It is still loading, or cannot be reached.
-            BackendError: It is none of llama.cpp's.
+            BackendUnavailable: The server is still loading, or unreachable.
+            BackendError: It is not a llama.cpp server.
         """
         try:
             props = _decoded(await self._server.get("/props"), _Props)
@@ -201,7 +201,7 @@ class LlamaCppUpstream:
                 settings = _decoded(await self._server.get("/model.json"), _Settings)
         except RouteNotFound as error:
             raise BackendError(
-                "The model's server does not speak llama.cpp's native protocol at this URL: it has no /props."
+                "The model's server does not have llama.cpp's native protocol at this URL: it has no /props."
             ) from error
         self._template, self._tokens = self._given or find(TEMPLATE_OF_2023), {}
         if self._given is None and props.chat_template:
@@ -225,7 +225,7 @@ class LlamaCppUpstream:
         return True
 
     async def _prompt(self, request: ChatRequest | CompletionRequest) -> tuple[Prompt, list[str]]:
-        """The prompt as the model reads it, and its images as base64."""
+        """The rendered prompt, and its images as base64."""
         if isinstance(request, CompletionRequest):
             return request.prompts[0], []
         turns = wire.turns(request.messages, self._marker)
@@ -237,7 +237,7 @@ class LlamaCppUpstream:
     async def _body(
         self, request: ChatRequest | CompletionRequest, prompt: Prompt, images: list[str]
     ) -> tuple[str, bytes]:
-        """The path and the body for an answer."""
+        """The path and the body of the request."""
         stop: tuple[str, ...] = ()
         if images:
             await self._check_sight()
@@ -256,10 +256,10 @@ class LlamaCppUpstream:
 
     async def _room(self, prompt: Prompt, limit: int | None) -> int | None:
         """
-        The most tokens that the answer may have. What is surely short enough is not counted: a token is at least a byte.
+        The limit of tokens for the answer. A prompt that is certainly short enough is not counted: a token is at least a byte.
 
         Raises:
-            ContextLengthExceeded: The prompt does not fit.
+            ContextLengthExceeded: The prompt is too long.
         """
         context, counts = self.capabilities.context, self._generation.shifts
         if context is None:
@@ -280,7 +280,7 @@ class LlamaCppUpstream:
             raise
 
     async def _count(self, prompt: Prompt) -> int:
-        """The tokens of a prompt, with what the server puts before it; one of 2023 does not say that."""
+        """The tokens of a prompt, with those that the server adds before it; a server of 2023 does not report these."""
         if isinstance(prompt, list):
             return len(prompt)
         body = {"content": prompt, "add_special": True}
@@ -288,10 +288,10 @@ class LlamaCppUpstream:
 
     async def _check_sight(self) -> None:
         """
-        Ask a server of 2023 once whether it sees: it would leave images out and say nothing.
+        Detect once whether a server of 2023 supports images: it would drop them silently.
 
         Raises:
-            InvalidRequest: It does not.
+            InvalidRequest: It does not support images.
         """
         if self._sees is None:
             decoder = FrameDecoder()
@@ -302,13 +302,13 @@ class LlamaCppUpstream:
             self._sees = bool(decoder.multimodal)
         if not self._sees:
             raise InvalidRequest(
-                "`messages` holds an image, and the model's server was started without `--mmproj`.",
+                "`messages` has an image, and the model's server was started without `--mmproj`.",
                 param="messages",
             )
 
     async def _stream(self, path: str, body: bytes, decoder: FrameDecoder) -> Batches:
         """
-        POST a request for a stream and yield its events.
+        Send a streaming request and yield its events.
 
         Raises:
             UnilectError: As `HttpServer.stream` and `FrameDecoder`.
@@ -321,14 +321,14 @@ class LlamaCppUpstream:
             raise self._cannot(path) from error
 
     def _cannot(self, path: str) -> UnilectError:
-        """The error for a URL that the server does not have or not do."""
+        """The error for an endpoint that the server does not have or support."""
         if path == "/infill":
             parameters = {**self.capabilities.parameters, "suffix": "refused"}
             self.capabilities = msgspec.structs.replace(self.capabilities, parameters=parameters)
-            return refusal("suffix", "its model has no tokens to fill in a gap")
+            return refusal("suffix", "its model has no fill-in-the-middle tokens")
         if self._of_2023:
             return Busy()  # it has the URL, and says so of every error
-        return BackendError("The model's server does not take `/completion` at this URL.")
+        return BackendError("The model's server has no `/completion` at this URL.")
 
     async def _embed_2025(self, text: Prompt) -> Embeddings:
         body = msgspec.json.encode({"input": text, "encoding_format": "float"} | self._model)
@@ -338,7 +338,7 @@ class LlamaCppUpstream:
             raise _no_embeddings() from error
 
     async def _embed_2023(self, text: Prompt) -> Embeddings:
-        """A server that was not started for embeddings gives zeros, and a busy one no vector, both as if nothing were."""
+        """Without `--embedding` a server returns zeros, and a busy one no vector, both with status 200."""
         answer = await self._post("/embedding", {"content": text}, _Embedding)
         if answer.embedding is None:
             raise Busy
@@ -370,9 +370,9 @@ def _capabilities(
 
 def _theirs(template: str) -> ChatTemplate | None:
     """
-    A server's own template: Jinja or a format's name, and never a path, for that would be one of this machine.
+    A server's own template: Jinja or a format's name, never a path, because that would be a path on this machine.
 
-    None for a template that cannot be read here, such as one that is built into the server: it is asked to render each chat.
+    None for a template that cannot be used here, such as one that is built into the server: the server then renders each chat.
     """
     try:
         if "{" in template:
@@ -386,18 +386,18 @@ def _theirs(template: str) -> ChatTemplate | None:
 
 def _no_embeddings() -> UnsupportedOperation:
     return UnsupportedOperation(
-        "The model's server was not started for embeddings; its operator must give it `--embedding`."
+        "The model's server was started without embeddings; start it with `--embedding`."
     )
 
 
 def _decoded(body: bytes, kind: type[_T]) -> _T:
     """
-    An answer that is no stream.
+    A decoded non-streaming answer.
 
     Raises:
-        BackendError: It is not what it should be.
+        BackendError: The answer has another type.
     """
-    return typed(body, kind, "The model's server does not answer as llama.cpp's does.")
+    return typed(body, kind, "The model's server sent an answer that is not in llama.cpp's format.")
 
 
 def backend(spec: BackendSpec) -> LlamaCppUpstream:
@@ -405,7 +405,7 @@ def backend(spec: BackendSpec) -> LlamaCppUpstream:
     The upstream for `llamacpp+http(s)://host:port/prefix`.
 
     Raises:
-        ConfigError: The URL, or the chat template, is wrong.
+        ConfigError: The URL, or the chat template, is invalid.
     """
     config = spec.config
     url = f"{spec.scheme.removeprefix('llamacpp+')}:{spec.location}"

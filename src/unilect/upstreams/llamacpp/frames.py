@@ -1,8 +1,8 @@
 """
-llama.cpp's native stream and errors: the data of one frame in, events out. The only file that reads them.
+llama.cpp's native stream and errors: the data of one frame in, events out. The only decoder of this format.
 
-Two generations are told apart frame by frame, by the fields that they have: that of 2023 (`slot_id`, `stopped_eos`, errors as plain text,
-PowerInfer's too) and that of 2025 (`id_slot`, `stop_type`, errors as objects). What came between has some of each.
+Two generations are distinguished per frame, by their fields: that of 2023 (`slot_id`, `stopped_eos`, errors as plain text,
+PowerInfer's too) and that of 2025 (`id_slot`, `stop_type`, errors as objects). Versions in between mix both.
 
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
         https://github.com/SJTU-IPADS/PowerInfer/blob/main/examples/server/server.cpp
@@ -46,11 +46,11 @@ _TOLD = frozenset({"content", "completion_probabilities", "tokens", "model"})
 
 
 class Busy(BackendUnavailable):
-    """The server has no slot free; it is the same server as before."""
+    """The server has no free slot; it is still the same server."""
 
     def __init__(self) -> None:
         super().__init__(
-            "The model's server is busy: it has no slot free. Try again.",
+            "The model's server is busy: it has no free slot. Try again.",
             retry_after_s=_BUSY_RETRY_S,
         )
 
@@ -131,15 +131,15 @@ class FrameDecoder:
     Decodes the frames of one stream, which is one choice.
 
     Args:
-        joined: Join the pieces of text that one read brought: for an answer that nobody sees before it is whole.
-        top_logprobs: How many of the likeliest tokens are told; None for no log probabilities.
-        tokens: The ids of the tokens are wanted too.
+        joined: Join the texts of one read: for a non-streaming answer.
+        top_logprobs: The number of top log probabilities; None for no log probabilities.
+        tokens: The ids of the tokens are requested.
 
     Attributes:
         joined: As given.
-        done: The last frame has come.
-        begun: Any frame has come.
-        multimodal: Whether the server sees images, where it says so.
+        done: The last frame has arrived.
+        begun: A frame has arrived.
+        multimodal: Whether the server supports images, if it reports that.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class FrameDecoder:
         Append the events of frames, all decoded in one call.
 
         Raises:
-            UnilectError: A frame tells an error, or is none. What came before it has been appended.
+            UnilectError: A frame is an error, or invalid. The events before it have been appended.
         """
         if not frames:
             return
@@ -171,21 +171,21 @@ class FrameDecoder:
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                     self._take(decoded, frames[:number], into)
                     raise BackendError(
-                        "The model's server sent a frame that is no piece of an answer."
+                        "The model's server sent a frame that is not part of an answer."
                     ) from error
         self._take(decoded, frames, into)
 
     @property
     def finished(self) -> bool:
-        """The last frame has come: no other ends an answer."""
+        """The last frame has arrived: only that ends an answer."""
         return self.done
 
     def end(self) -> list[Event]:
         """
-        Look whether the answer was whole when its bytes ended; its last events are those of its last frame.
+        Check that the answer was complete when its bytes ended; its last events are those of its last frame.
 
         Raises:
-            Busy: Not one frame came, which is how the generation of 2023 says that it is busy.
+            Busy: There was no frame: a server of 2023 is busy.
             BackendError: The answer was cut.
         """
         if not self.begun:
@@ -245,7 +245,7 @@ class FrameDecoder:
             )
 
     def _piece_extra(self, frame: _Frame, data: bytes) -> Extra | None:
-        """What a piece says beside its text: the ids that are wanted, the engine's words for probabilities, its clock."""
+        """The extra fields of a piece: the requested ids, native probabilities and timings."""
         native: dict[str, Any] = {}
         choice: dict[str, Any] = {}
         if self._tokens and frame.tokens:
@@ -267,14 +267,14 @@ def _flush(texts: list[str], into: list[Event]) -> None:
 
 
 def _reason(frame: _Frame) -> FinishReason:
-    """An empty prompt is answered with nothing and without a reason."""
+    """The finish reason; the answer to an empty prompt is empty and has no reason."""
     if frame.stop_type is not None:
         return _FINISHES.get(frame.stop_type, "stop")
     return "stop" if frame.stopped_eos or frame.stopped_word else "length"
 
 
 def _last_extra(frame: _Frame, data: bytes) -> Extra:
-    """What a last frame says beside the answer; its numbers and settings are for clients of this protocol alone."""
+    """The extra fields of a last frame: counters and settings, for clients of this protocol only."""
     fields = msgspec.json.decode(data, type=dict[str, Raw])
     native = {name: raw for name, raw in fields.items() if name not in _TOLD}
     chunk: dict[str, Any] = {"truncated": True} if frame.truncated else {}
@@ -295,7 +295,7 @@ def _cached_tokens(frame: _Frame) -> int | None:
 
 
 def _logprob(told: _Probability, top: int) -> TokenLogprob | None:
-    """A token with its log probability, in whichever form it was told; 2023 tells that of the likeliest only."""
+    """A token with its log probability, in either format; a server of 2023 sends only those of the likeliest tokens."""
     if told.content is None:
         likeliest = [_token(one) for one in told.top_logprobs or told.top_probs]
         logprob = told.logprob if told.logprob is not None else _log(told.prob)
@@ -316,7 +316,7 @@ def _log(probability: float | None) -> float:
 
 
 async def with_prompt_tokens(batches: Batches, ids: list[int]) -> Batches:
-    """An answer that tells the ids of its prompt as `promptToken`, with its first piece."""
+    """An answer with the token ids of its prompt as `promptToken`, in the first event."""
     told: list[Event] = [Opaque(Extra({"promptToken": ids}), 0)]
     async with aclosing(batches):
         async for batch in batches:
@@ -328,7 +328,7 @@ async def with_prompt_tokens(batches: Batches, ids: list[int]) -> Batches:
 
 def raise_told(error: Any) -> None:
     """
-    Raise the error that a frame tells, as `error: {...}` or as data.
+    Raise the error in a frame, as `error: {...}` or as data.
 
     Raises:
         UnilectError: In any case.
@@ -349,20 +349,20 @@ def raise_told(error: Any) -> None:
 
 def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
     """
-    Turn an error answer of llama.cpp's into ours; return where it is none.
+    Raise the error for llama.cpp's error answer; return for a success.
 
     Raises:
-        Busy: It has no slot free, which the generation of 2023 says as 404.
-        RouteNotFound: It has no such URL; the caller knows what that means.
-        UnsupportedOperation: It was not started for this, or its model cannot do it.
-        InvalidRequest: The request is wrong, which the generation of 2023 says as 500 with its parser's words.
+        Busy: There is no free slot; a server of 2023 sends status 404.
+        RouteNotFound: The server does not know the URL; the caller interprets that.
+        UnsupportedOperation: The server was not started for this, or its model does not support it.
+        InvalidRequest: The request is invalid; a server of 2023 sends status 500 with its parser's error.
         UnilectError: As `raise_for_answer` otherwise.
     """
     text = body[:200].decode(errors="replace").strip()
     if status == 404 and text in ("slot unavailable", "internal_error"):
         raise Busy
     if status == 404 and "File Not Found" in text:
-        raise RouteNotFound("The model's server has no such URL.")
+        raise RouteNotFound("The model's server does not know the URL.")
     if status == 501:
         raise UnsupportedOperation(refused_request(body).message)
     if status == 500 and "json.exception" in text:

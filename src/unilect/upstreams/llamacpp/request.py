@@ -1,5 +1,5 @@
 """
-Requests in the words of llama.cpp's native protocol: what becomes of each parameter, in either generation.
+Request bodies of llama.cpp's native protocol: the support and the name of each parameter, in either generation.
 
 Sources: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
          https://github.com/SJTU-IPADS/PowerInfer/blob/main/examples/server/server.cpp
@@ -63,15 +63,15 @@ _PARAMETERS: dict[str, Support] = honoured(
 
 class Generation(Struct, frozen=True):
     """
-    What is different between the generations of the protocol.
+    The differences between the generations of the protocol.
 
     Attributes:
-        name: The year from which it is.
-        parameters: What becomes of each parameter.
-        slot: The name of the field that chooses a slot.
-        shifts: A context that is full is shifted for ever, and the prompt cut silently: both must be prevented by counting.
-        top_logprobs: At least so many of the likeliest tokens are asked for.
-        max_in_flight: As in `Capabilities`: one slot is the default of 2023, and PowerInfer answers wrongly with more.
+        name: Its year.
+        parameters: The support of each parameter.
+        slot: The name of the field that selects a slot.
+        shifts: A full context is shifted without end, and the prompt truncated silently: counting prevents both.
+        top_logprobs: The minimum of top log probabilities to request.
+        max_in_flight: As in `Capabilities`: one slot is the default of 2023, and PowerInfer's answers are wrong with more.
     """
 
     name: str
@@ -101,14 +101,14 @@ def body(
     room: int | None,
 ) -> dict[str, Any]:
     """
-    The body for /completion, all but its prompt.
+    The body for /completion, without the prompt.
 
     Args:
-        stop: Words at which any answer ends, before the request's own.
-        room: The most tokens that an answer may have.
+        stop: The template's stop sequences, before the request's own.
+        room: The limit of tokens for the answer.
 
     Raises:
-        InvalidRequest: The request holds what llama.cpp cannot be given.
+        InvalidRequest: The request has a value that llama.cpp does not support.
     """
     fields: dict[str, Any] = {
         name: raw for name, raw in request.raw_fields.items() if name not in _NOT_PASSED_ON
@@ -138,21 +138,21 @@ def body(
 
 def check_samplers(request: GenerationRequest) -> None:
     """
-    See that llama.cpp knows every sampler that a request names by its letter: others it would leave out.
+    Check the letters of `samplers`: llama.cpp drops unknown ones silently.
 
     Raises:
-        InvalidRequest: It does not know one.
+        InvalidRequest: A letter is unknown.
     """
     named = request.samplers
     if isinstance(named, str) and not set(named) <= set(SAMPLER_LETTERS):
         raise InvalidRequest(
-            f"`samplers` has a letter that is no sampler's; llama.cpp knows {SAMPLER_LETTERS!r}. Write those, or a list of names.",
+            f"`samplers` has an unknown letter; llama.cpp's are {SAMPLER_LETTERS!r}. Use those, or a list of names.",
             param="samplers",
         )
 
 
 def top_logprobs(request: GenerationRequest) -> int | None:
-    """How many of the likeliest tokens the client wants to be told; None for no log probabilities."""
+    """The number of requested top log probabilities; None for no log probabilities."""
     if isinstance(request, ChatRequest):
         top = (request.top_logprobs or 0) if request.logprobs else None
     else:
@@ -161,7 +161,7 @@ def top_logprobs(request: GenerationRequest) -> int | None:
 
 
 def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
-    """The parameters that have another name or form there."""
+    """The parameters that have another name or format there."""
     fields: dict[str, Any] = {"cache_prompt": request.cache_prompt is not False}
     limit = request.token_limit
     if limit is not None or room is not None:
@@ -183,10 +183,10 @@ def _renamed(request: GenerationRequest, room: int | None) -> dict[str, Any]:
 
 def check_one_constraint(request: GenerationRequest) -> None:
     """
-    See that an answer is bound once.
+    Check that a request has at most one constraint.
 
     Raises:
-        InvalidRequest: Both a grammar and a schema bind it.
+        InvalidRequest: It has both a grammar and a schema.
     """
     if request.grammar and request.answer_schema is not None:
         raise InvalidRequest(
@@ -197,32 +197,32 @@ def check_one_constraint(request: GenerationRequest) -> None:
 
 def check_images(count: int) -> None:
     """
-    See that a conversation has not too many images.
+    Check the number of images in a conversation.
 
     Raises:
-        InvalidRequest: It has.
+        InvalidRequest: There are too many.
     """
     if count > MAX_IMAGES:
         raise InvalidRequest(
-            f"`messages` holds {count} images; at most {MAX_IMAGES} are read.", param="messages"
+            f"`messages` has {count} images; the maximum is {MAX_IMAGES}.", param="messages"
         )
 
 
 def wrong_part(part: Part, where: str) -> InvalidRequest:
-    """The error for a part of a message that llama.cpp cannot be given."""
-    what = "this model reads text and images only"
+    """The error for a content part that llama.cpp does not support."""
+    what = "this model supports text and images only"
     if isinstance(part, ImagePart):
-        what = "images are taken as `data:image/...;base64,` URLs only; nothing is fetched"
+        what = "an image must be a `data:image/...;base64,` URL; URLs are not fetched"
     return InvalidRequest(f"`{where}`: {what}.", param=where)
 
 
 class Turns(Struct):
     """
-    A conversation for a template that knows texts only.
+    A conversation for a text-only template.
 
     Attributes:
-        messages: Its turns, a mark in the place of each image.
-        images: The images, as base64, in their order.
+        messages: Its messages, with a marker in place of each image.
+        images: The images, as base64, in order.
     """
 
     messages: list[Message]
@@ -231,13 +231,13 @@ class Turns(Struct):
 
 def turns(conversation: Sequence[Message], marker: str | None) -> Turns:
     """
-    The turns of a conversation; a developer is a system, and a function a tool.
+    The messages of a conversation; the role `developer` becomes `system`, and `function` becomes `tool`.
 
     Args:
-        marker: What stands in a prompt for any image; None where images are numbered, as in 2023.
+        marker: The marker for an image; None if images are numbered, as in 2023.
 
     Raises:
-        InvalidRequest: A part is neither a text nor an image as a `data:` URL.
+        InvalidRequest: A part is neither text nor an image as a `data:` URL.
     """
     images: list[str] = []
     out: list[Message] = []
@@ -253,7 +253,7 @@ def turns(conversation: Sequence[Message], marker: str | None) -> Turns:
 
 
 def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Turns of texts as a server renders them."""
+    """Text-only messages, for a server that renders them."""
     return [{"role": turn.role, "content": turn.content or ""} for turn in messages]
 
 
@@ -272,7 +272,7 @@ def _part(part: Any, where: str, images: list[str], marker: str | None) -> str:
 
 
 def prompt_fields(prompt: str | list[int], images: list[str], marker: str | None) -> dict[str, Any]:
-    """The prompt, with its images as the generation wants them."""
+    """The prompt fields, with its images in the format of the generation."""
     if not images:
         return {"prompt": prompt}
     if marker is not None:
@@ -283,11 +283,11 @@ def prompt_fields(prompt: str | list[int], images: list[str], marker: str | None
 
 def infill_fields(prompt: str | list[int], suffix: str) -> dict[str, Any]:
     """
-    What stands before and after the gap.
+    The prefix and the suffix for /infill.
 
     Raises:
-        InvalidRequest: The prompt is no text.
+        InvalidRequest: The prompt is not text.
     """
     if not isinstance(prompt, str):
-        raise InvalidRequest("`prompt` must be a text with `suffix`.", param="prompt")
+        raise InvalidRequest("`prompt` must be a string with `suffix`.", param="prompt")
     return {"input_prefix": prompt, "input_suffix": suffix}

@@ -1,9 +1,9 @@
 """
-What can be learnt of a server when it is first met: its kind, its model's name, and what that model can do.
+Detection of an OpenAI-compatible server: its kind, its model's name, and that model's capabilities.
 
-At most two questions, both of them GETs: the list of models; then, by what that says, the model's own page (another unilect), the
-root (Ollama's says its name) or `/openapi.json` (where there is no list). No answer is an answer: then the server is unknown, and
-is handed everything.
+At most two GET requests: the list of models; then, depending on the list, the model's own page (another unilect), the
+root (Ollama's contains its name) or `/openapi.json` (if there is no list). Without an answer the server is unknown, and
+gets all parameters.
 
 Source: https://platform.openai.com/docs/api-reference/models; https://docs.ollama.com/api
 """
@@ -28,17 +28,17 @@ from unilect.upstreams.openai._servers import (
     capabilities,
 )
 
-PROBE_TIMEOUT_S = 1.5  # for each question
+PROBE_TIMEOUT_S = 1.5  # for each request
 
 
 class Detected(Struct, frozen=True):
     """
-    What was learnt.
+    The result of detection.
 
     Attributes:
         model: The model's name on the server.
         lists: The server lists its models.
-        reason: Why its base URL is likely wrong, for the operator; None where nothing says so.
+        reason: Why its base URL is likely wrong, for the operator; None if it seems right.
     """
 
     model: str
@@ -52,19 +52,19 @@ async def learn(
     server: HttpServer, root: HttpServer, model: str | None, wanted: str
 ) -> Detected | None:
     """
-    Ask a server what it is.
+    Detect the kind of a server.
 
     Args:
         server: The server, by its base URL.
-        root: The same without the base's last `/v1`, for what lies beside it.
+        root: The same without the base's last `/v1`, for endpoints outside of it.
         model: The model's configured name, or None.
-        wanted: Taken where no name is configured and the server has a model of that name.
+        wanted: The model, if no name is configured and the server has a model of this name.
 
     Returns:
-        What was learnt; None where a model is configured and the server cannot be reached now.
+        The result; None if a model is configured and the server is unreachable now.
 
     Raises:
-        UnilectError: No model is configured, and the server does not tell its only one.
+        UnilectError: No model is configured, and the server does not list exactly one.
     """
     lost: UnilectError | None = None
     if model is None:
@@ -92,7 +92,7 @@ def model_cards(body: bytes) -> list[dict[str, Any]]:
     The models that a server lists, as it describes them.
 
     Raises:
-        BackendError: It is no such list.
+        BackendError: The answer is not a list of models.
     """
     models = _object(body).get("data")
     if not isinstance(models, list) or not all(
@@ -107,14 +107,14 @@ def choose(models: list[dict[str, Any]], wanted: str) -> str:
     The name of the wanted model of a list, else of its only one.
 
     Raises:
-        BackendError: There is not just one.
+        BackendError: The list does not have exactly one model.
     """
     names = [str(card["id"]) for card in models]
     if wanted in names:
         return wanted
     if len(names) != 1:
         raise BackendError(
-            "The model's server has other models than one, and none is configured.",
+            "The model's server does not have exactly one model, and none is configured.",
             reason=f"The server has {len(names)} models ({', '.join(names[:20])}); name one with `model = ...`.",
         )
     return names[0]
@@ -148,7 +148,7 @@ async def _is_ollama(root: HttpServer) -> bool:
 
 
 async def _told(server: HttpServer, path: str) -> dict[str, Any]:
-    """The object that a path answers with; an empty one where it answers with anything else."""
+    """The JSON object at a path; an empty one for any other answer."""
     try:
         return _object(await server.get(path))
     except UnilectError:

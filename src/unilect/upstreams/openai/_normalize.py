@@ -1,7 +1,7 @@
 """
-What real servers get wrong in a chunk of a stream, put right before it is typed.
+Normalization of the chunks of real servers to OpenAI's format, before they are decoded into Structs.
 
-Only frames that the fast way could not decode come here, as plain JSON values. Nothing is dropped: what cannot be read is left
+Only frames that the fast path could not decode are normalized, as plain JSON values. Nothing is dropped: unreadable values are left
 where the decoder keeps unknown fields.
 
 Source: https://platform.openai.com/docs/api-reference/chat-streaming
@@ -30,11 +30,11 @@ def plain_json(data: bytes) -> Any:
     """
     A frame as plain values.
 
-    Halves of characters, which a model that is cut between tokens makes, become U+FFFD; Python's NaN and -Infinity, which stand
-    for a probability of nothing, become `LEAST_LOGPROB`.
+    Incomplete characters, from a cut between tokens, become U+FFFD; Python's NaN and -Infinity, for the
+    log probability of zero, become `LEAST_LOGPROB`.
 
     Raises:
-        BackendError: It is not JSON.
+        BackendError: The frame is not JSON.
     """
     try:
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
@@ -47,7 +47,7 @@ def plain_json(data: bytes) -> Any:
 
 
 def normalize_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
-    """A chunk, put right; the choices in it too."""
+    """A normalized chunk, including its choices."""
     chunk = {name: value for name, value in chunk.items() if name not in _UNREAD}
     choices = chunk.get("choices")
     if isinstance(choices, list):
@@ -98,7 +98,7 @@ def _delta(delta: dict[str, Any]) -> dict[str, Any]:
 
 
 def _texts(parts: list[Any]) -> tuple[str, str]:
-    """The text of content parts, and what was thought: Mistral's form."""
+    """The text and the reasoning of content parts, in Mistral's format."""
     texts: list[str] = []
     thoughts: list[str] = []
     for part in parts:
@@ -110,12 +110,12 @@ def _texts(parts: list[Any]) -> tuple[str, str]:
             thinking = part["thinking"]
             thoughts.append(thinking if isinstance(thinking, str) else _texts(thinking or [])[0])
         else:
-            raise BackendError("The model's server sent a part of an answer that is no text.")
+            raise BackendError("The model's server sent a content part that is not text.")
     return "".join(texts), "".join(thoughts)
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
-    """An entry of `tool_calls`: arguments as text, numbers and ids of the right type, unknown fields set apart."""
+    """An entry of `tool_calls`: arguments as text, indexes and ids of the right type, unknown fields separated."""
     call = {name: value for name, value in call.items() if value is not None}
     if "function" not in call and "name" in call:  # flat, without a `function`
         names = [name for name in ("name", "arguments") if name in call]
@@ -143,7 +143,7 @@ def _function(function: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def _logprobs(logprobs: dict[str, Any]) -> dict[str, Any]:
-    """No null where a number or a list must be."""
+    """Log probabilities without nulls in place of numbers and lists."""
     content = logprobs.get("content")
     if not isinstance(content, list):
         return logprobs
@@ -169,7 +169,7 @@ _DETAILS = {
 
 
 def _usage(usage: dict[str, Any]) -> dict[str, Any]:
-    """OpenAI's names, no nulls, and unknown counters set apart."""
+    """OpenAI's names, no nulls, and unknown counters separated."""
     usage = {_USAGE_NAMES.get(name, name): n for name, n in usage.items() if n is not None}
     extra = {name: usage.pop(name) for name in list(usage) if name not in _COUNTERS | {*_DETAILS}}
     for name, known in _DETAILS.items():

@@ -1,8 +1,8 @@
 """
-Frames that are alike but for their text, as nearly all frames of an answer are: their texts in a fixed number of calls.
+Fast path for frames that differ only in their text, like nearly all frames of an answer: decodes the texts in a fixed number of calls.
 
-Decoding each costs most of what a gathered answer costs: the same id, model and time, over and over. So the bytes before and
-after one frame's text are remembered, and the frames that follow are cut at them.
+Decoding every frame is most of the cost of a buffered answer: the same id, model and time are repeated. So the bytes before and
+after one frame's text are stored, and the frames that follow are split at them.
 """
 
 import re
@@ -17,10 +17,10 @@ _texts = msgspec.json.Decoder(list[str]).decode
 
 class RepeatedFrames:
     """
-    The texts of one stream's frames, once `learn` has seen one of them.
+    The texts of one stream's frames, after `learn` got one of them.
 
     Attributes:
-        serves: The pattern has been of use, or there is none yet: another one is worth its price.
+        serves: The pattern has matched, or there is none yet: learning another one is worth its cost.
     """
 
     __slots__ = ("_after", "_before", "serves")
@@ -30,7 +30,7 @@ class RepeatedFrames:
         self.serves = True
 
     def learn(self, frame: bytes) -> None:
-        """Take a frame that was decoded, and whose only known content is the `content` of choice 0, as the pattern."""
+        """Use a decoded frame whose only content is the `content` of choice 0 as the pattern."""
         self.serves = False
         found = list(_CONTENT.finditer(frame))
         if len(found) == 1:
@@ -38,7 +38,7 @@ class RepeatedFrames:
             self._before, self._after = frame[:start], frame[end:]
 
     def text(self, frame: bytes) -> str | None:
-        """The text of one frame that is like the pattern; None for any other."""
+        """The text of one frame that matches the pattern; None for any other."""
         before, after = self._before, self._after
         if not before or frame[: len(before)] != before or frame[-len(after) :] != after:
             return None
@@ -51,10 +51,10 @@ class RepeatedFrames:
 
     def texts(self, frames: list[bytes]) -> list[str]:
         """
-        The texts of those frames at the beginning that are like the pattern; none where anything is doubtful.
+        The texts of the leading frames that match the pattern; none if a check fails.
 
-        A text is the inside of a JSON string. All are decoded as one list with a line end between them, which no JSON string
-        has in it: so neither a quote in a text nor a backslash at its end goes unnoticed.
+        A text is the inside of a JSON string. All are decoded as one list, separated by line ends, which a JSON string
+        cannot contain. So a quote in a text or a backslash at its end is detected.
         """
         before, after = self._before, self._after
         if not before or not frames[0].startswith(before):

@@ -1,8 +1,8 @@
 """
-The servers that speak OpenAI's API, each a little differently: how one is recognised, and what it does with parameters.
+Known OpenAI-compatible servers: how each is detected, and which parameters it honours, drops or renames.
 
-A parameter that a server is known to drop without a word is refused here. A server that nobody here knows is handed everything.
-The facts are of the versions named in docs/backends/openai.md.
+A parameter that a known server drops silently is refused. An unknown server gets all parameters.
+The table is for the versions named in docs/backends/openai.md.
 
 Source: each server's documentation and source; https://platform.openai.com/docs/api-reference/models for the list of models.
 """
@@ -22,24 +22,24 @@ from unilect.requests import LLAMACPP_PARAMETERS, ChatRequest, CompletionRequest
 
 class ServerKind(Struct, frozen=True):
     """
-    What is known of a kind of server.
+    A kind of server.
 
     Attributes:
         name: Its name.
         owner: `owned_by` of the models that it lists.
-        paths: Paths of its /openapi.json that no other has.
-        refused: Parameters that it drops without a word.
-        refused_in_chat: Those that it drops in a chat only.
-        refused_in_completions: Those that it drops in plain completions only.
-        renamed: Parameters that it knows by another name.
-        takes: All fields that it takes; others are an error there, or dropped. None where it takes any.
-        one_choice: It takes one prompt and makes one choice; the others are asked for beside it.
-        one_prompt: It takes one prompt, and no second request beside it.
-        stream_options: It may be asked for the usage of a stream.
-        stops_whole: It stops when the client of a whole answer leaves.
-        completions, embeddings: It has these at all.
-        least_tokens: The smallest `max_tokens` that does it no harm.
-        needs_user: It needs a message of the user.
+        paths: Paths in its /openapi.json that no other kind has.
+        refused: Parameters that it drops silently.
+        refused_in_chat: Parameters that it drops silently in chats only.
+        refused_in_completions: Parameters that it drops silently in plain completions only.
+        renamed: Parameters that have another name there.
+        takes: All fields that it accepts; it refuses or drops others. None if it accepts any field.
+        one_choice: It accepts one prompt and returns one choice; more are emulated with concurrent requests.
+        one_prompt: It accepts one prompt, and no concurrent requests.
+        stream_options: It accepts `stream_options`, for the usage of a stream.
+        stops_whole: It stops when a non-streaming client disconnects.
+        completions, embeddings: It has these endpoints.
+        least_tokens: The smallest `max_tokens` that is safe.
+        needs_user: It requires a user message.
     """
 
     name: str
@@ -188,7 +188,7 @@ _CONTEXTS = ("max_model_len", "loaded_context_length", "context_length", "max_co
 
 
 def by_models(models: list[dict[str, Any]], model: str) -> ServerKind:
-    """The kind of a server from the list of its models."""
+    """The kind of a server, from its list of models."""
     cards = [card for card in models if card["id"] == model] or models
     owners = {str(card.get("owned_by")) for card in cards}
     kind = _BY_OWNER.get(owners.pop(), UNKNOWN) if len(owners) == 1 else UNKNOWN
@@ -200,14 +200,14 @@ def by_models(models: list[dict[str, Any]], model: str) -> ServerKind:
 
 
 def by_paths(paths: Mapping[str, Any]) -> ServerKind:
-    """The kind of a server from the paths that its /openapi.json lists."""
+    """The kind of a server, from the paths in its /openapi.json."""
     found = (kind for kind in KINDS if kind.paths and kind.paths <= paths.keys())
     return next(found, UNKNOWN)
 
 
 def capabilities(kind: ServerKind, card: Mapping[str, Any]) -> Capabilities:
     """
-    What a model can do on a server of this kind.
+    The capabilities of a model on a server of this kind.
 
     Args:
         card: The model as the server lists it.
@@ -232,7 +232,7 @@ def capabilities(kind: ServerKind, card: Mapping[str, Any]) -> Capabilities:
 
 
 def wire_fields(kind: ServerKind, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a request by the names that a server knows, and without those that it does not take."""
+    """The fields of a request under the server's names, without those that it does not accept."""
     for ours, theirs in kind.renamed.items():
         if ours in fields:
             value = fields.pop(ours)
@@ -247,10 +247,10 @@ _NULL = msgspec.Raw(b"null")
 
 def check(kind: ServerKind, request: ChatRequest | CompletionRequest) -> None:
     """
-    Refuse what a server of this kind would drop, or be harmed by.
+    Refuse parameters that a server of this kind would drop, or that would crash it.
 
     Raises:
-        InvalidRequest: The parameter is named.
+        InvalidRequest: Names the parameter.
     """
     if isinstance(request, ChatRequest):
         for name in kind.refused_in_chat:
@@ -258,7 +258,7 @@ def check(kind: ServerKind, request: ChatRequest | CompletionRequest) -> None:
                 raise refusal(name, f"{kind.name} drops it in a chat")
         if kind.needs_user and not any(message.role == "user" for message in request.messages):
             raise InvalidRequest(
-                f"`messages` has no message of the user, which {kind.name} needs.", param="messages"
+                f"`messages` has no user message, which {kind.name} requires.", param="messages"
             )
     else:
         for name in kind.refused_in_completions:
@@ -268,7 +268,7 @@ def check(kind: ServerKind, request: ChatRequest | CompletionRequest) -> None:
     limit = request.token_limit
     if limit is not None and limit < kind.least_tokens:
         raise InvalidRequest(
-            f"`max_tokens` is {limit}; {kind.name} needs at least {kind.least_tokens}.",
+            f"`max_tokens` is {limit}; the minimum for {kind.name} is {kind.least_tokens}.",
             param="max_tokens",
         )
 
@@ -276,13 +276,13 @@ def check(kind: ServerKind, request: ChatRequest | CompletionRequest) -> None:
 def _check_prompts(kind: ServerKind, request: CompletionRequest) -> None:
     if kind.one_prompt and len(request.prompts) > 1:
         raise InvalidRequest(
-            f"`prompt` holds {len(request.prompts)} prompts; {kind.name} takes one. Send them one by one.",
+            f"`prompt` holds {len(request.prompts)} prompts; {kind.name} accepts one. Send them one by one.",
             param="prompt",
         )
 
 
 def _unilect(own: Mapping[str, Any]) -> Capabilities:
-    """Another unilect's own word; what it emulates is native to us."""
+    """The capabilities that another unilect reports; its emulated parameters are native here."""
     told = own.get("parameters")
     parameters: dict[str, Support] = {
         name: "refused" if support == "refused" else "native"
@@ -300,7 +300,7 @@ def _unilect(own: Mapping[str, Any]) -> Capabilities:
 
 
 def _context(card: Mapping[str, Any]) -> int | None:
-    """How many tokens a model takes, by any of the names that servers have for it."""
+    """The context size of a model, under any of the servers' names for it."""
     meta = card.get("meta")
     found = [card.get(name) for name in _CONTEXTS]
     if isinstance(meta, dict):
@@ -313,7 +313,7 @@ def _number(value: Any) -> int | None:
 
 
 def _sees(card: Mapping[str, Any]) -> bool:
-    """False where the server says that a model reads no images."""
+    """False if the server reports that a model does not support images."""
     architecture = card.get("architecture")
     inputs = architecture.get("input_modalities") if isinstance(architecture, dict) else None
     return "image" in inputs if isinstance(inputs, list) else True

@@ -1,9 +1,9 @@
 """
-Which tool call a piece of a stream belongs to.
+Assigns the pieces of a stream to tool calls.
 
-OpenAI numbers the calls of an answer and tells id and name once, in a call's first piece. Real servers repeat id and name in
-every piece, give each piece an id of its own, number every call 0, count from 1, or give no numbers at all. Clients glue such
-pieces together into nonsense, so each is sorted out here: numbers from 0 without gaps, id and name once.
+OpenAI numbers the calls of an answer and sends id and name once, in a call's first piece. Other servers repeat id and name in
+every piece, send a new id with each piece, number every call 0, count from 1, or send no numbers. Clients cannot join such
+pieces, so they are normalized: indexes from 0 without gaps, id and name once.
 
 Source: https://platform.openai.com/docs/guides/function-calling
 """
@@ -17,12 +17,12 @@ class Call(Struct):
     A tool call that has begun.
 
     Attributes:
-        number: Ours, from 0.
-        index: The server's, or None where it gave none.
-        id: The server's, or "".
-        name: The function's, or "" until it comes.
+        number: The index in unilect's answer, from 0.
+        index: The server's index, or None.
+        id: The server's id, or "".
+        name: The function's name, or "" until it arrives.
         pieces: The arguments so far.
-        told: The client knows of it.
+        told: Its first piece was sent to the client.
     """
 
     number: int
@@ -33,7 +33,7 @@ class Call(Struct):
     told: bool = False
 
     def is_whole(self) -> bool:
-        """True when the arguments so far are a JSON object, to which nothing can be added."""
+        """True when the arguments so far are a complete JSON object."""
         text = "".join(self.pieces)
         if not text.lstrip().startswith("{"):
             return False
@@ -57,14 +57,14 @@ class Calls:
         self, index: int | None, id: str, name: str, arguments: str, apart: bool = False
     ) -> tuple[Call, str] | None:
         """
-        Take a piece in.
+        Add a piece.
 
         Args:
-            index, id, name, arguments: As the server gave them; None or "" for none.
-            apart: The piece stands in one delta behind another without a number: with a name it begins a call.
+            index, id, name, arguments: As the server sent them; None or "" for none.
+            apart: The piece follows another one without an index in the same delta: with a name it begins a call.
 
         Returns:
-            The piece's call, and the arguments to tell; None where a call waits for its name.
+            The piece's call, and the arguments to send; None if the call's name has not arrived.
         """
         call = self._latest(index, id)
         if call is None or (name and _is_another(call, index, id, name, arguments, apart)):
@@ -79,11 +79,11 @@ class Calls:
         return (call, "".join(call.pieces)) if call.name else None
 
     def nameless(self) -> list[Call]:
-        """The calls that were never told, for want of a name."""
+        """The calls that were never sent, because they have no name."""
         return [call for call in self._calls if not call.told]
 
     def _latest(self, index: int | None, id: str) -> Call | None:
-        """The last call with this number; without a number the one with this id, else the last of all."""
+        """The last call with this index; without an index the one with this id, else the last of all."""
         for call in reversed(self._calls):
             if index is not None and call.index == index:
                 return call
@@ -95,7 +95,7 @@ class Calls:
 def _is_another(
     call: Call, index: int | None, id: str, name: str, arguments: str, apart: bool
 ) -> bool:
-    """True when a piece with a name and a call's number begins another call: the server numbers badly."""
+    """True when a piece with a name and the index of an earlier call begins another call: the server's indexes are wrong."""
     if not call.name or (id and id == call.id):
         return False
     if apart and index is None:

@@ -1,8 +1,8 @@
 """
-OpenAI's whole answers: a body in, events out.
+OpenAI's non-streaming answers: a body in, events out.
 
-A whole answer is made into the one chunk that would say the same, and that chunk is read as any other: so what servers get
-wrong is mended in one place, and a whole answer cannot differ from the stream of it.
+A non-streaming answer is converted into one equivalent chunk, which is decoded like any other. So normalization is in one
+place, and streaming and non-streaming answers cannot differ.
 
 Source: https://platform.openai.com/docs/api-reference/chat/object
 """
@@ -20,13 +20,13 @@ from unilect.upstreams.openai.chunks import DONE, ChunkDecoder
 
 def decode_whole(body: bytes, choices: int = 1) -> list[Event]:
     """
-    The events of a whole answer.
+    The events of a non-streaming answer.
 
     Args:
-        choices: How many were asked for.
+        choices: The number of requested choices.
 
     Raises:
-        UnilectError: It is an error, in spite of its status, or no answer at all.
+        UnilectError: The body is an error, in spite of its status, or not an answer.
     """
     decoder, events = ChunkDecoder(True, choices), list[Event]()
     if body.lstrip().startswith(b"data:"):  # some servers know nothing but streams
@@ -36,17 +36,15 @@ def decode_whole(body: bytes, choices: int = 1) -> list[Event]:
     try:
         answer = plain_json(body)
     except BackendError as error:
-        raise BackendError(
-            "The model's server answered with something that is not JSON."
-        ) from error
+        raise BackendError("The model's server sent an answer that is not JSON.") from error
     decoder.decode([msgspec.json.encode(_chunk(answer)), DONE], events)
     if not isinstance(answer, dict) or answer.get("choices") is None:  # and no error either
-        raise BackendError("The model's server answered with no choices.")
+        raise BackendError("The model's server sent an answer without choices.")
     return events + decoder.end()
 
 
 def _chunk(answer: Any) -> Any:
-    """The chunk that says the same as an answer; what is no answer stays as it is, and the decoder says so."""
+    """The chunk that is equivalent to an answer; any other value is unchanged, and the decoder refuses it."""
     if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
         return answer
     choices = [_with_delta(choice, number) for number, choice in enumerate(answer["choices"])]
@@ -54,7 +52,7 @@ def _chunk(answer: Any) -> Any:
 
 
 def _with_delta(choice: Any, number: int) -> Any:
-    """A choice with its message as a delta. Choices and calls that have no index are counted, since none is the first."""
+    """A choice with its message as a delta. Choices and calls without an index are numbered in order."""
     if not isinstance(choice, dict):
         return choice
     choice = {"index": number} | _told(choice)
@@ -74,5 +72,5 @@ def _with_delta(choice: Any, number: int) -> Any:
 
 
 def _told(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields that say something: servers name all that they have not, and a `null` needs no look."""
+    """The fields that are not null: servers send a `null` for many fields that they do not use."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -1,9 +1,9 @@
 """
-Any server that speaks OpenAI's API: vLLM, SGLang, llama-server, Ollama, LiteLLM, a cloud.
+The upstream for OpenAI-compatible servers: vLLM, SGLang, llama-server, Ollama, LiteLLM, cloud APIs.
 
-Answers are asked for as streams, also where the client wants a whole one: many servers go on generating when the client of a
-whole answer leaves, and none does when the client of a stream leaves. Only a server that is known to stop in both cases, or
-that the operator vouches for, is asked for whole answers. Fields that nobody here knows are passed on as they were written.
+Requests are sent as streaming requests, also for non-streaming clients: many servers keep generating when a non-streaming client
+disconnects, and none does when a streaming client disconnects. Non-streaming requests are sent only to a server that is known to
+stop in both cases, or with `whole_answers = "whole"`. Unknown fields are passed on unchanged.
 
 Source: https://platform.openai.com/docs/api-reference
 """
@@ -64,13 +64,13 @@ class OpenAIUpstream:
 
     Args:
         server: The server; its base URL ends before `/chat/completions`.
-        model: The model's name there; None asks the server.
-        name: Taken where the server has a model of that name; else its only model is.
-        root: The server by its root, where it shall be asked what it is; None to take it as it is.
-        whole_answers: How the server is asked where the client wants a whole answer; None for a whole where it is known to stop.
+        model: The model's name there; None: detected.
+        name: The model, if the server has one of this name; else its only model.
+        root: The server's root, for detection; None: no detection.
+        whole_answers: How non-streaming requests are sent; None: non-streaming if the server is known to stop.
 
     Attributes:
-        kind: The kind of server that it was recognised as.
+        kind: The detected kind of server.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class OpenAIUpstream:
 
     async def start(self) -> None:
         """
-        Learn what the server is, and the model's name where none was configured: once, and again where it may be another by now.
+        Detect the kind of server, and the model's name if none is configured: once, and again if another server may run there by now.
 
         Raises:
-            BackendUnreachable: No connection can be made, though it was tried.
+            BackendUnreachable: The connection failed.
         """
         if self._server.doubts != self._doubts:
             self._doubt()
@@ -110,7 +110,7 @@ class OpenAIUpstream:
             await shared(self._asking)
 
     async def _ask(self) -> None:
-        """Learn, once for all who wait for it, also where that fails."""
+        """Detect, in one task for all waiting callers, which also share a failure."""
         loop = asyncio.get_running_loop()
         self._asked_at = loop.time()
         learnt_for_s = await self._learn()
@@ -118,12 +118,12 @@ class OpenAIUpstream:
         self._doubts = self._server.doubts
 
     def _doubt(self) -> None:
-        """The server was away, or does not know the model any more: what was learnt may be wrong."""
+        """Repeat the detection later: the server was unreachable, or no longer knows the model."""
         self._doubts = self._server.doubts
         self._next_try = min(self._next_try, self._asked_at + DOUBT_S)
 
     async def _learn(self) -> float:
-        """Ask the server; returns after how many seconds it is to be asked again."""
+        """Detect; returns the seconds until the detection is to be repeated."""
         if self._root is None:
             if self._model is None:
                 listed = model_cards(await self._server.get("/models"))
@@ -165,7 +165,7 @@ class OpenAIUpstream:
         except NoSuchPath as error:
             if not self._lists:
                 raise
-            raise UnsupportedOperation("The model's server does not embed.") from error
+            raise UnsupportedOperation("The model's server does not support embeddings.") from error
         embeddings = decode_embeddings(answer)
         if len(embeddings.vectors) != len(request.inputs):
             raise BackendError(
@@ -175,7 +175,7 @@ class OpenAIUpstream:
         return embeddings
 
     async def check(self) -> None:
-        """The list of models costs a server least; any answer that is not a failure will do."""
+        """Request the list of models, which costs a server least; any answer except a failure is sufficient."""
         with suppress(InvalidRequest, NoSuchPath):
             await self._server.get("/models")
 
@@ -203,41 +203,41 @@ def _choices(request: ChatRequest | CompletionRequest) -> int:
 
 
 async def _whole(server: HttpServer, path: str, body: bytes, choices: int) -> Batches:
-    """POST a request for a whole answer and yield its events, all at once."""
+    """Send a non-streaming request and yield its events, all at once."""
     yield decode_whole(await server.post(path, body), choices)
 
 
 class Decoder(Protocol):
-    """What makes events of the frames of one stream: `ChunkDecoder`, and llama.cpp's `FrameDecoder`."""
+    """Decodes the frames of one stream into events: `ChunkDecoder`, and llama.cpp's `FrameDecoder`."""
 
     @property
     def joined(self) -> bool:
-        """Nobody sees the answer before it is whole."""
+        """The request is non-streaming: texts may be joined."""
 
     @property
     def done(self) -> bool:
-        """The last frame has come."""
+        """The last frame has arrived."""
 
     @property
     def finished(self) -> bool:
-        """Nothing of the answer is to come any more, but its usage, and what ends the stream."""
+        """The answer is complete, except for its usage and the end of the stream."""
 
     def decode(self, frames: list[bytes], into: list[Event]) -> None:
-        """Append the events of frames; where one is an error, those that came before it."""
+        """Append the events of frames; if one is an error, those before it."""
 
     def end(self) -> list[Event]:
-        """The last events of a stream whose bytes have ended; a BackendError where it was cut."""
+        """The last events of a stream whose bytes have ended; BackendError if it was cut."""
 
 
 async def stream(server: HttpServer, path: str, body: bytes, decoder: Decoder) -> Batches:
     """
-    POST a request for a stream and yield its events.
+    Send a streaming request and yield its events.
 
-    The end of the bytes is not the end of an answer: `decoder.end` tells. Nor does every server end its bytes with its
-    answer: one that keeps the connection open is not waited for long once it has said why every choice finished.
+    The end of the bytes is not the end of an answer: `decoder.end` decides. Some servers keep the connection open after
+    the answer: once every choice has a finish reason, unilect waits only a short time for the end.
 
     Raises:
-        UnilectError: As `HttpServer.stream` and `decoder`; BackendError when the stream was cut.
+        UnilectError: As `HttpServer.stream` and `decoder`; BackendError if the stream was cut.
     """
     reader, batch = FrameReader(), list[Event]()
     answering = server.stream(path, body, GATHER_S if decoder.joined else 0.0)
@@ -266,8 +266,8 @@ async def stream(server: HttpServer, path: str, body: bytes, decoder: Decoder) -
 
 def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
     """
-    The fields of a request as they go on the wire: as the client wrote them where the request came from OpenAI's dialect,
-    else encoded from the Struct.
+    The fields of a request for the upstream's body: unchanged if the request came from OpenAI's dialect, else encoded
+    from the Struct.
     """
     if request.raw_fields:
         return {name: raw for name, raw in request.raw_fields.items() if name not in without}

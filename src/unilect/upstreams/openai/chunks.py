@@ -1,8 +1,8 @@
 """
-OpenAI's stream format: the data of one frame in, events out. The only file that reads it.
+OpenAI's stream format: the data of one frame in, events out. The only decoder of this format.
 
-A chunk is first decoded into Structs that forbid unknown fields, which costs half of decoding a dict. Where that fails, the
-slow way takes the known fields and keeps the others as `extra`, and mends what real servers get wrong.
+A chunk is first decoded into Structs that forbid unknown fields, which costs half of decoding a dict. If that fails, the
+slow path decodes the known fields, keeps the others as `extra`, and normalizes the deviations of real servers.
 
 Source: https://platform.openai.com/docs/api-reference/chat-streaming
 """
@@ -62,7 +62,7 @@ class _Delta(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Logprobs(Struct, gc=False):
-    """Chat's form has `content`, the completions' form the other four."""
+    """Chats have `content`, completions the other four."""
 
     content: list[TokenLogprob] | None = None
     refusal: list[TokenLogprob] | None = None
@@ -133,16 +133,16 @@ _BROKEN = names(
 
 class ChunkDecoder:
     """
-    Decodes the chunks of one stream; it remembers which tool calls have begun and which choices have finished.
+    Decodes the chunks of one stream; its state is the tool calls that have begun and the choices that have finished.
 
     Args:
-        joined: Join the pieces of text that are alike: for an answer that nobody sees before it is whole.
-        choices: How many were asked for.
+        joined: Join the texts of frames that differ only in their text: for a non-streaming answer.
+        choices: The number of requested choices.
 
     Attributes:
         joined: As given.
-        done: `[DONE]` has come.
-        finished: It has, or every choice that has begun has said why it finished, and they are as many as were asked for.
+        done: `[DONE]` has arrived.
+        finished: `[DONE]` has arrived, or all requested choices have a finish reason.
     """
 
     def __init__(self, joined: bool = False, choices: int = 1) -> None:
@@ -158,12 +158,12 @@ class ChunkDecoder:
 
     def decode(self, frames: list[bytes], into: list[Event]) -> None:
         """
-        Append the events of frames. All are decoded in one call, and one by one only where that fails.
+        Append the events of frames. All are decoded in one call, and one by one only if that fails.
 
-        A choice's finish is kept until `end`: some servers say one with every chunk, or say more afterwards.
+        A choice's finish is kept until `end`: some servers send one with every chunk, or send text after it.
 
         Raises:
-            UnilectError: A frame is an error, or is no chunk. What came before it has been appended.
+            UnilectError: A frame is an error, or not a chunk. The events before it have been appended.
         """
         if len(frames) == 1 and (text := self._repeated.text(frames[0])):
             into.append(TextDelta(text))
@@ -192,7 +192,7 @@ class ChunkDecoder:
             return []
 
     def _alike_texts(self, frames: list[bytes], into: list[Event]) -> list[bytes]:
-        """Append the texts of the frames that are alike; returns the frames that come after them."""
+        """Append the texts of frames that differ only in their text; returns the frames after them."""
         texts = self._repeated.texts(frames)
         if not texts:  # the pattern is not known yet, or its time is over
             self.decode(frames[:_PATTERN_FRAMES], into)
@@ -205,7 +205,7 @@ class ChunkDecoder:
         return frames[len(texts) :]
 
     def _plain_text(self, chunk: _Chunk) -> str | None:
-        """The text of a chunk that adds to choice 0 and says nothing else, as nearly all do; else None."""
+        """The text of a chunk that has only text for choice 0, as nearly all have; else None."""
         if len(chunk.choices) != 1 or chunk.usage is not None:
             return None
         choice = chunk.choices[0]
@@ -249,7 +249,7 @@ class ChunkDecoder:
         """
         The last events of a stream whose bytes have ended.
 
-        An answer that said neither why each choice finished nor `[DONE]` was cut, and is never called finished.
+        An answer without `[DONE]` and without a finish reason for each choice was cut, and is never reported as finished.
 
         Raises:
             BackendError: The answer was cut.
@@ -295,7 +295,7 @@ class ChunkDecoder:
     def _tool_calls(
         self, delta: _Delta, extra: Extra | None, index: int, into: list[Event]
     ) -> Extra | None:
-        """The events of a delta's tool calls; what is left of its unknown fields."""
+        """The events of a delta's tool calls, and its remaining unknown fields."""
         calls = self._calls.setdefault(index, Calls())
         entries = delta.tool_calls or []
         if delta.function_call is not None:
@@ -319,10 +319,10 @@ class ChunkDecoder:
         return extra
 
     def _finish(self, reason: str, index: int, extra: Extra | None) -> Extra | None:
-        """Keep why a choice finished. The first reason counts, but one that says more than "stop" does."""
+        """Keep the finish reason of a choice: the first, or one that is more specific than "stop"."""
         reason = reason.lower()
         if reason in _BROKEN:
-            raise BackendError(f"The model's server broke its answer off ({reason}).")
+            raise BackendError(f"The model's server aborted its answer ({reason}).")
         finish = Finish(_REASONS.get(reason, "stop"), index, extra)
         known = self._finishes.get(index)
         if known is None or (known.reason == "stop" and finish.reason != "stop"):
@@ -333,7 +333,7 @@ class ChunkDecoder:
         return extra
 
     def _one(self, data: bytes) -> tuple[_Chunk, list[Extra | None]]:
-        """One frame of several of which at least one is odd."""
+        """Decode one frame by the slow path."""
         try:
             return _fast_one(data), []
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -346,7 +346,7 @@ class ChunkDecoder:
         if raw is None:
             return _Chunk(), []  # llama-server sends it between the answers to several prompts
         if not isinstance(raw, dict):
-            raise BackendError("The model's server sent a frame that is no chunk.")
+            raise BackendError("The model's server sent a frame that is not a chunk.")
         raw = normalize_chunk(raw)
         chunk_extra = {k: v for k, v in raw.items() if k not in _KNOWN[_Chunk] and v is not None}
         choices, extras = [], []
@@ -358,7 +358,7 @@ class ChunkDecoder:
         try:
             chunk = msgspec.convert(raw, _Chunk, strict=False)
         except msgspec.ValidationError as error:
-            raise BackendError("The model's server sent a frame that is no chunk.") from error
+            raise BackendError("The model's server sent a frame that is not a chunk.") from error
         if chunk_extra:
             if not chunk.choices:
                 return chunk, [Extra(chunk_extra)]
@@ -368,7 +368,7 @@ class ChunkDecoder:
 
 
 def _first_piece(call: Call, arguments: str, index: int, extra: Extra | None) -> ToolCallDelta:
-    """The first that a client hears of a call."""
+    """The first piece of a call that a client gets."""
     call.told = True
     id = call.id or f"call_{call.number}"
     return ToolCallDelta(call.number, arguments, id, call.name, index, extra)
@@ -380,14 +380,14 @@ _fast_one = msgspec.json.Decoder(_Chunk).decode
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list | None):
-        raise BackendError("The model's server sent choices that are no list.")
+        raise BackendError("The model's server sent `choices` that is not a list.")
     return value or []
 
 
 def _split(choice: Any) -> tuple[dict[str, Any], Extra | None]:
-    """A choice's known fields, and the others."""
+    """A choice's known and unknown fields."""
     if not isinstance(choice, dict):
-        raise BackendError("The model's server sent a choice that is no object.")
+        raise BackendError("The model's server sent a choice that is not an object.")
     delta = choice.get("delta")
     known = {k: v for k, v in choice.items() if k in _KNOWN[_Choice]}
     if not _is_readable(known.get("logprobs")):
@@ -405,7 +405,7 @@ def _split(choice: Any) -> tuple[dict[str, Any], Extra | None]:
 
 
 def _is_readable(logprobs: Any) -> bool:
-    """Log probabilities of a third form are passed on as they came."""
+    """False for log probabilities of an unknown format, which are passed on unchanged."""
     try:
         msgspec.convert(logprobs, _Logprobs | None, strict=False)
     except msgspec.ValidationError:
@@ -425,7 +425,7 @@ def _usage(usage: _Usage) -> Usage:
 
 
 def _logprobs(logprobs: _Logprobs | None) -> list[TokenLogprob] | None:
-    """Either form as a list of tokens; the completions' form may have no value for a first token."""
+    """Either format as a list of tokens; in completions the first token may have no value."""
     if logprobs is None:
         return None
     if logprobs.content is not None or logprobs.tokens is None:

@@ -1,5 +1,5 @@
 """
-Embeddings of OpenAI's API, and of servers that are given one text at a time.
+Embeddings of OpenAI's API, and of servers that accept one text per request.
 
 Source: https://platform.openai.com/docs/api-reference/embeddings
 """
@@ -32,10 +32,10 @@ class _List(Struct):
 
 def decode_embeddings(body: bytes) -> Embeddings:
     """
-    The vectors of an embeddings answer, also where the server gives base64 unasked.
+    The vectors of an embeddings answer, also if the server sends base64 without a request for it.
 
     Raises:
-        BackendError: It is no such answer.
+        BackendError: The body is not an embeddings answer.
     """
     try:
         answer = msgspec.json.decode(body, type=_List)
@@ -47,7 +47,7 @@ def decode_embeddings(body: bytes) -> Embeddings:
             for item in items
         ]
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise BackendError("The model's server answered with no embeddings.") from error
+        raise BackendError("The model's server sent an answer without embeddings.") from error
     return Embeddings(vectors, answer.usage.prompt_tokens)
 
 
@@ -55,15 +55,15 @@ async def embed_each(
     inputs: Iterable[Prompt], embed: Callable[[Prompt], Awaitable[Embeddings]], at_once: int
 ) -> Embeddings:
     """
-    Embed several inputs, one request each: llama.cpp gives wrong vectors for several in one.
+    Embed several inputs, one request each: llama.cpp returns wrong vectors for several in one request.
 
     Args:
-        embed: The request for one input.
-        at_once: The most requests at a time.
+        embed: Embeds one input.
+        at_once: The number of concurrent requests.
 
     Raises:
-        UnilectError: As the first of `embed` that fails; the others are given up.
-        BackendError: An answer holds no vector, or several.
+        UnilectError: As the first of `embed` that fails; the others are cancelled.
+        BackendError: An answer does not have exactly one vector.
     """
     places = asyncio.Semaphore(at_once)
 
