@@ -27,7 +27,6 @@ MAX_FRUITLESS_TRIES = 5
 PAUSE_S = 1.0
 # the hub serves larger files through its own storage protocol only, which its client speaks
 MAX_HTTP_BYTES = 50 * 10**9
-_CHUNK_BYTES = 2**20
 REPO = re.compile(r"^\w[\w.-]*/\w[\w.-]*$", re.ASCII)  # the name of a repository
 _HUB_FILE = re.compile(r"^(\w[\w.-]*/\w[\w.-]*)/(.+\.gguf)$", re.ASCII | re.I)
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.I)
@@ -93,19 +92,14 @@ def local_copy(location: str, folder: bool = False) -> Path | None:
         ConfigError: It has to be fetched, and the hub must not be asked (`HF_HUB_OFFLINE`).
     """
     path = Path(location).expanduser()
-    match, repo = _HUB_FILE.match(location), location.partition(":")[0]
     if is_here(location):
         return path
-    # its downloads ask the hub for other things even where they may read the cache only
-    from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
-    found = None
-    repo, file = match.groups() if match is not None else (repo, "config.json")
+    found, match = None, _HUB_FILE.match(location)
     if folder or match is not None:  # which file of a repository is meant, only the hub knows
         with _translated_errors(location):
-            cached = try_to_load_from_cache(repo, file)
-        found = Path(cached) if isinstance(cached, str) else None
+            found = _cached(*match.groups()) if match else _cached(location, "config.json")
     if folder and found is not None:
         found = found.parent if any(found.parent.glob("*.safetensors")) else None
     if found is None and HF_HUB_OFFLINE:
@@ -309,13 +303,11 @@ def _why(error: Exception) -> str:
 
 
 def _cached(repo: str, file: str) -> Path | None:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    """What the cache has of a file; the client's downloads ask the hub for other things even where they may read the cache only."""
+    from huggingface_hub import try_to_load_from_cache
 
-    try:
-        return Path(hf_hub_download(repo, file, local_files_only=True))
-    except LocalEntryNotFoundError:
-        return None
+    found = try_to_load_from_cache(repo, file)
+    return Path(found) if isinstance(found, str) else None
 
 
 class _Download:
@@ -353,6 +345,7 @@ class _Download:
             ConfigError: What came is not the file; it is thrown away.
         """
         from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+        from rich.filesize import decimal
 
         self._blob.parent.mkdir(parents=True, exist_ok=True)
         self._lock.parent.mkdir(parents=True, exist_ok=True)
@@ -360,7 +353,7 @@ class _Download:
             if self._blob.exists():
                 return
             rest, name = self._size - self._have(), self._url.rpartition("/")[2]
-            log.info("fetching %s from the hub, %s", name, bytes_in_words(rest))
+            log.info("fetching %s from the hub, %s", name, decimal(rest))
             self._fetch_all()
             self._check()
             self._partial.replace(self._blob)
@@ -369,11 +362,8 @@ class _Download:
         """Fetch what is missing, again after each break, until nothing more comes."""
         fruitless = 0
         while (have := self._have()) != self._size:
-            if have > self._size:
-                self._partial.unlink()
-                have = 0
             try:
-                self._fetch_rest(have)
+                self._fetch_rest(have if have < self._size else 0)
                 return
             except _hub_errors() as error:
                 fruitless = 0 if self._have() > have else fruitless + 1
@@ -425,24 +415,13 @@ class _Download:
         return self._partial.stat().st_size if self._partial.exists() else 0
 
 
-def bytes_in_words(size: float) -> str:
-    """A size as people read it: `4.2 GB`."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            break
-        size /= 1000
-    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-
-
 def _digest(path: Path, size: int, like: str) -> str:
     """The hash of a file, of the kind that the hub gave: SHA-256, or git's SHA-1 of `blob SIZE\\0` and the content."""
-    digest = hashlib.sha256()
-    if len(like) == 40:
-        digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    git = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     with path.open("rb") as file:
-        while block := file.read(_CHUNK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(
+            file, lambda: git if len(like) == 40 else hashlib.sha256()
+        ).hexdigest()
 
 
 def _hub_errors() -> tuple[type[Exception], ...]:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 
 BATCH_S = 0.1  # lines are gathered for so long: a write for each costs more than the JSON
 RETRY_S = 0.25  # between attempts to write where stderr takes nothing
@@ -24,19 +25,15 @@ MAX_BYTES = 4 * 1024 * 1024
 Write = Callable[[bytes], int]
 
 
-class Stamp:
-    """Times as the log has them, `2026-01-31 12:00:00.123`; the part that lasts a second is formatted once in it."""
+@lru_cache(maxsize=1)
+def _second(second: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
 
-    def __init__(self) -> None:
-        self._now = (0, "")
 
-    def __call__(self, seconds: float) -> str:
-        """The local time for Unix seconds."""
-        second, text = self._now
-        if int(seconds) != second:
-            second, text = int(seconds), time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-            self._now = second, text
-        return f"{text}.{int((seconds - second) * 1000):03d}"
+def stamp(seconds: float) -> str:
+    """The local time for Unix seconds as the log has it, `2026-01-31 12:00:00.123`; what lasts a second is formatted once in it."""
+    second = int(seconds)
+    return f"{_second(second)}.{int((seconds - second) * 1000):03d}"
 
 
 class LogSink:
@@ -65,7 +62,6 @@ class LogSink:
         self._write = write or _write_stderr
         self._max_lines, self._max_bytes = max_lines, max_bytes
         self._batch_s, self._retry_s = batch_s, retry_s
-        self._stamp = Stamp()
         self._lock = threading.RLock()  # the garbage collector may run what logs while it is held
         self._lines: list[str] = []
         self._size = 0
@@ -76,7 +72,7 @@ class LogSink:
 
     def add(self, text: str, level: str = "INFO", now: float | None = None) -> None:
         """Log a line, soon."""
-        line = f"{self._stamp(time.time() if now is None else now)} {level} {text}\n"
+        line = f"{stamp(time.time() if now is None else now)} {level} {text}\n"
         with self._lock:
             count, self._size = len(self._lines), self._size + len(line)
             if count >= self._max_lines or self._size > self._max_bytes or not self._takes:
@@ -122,7 +118,7 @@ class LogSink:
         if not lost:
             return ""
         lines = "1 log line was" if lost == 1 else f"{lost} log lines were"
-        return f"{self._stamp(time.time())} WARNING {lines} lost: stderr could not be written\n"
+        return f"{stamp(time.time())} WARNING {lines} lost: stderr could not be written\n"
 
     def _write_all(self, text: str) -> bool:
         """Write a batch; false where stderr refuses it."""
@@ -148,7 +144,6 @@ class SinkHandler(logging.Handler):
     def __init__(self, sink: LogSink) -> None:
         super().__init__()
         self.sink = sink
-        self.setFormatter(logging.Formatter("%(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log a record, with its traceback where it has one."""

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -307,16 +307,14 @@ def run(
         import readline  # noqa: F401 - gives `input` line editing and a history
     sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-    if url is None:
-        with own_server(arguments) as (url, api_key):
-            return _chat(url, model, api_key, system)
-    return _chat(_with_path(url), model, api_key, system)
-
-
-def _chat(url: str, model: str | None, api_key: str | None, system: str | None) -> int:
-    screen, conversation = Console(), Conversation(model or "", system)
-    server = _server_at(url, api_key)
-    with asyncio.Runner() as runner:
+    with ExitStack() as stack:
+        if url is None:
+            url, api_key = stack.enter_context(own_server(arguments))
+        else:
+            url = _with_path(url)
+        screen, conversation = Console(), Conversation(model or "", system)
+        server = _server_at(url, api_key)
+        runner = stack.enter_context(asyncio.Runner())
         chat = Chat(runner, server, conversation, screen)
         try:
             chat.start()

@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from typing import Any
 
 import msgspec
-from msgspec import Raw
 
 from unilect.errors import InvalidRequest
 from unilect.events import Choice
@@ -130,7 +129,7 @@ class Conversation:
             system = messages.pop(0).content
         self.system, self.messages = system if isinstance(system, str) else None, messages
         self.settings = {
-            name: _value(raw)
+            name: msgspec.json.decode(raw)
             for name, raw in request.raw_fields.items()
             if name not in _NOT_SETTINGS
         }
@@ -142,7 +141,3 @@ class Conversation:
 
 def _request(body: dict[str, Any]) -> ChatRequest:
     return _decoder.decode(msgspec.json.encode(body))
-
-
-def _value(raw: Raw) -> Any:
-    return msgspec.json.decode(raw)

@@ -75,18 +75,18 @@ def convert(kind: Any, value: Any, where: OptionPath, found: Mistakes, strict: b
         found: Gets the mistake.
         strict: Numbers are not read from texts.
     """
-    if isinstance(value, str) and strict and _takes_lists_only(inspect.type_info(kind)):
+    told = inspect.type_info(kind)
+    if isinstance(value, str) and strict and isinstance(_inner(told), inspect.ListType):
         value = [value]
     try:
         converted = msgspec.convert(value, kind, strict=strict)
     except msgspec.ValidationError as error:
-        steps, told = _wrong(
-            kind, value, str(error), secret=_SECRET.search(str(where[-1])) is not None
-        )
-        found.add(f"{dotted((*where, *steps))}: {told}", where)
+        secret = _SECRET.search(str(where[-1])) is not None
+        steps, what = _wrong(told, value, str(error), secret)
+        found.add(f"{dotted((*where, *steps))}: {what}", where)
         return None
     if isinstance(converted, float) and not math.isfinite(converted):
-        expected = with_article(in_words(inspect.type_info(kind)))
+        expected = with_article(in_words(told))
         found.add(f"{dotted(where)}: expected {expected}, found {converted}.", where)
     return converted
 
@@ -170,14 +170,16 @@ def with_article(words: str) -> str:
 
 def _convert(kind: Any, value: Any, where: OptionPath, unknown: Unknown, found: Mistakes) -> Any:
     """As `convert`; tables with options of their own are held against these, one by one."""
-    table, listed = _table_of(inspect.type_info(kind))
-    if table is None or not isinstance(value, list if listed else dict):
-        return convert(kind, value, where, found)
-    if not listed:
-        return _table(table, value, where, unknown, found)
-    return [
-        _table(table, item, (*where, index), unknown, found) for index, item in enumerate(value)
-    ]
+    inner = _inner(inspect.type_info(kind))
+    if isinstance(inner, inspect.StructType) and isinstance(value, dict):
+        return _table(inner.cls, value, where, unknown, found)
+    item = _inner(inner.item_type) if isinstance(inner, inspect.ListType) else None
+    if isinstance(item, inspect.StructType) and isinstance(value, list):
+        return [
+            _table(item.cls, one, (*where, index), unknown, found)
+            for index, one in enumerate(value)
+        ]
+    return convert(kind, value, where, found)
 
 
 def _table(
@@ -191,14 +193,6 @@ def _table(
     return kind(**good) if len(found.errors) == before else None
 
 
-def _table_of(kind: inspect.Type) -> tuple[type[Struct] | None, bool]:
-    """The options of the tables that a type holds, and whether it is a list of them."""
-    kind = _inner(kind)
-    listed = isinstance(kind, inspect.ListType)
-    kind = _inner(kind.item_type) if isinstance(kind, inspect.ListType) else kind
-    return (kind.cls if isinstance(kind, inspect.StructType) else None), listed
-
-
 def _inner(kind: inspect.Type) -> inspect.Type:
     """A type without its documentation, and without None."""
     if isinstance(kind, inspect.Metadata):
@@ -209,14 +203,10 @@ def _inner(kind: inspect.Type) -> inspect.Type:
     return kind
 
 
-def _takes_lists_only(kind: inspect.Type) -> bool:
-    return isinstance(_inner(kind), inspect.ListType)
-
-
-def _wrong(kind: Any, value: Any, message: str, secret: bool) -> tuple[OptionPath, str]:
+def _wrong(place: inspect.Type, value: Any, message: str, secret: bool) -> tuple[OptionPath, str]:
     """Where in a value msgspec found the mistake, and what it is."""
     _, _, at = message.partition(" - at `$")
-    place, found, steps = inspect.type_info(kind), value, []
+    found, steps = value, []
     for index in _STEP.findall(at):
         inner = _inner(place)
         if index and isinstance(inner, inspect.ListType) and isinstance(found, list):

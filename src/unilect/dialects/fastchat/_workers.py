@@ -100,7 +100,6 @@ class Workers(Resident):
         self._timeout_s = timeout_s
         self._expiration_s = expiration_s
         self._workers: dict[str, Worker] = {}
-        self._by_model: dict[str, dict[str, Worker]] = {}  # then by URL
         self._added: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._refreshing: asyncio.Task[None] | None = None
@@ -123,8 +122,7 @@ class Workers(Resident):
             raise InvalidRequest(f"`worker_name`: there are {MAX_WORKERS} workers already.")
         status = asked.worker_status or await _status(_server(url, connect_to))
         known = self._workers.get(url)
-        new = set(status.model_names) - self._by_model.keys()
-        if len(self._by_model) + len(new) > MAX_NAMES or (
+        if len({*self.names(), *status.model_names}) > MAX_NAMES or (
             known is None and len(self._workers) >= MAX_WORKERS  # others came while it was asked
         ):
             raise InvalidRequest(
@@ -132,12 +130,11 @@ class Workers(Resident):
             )
         if known is None:
             log.info("FastChat worker %s registers %s", url, ", ".join(status.model_names))
-        self._forget(url)
         now = asyncio.get_running_loop().time()
-        worker = Worker(url, connect_to, status, asked.check_heart_beat, asked.multimodal, now)
-        self._workers[url] = worker
-        for name in status.model_names:
-            self._by_model.setdefault(name, {})[url] = worker
+        self._workers.pop(url, None)  # the last that came is asked last
+        self._workers[url] = Worker(
+            url, connect_to, status, asked.check_heart_beat, asked.multimodal, now
+        )
         self._update({*status.model_names, *(known.status.model_names if known else ())})
 
     def beat(self, name: str, queue_length: float) -> bool:
@@ -192,23 +189,20 @@ class Workers(Resident):
     def _told(self, worker: Worker, status: Status) -> None:
         """Take note of a worker's status; what would be too many models it may not bring."""
         before, names = set(worker.status.model_names), set(status.model_names)
-        if len(self._by_model.keys() | names) > MAX_NAMES:
+        if len({*self.names(), *names}) > MAX_NAMES:
             names = before
             status = msgspec.structs.replace(status, model_names=worker.status.model_names)
         worker.status, worker.heard_of = status, asyncio.get_running_loop().time()
-        for name in before - names:
-            self._lose(name, worker.url)
-        for name in names - before:
-            self._by_model.setdefault(name, {})[worker.url] = worker
         self._update(before ^ names)
 
     def names(self, multimodal: bool | None = None) -> list[str]:
         """The models of all workers, sorted; with images, without, or both."""
-        return sorted(
-            name
-            for name, workers in self._by_model.items()
-            if multimodal is None or any(one.multimodal == multimodal for one in workers.values())
+        able = (
+            worker
+            for worker in self._workers.values()
+            if multimodal is None or worker.multimodal == multimodal
         )
+        return sorted({name for worker in able for name in worker.status.model_names})
 
     def status(self) -> Status:
         """All workers as if they were one, for a controller above this one."""
@@ -224,8 +218,11 @@ class Workers(Resident):
 
     async def address(self, model: str) -> str:
         """The URL of a worker of this model; empty where there is none. Its queue counts as one longer until it says otherwise."""
-        workers = self._by_model.get(model, {}).values()
-        able = [worker for worker in workers if worker.status.speed > 0]
+        able = [
+            worker
+            for worker in self._workers.values()
+            if worker.status.speed > 0 and model in worker.status.model_names
+        ]
         if not able:
             return ""
         if self._dispatch == "lottery":
@@ -267,26 +264,13 @@ class Workers(Resident):
 
     def _drop(self, url: str, why: str) -> None:
         log.warning("FastChat worker %s %s; it is dropped", url, why)
-        names = self._workers[url].status.model_names
-        self._forget(url)
-        self._update(names)
-
-    def _forget(self, url: str) -> None:
-        """Take a worker off the lists."""
-        worker = self._workers.pop(url, None)
-        for name in worker.status.model_names if worker is not None else ():
-            self._lose(name, url)
-
-    def _lose(self, name: str, url: str) -> None:
-        having = self._by_model.get(name, {})
-        having.pop(url, None)
-        if not having:
-            self._by_model.pop(name, None)
+        self._update(self._workers.pop(url).status.model_names)
 
     def _update(self, changed: Iterable[str]) -> None:
         """Of the models whose workers have changed serve exactly those that have one, and look again when the next worker could expire."""
+        names = set(self.names())
         for name in changed:
-            if name not in self._by_model:
+            if name not in names:
                 if name in self._added:
                     self._added.discard(name)
                     self._registry.forget(name)  # a worker that leaves may still be answering

@@ -76,10 +76,11 @@ class NativeEncoder:
             elif isinstance(event, Progress):
                 frames += [_progress_frame(event)] if self._progress else []
             elif isinstance(event, Usage):
-                frames += [
-                    _frame(self._wanted(last | {"content": "", "tokens": []} | _none_left(last)))
-                    for last in self._objects(self._fold.answer())
-                ]
+                for last in self._objects(self._fold.answer()):
+                    last |= {"content": "", "tokens": []}
+                    if "completion_probabilities" in last:  # they came with their pieces
+                        last["completion_probabilities"] = []
+                    frames.append(_frame(self._wanted(last)))
         return b"".join(frames)
 
     def end(self) -> bytes:
@@ -122,18 +123,18 @@ class NativeEncoder:
                 "tokens_cached": usage.prompt_tokens + usage.completion_tokens,
                 "timings": self._timings(usage),
             }
+            slot = told.get("id_slot", told.get("slot_id", _NO_SLOT))
             fixed = {
                 "index": choice.index,
                 "model": self._model,
                 "generation_settings": self._settings(told.get("generation_settings") or {}),
+                "id_slot": slot,
+                "slot_id": slot,
+                **_stop(told, choice.finish_reason),
             }
-            both = _slot(told) | _stop(told, choice.finish_reason)
-            probabilities = {}
             if choice.logprobs:
-                probabilities = _probabilities(
-                    choice.logprobs, told.get("completion_probabilities")
-                )
-            objects.append(made | told | fixed | both | probabilities)
+                fixed |= _probabilities(choice.logprobs, told.get("completion_probabilities"))
+            objects.append(made | told | fixed)
         return objects
 
     def _wanted(self, told: dict[str, Any]) -> dict[str, Any]:
@@ -216,16 +217,6 @@ def _at(value: Any, path: list[str]) -> Any:
             return _NOTHING
         value = value[name]
     return value
-
-
-def _none_left(last: dict[str, Any]) -> dict[str, Any]:
-    """A stream has told the probabilities with their pieces."""
-    return {"completion_probabilities": []} if "completion_probabilities" in last else {}
-
-
-def _slot(told: dict[str, Any]) -> dict[str, Any]:
-    slot = told.get("id_slot", told.get("slot_id", _NO_SLOT))
-    return {"id_slot": slot, "slot_id": slot}
 
 
 def _stop(told: dict[str, Any], reason: str | None) -> dict[str, Any]:

@@ -13,11 +13,6 @@ from unilect.engines.gguf._memory import Needs, complaint, doubt
 from unilect.engines.process import child
 from unilect.engines.process.memory import MIB, free_bytes, total_bytes
 
-_POOLING = {
-    "mean": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN,
-    "cls": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_CLS,
-    "last": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_LAST,
-}
 # a prompt can be given up between batches; on a CPU, reading is as fast as with 2048
 _CPU_BATCH = 64
 _GPU_BATCH = 2048
@@ -101,8 +96,8 @@ def parameters(settings: dict[str, Any]) -> Any:
         p.mmproj.path = settings["mmproj"]
     if settings["chat_template"]:
         p.chat_template = settings["chat_template"]
-    p.cache_type_k = getattr(xllamacpp.ggml_type, _ggml_type(settings["cache_type_k"]))
-    p.cache_type_v = getattr(xllamacpp.ggml_type, _ggml_type(settings["cache_type_v"]))
+    p.cache_type_k = _member(xllamacpp.ggml_type, "GGML_TYPE", settings["cache_type_k"])
+    p.cache_type_v = _member(xllamacpp.ggml_type, "GGML_TYPE", settings["cache_type_v"])
     p.lora_adapters = [
         xllamacpp.CommonAdapterLoraInfo(path, scale) for path, scale in settings["lora"]
     ]
@@ -110,7 +105,8 @@ def parameters(settings: dict[str, Any]) -> Any:
         p.embedding = True
         p.n_batch = p.n_ubatch = settings["context"]  # a text must be embedded in one step
         if settings["pooling"]:
-            p.pooling_type = _POOLING[settings["pooling"]]
+            kind = xllamacpp.llama_pooling_type
+            p.pooling_type = _member(kind, "LLAMA_POOLING_TYPE", settings["pooling"])
     return p
 
 
@@ -132,8 +128,9 @@ def _gpus() -> list[dict[str, Any]]:
     return [device for device in devices if "gpu" in str(device.get("type", "")).lower()]
 
 
-def _ggml_type(name: str) -> str:
-    return f"GGML_TYPE_{name.upper()}"
+def _member(kind: Any, prefix: str, name: str) -> Any:
+    """A member of one of llama.cpp's enumerations."""
+    return getattr(kind, f"{prefix}_{name.upper()}")
 
 
 if __name__ == "__main__":

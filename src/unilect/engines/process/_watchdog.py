@@ -45,7 +45,7 @@ class Watchdog:
         """A request begins."""
         self._running += 1
         if self._ask is not None and (self._task is None or self._task.done()):
-            self._task = apart(self._watch(self._ask))
+            self._task = apart(self._watch())
 
     def leave(self) -> None:
         """A request has ended."""
@@ -57,7 +57,7 @@ class Watchdog:
             self._task.cancel()
             self._task = None
 
-    async def _watch(self, ask: Callable[[], Awaitable[bool]]) -> None:
+    async def _watch(self) -> None:
         owed = True
         while (
             owed or self._running
@@ -67,7 +67,8 @@ class Watchdog:
             asked_at = time.monotonic()
             try:
                 async with asyncio.timeout(self._patience_s):
-                    answered = await ask()
+                    assert self._ask is not None  # else nothing is watched
+                    answered = await self._ask()
             except TimeoutError:
                 self._hung(asked_at)
             except UnilectError:
