@@ -173,8 +173,7 @@ async def test_an_echo_that_fails() -> None:
     told: list[str] = []
     with pytest.raises(BackendError, match="failing_answers"):
         async for (event,) in echo.generate(chat("Hello!")):
-            assert isinstance(event, TextDelta)
-            told.append(event.text)
+            told.append(event.text if isinstance(event, TextDelta) else "")
 
     assert "Hel" == "".join(told)
     assert "Hello!" == (await answer(echo.generate(chat("Hello!")))).choices[0].text

@@ -6,12 +6,14 @@ a streamed and a whole answer cannot disagree. Rules:
 
 1. For each choice index: deltas, then exactly one Finish. After all of them, exactly one Usage.
 2. The first ToolCallDelta of a call carries its id and name, later ones only arguments.
-3. What an OpenAI-speaking upstream sent that has no place here travels in `extra` and comes out again unchanged.
-4. The classes are final: match on them, do not subclass them.
+3. `Progress` tells the prompt's tokens before the first text, where the backend knows them by then; `tokens` of a piece of the
+   answer how many tokens it is made of. So what an answer has used so far is known at any event, and at its end by Usage.
+4. What an OpenAI-speaking upstream sent that has no place here travels in `extra` and comes out again unchanged.
+5. The classes are final: match on them, do not subclass them.
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -50,20 +52,22 @@ class Extra(Struct, frozen=True, gc=False):
 
 
 class TextDelta(Struct, frozen=True, gc=False):
-    """A piece of the answer's text. `logprobs` covers the tokens of the piece."""
+    """A piece of the answer's text, of so many tokens. `logprobs` covers the tokens of the piece."""
 
     text: str
     index: int = 0
     logprobs: list[TokenLogprob] | None = None
     extra: Extra | None = None
+    tokens: int = 1
 
 
 class ReasoningDelta(Struct, frozen=True, gc=False):
-    """A piece of what the model thought before its answer."""
+    """A piece of what the model thought before its answer, of so many tokens."""
 
     text: str
     index: int = 0
     extra: Extra | None = None
+    tokens: int = 1
 
 
 class RefusalDelta(Struct, frozen=True, gc=False):
@@ -72,6 +76,7 @@ class RefusalDelta(Struct, frozen=True, gc=False):
     text: str
     index: int = 0
     extra: Extra | None = None
+    tokens: ClassVar[int] = 1
 
 
 class ToolCallDelta(Struct, frozen=True, gc=False):
@@ -83,6 +88,7 @@ class ToolCallDelta(Struct, frozen=True, gc=False):
         id: The call's id, in its first delta only.
         name: The function's name, in its first delta only.
         arguments: A piece of the arguments' JSON text.
+        tokens: How many tokens it is made of.
     """
 
     call: int
@@ -91,14 +97,22 @@ class ToolCallDelta(Struct, frozen=True, gc=False):
     name: str | None = None
     index: int = 0
     extra: Extra | None = None
+    tokens: int = 1
 
 
 class Finish(Struct, frozen=True, gc=False):
-    """The end of one choice."""
+    """
+    The end of one choice.
+
+    Attributes:
+        stop: The stop word that ended it: the request's, or one of the model's template; None where none did, or it is not known.
+    """
 
     reason: FinishReason
     index: int = 0
     extra: Extra | None = None
+    stop: str | None = None
+    tokens: ClassVar[int] = 0
 
 
 class Usage(Struct, frozen=True, gc=False):
@@ -114,6 +128,7 @@ class Usage(Struct, frozen=True, gc=False):
     reasoning_tokens: int | None = None
     extra: Extra | None = None
     counters: dict[str, Any] = {}
+    tokens: ClassVar[int] = 0
 
 
 class Opaque(Struct, frozen=True, gc=False):
@@ -121,6 +136,7 @@ class Opaque(Struct, frozen=True, gc=False):
 
     extra: Extra
     index: int | None = None
+    tokens: ClassVar[int] = 0
 
 
 class Progress(Struct, frozen=True, gc=False):
@@ -136,6 +152,7 @@ class Progress(Struct, frozen=True, gc=False):
     total: int
     cached: int = 0
     time_ms: float = 0.0
+    tokens: ClassVar[int] = 0
 
 
 Event: TypeAlias = (
@@ -156,7 +173,7 @@ class Choice(Struct):
     """
     One whole answer, while it is folded and after.
 
-    `text`, `reasoning` and `refusal` are None where the model gave none.
+    `text`, `reasoning` and `refusal` are None where the model gave none; `stop` is as in Finish.
     """
 
     index: int
@@ -166,6 +183,7 @@ class Choice(Struct):
     tool_calls: list[ToolCall] = []
     logprobs: list[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
+    stop: str | None = None
     extra: dict[str, Any] = {}
     message_extra: dict[str, Any] = {}
     native: dict[str, Any] = {}
@@ -214,7 +232,8 @@ class Fold:
                 case ToolCallDelta():
                     self._tool_call(event)
                 case Finish():
-                    self._choice(event.index).finish_reason = event.reason
+                    choice = self._choice(event.index)
+                    choice.finish_reason, choice.stop = event.reason, event.stop
                 case Usage():
                     self._usage = event
             if (extra := getattr(event, "extra", None)) is not None:

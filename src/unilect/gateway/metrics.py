@@ -11,6 +11,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -27,6 +28,7 @@ from unilect.events import Event, Progress, Usage
 
 CLIENT_LEFT = 499  # nginx's status for a client that closed its request
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_tokens = attrgetter("tokens")
 _TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
@@ -126,19 +128,6 @@ class _Histogram:
 class _Series:
     """All numbers of one model and endpoint."""
 
-    __slots__ = (
-        "cached",
-        "completion",
-        "duration",
-        "first_token",
-        "labels",
-        "per_token",
-        "prompt",
-        "running",
-        "statuses",
-        "waiting",
-    )
-
     def __init__(self, model: str, endpoint: str) -> None:
         self.labels = (model, endpoint)
         self.statuses = Counter[int]()
@@ -182,19 +171,25 @@ class Meter:
     """
     Measures one request: `see` every batch, `finish` exactly once, whatever happened; as a context manager it finishes by itself.
 
-    Attributes:
-        usage: What the answer used, once the backend has said it.
     """
 
-    __slots__ = ("_first", "_last", "_series", "_start", "usage")
+    __slots__ = ("_first", "_last", "_prompt", "_series", "_start", "_tokens", "_usage")
 
     def __init__(self, series: _Series) -> None:
         self._series = series
         self._start = time.perf_counter()
         self._first: float | None = None
         self._last: float | None = None  # the first again, where the answer came all at once
-        self.usage = Usage(0, 0)
+        self._prompt = Progress(0, 0)
+        self._tokens = 0
+        self._usage: Usage | None = None
         series.waiting += 1
+
+    @property
+    def usage(self) -> Usage:
+        """What the answer has used: so far, and in the end as the backend says it, if it does."""
+        prompt = self._prompt
+        return self._usage or Usage(prompt.total, self._tokens, prompt.cached)
 
     @property
     def first_token_s(self) -> float | None:
@@ -204,16 +199,25 @@ class Meter:
     def see(self, batch: list[Event]) -> None:
         """Take note of a batch."""
         last = batch[-1]
-        if self._first is None and tells(batch):
+        if self._first is None:
+            self._before_text(batch)
+        self._tokens += sum(map(_tokens, batch))
+        if isinstance(last, Usage) and (last.prompt_tokens or last.completion_tokens):
+            self._usage = last
+
+    def _before_text(self, batch: list[Event]) -> None:
+        """Take note of the prompt, and of the answer's beginning."""
+        for event in batch:
+            if isinstance(event, Progress):
+                self._prompt = event
+        if tells(batch):
             series = self._series
             self._first = time.perf_counter()
-            if isinstance(last, Usage):
+            if isinstance(batch[-1], Usage):
                 self._last = self._first
             series.waiting -= 1
             series.running += 1
             series.first_token.observe(self._first - self._start)
-        if isinstance(last, Usage):
-            self.usage = last
 
     def __enter__(self) -> "Meter":
         return self

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from unilect.backend import BackendSpec, Batches, Capabilities
 from unilect.errors import BackendError, BackendUnavailable, InvalidRequest
-from unilect.events import Finish, TextDelta, Usage
+from unilect.events import Finish, Progress, TextDelta, Usage
 from unilect.requests import (
     ChatRequest,
     CompletionRequest,
@@ -101,9 +101,12 @@ class Echo:
             _messages(request) if isinstance(request, ChatRequest) else [_text(request.prompts[0])]
         )
         whole = told[-1] if options.text is None else options.text
-        ends = [at for word in request.stop_words if (at := whole.find(word)) >= 0]
-        text = whole[: min(ends)] if ends else whole
+        prompt = sum(map(len, told))
+        ends = [(at, word) for word in request.stop_words if (at := whole.find(word)) >= 0]
+        end, stop = min(ends, default=(len(whole), None))
+        text = whole[:end]
         said = text if request.token_limit is None else text[: request.token_limit]
+        yield [Progress(prompt, prompt)]
         for count, token in enumerate(said):
             if breaks and count == options.breaks_after:
                 break
@@ -111,8 +114,8 @@ class Echo:
             yield [TextDelta(token)]
         if breaks:
             raise BackendError("The echo broke off: `failing_answers`.")
-        reason = Finish("stop" if said == text else "length")
-        yield [reason, Usage(sum(map(len, told)), len(said))]
+        finish = Finish("stop", stop=stop) if said == text else Finish("length")
+        yield [finish, Usage(prompt, len(said))]
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The code points of a text."""

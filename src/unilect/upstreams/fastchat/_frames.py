@@ -30,7 +30,7 @@ from unilect.errors import (
     RateLimited,
     UnilectError,
 )
-from unilect.events import Event, Finish, FinishReason, TextDelta, TokenLogprob, Usage
+from unilect.events import Event, Finish, FinishReason, Progress, TextDelta, TokenLogprob, Usage
 from unilect.http.error_bodies import clean, typed
 from unilect.parameters.rules import refusal
 
@@ -140,7 +140,7 @@ class AnswerDecoder:
         self._whole = whole
         self._wants_logprobs = logprobs
         self._sent = ""
-        self._tokens_sent = 0
+        self._tokens_sent = self._prompt = self._made = 0
         self._logprobs: _Logprobs | None = None
         self._reason: str | None = None
         self._speaks_of_finish = False
@@ -157,9 +157,11 @@ class AnswerDecoder:
             if frame.error_code:
                 raise error(frame.error_code, frame.text)
             self._take(frame)
-        if not frames or self._whole:
-            return []
-        return self._delta(final=False)
+        events: list[Event] = []
+        if self.usage is not None and not self._prompt:
+            self._prompt = self.usage.prompt_tokens
+            events.append(Progress(self._prompt, self._prompt))
+        return events if self._whole or not frames else events + self._delta(final=False)
 
     def end(self) -> list[Event]:
         """
@@ -201,7 +203,10 @@ class AnswerDecoder:
             return []
         self._sent += new or ""
         self._tokens_sent += len(tokens or ())
-        return [TextDelta(new or "", logprobs=tokens if self._wants_logprobs else None)]
+        made = (self.usage.completion_tokens if self.usage else 0) or self._made + 1
+        count, self._made = made - self._made, made
+        logprobs = tokens if self._wants_logprobs else None
+        return [TextDelta(new or "", logprobs=logprobs, tokens=count)]
 
     def _new_tokens(self) -> list[TokenLogprob] | None:
         """The tokens since the last piece. A prompt's first token has no probability, which JSON tells as null."""
