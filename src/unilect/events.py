@@ -160,6 +160,12 @@ Event: TypeAlias = (
 )
 
 
+def tells(batch: list[Event]) -> bool:
+    """Whether a batch holds a piece of the answer, and not only how far the prompt is."""
+    # nearly always the first: a generator costs more than the rest of this
+    return type(batch[0]) is not Progress or any(type(event) is not Progress for event in batch)
+
+
 class ToolCall(Struct):
     """A whole tool call; `arguments` is JSON text, as the model wrote it."""
 
@@ -206,9 +212,7 @@ class Fold:
 
     def __init__(self) -> None:
         self._choices: dict[int, Choice] = {}
-        self._text: dict[int, list[str]] = {}
-        self._reasoning: dict[int, list[str]] = {}
-        self._refusal: dict[int, list[str]] = {}
+        self._texts: dict[tuple[int, str], list[str]] = {}
         self._arguments: dict[tuple[int, int], list[str]] = {}
         self._calls: dict[tuple[int, int], ToolCall] = {}
         self._usage = Usage(0, 0)
@@ -219,16 +223,16 @@ class Fold:
         for event in batch:
             match event:
                 case TextDelta():
-                    self._text.setdefault(event.index, []).append(event.text)
+                    self._texts.setdefault((event.index, "text"), []).append(event.text)
                     if event.logprobs is not None:
                         choice = self._choice(event.index)
                         if choice.logprobs is None:
                             choice.logprobs = []  # the event's own list stays as it is
                         choice.logprobs += event.logprobs
                 case ReasoningDelta():
-                    self._reasoning.setdefault(event.index, []).append(event.text)
+                    self._texts.setdefault((event.index, "reasoning"), []).append(event.text)
                 case RefusalDelta():
-                    self._refusal.setdefault(event.index, []).append(event.text)
+                    self._texts.setdefault((event.index, "refusal"), []).append(event.text)
                 case ToolCallDelta():
                     self._tool_call(event)
                 case Finish():
@@ -241,17 +245,14 @@ class Fold:
 
     def answer(self) -> Answer:
         """The whole answer; its choices are in the order of their indices."""
-        for index in {*self._text, *self._reasoning, *self._refusal}:
-            self._choice(index)
+        for (index, kind), pieces in self._texts.items():
+            setattr(self._choice(index), kind, "".join(pieces))
         calls: dict[int, list[ToolCall]] = {}
         for key, pieces in sorted(self._arguments.items()):
             self._calls[key].arguments = "".join(pieces)
             calls.setdefault(key[0], []).append(self._calls[key])
         for index, choice in self._choices.items():
             choice.tool_calls = calls.get(index, [])
-            choice.text = _joined(self._text.get(index))
-            choice.reasoning = _joined(self._reasoning.get(index))
-            choice.refusal = _joined(self._refusal.get(index))
         choices = [self._choices[index] for index in sorted(self._choices)]
         return Answer(choices, self._usage, self._extra)
 
@@ -288,10 +289,6 @@ def fold(batches: Iterable[Iterable[Event]]) -> Answer:
     for batch in batches:
         folding.add(batch)
     return folding.answer()
-
-
-def _joined(pieces: list[str] | None) -> str | None:
-    return None if pieces is None else "".join(pieces)
 
 
 def _merge(into: dict[str, Any], new: dict[str, Any], texts_grow: bool = False) -> None:

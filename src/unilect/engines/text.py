@@ -28,9 +28,8 @@ class Decoder:
     ) -> None:
         self._decode = decode
         self._unsettled = tuple(unsettled)
-        self._before: list[
-            int
-        ] = []  # the tokens of the last piece: a tokenizer treats the first token of a text in its own way
+        # the tokens of the last piece: a tokenizer treats the first token of a text in its own way
+        self._before: list[int] = []
         self._new: list[int] = []
 
     def feed(self, token: int) -> str:

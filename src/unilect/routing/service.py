@@ -19,8 +19,8 @@ from unilect.errors import (
     ModelNotFound,
     UnilectError,
 )
-from unilect.events import Event, Usage
-from unilect.gateway.metrics import Meter, Metrics, tells
+from unilect.events import Event, Usage, tells
+from unilect.gateway.metrics import Meter, Metrics
 from unilect.parameters import constraints as foreign_constraints
 from unilect.parameters.rules import resolve_parameters
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, ImagePart

@@ -72,9 +72,8 @@ class Model:
     def __init__(self, pipeline: Any, family: str, context: int) -> None:
         self._model = pipeline.model
         self._tokenizer = pipeline.tokenizer
-        self._suffixed = (
-            family == "ChatGLM"
-        )  # its special tokens stand behind the text, everybody else's before it
+        # its special tokens stand behind the text, everybody else's before it
+        self._suffixed = family == "ChatGLM"
         self._speaks_turns = family in ("ChatGLM3", "ChatGLM4")
         self.context = context
         config = self._model.config

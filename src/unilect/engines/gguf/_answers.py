@@ -387,11 +387,6 @@ def _bare(event: TextDelta) -> TextDelta:
     return msgspec.structs.replace(event, logprobs=told) if told else event
 
 
-def is_begun(batch: list[Event]) -> bool:
-    """How far a prompt is read may be told twice."""
-    return any(not isinstance(event, Progress) for event in batch)
-
-
 def _has_images(request: ChatRequest) -> bool:
     return any(
         isinstance(part, ImagePart)

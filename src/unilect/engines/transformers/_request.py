@@ -281,14 +281,13 @@ class Answer:
     def _counted(self, events: list[Event]) -> list[Event]:
         """The events, of which the first tells all tokens since the last that were told, unless there is one for each."""
         new = self._made - self._told
-        if events:
-            self._told = self._made
         if not events or len(events) == new:
+            self._told += len(events)
             return events
-        counts = [new, *[0] * (len(events) - 1)]
+        self._told = self._made
         return [
-            msgspec.structs.replace(event, tokens=count)
-            for event, count in zip(events, counts, strict=True)
+            msgspec.structs.replace(event, tokens=new * (number == 0))
+            for number, event in enumerate(events)
         ]
 
     def _events(self, text: str, reason: Reason | None) -> list[Event]:

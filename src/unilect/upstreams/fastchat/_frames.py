@@ -12,7 +12,6 @@ Source: https://github.com/lm-sys/FastChat (fastchat/serve/model_worker.py, vllm
 """
 
 import math
-from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -33,6 +32,7 @@ from unilect.errors import (
 from unilect.events import Event, Finish, FinishReason, Progress, TextDelta, TokenLogprob, Usage
 from unilect.http.error_bodies import clean, typed
 from unilect.parameters.rules import refusal
+from unilect.upstreams.openai.embeddings import vector
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 _HALF = "\ufffd"
@@ -255,17 +255,21 @@ def _extension(sent: str, text: str) -> str | None:
     return text[place:]
 
 
-def embeddings(body: bytes) -> tuple[list[Any], int]:
+def embeddings(body: bytes) -> tuple[list[list[float]], int]:
     """
-    The vectors of /worker_get_embeddings, as numbers or base64, and the tokens of the inputs.
+    The vectors of /worker_get_embeddings, and the tokens of the inputs.
 
     Raises:
         UnilectError: The worker tells an error, or no embeddings.
     """
-    answer = typed(body, _Embeddings, "The worker answered with no embeddings.")
+    otherwise = "The worker answered with no embeddings."
+    answer = typed(body, _Embeddings, otherwise)
     if answer.error_code:
         raise error(answer.error_code, answer.text)
-    return answer.embedding, answer.token_num
+    try:
+        return [*map(vector, answer.embedding)], answer.token_num
+    except ValueError as failed:
+        raise BackendError(otherwise) from failed
 
 
 class _Embeddings(Struct):

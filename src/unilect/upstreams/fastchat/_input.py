@@ -1,9 +1,6 @@
-"""What a FastChat worker takes as a prompt, an input and an image, and the vectors that it gives."""
+"""What a FastChat worker takes as a prompt, an input and an image."""
 
-import base64
-import struct
-
-from unilect.errors import BackendError, InvalidRequest
+from unilect.errors import InvalidRequest
 from unilect.requests import ImagePart, Message, Prompt
 
 
@@ -38,13 +35,3 @@ def check_images(messages: list[Message]) -> None:
                     f"`{where}`: an image must be a `data:image/...;base64,` URL; nothing is fetched.",
                     param=where,
                 )
-
-
-def vector(given: list[float] | str) -> list[float]:
-    """A vector, also where the worker gives base64 unasked."""
-    if not isinstance(given, str):
-        return given
-    try:
-        return [x for (x,) in struct.iter_unpack("<f", base64.b64decode(given, validate=True))]
-    except (ValueError, struct.error) as error:
-        raise BackendError("The worker answered with no embeddings.") from error

@@ -223,10 +223,16 @@ class FrameDecoder:
             self.multimodal = frame.multimodal if self.multimodal is None else self.multimodal
         self._text("".join(texts), into)
 
-    def _text(self, text: str, into: list[Event], *more: Any) -> None:
+    def _text(
+        self,
+        text: str,
+        into: list[Event],
+        logprobs: list[TokenLogprob] | None = None,
+        extra: Extra | None = None,
+    ) -> None:
         """Append a piece of text, if it says anything, with the tokens since the last."""
-        if text or any(more):
-            into.append(TextDelta(text, 0, *more or (None, None), self._made - self._told))
+        if text or logprobs or extra is not None:
+            into.append(TextDelta(text, 0, logprobs, extra, self._made - self._told))
             self._told = self._made
 
     def _other(self, frame: _Frame, data: bytes, into: list[Event]) -> None:
@@ -287,14 +293,10 @@ def _last_extra(frame: _Frame, data: bytes) -> Extra:
 
 
 def _cached_tokens(frame: _Frame) -> int | None:
-    timings = frame.timings
-    if timings is None:
-        return None
-    if timings.cache_n is not None:
-        return timings.cache_n
-    if timings.prompt_n is None:
-        return None
-    return max(0, frame.tokens_evaluated - timings.prompt_n)
+    told = frame.timings or _Timings()
+    if told.cache_n is not None or told.prompt_n is None:
+        return told.cache_n
+    return max(0, frame.tokens_evaluated - told.prompt_n)
 
 
 def _logprob(told: _Probability, top: int) -> TokenLogprob | None:

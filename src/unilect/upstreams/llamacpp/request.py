@@ -216,25 +216,15 @@ def wrong_part(part: Part, where: str) -> InvalidRequest:
     return InvalidRequest(f"`{where}`: {what}.", param=where)
 
 
-class Turns(Struct):
+def turns(conversation: Sequence[Message], marker: str | None) -> tuple[list[Message], list[str]]:
     """
-    A conversation for a template that knows texts only.
-
-    Attributes:
-        messages: Its turns, a mark in the place of each image.
-        images: The images, as base64, in their order.
-    """
-
-    messages: list[Message]
-    images: list[str]
-
-
-def turns(conversation: Sequence[Message], marker: str | None) -> Turns:
-    """
-    The turns of a conversation; a developer is a system, and a function a tool.
+    The turns of a conversation for a template that knows texts only; a developer is a system, and a function a tool.
 
     Args:
         marker: What stands in a prompt for any image; None where images are numbered, as in 2023.
+
+    Returns:
+        The turns, a mark in the place of each image; and the images, as base64, in their order.
 
     Raises:
         InvalidRequest: A part is neither a text nor an image as a `data:` URL.
@@ -249,12 +239,7 @@ def turns(conversation: Sequence[Message], marker: str | None) -> Turns:
         role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
         out.append(msgspec.structs.replace(message, role=role, content=content))
     check_images(len(images))
-    return Turns(out, images)
-
-
-def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Turns of texts as a server renders them."""
-    return [{"role": turn.role, "content": turn.content or ""} for turn in messages]
+    return out, images
 
 
 def _part(part: Any, where: str, images: list[str], marker: str | None) -> str:
