@@ -18,7 +18,7 @@ from unilect.errors import (
     InvalidRequest,
     UnsupportedOperation,
 )
-from unilect.events import Finish, TextDelta, Usage
+from unilect.events import Finish, Progress, TextDelta, Usage
 from unilect.requests import EmbeddingRequest, Embeddings
 from unilect.routing import sources
 from unilect.testing import ContractBroken, answer, chat, check_backend, completion
@@ -85,6 +85,9 @@ def saying(*batches: Any) -> Any:
     return generate
 
 
+TWO_PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+
 async def _never(self: Echo) -> None:
     await asyncio.Event().wait()
 
@@ -97,6 +100,10 @@ async def _only_once(self: Echo) -> None:
 
 async def _leave_a_task(self: Echo) -> None:
     self.task = asyncio.create_task(asyncio.Event().wait(), name="forgotten")  # type: ignore[attr-defined]
+
+
+async def _another_word(self: Echo, request: Any) -> Batches:
+    yield [TextDelta("a" if request.stop_words else "ab"), Finish("stop", stop="x"), USED]
 
 
 async def _detokenize(self: Echo, tokens: list[int]) -> str:
@@ -119,6 +126,9 @@ BROKEN: dict[str, tuple[str, Any, str]] = {
     "another choice": ("generate", saying([A, TextDelta("b", 1), END, USED]), "Of the choices {0, 1} ended {0}."),
     "an error of Python's": ("generate", saying([A], ValueError("odd")), "ValueError('odd')"),
     "no limit": ("generate", saying([A, A, A, END, Usage(1, 3)]), "Of 2 there were 3."),
+    "more pieces than tokens": ("generate", saying([A, A, END, USED]), "Pieces of 2 tokens, and Usage("),
+    "another prompt": ("generate", saying([Progress(1, 9)], [A, END, USED]), "[Progress(processed=1, total=9"),
+    "another stop word": ("generate", _another_word, "It says that 'x' ended it."),
     "no stop words": ("generate", saying([TextDelta("abcdefgh")], [END, USED]), "'efgh' is in 'abcdefgh'."),
     "a start that never ends": ("start", _never, "It did not come to an end within 1 s."),
     "a start that works once": ("start", _only_once, "BackendUnavailable('Gone.')"),
@@ -152,6 +162,7 @@ async def test_what_an_echo_says() -> None:
         (served("echo:"), chat("Hello, 世界!"), "Hello, 世界!"),
         (served("echo:"), completion([104, 105]), "hi"),
         (served("echo:"), chat("a,b,c", stop=["x", ",b"]), "a"),
+        (served("echo:"), chat(messages=[{"role": "user", "content": TWO_PARTS}]), "a\nb"),
         (served("echo:Good day"), chat("Hi"), "Good day"),
         (served("echo:Good day", options={"text": "Bye"}), chat("Hi"), "Bye"),
     ]
@@ -173,8 +184,7 @@ async def test_an_echo_that_fails() -> None:
     told: list[str] = []
     with pytest.raises(BackendError, match="failing_answers"):
         async for (event,) in echo.generate(chat("Hello!")):
-            assert isinstance(event, TextDelta)
-            told.append(event.text)
+            told.append(event.text if isinstance(event, TextDelta) else "")
 
     assert "Hel" == "".join(told)
     assert "Hello!" == (await answer(echo.generate(chat("Hello!")))).choices[0].text

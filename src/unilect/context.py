@@ -15,7 +15,9 @@ from unilect.events import Usage
 class Measured(Protocol):
     """What measures a request."""
 
-    usage: Usage
+    @property
+    def usage(self) -> Usage:
+        """What the answer has used so far."""
 
     @property
     def first_token_s(self) -> float | None:

@@ -6,12 +6,14 @@ a streamed and a whole answer cannot disagree. Rules:
 
 1. For each choice index: deltas, then exactly one Finish. After all of them, exactly one Usage.
 2. The first ToolCallDelta of a call carries its id and name, later ones only arguments.
-3. What an OpenAI-speaking upstream sent that has no place here travels in `extra` and comes out again unchanged.
-4. The classes are final: match on them, do not subclass them.
+3. `Progress` tells the prompt's tokens before the first text, where the backend knows them by then; `tokens` of a piece of the
+   answer how many tokens it is made of. So what an answer has used so far is known at any event, and at its end by Usage.
+4. What an OpenAI-speaking upstream sent that has no place here travels in `extra` and comes out again unchanged.
+5. The classes are final: match on them, do not subclass them.
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -50,20 +52,22 @@ class Extra(Struct, frozen=True, gc=False):
 
 
 class TextDelta(Struct, frozen=True, gc=False):
-    """A piece of the answer's text. `logprobs` covers the tokens of the piece."""
+    """A piece of the answer's text, of so many tokens. `logprobs` covers the tokens of the piece."""
 
     text: str
     index: int = 0
     logprobs: list[TokenLogprob] | None = None
     extra: Extra | None = None
+    tokens: int = 1
 
 
 class ReasoningDelta(Struct, frozen=True, gc=False):
-    """A piece of what the model thought before its answer."""
+    """A piece of what the model thought before its answer, of so many tokens."""
 
     text: str
     index: int = 0
     extra: Extra | None = None
+    tokens: int = 1
 
 
 class RefusalDelta(Struct, frozen=True, gc=False):
@@ -72,6 +76,7 @@ class RefusalDelta(Struct, frozen=True, gc=False):
     text: str
     index: int = 0
     extra: Extra | None = None
+    tokens: ClassVar[int] = 1
 
 
 class ToolCallDelta(Struct, frozen=True, gc=False):
@@ -83,6 +88,7 @@ class ToolCallDelta(Struct, frozen=True, gc=False):
         id: The call's id, in its first delta only.
         name: The function's name, in its first delta only.
         arguments: A piece of the arguments' JSON text.
+        tokens: How many tokens it is made of.
     """
 
     call: int
@@ -91,14 +97,22 @@ class ToolCallDelta(Struct, frozen=True, gc=False):
     name: str | None = None
     index: int = 0
     extra: Extra | None = None
+    tokens: int = 1
 
 
 class Finish(Struct, frozen=True, gc=False):
-    """The end of one choice."""
+    """
+    The end of one choice.
+
+    Attributes:
+        stop: The stop word that ended it: the request's, or one of the model's template; None where none did, or it is not known.
+    """
 
     reason: FinishReason
     index: int = 0
     extra: Extra | None = None
+    stop: str | None = None
+    tokens: ClassVar[int] = 0
 
 
 class Usage(Struct, frozen=True, gc=False):
@@ -114,6 +128,7 @@ class Usage(Struct, frozen=True, gc=False):
     reasoning_tokens: int | None = None
     extra: Extra | None = None
     counters: dict[str, Any] = {}
+    tokens: ClassVar[int] = 0
 
 
 class Opaque(Struct, frozen=True, gc=False):
@@ -121,6 +136,7 @@ class Opaque(Struct, frozen=True, gc=False):
 
     extra: Extra
     index: int | None = None
+    tokens: ClassVar[int] = 0
 
 
 class Progress(Struct, frozen=True, gc=False):
@@ -136,11 +152,18 @@ class Progress(Struct, frozen=True, gc=False):
     total: int
     cached: int = 0
     time_ms: float = 0.0
+    tokens: ClassVar[int] = 0
 
 
 Event: TypeAlias = (
     TextDelta | ReasoningDelta | RefusalDelta | ToolCallDelta | Finish | Usage | Opaque | Progress
 )
+
+
+def tells(batch: list[Event]) -> bool:
+    """Whether a batch holds a piece of the answer, and not only how far the prompt is."""
+    # nearly always the first: a generator costs more than the rest of this
+    return type(batch[0]) is not Progress or any(type(event) is not Progress for event in batch)
 
 
 class ToolCall(Struct):
@@ -156,7 +179,7 @@ class Choice(Struct):
     """
     One whole answer, while it is folded and after.
 
-    `text`, `reasoning` and `refusal` are None where the model gave none.
+    `text`, `reasoning` and `refusal` are None where the model gave none; `stop` is as in Finish.
     """
 
     index: int
@@ -166,6 +189,7 @@ class Choice(Struct):
     tool_calls: list[ToolCall] = []
     logprobs: list[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
+    stop: str | None = None
     extra: dict[str, Any] = {}
     message_extra: dict[str, Any] = {}
     native: dict[str, Any] = {}
@@ -188,9 +212,7 @@ class Fold:
 
     def __init__(self) -> None:
         self._choices: dict[int, Choice] = {}
-        self._text: dict[int, list[str]] = {}
-        self._reasoning: dict[int, list[str]] = {}
-        self._refusal: dict[int, list[str]] = {}
+        self._texts: dict[tuple[int, str], list[str]] = {}
         self._arguments: dict[tuple[int, int], list[str]] = {}
         self._calls: dict[tuple[int, int], ToolCall] = {}
         self._usage = Usage(0, 0)
@@ -201,20 +223,21 @@ class Fold:
         for event in batch:
             match event:
                 case TextDelta():
-                    self._text.setdefault(event.index, []).append(event.text)
+                    self._texts.setdefault((event.index, "text"), []).append(event.text)
                     if event.logprobs is not None:
                         choice = self._choice(event.index)
                         if choice.logprobs is None:
                             choice.logprobs = []  # the event's own list stays as it is
                         choice.logprobs += event.logprobs
                 case ReasoningDelta():
-                    self._reasoning.setdefault(event.index, []).append(event.text)
+                    self._texts.setdefault((event.index, "reasoning"), []).append(event.text)
                 case RefusalDelta():
-                    self._refusal.setdefault(event.index, []).append(event.text)
+                    self._texts.setdefault((event.index, "refusal"), []).append(event.text)
                 case ToolCallDelta():
                     self._tool_call(event)
                 case Finish():
-                    self._choice(event.index).finish_reason = event.reason
+                    choice = self._choice(event.index)
+                    choice.finish_reason, choice.stop = event.reason, event.stop
                 case Usage():
                     self._usage = event
             if (extra := getattr(event, "extra", None)) is not None:
@@ -222,17 +245,14 @@ class Fold:
 
     def answer(self) -> Answer:
         """The whole answer; its choices are in the order of their indices."""
-        for index in {*self._text, *self._reasoning, *self._refusal}:
-            self._choice(index)
+        for (index, kind), pieces in self._texts.items():
+            setattr(self._choice(index), kind, "".join(pieces))
         calls: dict[int, list[ToolCall]] = {}
         for key, pieces in sorted(self._arguments.items()):
             self._calls[key].arguments = "".join(pieces)
             calls.setdefault(key[0], []).append(self._calls[key])
         for index, choice in self._choices.items():
             choice.tool_calls = calls.get(index, [])
-            choice.text = _joined(self._text.get(index))
-            choice.reasoning = _joined(self._reasoning.get(index))
-            choice.refusal = _joined(self._refusal.get(index))
         choices = [self._choices[index] for index in sorted(self._choices)]
         return Answer(choices, self._usage, self._extra)
 
@@ -269,10 +289,6 @@ def fold(batches: Iterable[Iterable[Event]]) -> Answer:
     for batch in batches:
         folding.add(batch)
     return folding.answer()
-
-
-def _joined(pieces: list[str] | None) -> str | None:
-    return None if pieces is None else "".join(pieces)
 
 
 def _merge(into: dict[str, Any], new: dict[str, Any], texts_grow: bool = False) -> None:

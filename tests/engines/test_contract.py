@@ -5,6 +5,7 @@ import json
 import math
 import time
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import jsonschema
@@ -28,9 +29,12 @@ from unilect.demo import FOLDER
 from unilect.dialects.openai import completions
 from unilect.engines.process.child_process import FORGIVEN_AFTER_S, MAX_DEATHS
 from unilect.errors import BackendUnavailable, ConfigError, ContextLengthExceeded, InvalidRequest
-from unilect.events import Finish, TextDelta, Usage
+from unilect.events import Finish, Progress, TextDelta, Usage
+from unilect.gateway.metrics import Metrics
 from unilect.requests import EmbeddingRequest
 from unilect.routing._emulation import generate
+from unilect.routing.registry import Model, Registry
+from unilect.routing.service import Service
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -109,6 +113,50 @@ async def test_characters_of_several_tokens(base: Backend) -> None:
     assert len(await base.tokenize(text)) > len(text)
     assert not any("\ufffd" in piece for piece in texts)
     assert text == "".join(texts)
+
+
+async def test_what_is_used_so_far(base: Backend) -> None:
+    """The prompt's tokens are known before the first text, and those of the answer with each piece, stream or whole."""
+    for request in (chat(STORY, max_tokens=40), completion("Once upon a time", max_tokens=40)):
+        for stream in (True, False):
+            events = await events_of(base.generate(request.changed(stream=stream)))
+            used, first = events[-1], events[0]
+            assert isinstance(used, Usage)
+            assert isinstance(first, Progress)
+            assert used.prompt_tokens == first.total
+            assert used.completion_tokens == sum(event.tokens for event in events)
+
+
+async def test_the_stop_word(base: Backend) -> None:
+    """An answer names the stop word that ended it, in a chat and in a completion, and none where it came to its own end."""
+    for request in (chat(STORY, max_tokens=40), completion("Once upon a time", max_tokens=40)):
+        whole = (await answer(base.generate(request))).choices[0]
+        assert whole.text is not None
+        word = whole.text[30:35]
+        cut = (await answer(base.generate(request.changed(stop=["###", word])))).choices[0]
+        assert (None, word) == (whole.stop, cut.stop)
+    assert (await answer(base.generate(chat(STORY)))).choices[0].stop is None
+
+
+async def test_a_client_that_leaves_is_counted(base: Backend) -> None:
+    """A client that leaves after some tokens is counted with these, and with its prompt."""
+    service = Service(Registry([Model("m", base)]), Metrics())
+    request = chat(STORY, stream=True, max_tokens=400, ignore_eos=True)
+    run, told = service.run(request, "chat"), 0
+    async with aclosing(run.batches()) as batches:
+        async for batch in batches:
+            told += sum(isinstance(event, TextDelta) for event in batch)
+            if told >= 5:
+                break
+
+    counted = [
+        service.metrics.registry.get_sample_value(
+            "unilect_tokens_total", {"model": "m", "kind": kind}
+        )
+        for kind in ("prompt", "completion")
+    ]
+    assert [await base.count_tokens(request), told] == counted  # type: ignore[attr-defined]
+    assert (run.usage.prompt_tokens, run.usage.completion_tokens) == tuple(counted)
 
 
 async def test_an_answer_that_is_cut(base: Backend) -> None:

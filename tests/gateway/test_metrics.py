@@ -77,6 +77,27 @@ def test_requests_that_end_early(batches: list[list[Event]], firsts: int, per_to
     assert value(metrics, "time_per_output_token_seconds_count", **LABELS) == per_token
 
 
+def test_what_was_used_so_far() -> None:
+    """A request that is left is counted with what its events have told; one that ends, with what the backend says, if it does."""
+    batches: list[list[Event]] = [[Progress(1, 5, 2)], [Progress(5, 5, 2), TextDelta("a")], [TextDelta("b", tokens=3)]]  # fmt: skip
+    ends: list[tuple[list[list[Event]], Usage]] = [
+        ([], Usage(5, 4, 2)),
+        ([[Finish("stop"), Usage(5, 6, 3)]], Usage(5, 6, 3)),
+        ([[Finish("stop"), Usage(0, 0)]], Usage(5, 4, 2)),
+    ]
+    for end, expected in ends:
+        metrics = Metrics()
+        meter = metrics.start("m", "chat")
+        for batch in batches + end:
+            meter.see(batch)
+        meter.finish(499)
+        assert expected == meter.usage
+        assert [expected.prompt_tokens, expected.completion_tokens, expected.cached_tokens] == [
+            value(metrics, "tokens_total", model="m", kind=kind)
+            for kind in ("prompt", "completion", "cached")
+        ]
+
+
 def test_two_servers_do_not_share() -> None:
     """Each server counts for itself."""
     one, other = Metrics(), Metrics()

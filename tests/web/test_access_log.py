@@ -14,6 +14,7 @@ from unilect.context import Record
 from unilect.gateway.metrics import Metrics
 from unilect.logs import LogSink, SinkHandler
 from unilect.routing.pool import Member
+from unilect.testing.echo import Echo, Options
 from unilect.web import _access_log as access_log
 from unilect.web._access_log import AccessLog, answered
 
@@ -126,3 +127,13 @@ def test_level(level: int, expected: bool) -> None:
         assert expected is AccessLog().on
     finally:
         logger.setLevel(before)
+
+
+async def test_an_answer_that_breaks(lines: Closing) -> None:
+    """The line of an answer that breaks off tells the tokens so far."""
+    async with serving(Echo(Options(text="abcdef", breaks_after=3, failing_answers=1))) as app:
+        async with app.chat(stream=True) as response:
+            await response.read()
+
+    (line,) = [line for line in lines.all() if "chat/completions" in line]
+    assert " prompt=2 completion=3 " in line

@@ -28,9 +28,8 @@ class Decoder:
     ) -> None:
         self._decode = decode
         self._unsettled = tuple(unsettled)
-        self._before: list[
-            int
-        ] = []  # the tokens of the last piece: a tokenizer treats the first token of a text in its own way
+        # the tokens of the last piece: a tokenizer treats the first token of a text in its own way
+        self._before: list[int] = []
         self._new: list[int] = []
 
     def feed(self, token: int) -> str:
@@ -64,21 +63,22 @@ class StopWords:
     Cuts a text before the first stop word.
 
     Attributes:
-        found: True once there was one.
+        found: The first one, once there was one.
         held: What is not told yet, because a stop word may begin there.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = tuple(words)
         self.held = ""
-        self.found = False
+        self.found: str | None = None
 
     def feed(self, text: str) -> str:
         """The text that is certainly before any stop word; its end is held back where a word may begin there."""
         text = self.held + text
-        at = min((place for word in self._words if (place := text.find(word)) >= 0), default=-1)
-        if at >= 0:
-            self.found, self.held = True, ""
+        places = [(at, word) for word in self._words if (at := text.find(word)) >= 0]
+        if places:
+            at, self.found = min(places)
+            self.held = ""
             return text[:at]
         held = max((begun(text, word) for word in self._words), default=0)
         self.held = text[len(text) - held :]

@@ -11,6 +11,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -23,10 +24,21 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from unilect.errors import InternalError, UnilectError
-from unilect.events import Event, Progress, Usage
+from unilect.events import Event, Progress, Usage, tells
 
 CLIENT_LEFT = 499  # nginx's status for a client that closed its request
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+#: What is measured of each request, and what is at a time: name -> what it is.
+_HISTOGRAMS = {
+    "time_to_first_token": "From the request to its first token.",
+    "time_per_output_token": "Between tokens, the mean of each answer; of one that came all at once, its time by its tokens.",
+    "request_duration": "From the request to the end of its answer.",
+}
+_GAUGES = {
+    "running": "Requests that have their first token and not yet their last.",
+    "waiting": "Requests that wait for a backend or for their first token: the queue.",
+}
+_tokens = attrgetter("tokens")
 _TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
@@ -66,31 +78,10 @@ class Metrics(Collector):
                 requests.add_metric([*series.labels, str(status)], count)
         yield requests
         yield self._tokens()
-        yield _histograms(
-            "unilect_time_to_first_token_seconds",
-            "From the request to its first token.",
-            [(series.labels, series.first_token) for series in all],
-        )
-        yield _histograms(
-            "unilect_time_per_output_token_seconds",
-            "Between tokens, the mean of each answer; of one that came all at once, its time by its tokens.",
-            [(series.labels, series.per_token) for series in all],
-        )
-        yield _histograms(
-            "unilect_request_duration_seconds",
-            "From the request to the end of its answer.",
-            [(series.labels, series.duration) for series in all],
-        )
-        yield _gauges(
-            "unilect_requests_running",
-            "Requests that have their first token and not yet their last.",
-            [(series.labels[0], series.running) for series in all],
-        )
-        yield _gauges(
-            "unilect_requests_waiting",
-            "Requests that wait for a backend or for their first token: the queue.",
-            [(series.labels[0], series.waiting) for series in all],
-        )
+        for name, help in _HISTOGRAMS.items():
+            yield _histograms(name, help, [(one.labels, getattr(one, name)) for one in all])
+        for name, help in _GAUGES.items():
+            yield _gauges(name, help, [(one.labels[0], getattr(one, name)) for one in all])
 
     def _tokens(self) -> Metric:
         counts = Counter[tuple[str, str]]()
@@ -126,31 +117,18 @@ class _Histogram:
 class _Series:
     """All numbers of one model and endpoint."""
 
-    __slots__ = (
-        "cached",
-        "completion",
-        "duration",
-        "first_token",
-        "labels",
-        "per_token",
-        "prompt",
-        "running",
-        "statuses",
-        "waiting",
-    )
-
     def __init__(self, model: str, endpoint: str) -> None:
         self.labels = (model, endpoint)
         self.statuses = Counter[int]()
         self.prompt = self.cached = self.completion = 0
         self.running = self.waiting = 0
-        self.first_token = _Histogram(_SECONDS)
-        self.per_token = _Histogram(_TOKEN_SECONDS)
-        self.duration = _Histogram(_SECONDS)
+        self.time_to_first_token = _Histogram(_SECONDS)
+        self.time_per_output_token = _Histogram(_TOKEN_SECONDS)
+        self.request_duration = _Histogram(_SECONDS)
 
 
 def _histograms(name: str, help: str, rows: list[tuple[tuple[str, str], _Histogram]]) -> Metric:
-    family = HistogramMetricFamily(name, help, labels=("model", "endpoint"))
+    family = HistogramMetricFamily(f"unilect_{name}_seconds", help, labels=("model", "endpoint"))
     for labels, histogram in rows:
         buckets, total = [], 0
         names = [*map(repr, map(float, histogram.bounds)), "+Inf"]
@@ -163,7 +141,7 @@ def _histograms(name: str, help: str, rows: list[tuple[tuple[str, str], _Histogr
 
 def _gauges(name: str, help: str, rows: list[tuple[str, int]]) -> Metric:
     """One gauge for each model, whatever the endpoints."""
-    family = GaugeMetricFamily(name, help, labels=("model",))
+    family = GaugeMetricFamily(f"unilect_requests_{name}", help, labels=("model",))
     values = Counter[str]()
     for model, value in rows:
         values[model] += value
@@ -172,29 +150,29 @@ def _gauges(name: str, help: str, rows: list[tuple[str, int]]) -> Metric:
     return family
 
 
-def tells(batch: list[Event]) -> bool:
-    """Whether a batch holds a piece of the answer, and not only how far the prompt is."""
-    # nearly always the first: a generator costs more than the rest of this
-    return type(batch[0]) is not Progress or any(type(event) is not Progress for event in batch)
-
-
 class Meter:
     """
     Measures one request: `see` every batch, `finish` exactly once, whatever happened; as a context manager it finishes by itself.
 
-    Attributes:
-        usage: What the answer used, once the backend has said it.
     """
 
-    __slots__ = ("_first", "_last", "_series", "_start", "usage")
+    __slots__ = ("_first", "_last", "_prompt", "_series", "_start", "_tokens", "_usage")
 
     def __init__(self, series: _Series) -> None:
         self._series = series
         self._start = time.perf_counter()
         self._first: float | None = None
         self._last: float | None = None  # the first again, where the answer came all at once
-        self.usage = Usage(0, 0)
+        self._prompt = Progress(0, 0)
+        self._tokens = 0
+        self._usage: Usage | None = None
         series.waiting += 1
+
+    @property
+    def usage(self) -> Usage:
+        """What the answer has used: so far, and in the end as the backend says it, if it does."""
+        prompt = self._prompt
+        return self._usage or Usage(prompt.total, self._tokens, prompt.cached)
 
     @property
     def first_token_s(self) -> float | None:
@@ -204,16 +182,25 @@ class Meter:
     def see(self, batch: list[Event]) -> None:
         """Take note of a batch."""
         last = batch[-1]
-        if self._first is None and tells(batch):
+        if self._first is None:
+            self._before_text(batch)
+        self._tokens += sum(map(_tokens, batch))
+        if isinstance(last, Usage) and (last.prompt_tokens or last.completion_tokens):
+            self._usage = last
+
+    def _before_text(self, batch: list[Event]) -> None:
+        """Take note of the prompt, and of the answer's beginning."""
+        for event in batch:
+            if isinstance(event, Progress):
+                self._prompt = event
+        if tells(batch):
             series = self._series
             self._first = time.perf_counter()
-            if isinstance(last, Usage):
+            if isinstance(batch[-1], Usage):
                 self._last = self._first
             series.waiting -= 1
             series.running += 1
-            series.first_token.observe(self._first - self._start)
-        if isinstance(last, Usage):
-            self.usage = last
+            series.time_to_first_token.observe(self._first - self._start)
 
     def __enter__(self) -> "Meter":
         return self
@@ -239,12 +226,16 @@ class Meter:
         else:
             series.running -= 1
             if self._last is not None and usage.completion_tokens:
-                series.per_token.observe((self._last - self._start) / usage.completion_tokens)
+                series.time_per_output_token.observe(
+                    (self._last - self._start) / usage.completion_tokens
+                )
             elif usage.completion_tokens > 1:
-                series.per_token.observe((now - self._first) / (usage.completion_tokens - 1))
+                series.time_per_output_token.observe(
+                    (now - self._first) / (usage.completion_tokens - 1)
+                )
         series.prompt += usage.prompt_tokens
         series.completion += usage.completion_tokens
         series.cached += usage.cached_tokens or 0
         series.statuses[status] += 1
-        series.duration.observe(now - self._start)
+        series.request_duration.observe(now - self._start)
         return now - self._start

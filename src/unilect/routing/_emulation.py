@@ -136,7 +136,8 @@ async def _text(tokens: object, prompt: Prompt) -> str:
 async def _one(backend: Generates, part: _Part) -> Batches:
     """The events of one part, with its own indices."""
     if part.echo is not None:
-        yield [TextDelta(part.echo, part.index + i) for i in range(part.request.n or 1)]
+        indices = range(part.index, part.index + (part.request.n or 1))
+        yield [TextDelta(part.echo, index, tokens=0) for index in indices]
     if part.request.token_limit == 0 and not getattr(part.request, "echo", None):
         yield await _read_only(backend, part)
         return
@@ -283,7 +284,7 @@ async def _best(
             index = number * n + place
             logprobs = choice.logprobs if request.logprobs is not None else None
             events.append(TextDelta(choice.text or "", index, logprobs))
-            events.append(Finish(choice.finish_reason or "stop", index))
+            events.append(Finish(choice.finish_reason or "stop", index, stop=choice.stop))
     yield [*events, answer.usage]
 
 

@@ -19,8 +19,8 @@ from unilect.errors import (
     ModelNotFound,
     UnilectError,
 )
-from unilect.events import Event, Usage
-from unilect.gateway.metrics import Meter, Metrics, tells
+from unilect.events import Event, Usage, tells
+from unilect.gateway.metrics import Meter, Metrics
 from unilect.parameters import constraints as foreign_constraints
 from unilect.parameters.rules import resolve_parameters
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, ImagePart
@@ -49,7 +49,7 @@ class Run:
         answering: The model that answers: the same, or its fallback; final when the first batch has come.
         ignored: Parameters that were ignored; final when the first batch has come.
         streams: The client reads the answer as it comes.
-        usage: What the answer used; final after the last batch.
+        usage: What the answer has used so far; final after the last batch.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Run:
 
     @property
     def usage(self) -> Usage:
-        """What the answer used; zeros until the backend has said it."""
+        """What the answer has used so far."""
         return self._meter.usage
 
     async def batches(self) -> Batches:

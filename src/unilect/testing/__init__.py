@@ -14,7 +14,7 @@ import msgspec
 
 from unilect.backend import Backend, Batches, Capabilities, Support, embeds, tokenizes
 from unilect.errors import UnilectError
-from unilect.events import Answer, Event, Finish, Usage, fold
+from unilect.events import Answer, Event, Finish, Progress, Usage, fold
 from unilect.parameters.rules import ACCEPTED, ENDPOINTS, parameters_of
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Request
 
@@ -113,6 +113,17 @@ async def ends_each_answer_once(backend: Backend) -> None:
             _hold_ended(await _batches(backend, request.changed(stream=stream)))
 
 
+async def tells_what_is_used(backend: Backend) -> None:
+    """What Progress tells of the prompt, and pieces of their tokens, is what the Usage says in the end, or less."""
+    for request in _requests(backend):
+        events = await events_of(backend.generate(request.changed(stream=True)))
+        used, made = fold([events]).usage, sum(event.tokens for event in events)
+        if used != Usage(0, 0):  # which is said where it is not known
+            _hold(made <= used.completion_tokens, f"Pieces of {made} tokens, and {used}.")
+            read = [event for event in events if isinstance(event, Progress)]
+            _hold({one.total for one in read} <= {used.prompt_tokens}, f"{read}, and {used}.")
+
+
 async def answers_side_by_side(backend: Backend) -> None:
     """Requests that run at the same time are each answered whole."""
     for request in _requests(backend):
@@ -133,7 +144,7 @@ async def keeps_to_its_limit(backend: Backend) -> None:
 
 
 async def stops_at_stop_words(backend: Backend) -> None:
-    """Where `stop` is native, an answer ends before the word, which is not told."""
+    """Where `stop` is native, an answer ends before the word, which is not told; Finish names it, or none."""
     if backend.capabilities.parameters.get("stop") != "native":
         return
     for request in _requests(backend):
@@ -142,6 +153,8 @@ async def stops_at_stop_words(backend: Backend) -> None:
             found = await answer(backend.generate(request.changed(stop=[word])))
             text = found.choices[0].text or ""
             _hold(word not in text, f"{word!r} is in {text!r}.")
+            stop = found.choices[0].stop
+            _hold(stop in (None, word), f"It says that {stop!r} ended it.")
 
 
 async def lets_clients_leave(backend: Backend) -> None:
@@ -203,6 +216,7 @@ RULES: tuple[Rule, ...] = (
     starts_once_and_again,
     says_what_it_can,
     ends_each_answer_once,
+    tells_what_is_used,
     answers_side_by_side,
     keeps_to_its_limit,
     stops_at_stop_words,

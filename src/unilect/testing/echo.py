@@ -11,15 +11,10 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from unilect.backend import BackendSpec, Batches, Capabilities
+from unilect.engines.tools.messages import text
 from unilect.errors import BackendError, BackendUnavailable, InvalidRequest
-from unilect.events import Finish, TextDelta, Usage
-from unilect.requests import (
-    ChatRequest,
-    CompletionRequest,
-    Message,
-    Prompt,
-    TextPart,
-)
+from unilect.events import Finish, Progress, TextDelta, Usage
+from unilect.requests import ChatRequest, CompletionRequest, Prompt
 from unilect.tasks import apart, shared
 
 CAPABILITIES = Capabilities(
@@ -101,9 +96,11 @@ class Echo:
             _messages(request) if isinstance(request, ChatRequest) else [_text(request.prompts[0])]
         )
         whole = told[-1] if options.text is None else options.text
-        ends = [at for word in request.stop_words if (at := whole.find(word)) >= 0]
-        text = whole[: min(ends)] if ends else whole
-        said = text if request.token_limit is None else text[: request.token_limit]
+        prompt = sum(map(len, told))
+        ends = [(at, word) for word in request.stop_words if (at := whole.find(word)) >= 0]
+        end, stop = min(ends, default=(len(whole), None))
+        said = whole[:end][: request.token_limit]
+        yield [Progress(prompt, prompt)]
         for count, token in enumerate(said):
             if breaks and count == options.breaks_after:
                 break
@@ -111,8 +108,8 @@ class Echo:
             yield [TextDelta(token)]
         if breaks:
             raise BackendError("The echo broke off: `failing_answers`.")
-        reason = Finish("stop" if said == text else "length")
-        yield [reason, Usage(sum(map(len, told)), len(said))]
+        finish = Finish("stop", stop=stop) if len(said) == end else Finish("length")
+        yield [finish, Usage(prompt, len(said))]
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The code points of a text."""
@@ -162,16 +159,4 @@ def _messages(request: ChatRequest) -> list[str]:
     Raises:
         InvalidRequest: One holds something else.
     """
-    return [_content(number, message) for number, message in enumerate(request.messages)]
-
-
-def _content(number: int, message: Message) -> str:
-    content = message.content or ""
-    if isinstance(content, str):
-        return content
-    if not all(isinstance(part, TextPart) for part in content):
-        raise InvalidRequest(
-            f"`messages[{number}].content` has content other than text, which an echo does not support.",
-            param=f"messages[{number}].content",
-        )
-    return "".join(part.text for part in content if isinstance(part, TextPart))
+    return [text(one, f"messages[{number}].content") for number, one in enumerate(request.messages)]

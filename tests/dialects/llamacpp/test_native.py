@@ -101,6 +101,22 @@ async def test_a_stream(app: App) -> None:
 
 
 @in_one_loop
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_stop_word(app: App, stream: bool) -> None:
+    """An answer says which stop word ended it, whole and in a stream's last frame."""
+    body = {"prompt": PROMPT, "n_predict": 64, "temperature": 0, "stop": ["zz", " help"]}
+    async with app.post("/completion", **body, stream=stream) as response:
+        last = (await chunks(response))[-1] if stream else await response.json()
+
+    assert (" help", "word", True, False) == (
+        last["stopping_word"],
+        last["stop_type"],
+        last["stopped_word"],
+        last["stopped_eos"],
+    )
+
+
+@in_one_loop
 async def test_probabilities(app: App) -> None:
     """Probabilities are told by the names of both generations."""
     body: Any

@@ -25,7 +25,7 @@ from unilect.errors import (
     EngineDied,
     InvalidRequest,
 )
-from unilect.events import Finish, TextDelta, Usage
+from unilect.events import Finish, Progress, TextDelta, Usage
 from unilect.requests import Message
 from unilect.routing.sources import named, split
 
@@ -55,8 +55,10 @@ async def test_answers(tmp_path: Path) -> None:
 
     assert ("Hello world你.", "stop") == (whole.choices[0].text, whole.choices[0].finish_reason)
     assert 8 == whole.usage.completion_tokens
-    assert [TextDelta(text) for text in ("Hello", " world", "你", ".")] == events[:4]
-    assert [Finish("stop"), whole.usage] == events[4:]
+    assert Progress(0, whole.usage.prompt_tokens) == events[0]
+    pieces = [("Hello", 2), (" world", 1), ("你", 1), (".", 1)]  # the newline is the first one's
+    assert [TextDelta(text, tokens=tokens) for text, tokens in pieces] == events[1:5]
+    assert [Finish("stop"), whole.usage] == events[5:]
 
 
 async def test_counts_and_tokens(tmp_path: Path) -> None:
@@ -110,6 +112,7 @@ async def test_stop_words(tmp_path: Path) -> None:
         whole.usage.completion_tokens,
     )
     assert "\nabc" == plain.choices[0].text
+    assert ("bcd", "de") == (whole.choices[0].stop, plain.choices[0].stop)
 
 
 async def test_a_client_that_leaves_frees_the_engine(tmp_path: Path) -> None:
@@ -215,7 +218,7 @@ async def test_chatglm2(tmp_path: Path) -> None:
         events = await events_of(model.generate(chat("Hi", stream=True)))
 
         assert "refused" == model.capabilities.parameters["tools"]
-    assert [TextDelta(text) for text in ("a", "，中", "！")] == events[:3]
+    assert [TextDelta(text) for text in ("a", "，中", "！")] == events[1:4]
     assert isinstance(events[-1], Usage)
     assert 5 == events[-1].completion_tokens
 

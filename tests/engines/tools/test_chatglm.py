@@ -220,8 +220,12 @@ def test_a_program_is_a_call_of_the_interpreter() -> None:
     ],
 )
 def test_text_is_told_as_soon_as_it_is_no_call(pieces: list[str], expected: list[str]) -> None:
-    """A text is held back only as long as it may be a call, and is told whole at the end."""
-    assert [*texts(*expected), Finish("stop")] == read([*texts(*pieces), Finish("stop")])
+    """A text is held back only as long as it may be a call, and is told whole at the end, with the count of its tokens."""
+    events = read([*texts(*pieces), Finish("stop")])
+
+    told = [event.text for event in events if isinstance(event, TextDelta)]
+    assert (expected, Finish("stop")) == (told, events[-1])
+    assert len(pieces) == sum(event.tokens for event in events)
 
 
 def test_without_tools_everything_is_text() -> None:
@@ -242,4 +246,4 @@ def test_blanks_at_both_ends_are_dropped() -> None:
     """The blanks that the model puts around its answer are not told, those within are, in stream and whole alike."""
     events = read([*texts("\n", " a ", "\n\n", "b", " ", "\n"), Finish("stop")], tools=())
 
-    assert [*texts("a", " \n\nb"), Finish("stop")] == events
+    assert [TextDelta("a", tokens=2), TextDelta(" \n\nb", tokens=2), Finish("stop")] == events

@@ -16,7 +16,7 @@ from unilect.errors import (
     UnilectError,
     UnsupportedParameter,
 )
-from unilect.events import Event, Finish, TextDelta, Usage, fold
+from unilect.events import Event, Finish, Progress, TextDelta, Usage, fold
 from unilect.upstreams.fastchat._frames import ERRORS, AnswerDecoder, FrameReader, embeddings, error
 
 
@@ -68,8 +68,19 @@ def test_byte_by_byte() -> None:
 
 
 def test_whole() -> None:
-    """A whole answer is the last text alone."""
-    assert [TextDelta("Hé 世界!"), Finish("stop"), Usage(3, 4)] == events(HELLO, whole=True)
+    """A whole answer is the last text alone, of as many tokens as the worker counts, behind those of the prompt."""
+    text = TextDelta("Hé 世界!", tokens=4)
+    assert [Progress(3, 3), text, Finish("stop"), Usage(3, 4)] == events(HELLO, whole=True)
+
+
+def test_tokens_so_far() -> None:
+    """The prompt's tokens are told once, before the first text, and of each piece how many tokens it is made of."""
+    reader, decoder = FrameReader(), AnswerDecoder(100)
+    found = [
+        event for data in HELLO.split(b"\0") for event in decoder.add(reader.feed(data + b"\0"))
+    ]
+
+    assert [Progress(3, 3), 1, 1, 2] == [found[0], *(event.tokens for event in found[1:])]
 
 
 def test_the_last_text_comes_twice() -> None:
@@ -148,13 +159,13 @@ def test_length_is_counted_whole() -> None:
     )
 
 
-@pytest.mark.parametrize("number", ERRORS)
+@pytest.mark.parametrize("number", [*ERRORS, 40101, 40102, 50001, 50003, 50004])
 def test_error_frames(number: int) -> None:
     """Each of FastChat's numbers is an error of ours, with the same number where both have it."""
     with pytest.raises(UnilectError) as caught:
         events(frame("ok"), frame("CUDA at /opt/x/y.py", error_code=number))
 
-    assert ERRORS[number] is type(caught.value)
+    assert ERRORS.get(number, BackendError) is type(caught.value)
     assert "/opt" not in caught.value.message
 
 

@@ -114,8 +114,21 @@ def test_joined() -> None:
     """The many pieces of one read that are alike are joined where nobody sees them before the end."""
     chunks = [delta(content=piece) for piece in "abcdefghij"]
 
-    texts = [TextDelta(text) for text in ("a", "b", "c", "defghij")]
+    texts = [*map(TextDelta, "abc"), TextDelta("defghij", tokens=7)]
     assert [*texts, Finish("stop"), NONE] == decode(*chunks, END, joined=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "stop"),
+    [("stop_reason", "###", "###"), ("matched_stop", "###", "###"), ("stop_reason", 7, None), ("matched_stop", None, None)],
+)  # fmt: skip
+def test_the_stop_word(name: str, value: Any, stop: str | None) -> None:
+    """The stop word that ended an answer is known of vLLM and SGLang; a number there is a token's id. Their fields are passed on."""
+    end = {"choices": [END["choices"][0] | {name: value}]}
+    (finish,) = [event for event in decode(delta(content="a"), end) if isinstance(event, Finish)]
+
+    assert stop == finish.stop
+    assert value == (finish.extra or Extra()).choice.get(name)
 
 
 def test_choices_of_one_chunk() -> None:
@@ -264,9 +277,10 @@ def test_usage_with_the_last_choice_and_with_each() -> None:
     """Usage with the last choice, or as a running count with each, is told once, with the last numbers."""
     count = [{"usage": {"prompt_tokens": 9, "completion_tokens": n}} for n in range(3)]
 
-    assert [TextDelta("a"), TextDelta("b"), Finish("stop"), Usage(9, 2)] == decode(
-        delta(content="a") | count[0], delta(content="b") | count[1], END | count[2]
-    )
+    found = decode(delta(content="a") | count[0], delta(content="b") | count[1], END | count[2])
+    assert [TextDelta("a"), TextDelta("b"), Finish("stop"), Usage(9, 2)] == found[1:]
+    assert [Progress(9, 9)] == found[:1]  # known before the first text
+    assert Progress(9, 9) not in decode(delta(content="a"), END | count[2])
 
 
 def test_logprobs_of_chat() -> None:

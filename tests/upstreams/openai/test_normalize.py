@@ -13,6 +13,7 @@ from unilect.events import (
     Extra,
     Finish,
     Opaque,
+    Progress,
     ReasoningDelta,
     TextDelta,
     TokenLogprob,
@@ -160,7 +161,7 @@ async def test_a_running_count() -> None:
     counts = [{"usage": {"prompt_tokens": 3, "completion_tokens": n}} for n in range(3)]
     body = frames(delta(content="a") | counts[0], delta(finish="stop") | counts[1], {"choices": []} | counts[2], DONE)  # fmt: skip
 
-    assert [A, STOP, Usage(3, 2)] == await told(body)
+    assert [Progress(3, 3), A, STOP, Usage(3, 2)] == await told(body)
 
 
 async def test_azure() -> None:

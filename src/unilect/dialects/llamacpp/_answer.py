@@ -19,6 +19,7 @@ from unilect.dialects.openai.chunks import encode_json, ignored_object
 from unilect.errors import UnilectError
 from unilect.events import (
     Answer,
+    Choice,
     Event,
     Fold,
     Progress,
@@ -119,7 +120,7 @@ class NativeEncoder:
                 "prompt": prompts[min(choice.index // each, len(prompts) - 1)],
                 "has_new_line": "\n" in content,
                 "truncated": bool(answer.extra.get("truncated")),
-                "stopping_word": "",
+                "stopping_word": choice.stop or "",
                 "tokens_cached": usage.prompt_tokens + usage.completion_tokens,
                 "timings": self._timings(usage),
             }
@@ -130,7 +131,7 @@ class NativeEncoder:
                 "generation_settings": self._settings(told.get("generation_settings") or {}),
                 "id_slot": slot,
                 "slot_id": slot,
-                **_stop(told, choice.finish_reason),
+                **_stop(told, choice),
             }
             if choice.logprobs:
                 fixed |= _probabilities(choice.logprobs, told.get("completion_probabilities"))
@@ -219,12 +220,12 @@ def _at(value: Any, path: list[str]) -> Any:
     return value
 
 
-def _stop(told: dict[str, Any], reason: str | None) -> dict[str, Any]:
+def _stop(told: dict[str, Any], choice: Choice) -> dict[str, Any]:
     """Why the answer ended, as a word and as three flags; of a stop that no one explains the end of the text is taken."""
     kind = told.get("stop_type")
     if kind is None:
-        kind = "limit" if reason == "length" else "eos"
-        if told.get("stopped_word"):
+        kind = "limit" if choice.finish_reason == "length" else "eos"
+        if choice.stop is not None or told.get("stopped_word"):
             kind = "word"
     return {
         "stop_type": kind,

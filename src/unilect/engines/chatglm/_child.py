@@ -31,6 +31,7 @@ from unilect.engines.process import child
 from unilect.engines.text import PUNCTUATION, REPLACEMENT, Decoder, StopWords
 
 _NO_LIMIT = 2**31 - 1
+_STOP = "unilect:stop"  # what the decoder of these frames takes for the stop word
 _WRITE_TIMEOUT_S = 60.0  # a client that does not read holds up all others
 
 
@@ -71,9 +72,8 @@ class Model:
     def __init__(self, pipeline: Any, family: str, context: int) -> None:
         self._model = pipeline.model
         self._tokenizer = pipeline.tokenizer
-        self._suffixed = (
-            family == "ChatGLM"
-        )  # its special tokens stand behind the text, everybody else's before it
+        # its special tokens stand behind the text, everybody else's before it
+        self._suffixed = family == "ChatGLM"
         self._speaks_turns = family in ("ChatGLM3", "ChatGLM4")
         self.context = context
         config = self._model.config
@@ -182,9 +182,9 @@ class _Answer:
             **body["sampling"],
         )
         self._connection.sendall(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
-        self._send({"role": "assistant"})
+        self._frame({"prompt_progress": {"processed": 0, "total": prompt}})
         decoder, stop, reason = model.decoder(), StopWords(body["stop"]), "length"
-        while len(ids) < prompt + limit and not stop.found and not self._client_left():
+        while len(ids) < prompt + limit and stop.found is None and not self._client_left():
             token = model.next_token(ids, config, read, prompt)
             read = len(ids)
             ids.append(token)
@@ -196,9 +196,9 @@ class _Answer:
                 self._send({"content": "", "turn": "assistant"})
             elif model.has_text(token):
                 self._text(stop.feed(decoder.feed(token)))
-        if not stop.found:
+        if stop.found is None:
             self._text(stop.feed(decoder.end()) + stop.end())
-        self._send({}, "stop" if stop.found else reason)
+        self._send({}, reason if stop.found is None else "stop", stop.found)
         usage = {"prompt_tokens": prompt, "completion_tokens": len(ids) - prompt}
         self._frame({"choices": [], "usage": usage})
         self._connection.sendall(b"data: [DONE]\n\n")
@@ -218,8 +218,10 @@ class _Answer:
         if text:
             self._send({"content": text})
 
-    def _send(self, delta: dict[str, str], reason: str | None = None) -> None:
-        choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    def _send(
+        self, delta: dict[str, str], reason: str | None = None, stop: str | None = None
+    ) -> None:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason, _STOP: stop}
         self._frame({"choices": [choice]})
 
     def _frame(self, value: dict[str, Any]) -> None:

@@ -123,7 +123,8 @@ async def echoed(
         yield [Progress(len(told), len(ids))]
         asked["prompt"], wanted = ids[: len(told)], ids[len(told) : len(told) + _AT_ONCE]
         told += [await token(one) for one in await _scored(server, asked, wanted)]
-    yield [TextDelta(prompt if isinstance(prompt, str) else await text_of(server, ids), 0, told)]
+    text = prompt if isinstance(prompt, str) else await text_of(server, ids)
+    yield [Progress(len(ids), len(ids)), TextDelta(text, 0, told, tokens=0)]
     if request.token_limit == 0:
         yield [Finish("length"), Usage(len(ids), 0, 0)]
         return
@@ -335,7 +336,8 @@ def _parsed(batch: list[Event], parser: Parser) -> list[Event]:
             case Finish(reason):
                 events += parser.end()
                 calls = parser.calls and reason == "stop"
-                events.append(Finish("tool_calls" if calls else reason, 0, event.extra))
+                reason = "tool_calls" if calls else reason
+                events.append(msgspec.structs.replace(event, reason=reason))
             case TextDelta() | Usage():
                 events.append(event)
             case Progress():
@@ -354,7 +356,7 @@ def _marks_of(template: str) -> list[str]:
 
 def _without_verbose(event: Event) -> Event | None:
     """
-    An event with what the server's last chunk says beside OpenAI's fields: that the context was full.
+    An event with what the server's last chunk says beside OpenAI's fields: that the context was full, and the stop word.
 
     Its fingerprint names no build, and is left out.
     """
@@ -362,8 +364,11 @@ def _without_verbose(event: Event) -> Event | None:
     if extra is None or not {_VERBOSE, _BUILD} & extra.chunk.keys():
         return event
     chunk = {name: value for name, value in extra.chunk.items() if name not in (_VERBOSE, _BUILD)}
-    if extra.chunk.get(_VERBOSE, {}).get("truncated"):
+    verbose = extra.chunk.get(_VERBOSE, {})
+    if verbose.get("truncated"):
         chunk["truncated"] = True
+    if isinstance(event, Finish):
+        event = msgspec.structs.replace(event, stop=verbose.get("stopping_word") or None)
     left = msgspec.structs.replace(extra, chunk=chunk)
     if left == Extra() and isinstance(event, Opaque):
         return None
@@ -380,11 +385,6 @@ async def without_alternatives(batches: Batches) -> Batches:
 def _bare(event: TextDelta) -> TextDelta:
     told = [msgspec.structs.replace(token, top_logprobs=[]) for token in event.logprobs or ()]
     return msgspec.structs.replace(event, logprobs=told) if told else event
-
-
-def is_begun(batch: list[Event]) -> bool:
-    """How far a prompt is read may be told twice."""
-    return any(not isinstance(event, Progress) for event in batch)
 
 
 def _has_images(request: ChatRequest) -> bool:

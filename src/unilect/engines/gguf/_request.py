@@ -72,7 +72,10 @@ def chat_body(
             raise refusal(name, "only plain completions support it")
     body = _common(request, lora, tokens)
     body["messages"] = messages(request.messages)
-    body |= {"verbose": True, "response_fields": ["truncated"]}  # what only a native answer says
+    body |= {
+        "verbose": True,
+        "response_fields": ["truncated", "stopping_word"],
+    }  # what only a native answer says
     body |= template_flags(request)
     if request.token_limit is not None:
         body["max_tokens"] = request.token_limit

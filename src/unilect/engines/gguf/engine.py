@@ -31,7 +31,6 @@ from unilect.engines.gguf._answers import (
     completed,
     echoed,
     forced_call,
-    is_begun,
     rendered,
     text_of,
     without_alternatives,
@@ -49,6 +48,7 @@ from unilect.engines.process.supervisor import Supervisor
 from unilect.engines.settings import checked, context_of
 from unilect.engines.tools.forced import call_style, must_call
 from unilect.errors import BackendError, InvalidRequest
+from unilect.events import tells
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import too_long, unknown_token
 from unilect.parameters.support import TOOL_PARAMETERS
@@ -172,7 +172,7 @@ class GgufEngine:
         slot = await self._slots.take(wire.conversation(request))
         answer = partial(self._answer, request, body | {"id_slot": slot})
         try:
-            async with aclosing(supervisor.run(request, answer, is_begun)) as batches:
+            async with aclosing(supervisor.run(request, answer, tells)) as batches:
                 async for batch in batches:
                     yield batch
         except InvalidRequest as error:

@@ -174,7 +174,7 @@ class AnswerReader:
         self._blanks = ""
         self._turn = ""  # what a turn has said so far, while it may be a call
         self._maybe_call = bool(tools)
-        self._calls = 0
+        self._calls = self._tokens = 0
 
     def read(self, batch: Sequence[Event]) -> list[Event]:
         """The events for a batch."""
@@ -185,13 +185,14 @@ class AnswerReader:
                     events += self._end_turn()
                     self._maybe_call = bool(self._names)
                 case TextDelta(text):
+                    self._tokens += event.tokens
                     events += self._text(text)
-                case Finish(reason):
+                case Finish(reason, stop=stop):
                     called = reason == "tool_calls" and bool(self._names)
                     events += self._call() if called else self._end_turn()
                     if reason == "tool_calls" and not self._calls:
                         reason = "stop"
-                    events.append(Finish(reason))
+                    events.append(Finish(reason, stop=stop))
                 case _:
                     events.append(event)
         return events
@@ -239,5 +240,7 @@ class AnswerReader:
             text = text.lstrip()
         told = text.rstrip()
         self._blanks = text[len(told) :]
-        self._begun = self._begun or bool(told)
-        return [TextDelta(told)] if told else []
+        if not told:
+            return []
+        tokens, self._tokens, self._begun = self._tokens, 0, True
+        return [TextDelta(told, tokens=tokens)]

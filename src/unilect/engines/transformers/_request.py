@@ -214,7 +214,7 @@ class Answer:
             self._written = prompt if isinstance(prompt, str) else reader.text(prompt)
             self._detokenizer = Detokenizer(reader.decode, job.prompt)
         self._stops = StopWords([] if forced is not None else stops)
-        self._made = self._thought = self._cached = 0
+        self._made = self._told = self._thought = self._cached = 0
         self._blamed = _blamed(request, forced is not None)
         self._pending: list[TokenLogprob] = []
 
@@ -241,15 +241,14 @@ class Answer:
 
     def _prompt(self, output: PromptRead, bytes_of: Callable[[int], bytes]) -> list[Event]:
         self._cached = output.cached
-        if output.processed < output.total:
-            return [Progress(output.processed, output.total)]
-        if not self._echo:
-            return []
+        read = Progress(output.processed, output.total, output.cached)
+        if output.processed < output.total or not self._echo:
+            return [read]
         told = None
         if self._job.prompt_logprobs:
             told = [_token(bytes_of(self._job.prompt[0]), math.nan)]
             told += [_logprob(one, bytes_of) for one in output.logprobs]
-        return [TextDelta(self._written, 0, told)]
+        return [read, TextDelta(self._written, 0, told, tokens=0)]
 
     def _step(self, step: Step, bytes_of: Callable[[int], bytes]) -> list[Event]:
         self._made += len(step.tokens) + (step.finish == "stop" and not step.tokens)
@@ -259,7 +258,7 @@ class Answer:
             text += self._detokenizer.end()
         whole = self._stops.held + text
         text = self._stops.feed(text)
-        stopped = self._stops.found
+        stopped = self._stops.found is not None
         reason = "stop" if stopped else step.finish
         if reason is not None and not stopped:
             text += self._stops.end()
@@ -269,14 +268,27 @@ class Answer:
             self._thought += len(step.tokens)
         events = self._with_logprobs(self._events(text, reason), reason is not None)
         if reason is None and not self.over:
-            return events
+            return self._counted(events)
         self.over = True
         if not any(isinstance(event, Finish) for event in events):
             called = self._parser is not None and self._parser.calls > 0
             stops = reason in ("stop", None)
-            events.append(Finish("tool_calls" if called and stops else reason or "stop"))
+            told = "tool_calls" if called and stops else reason or "stop"
+            events.append(Finish(told, stop=self._stops.found))
         thought = self._thought or None
         return [*events, Usage(len(self._job.prompt), self._made, self._cached, thought)]
+
+    def _counted(self, events: list[Event]) -> list[Event]:
+        """The events, of which the first tells all tokens since the last that were told, unless there is one for each."""
+        new = self._made - self._told
+        if not events or len(events) == new:
+            self._told += len(events)
+            return events
+        self._told = self._made
+        return [
+            msgspec.structs.replace(event, tokens=new * (number == 0))
+            for number, event in enumerate(events)
+        ]
 
     def _events(self, text: str, reason: Reason | None) -> list[Event]:
         """What a piece of text says: plain text, thoughts or calls."""

@@ -12,7 +12,6 @@ Source: https://github.com/lm-sys/FastChat (fastchat/serve/model_worker.py, vllm
 """
 
 import math
-from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -30,9 +29,10 @@ from unilect.errors import (
     RateLimited,
     UnilectError,
 )
-from unilect.events import Event, Finish, FinishReason, TextDelta, TokenLogprob, Usage
+from unilect.events import Event, Finish, FinishReason, Progress, TextDelta, TokenLogprob, Usage
 from unilect.http.error_bodies import clean, typed
 from unilect.parameters.rules import refusal
+from unilect.upstreams.openai.embeddings import vector
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 _HALF = "\ufffd"
@@ -140,7 +140,7 @@ class AnswerDecoder:
         self._whole = whole
         self._wants_logprobs = logprobs
         self._sent = ""
-        self._tokens_sent = 0
+        self._tokens_sent = self._prompt = self._made = 0
         self._logprobs: _Logprobs | None = None
         self._reason: str | None = None
         self._speaks_of_finish = False
@@ -157,9 +157,11 @@ class AnswerDecoder:
             if frame.error_code:
                 raise error(frame.error_code, frame.text)
             self._take(frame)
-        if not frames or self._whole:
-            return []
-        return self._delta(final=False)
+        events: list[Event] = []
+        if self.usage is not None and not self._prompt:
+            self._prompt = self.usage.prompt_tokens
+            events.append(Progress(self._prompt, self._prompt))
+        return events if self._whole or not frames else events + self._delta(final=False)
 
     def end(self) -> list[Event]:
         """
@@ -201,7 +203,10 @@ class AnswerDecoder:
             return []
         self._sent += new or ""
         self._tokens_sent += len(tokens or ())
-        return [TextDelta(new or "", logprobs=tokens if self._wants_logprobs else None)]
+        made = (self.usage.completion_tokens if self.usage else 0) or self._made + 1
+        count, self._made = made - self._made, made
+        logprobs = tokens if self._wants_logprobs else None
+        return [TextDelta(new or "", logprobs=logprobs, tokens=count)]
 
     def _new_tokens(self) -> list[TokenLogprob] | None:
         """The tokens since the last piece. The prompt's first token has no probability, null in JSON."""
@@ -250,17 +255,21 @@ def _extension(sent: str, text: str) -> str | None:
     return text[place:]
 
 
-def embeddings(body: bytes) -> tuple[list[Any], int]:
+def embeddings(body: bytes) -> tuple[list[list[float]], int]:
     """
-    The vectors of /worker_get_embeddings, as numbers or base64, and the tokens of the inputs.
+    The vectors of /worker_get_embeddings, and the tokens of the inputs.
 
     Raises:
         UnilectError: The answer is an error, or has no embeddings.
     """
-    answer = typed(body, _Embeddings, "The worker sent an answer without embeddings.")
+    otherwise = "The worker sent an answer without embeddings."
+    answer = typed(body, _Embeddings, otherwise)
     if answer.error_code:
         raise error(answer.error_code, answer.text)
-    return answer.embedding, answer.token_num
+    try:
+        return [*map(vector, answer.embedding)], answer.token_num
+    except ValueError as failed:
+        raise BackendError(otherwise) from failed
 
 
 class _Embeddings(Struct):

@@ -1,9 +1,6 @@
-"""Prompts, inputs and images in a FastChat worker's format, and its embedding vectors."""
+"""Prompts, inputs and images in a FastChat worker's format."""
 
-import base64
-import struct
-
-from unilect.errors import BackendError, InvalidRequest
+from unilect.errors import InvalidRequest
 from unilect.requests import ImagePart, Message, Prompt
 
 
@@ -38,13 +35,3 @@ def check_images(messages: list[Message]) -> None:
                     f"`{where}`: an image must be a `data:image/...;base64,` URL; URLs are not fetched.",
                     param=where,
                 )
-
-
-def vector(given: list[float] | str) -> list[float]:
-    """A vector, also if the worker sends base64 without a request for it."""
-    if not isinstance(given, str):
-        return given
-    try:
-        return [x for (x,) in struct.iter_unpack("<f", base64.b64decode(given, validate=True))]
-    except (ValueError, struct.error) as error:
-        raise BackendError("The worker sent an answer without embeddings.") from error

@@ -35,16 +35,13 @@ from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, E
 from unilect.templates import ChatTemplate, find
 from unilect.upstreams.fastchat import _frames as wire
 from unilect.upstreams.fastchat._conversation import ChatPrompt, Conv, chat_prompt, decode
-from unilect.upstreams.fastchat._input import check_images, text_of, vector
+from unilect.upstreams.fastchat._input import check_images, text_of
 
 StructT = TypeVar("StructT", bound=Struct)
-KNOWN_FOR_S = (
-    60.0  # how long what a worker says of itself is believed: another may start at its address
-)
+KNOWN_FOR_S = 60.0  # what a worker says of itself is believed: another may start at its address
 MAX_WORKERS = 256  # whose answers are remembered
-MAX_TOLD = (
-    64 * 1024
-)  # bytes of what a worker says of itself; its template is a part of every prompt
+# bytes of what a worker says of itself; its template is a part of every prompt
+MAX_TOLD = 64 * 1024
 DEFAULT_TOKENS = 512  # where the worker does not count; what FastChat took before it asked
 _MARGIN = 8  # tokens that a tokenizer may add to a text
 _GATHER_S = 0.005
@@ -207,7 +204,7 @@ class FastChatUpstream:
                 raise BackendError(
                     f"The worker answered {len(batch)} inputs with {len(found)} vectors."
                 )
-            vectors += [vector(one) for one in found]
+            vectors += found
             tokens += used
         return Embeddings(vectors, tokens)
 
@@ -382,10 +379,8 @@ class FastChatUpstream:
         worker = await self._worker(self._model)
         try:
             return await worker.server.post(path, body)
-        except (
-            InvalidRequest,
-            NoSuchPath,
-        ) as error:  # 404: vLLM's worker, and others, have no such call
+        except (InvalidRequest, NoSuchPath) as error:
+            # 404: vLLM's worker, and others, have no such call
             raise UnsupportedOperation("The model's worker does not support embeddings.") from error
         except (BackendError, BackendUnavailable) as error:
             if not _is_gone(error):

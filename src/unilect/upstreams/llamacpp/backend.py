@@ -228,11 +228,11 @@ class LlamaCppUpstream:
         """The rendered prompt, and its images as base64."""
         if isinstance(request, CompletionRequest):
             return request.prompts[0], []
-        turns = wire.turns(request.messages, self._marker)
+        turns, images = wire.turns(request.messages, self._marker)
         if self._template is not None:
-            return self._template.render(turns.messages, **self._tokens), turns.images
-        body = {"messages": wire.plain_messages(turns.messages)}
-        return (await self._post("/apply-template", body, _Rendered)).prompt, turns.images
+            return self._template.render(turns, **self._tokens), images
+        body = {"messages": [{"role": one.role, "content": one.content or ""} for one in turns]}
+        return (await self._post("/apply-template", body, _Rendered)).prompt, images
 
     async def _body(
         self, request: ChatRequest | CompletionRequest, prompt: Prompt, images: list[str]

@@ -117,6 +117,7 @@ class _Frame(Struct, gc=False):
     stopped_eos: bool = False
     stopped_word: bool = False
     stopped_limit: bool = False
+    stopping_word: str = ""
     truncated: bool = False
     tokens_predicted: int = 0
     tokens_evaluated: int = 0
@@ -151,6 +152,7 @@ class FrameDecoder:
         self.begun = False
         self._top_logprobs = top_logprobs
         self._tokens = tokens
+        self._made = self._told = 0  # tokens of the answer
 
     def decode(self, frames: list[bytes], into: list[Event]) -> None:
         """
@@ -207,17 +209,31 @@ class FrameDecoder:
                 and frame.timings is None
                 and not self._tokens
             )
+            if frame.prompt_progress is None:  # only 2025 counts
+                self._made = frame.tokens_predicted or self._made + 1
             if plain and self.joined:
                 texts.append(frame.content)
             elif plain:
-                if frame.content:
-                    into.append(TextDelta(frame.content))
+                self._text(frame.content, into)
             else:
-                _flush(texts, into)
+                self._text("".join(texts), into)
+                texts.clear()
                 self._other(frame, frames[number], into)
             self.begun = True
             self.multimodal = frame.multimodal if self.multimodal is None else self.multimodal
-        _flush(texts, into)
+        self._text("".join(texts), into)
+
+    def _text(
+        self,
+        text: str,
+        into: list[Event],
+        logprobs: list[TokenLogprob] | None = None,
+        extra: Extra | None = None,
+    ) -> None:
+        """Append a piece of text, if it says anything, with the tokens since the last."""
+        if text or logprobs or extra is not None:
+            into.append(TextDelta(text, 0, logprobs, extra, self._made - self._told))
+            self._told = self._made
 
     def _other(self, frame: _Frame, data: bytes, into: list[Event]) -> None:
         if frame.error is not None:
@@ -235,11 +251,11 @@ class FrameDecoder:
                 if (logprob := _logprob(told, self._top_logprobs)) is not None
             ]
         extra = self._piece_extra(frame, data) if not frame.stop else None
-        if frame.content or logprobs or extra is not None:
-            into.append(TextDelta(frame.content, 0, logprobs or None, extra))
+        self._text(frame.content, into, logprobs or None, extra)
         if frame.stop:
             self.done = True
-            into.append(Finish(_reason(frame), 0, _last_extra(frame, data)))
+            extra, word = _last_extra(frame, data), frame.stopping_word or None
+            into.append(Finish(_reason(frame), 0, extra, word))
             into.append(
                 Usage(frame.tokens_evaluated, frame.tokens_predicted, _cached_tokens(frame))
             )
@@ -257,13 +273,6 @@ class FrameDecoder:
             native["timings"] = msgspec.json.decode(data, type=dict[str, Raw])["timings"]
         chunk = {"timings": native["timings"]} if "timings" in native else {}
         return Extra(chunk, choice, native=native) if native else None
-
-
-def _flush(texts: list[str], into: list[Event]) -> None:
-    text = "".join(texts)
-    texts.clear()
-    if text:
-        into.append(TextDelta(text))
 
 
 def _reason(frame: _Frame) -> FinishReason:
@@ -284,14 +293,10 @@ def _last_extra(frame: _Frame, data: bytes) -> Extra:
 
 
 def _cached_tokens(frame: _Frame) -> int | None:
-    timings = frame.timings
-    if timings is None:
-        return None
-    if timings.cache_n is not None:
-        return timings.cache_n
-    if timings.prompt_n is None:
-        return None
-    return max(0, frame.tokens_evaluated - timings.prompt_n)
+    told = frame.timings or _Timings()
+    if told.cache_n is not None or told.prompt_n is None:
+        return told.cache_n
+    return max(0, frame.tokens_evaluated - told.prompt_n)
 
 
 def _logprob(told: _Probability, top: int) -> TokenLogprob | None:

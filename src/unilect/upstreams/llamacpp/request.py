@@ -216,25 +216,15 @@ def wrong_part(part: Part, where: str) -> InvalidRequest:
     return InvalidRequest(f"`{where}`: {what}.", param=where)
 
 
-class Turns(Struct):
+def turns(conversation: Sequence[Message], marker: str | None) -> tuple[list[Message], list[str]]:
     """
-    A conversation for a text-only template.
-
-    Attributes:
-        messages: Its messages, with a marker in place of each image.
-        images: The images, as base64, in order.
-    """
-
-    messages: list[Message]
-    images: list[str]
-
-
-def turns(conversation: Sequence[Message], marker: str | None) -> Turns:
-    """
-    The messages of a conversation; the role `developer` becomes `system`, and `function` becomes `tool`.
+    A conversation for a text-only template; the role `developer` becomes `system`, and `function` becomes `tool`.
 
     Args:
         marker: The marker for an image; None if images are numbered, as in 2023.
+
+    Returns:
+        The messages, with a marker in place of each image; and the images, as base64, in order.
 
     Raises:
         InvalidRequest: A part is neither text nor an image as a `data:` URL.
@@ -249,12 +239,7 @@ def turns(conversation: Sequence[Message], marker: str | None) -> Turns:
         role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
         out.append(msgspec.structs.replace(message, role=role, content=content))
     check_images(len(images))
-    return Turns(out, images)
-
-
-def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Text-only messages, for a server that renders them."""
-    return [{"role": turn.role, "content": turn.content or ""} for turn in messages]
+    return out, images
 
 
 def _part(part: Any, where: str, images: list[str], marker: str | None) -> str:

@@ -16,8 +16,8 @@ import msgspec
 
 from unilect.errors import BackendError
 
-#: The unknown fields of a tool call and of the usage, for the decoder; no server says this word.
-EXTRA = "unilect:extra"
+#: The unknown fields of a tool call and of the usage, and the stop word that ended a choice, for the decoder.
+EXTRA, STOP = "unilect:extra", "unilect:stop"  # no server says these
 
 LEAST_LOGPROB = -9999.0  # OpenAI's own value for a token that is not among the likeliest
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -68,6 +68,9 @@ def _choice(choice: dict[str, Any]) -> dict[str, Any]:
     if isinstance(reason, dict):  # SGLang's own form
         reason = reason.get("type")
     choice["finish_reason"] = None if reason in _NO_REASON else reason
+    for name in ("stop_reason", "matched_stop"):  # vLLM's and SGLang's; a number is a token's id
+        if isinstance(choice.get(name), str):
+            choice[STOP] = choice[name]
     delta = choice.get("delta")
     if not delta and isinstance(choice.get("message"), dict):
         delta = choice.pop("message")  # a whole answer in one frame

@@ -29,7 +29,7 @@ from unilect.events import (
 )
 from unilect.http.error_bodies import parse_error
 from unilect.parameters.support import names
-from unilect.upstreams.openai._normalize import EXTRA, normalize_chunk, plain_json
+from unilect.upstreams.openai._normalize import EXTRA, STOP, normalize_chunk, plain_json
 from unilect.upstreams.openai._repeated import RepeatedFrames
 from unilect.upstreams.openai._tool_calls import Call, Calls
 
@@ -78,6 +78,7 @@ class _Choice(Struct, forbid_unknown_fields=True, gc=False):
     text: str | None = None
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
+    stop: str | None = field(default=None, name=STOP)
 
 
 class _PromptDetails(Struct, forbid_unknown_fields=True, gc=False):
@@ -100,6 +101,8 @@ class _Usage(Struct, forbid_unknown_fields=True, gc=False):
 class _Progress(Struct, gc=False):
     total: int
     processed: int
+    cache: int = 0
+    time_ms: float = 0.0
 
 
 class _Chunk(Struct, forbid_unknown_fields=True, gc=False):
@@ -199,7 +202,7 @@ class ChunkDecoder:
             frames = frames[_PATTERN_FRAMES:]
             texts = self._repeated.texts(frames)
         if self.joined and texts:
-            into.append(TextDelta("".join(texts)))
+            into.append(TextDelta("".join(texts), tokens=len(texts)))
         else:
             into.extend([TextDelta(text) for text in texts if text])
         return frames[len(texts) :]
@@ -229,7 +232,8 @@ class ChunkDecoder:
 
     def _chunk(self, chunk: _Chunk, extras: list[Extra | None], into: list[Event]) -> None:
         if chunk.prompt_progress is not None:
-            into.append(Progress(chunk.prompt_progress.processed, chunk.prompt_progress.total))
+            told = chunk.prompt_progress
+            into.append(Progress(told.processed, told.total, told.cache, told.time_ms))
             return  # its choices are empty, and nothing has begun
         if chunk.system_fingerprint is not None and not self._told:
             self._told = True
@@ -237,13 +241,16 @@ class ChunkDecoder:
             if chunk.service_tier is not None:
                 fields["service_tier"] = chunk.service_tier
             into.append(Opaque(Extra(fields)))
+        used, first = chunk.usage, chunk.choices[:1]
+        if used is not None and self._usage is None and first and not first[0].finish_reason:
+            into.append(Progress(used.prompt_tokens, used.prompt_tokens))
         if not chunk.choices and extras:
             into.append(Opaque(extras[0] or Extra(), None))
         for position, choice in enumerate(chunk.choices):
             self._choice(choice, extras[position] if extras else None, into)
-        if chunk.usage is not None:
+        if used is not None:
             # Some servers send it with the last choice, some as a running count with every chunk: the last one counts.
-            self._usage = _usage(chunk.usage)
+            self._usage = _usage(used)
 
     def end(self) -> list[Event]:
         """
@@ -288,7 +295,7 @@ class ChunkDecoder:
             if delta.tool_calls is not None or delta.function_call is not None:
                 extra = self._tool_calls(delta, extra, index, into)
         if choice.finish_reason:
-            extra = self._finish(choice.finish_reason, index, extra)
+            extra = self._finish(choice.finish_reason, choice, extra)
         if extra is not None:
             into.append(Opaque(extra, index))
 
@@ -318,12 +325,12 @@ class ChunkDecoder:
                 into.append(_first_piece(*found, index, own))
         return extra
 
-    def _finish(self, reason: str, index: int, extra: Extra | None) -> Extra | None:
+    def _finish(self, reason: str, choice: _Choice, extra: Extra | None) -> Extra | None:
         """Keep the finish reason of a choice: the first, or one that is more specific than "stop"."""
-        reason = reason.lower()
+        reason, index = reason.lower(), choice.index
         if reason in _BROKEN:
             raise BackendError(f"The model's server aborted its answer ({reason}).")
-        finish = Finish(_REASONS.get(reason, "stop"), index, extra)
+        finish = Finish(_REASONS.get(reason, "stop"), index, extra, choice.stop)
         known = self._finishes.get(index)
         if known is None or (known.reason == "stop" and finish.reason != "stop"):
             if known is not None and extra is None:

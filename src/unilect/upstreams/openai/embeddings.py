@@ -40,15 +40,20 @@ def decode_embeddings(body: bytes) -> Embeddings:
     try:
         answer = msgspec.json.decode(body, type=_List)
         items = sorted(answer.data, key=lambda item: item.index)
-        vectors = [
-            list(array("f", base64.b64decode(item.embedding)))
-            if isinstance(item.embedding, str)
-            else item.embedding
-            for item in items
-        ]
+        vectors = [vector(item.embedding) for item in items]
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BackendError("The model's server sent an answer without embeddings.") from error
     return Embeddings(vectors, answer.usage.prompt_tokens)
+
+
+def vector(given: list[float] | str) -> list[float]:
+    """
+    A vector, also where it comes as base64.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return given if isinstance(given, list) else list(array("f", base64.b64decode(given)))
 
 
 async def embed_each(
