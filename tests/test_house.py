@@ -25,7 +25,7 @@ BUDGETS = {
     "": 1_619,
     "cli": 1_418,
     "config": 1_202,
-    "constraints": 1_140,
+    "constraints": 1_136,
     "demo": 12,
     "dialects": 78,
     "dialects/fastchat": 907,
