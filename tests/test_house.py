@@ -25,7 +25,7 @@ BUDGETS = {
     "": 1_606,
     "cli": 1_415,
     "config": 1_197,
-    "constraints": 1_140,
+    "constraints": 1_136,
     "demo": 12,
     "dialects": 78,
     "dialects/fastchat": 894,
