@@ -34,11 +34,17 @@ def go_first() -> None:
 
 def data_bytes() -> int | None:
     """What this process has allocated, touched or not; None where the system does not tell."""
+    data = field_of(Path("/proc/self/status"), "VmData:")
+    return None if data is None else data * 1024
+
+
+def field_of(file: Path, name: str) -> int | None:
+    """The number behind a name in one of the kernel's files; None where there is none."""
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = [line.split() for line in file.read_text().splitlines()]
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:")), None)
+    return next((int(line[1]) for line in lines if line and line[0] == name), None)
 
 
 def limit_growth(more_bytes: int, for_good: bool = False) -> None:

@@ -144,6 +144,7 @@ class SinkHandler(logging.Handler):
     def __init__(self, sink: LogSink) -> None:
         super().__init__()
         self.sink = sink
+        self.setFormatter(logging.Formatter("%(message)s"))  # else basicConfig sets its own
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log a record, with its traceback where it has one."""

@@ -25,9 +25,8 @@ class Console:
     def __init__(self) -> None:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
         self._colours = sys.stdout.isatty()
-        self._part: object = (
-            None  # what is being written: a kind of event, or the number of a tool call
-        )
+        # what is being written: a kind of event, or the number of a tool call
+        self._part: object = None
 
     def ask(self, prompt: str) -> str:
         """

@@ -24,9 +24,7 @@ _SECRET = re.compile(r"key|token|secret")  # in the names of options whose value
 _SHOWN = 60
 _NAME = 64  # characters of an unknown name that are compared: the time grows with their square
 _STEP = re.compile(r"\[(\d+)\]|\.\w+|\[\.+\]")
-_MOST = re.compile(
-    r" <= (\d+)"
-)  # a bound that documentation leaves out because nobody comes near it
+_MOST = re.compile(r" <= (\d+)")  # a bound that documentation leaves out, as nobody comes near it
 _ARTICLES = re.compile(r"\b(integer|number|list|table)\b")
 
 

@@ -242,7 +242,7 @@ def _check_refs(schema: Any) -> None:
             if name not in (
                 "$defs",
                 "definitions",
-            ):  # they are followed where something refers to them
+            ):  # those are followed where they are referred to
                 waiting.append((child, path + where, refs))
         if ref is not None:
             waiting.append((target, path, refs + 1))

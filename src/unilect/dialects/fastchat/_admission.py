@@ -128,7 +128,7 @@ class Admission:
         """Whether an address is in an allowed network: as configured, else this machine's."""
         if self._networks:
             return any(address in network for network in self._networks)
-        return address.is_loopback or address == _local(request)
+        return address.is_loopback or address == _address(request, "sockname")
 
     def _has_token(self, request: web.Request) -> bool:
         if self._is_caller(request.headers):
@@ -190,12 +190,8 @@ def _peer(request: web.Request) -> IpAddress | None:
     return _address(request, "peername")
 
 
-def _local(request: web.Request) -> IpAddress | None:
-    """The address of this machine that the call came to."""
-    return _address(request, "sockname")
-
-
 def _address(request: web.Request, which: str) -> IpAddress | None:
+    """Where a call comes from (`peername`), or the address of this machine that it came to (`sockname`)."""
     name = request.transport.get_extra_info(which) if request.transport is not None else None
     return _plain(ip_address(name[0].partition("%")[0])) if isinstance(name, tuple) else None
 

@@ -40,9 +40,8 @@ WORKER_CALLS = (
     "/worker_get_conv_template",
     "/model_details",
 )
-UNKNOWN_CONTEXT = (
-    2**20
-)  # told where the backend does not say: the server above shall not refuse what the model may take
+# told where the backend does not say: the server above shall not refuse what the model may take
+UNKNOWN_CONTEXT = 2**20
 
 
 class GenerationParams(msgspec.Struct, frozen=True):

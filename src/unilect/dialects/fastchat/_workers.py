@@ -13,6 +13,7 @@ import math
 import random
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated, Literal
 
 import msgspec
@@ -25,6 +26,7 @@ from unilect.http.client import HttpServer
 from unilect.http.error_bodies import typed
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
+from unilect.tasks import apart
 from unilect.web.site import Resident
 
 log = logging.getLogger("unilect")
@@ -104,7 +106,7 @@ class Workers(Resident):
         self._timer: asyncio.TimerHandle | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_at = -math.inf
-        self._asking: dict[str, asyncio.Task[Status | None]] = {}
+        self._asking: dict[str, asyncio.Task[Status]] = {}
 
     async def register(self, asked: Registration, connect_to: str | None = None) -> None:
         """
@@ -182,9 +184,11 @@ class Workers(Resident):
         task = self._asking.get(worker.url)
         if task is None:
             server = _server(worker.url, worker.connect_to)
-            task = self._asking[worker.url] = asyncio.create_task(_status_or_none(server))
+            task = self._asking[worker.url] = apart(_status(server))
             task.add_done_callback(lambda _: self._asking.pop(worker.url, None))
-        return await asyncio.shield(task)
+        with suppress(UnilectError):
+            return await asyncio.shield(task)
+        return None
 
     def _told(self, worker: Worker, status: Status) -> None:
         """Take note of a worker's status; what would be too many models it may not bring."""
@@ -315,10 +319,3 @@ async def _status(server: HttpServer) -> Status:
     except TimeoutError as error:
         raise BackendTimeout("The worker does not tell its status in time.") from error
     return typed(told, Status, "The worker does not tell its status as FastChat does.")
-
-
-async def _status_or_none(server: HttpServer) -> Status | None:
-    try:
-        return await _status(server)
-    except UnilectError:
-        return None

@@ -254,19 +254,18 @@ class _Reader:
         raise _Damaged(f"a field has the unknown type {kind}")
 
     def _array(self) -> Any:
+        """The elements of an array; None for a long one, which is skipped over."""
         kind, count = self._number("I"), self._number("Q")
-        if kind in _NUMBERS:
-            size = count * struct.calcsize(_NUMBERS[kind])
-            if self._at + size > self._size:
-                raise _Damaged("an array reaches beyond its end")
-            if count > _KEPT_ARRAY:
-                self._at += size
-                return None
-            return [self._number(_NUMBERS[kind]) for _ in range(count)]
-        if kind != _STRING or count > self._size:
+        if kind not in (*_NUMBERS, _STRING):
             raise _Damaged(f"an array has elements of the type {kind}")
-        if count > _KEPT_ARRAY:
+        size = count * struct.calcsize(_NUMBERS.get(kind, "Q"))  # a text begins with its length
+        if self._at + size > self._size:
+            raise _Damaged("an array reaches beyond its end")
+        if count <= _KEPT_ARRAY:
+            return [self._value(kind) for _ in range(count)]
+        if kind == _STRING:
             for _ in range(count):
                 self._bytes()
-            return None
-        return [self._string() for _ in range(count)]
+        else:
+            self._at += size
+        return None

@@ -75,6 +75,9 @@ class Suspects:
 
     Args:
         clock: Seconds, of any beginning.
+
+    Attributes:
+        turn: Of the suspects only the one that holds it runs.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,7 +86,7 @@ class Suspects:
         self._lingering: list[Ticket] = []
         self._deaths: list[_Death] = []
         self._culprits: OrderedDict[bytes, float] = OrderedDict()
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
 
     def check(self, ticket: Ticket) -> None:
         """
@@ -107,14 +110,6 @@ class Suspects:
         if not self._deaths:
             return 0
         return sum(ticket.digest in death.suspects for death in self._deaths)
-
-    async def take_turn(self) -> None:
-        """Wait until no other suspect runs."""
-        await self._turn.acquire()
-
-    def give_turn(self) -> None:
-        """The next suspect may run."""
-        self._turn.release()
 
     def enter(self, ticket: Ticket, life: int) -> None:
         """A request goes into the engine, in this of its lives."""

@@ -59,9 +59,8 @@ class Watchdog:
 
     async def _watch(self) -> None:
         owed = True
-        while (
-            owed or self._running
-        ):  # read anew: a request may come while the last answer is waited for
+        # read anew: a request may come while the last answer is waited for
+        while owed or self._running:
             await asyncio.sleep(min(PAUSE_S, self._patience_s))
             owed = self._running > 0
             asked_at = time.monotonic()

@@ -40,9 +40,8 @@ log = logging.getLogger("unilect")
 STOP_TIMEOUT_S = 5.0
 FORGIVEN_AFTER_S = 600.0
 MAX_DEATHS = 5
-FIRST_PAUSE_S = (
-    0.25  # the first death is usually an accident; running clients retry within a second
-)
+# the first death is usually an accident; running clients retry within a second
+FIRST_PAUSE_S = 0.25
 MAX_PAUSE_S = 30.0
 _LONGEST_WAIT_S = 2.5  # for a pause to end; of a longer one requests are told at once
 _DYING_S = 0.2  # from a broken connection to the first sign that the process ends

@@ -8,26 +8,28 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from unilect.child_limits import field_of
+
 MIB = 2**20
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
     """What can be taken without anything being pushed out; None where the system does not tell."""
-    free = _named(root / "proc" / "meminfo", "MemAvailable:")
+    free = field_of(root / "proc" / "meminfo", "MemAvailable:")
     if free is None:
         return None
     left = [free * 1024]
     for group in _groups(root):
         limit, used = (_number(group / f"memory.{what}") for what in ("max", "current"))
         if limit is not None and used is not None:
-            dropped = _named(group / "memory.stat", "inactive_file") or 0
+            dropped = field_of(group / "memory.stat", "inactive_file") or 0
             left.append(max(0, limit - used + dropped))
     return min(left)
 
 
 def total_bytes(root: Path = Path("/")) -> int | None:
     """What there is, free or not; None where the system does not tell."""
-    total = _named(root / "proc" / "meminfo", "MemTotal:")
+    total = field_of(root / "proc" / "meminfo", "MemTotal:")
     if total is None:
         return None
     limits = (_number(group / "memory.max") for group in _groups(root))
@@ -54,14 +56,6 @@ def _groups(root: Path) -> Iterator[Path]:
     parts = [part for part in own.split("/") if part not in ("", "..")]
     for count in range(len(parts), -1, -1):
         yield top.joinpath(*parts[:count])
-
-
-def _named(file: Path, name: str) -> int | None:
-    try:
-        lines = [line.split() for line in file.read_text().splitlines()]
-    except OSError:
-        return None
-    return next((int(line[1]) for line in lines if line and line[0] == name), None)
 
 
 def _number(file: Path) -> int | None:

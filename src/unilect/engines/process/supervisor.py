@@ -79,7 +79,7 @@ class Supervisor:
             self.suspects.check(ticket)
             suspected = self.suspects.times_suspected(ticket)
             if suspected:
-                await self.suspects.take_turn()
+                await self.suspects.turn.acquire()
             begun, answered, entered = False, False, False
             try:
                 if not self.process.alive:
@@ -93,7 +93,7 @@ class Supervisor:
                         if not begun and is_begun(item):
                             begun = True
                             if suspected == 1:
-                                self.suspects.give_turn()
+                                self.suspects.turn.release()
                                 suspected = 0
                         yield item
                 answered = True
@@ -110,7 +110,7 @@ class Supervisor:
                     self.suspects.leave(ticket, answered)
                     self._watchdog.leave()
                 if suspected:
-                    self.suspects.give_turn()
+                    self.suspects.turn.release()
 
     def check(self, request: Any) -> None:
         """
@@ -125,11 +125,9 @@ class Supervisor:
         async def answer() -> AsyncGenerator[_Item, None]:
             yield await function()
 
-        values: list[_Item] = []
         async with self._calls, aclosing(self.run(request, answer)) as items:
-            async for item in items:
-                values.append(item)
-        return values[0]
+            (value,) = [item async for item in items]
+        return value
 
     async def aclose(self) -> None:
         """Stop the child, and watch it no more."""
