@@ -57,6 +57,23 @@ class Capabilities(Struct, frozen=True):
     settled: bool = True
 
 
+class Description(Struct, frozen=True, omit_defaults=True):
+    """
+    What a model is, as far as its backend knows.
+
+    Attributes:
+        family: The kind of network, such as `llama`.
+        parameters: How many it has; about, where its files do not count them.
+        quantization: The type of most of its weights, such as `Q4_K_M` or `bfloat16`.
+        context: The most tokens that it was made for.
+    """
+
+    family: str | None = None
+    parameters: int | None = None
+    quantization: str | None = None
+    context: int | None = None
+
+
 class Generates(Protocol):
     """Something that answers requests for one model: a backend, or what stands in front of one."""
 
@@ -78,7 +95,7 @@ class Generates(Protocol):
 
 class Backend(Generates, Protocol):
     """
-    All that a backend must have. What else it has, it has by the methods of `Embeds`, `Tokenizes` and `Checks`.
+    All that a backend must have. What else it has, it has by the methods of `Embeds`, `Tokenizes`, `Checks` and `Describes`.
 
     All methods may be called at the same time, any number of times, between `start` and `aclose`.
     """
@@ -125,6 +142,18 @@ class Checks(Protocol):
         Raises:
             UnilectError: It is not.
         """
+
+
+class Describes(Protocol):
+    """A backend that knows what its model is."""
+
+    def describe(self) -> Description:
+        """What the model is; an engine says it before its start, from its files, and an upstream after it."""
+
+
+def described(backend: object) -> Description:
+    """What a backend's model is; nothing of one that does not say it."""
+    return cast(Describes, backend).describe() if hasattr(backend, "describe") else Description()
 
 
 def embeds(backend: object) -> Embeds:

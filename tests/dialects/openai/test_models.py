@@ -1,11 +1,23 @@
 """Tests of unilect.dialects.openai._models: what is told about a model; test_app.py has the routes."""
 
+import pytest
+
+from appserver import serving
+from engine import made, needs_transformers
+from llama_server import llama_server
+from unilect.backend import Backend, Description
 from unilect.config.server import ModelConfig
 from unilect.dialects.openai._models import abilities, card
 from unilect.http.client import HttpServer
 from unilect.parameters.rules import ACCEPTED
+from unilect.routing import sources
 from unilect.routing.registry import Model
 from unilect.upstreams.openai.backend import OpenAIUpstream
+
+
+def backend(source: str) -> Backend:
+    """The backend of a source."""
+    return sources.model("m", ModelConfig(source=source)).backend
 
 
 def model(name: str = "m") -> Model:
@@ -61,6 +73,40 @@ def test_abilities() -> None:
         told["defaults"],
     )
     assert dict.fromkeys(sorted(ACCEPTED), "accepted") == told["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "weights"),
+    [
+        pytest.param("gguf", "Q8_0"),
+        pytest.param("hf", "bfloat16", marks=needs_transformers),
+    ],
+)
+def test_details(engine: str, weights: str) -> None:
+    """What an engine's files say of the model is told before it has been started."""
+    told = abilities(Model("m", made(engine)))["details"]
+
+    assert ("llama", weights, 2048) == (told.family, told.quantization, told.context)
+    assert pytest.approx(4_000_512, rel=0.01) == told.parameters
+
+
+async def test_details_of_a_server() -> None:
+    """What a server says of its model is told once it is known; of a model of another unilect it is what that one says."""
+    async with serving(made("gguf")) as app:
+        upstream = backend(f"http://127.0.0.1:{app.port}/v1")
+        assert Description() == abilities(Model("m", upstream))["details"]
+        await upstream.start()
+        assert made("gguf").describe() == abilities(Model("m", upstream))["details"]
+        await upstream.aclose()
+    with llama_server() as url:
+        for source, expected in (
+            (f"{url}/v1", Description(None, 4_000_512, "Q8_0", 2048)),
+            (f"llamacpp+{url}", Description(quantization="Q8_0")),
+        ):
+            upstream = backend(source)
+            await upstream.start()
+            assert expected == abilities(Model("m", upstream))["details"]
+            await upstream.aclose()
 
 
 def test_nothing_of_the_source_is_told() -> None:

@@ -9,14 +9,14 @@ import pytest
 
 from engine import chat, completion
 from scripted import HELLO, Exchange, answer, scripted, stream_of
-from unilect.backend import BackendSpec, Capabilities
+from unilect.backend import BackendSpec, Capabilities, Description
 from unilect.config.server import ModelConfig
 from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.events import Answer, fold
 from unilect.parameters.rules import CONSTRAINTS, resolve_parameters
 from unilect.requests import Request
 from unilect.routing._emulation import generate
-from unilect.upstreams.openai._servers import KINDS, UNKNOWN, ServerKind, capabilities
+from unilect.upstreams.openai._servers import KINDS, UNKNOWN, ServerKind, capabilities, description
 from unilect.upstreams.openai.backend import OpenAIUpstream, backend
 
 NAMED = {kind.name: kind for kind in KINDS}
@@ -224,3 +224,18 @@ async def test_a_server_is_asked_once() -> None:
         await upstream.start()
 
     assert (1, "vLLM") == (len(server.requests), upstream.kind.name)
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        ({}, Description()),
+        ({"meta": None, "unilect": 1}, Description()),
+        ({"meta": {"n_params": 7, "ftype": "Q8_0", "n_ctx_train": 9}}, Description(None, 7, "Q8_0", 9)),
+        ({"meta": {"n_params": "many"}}, Description()),
+        ({"unilect": {"details": {"family": "llama"}}, "meta": {"n_params": 7}}, Description("llama")),
+    ],
+)  # fmt: skip
+def test_what_a_model_is(card: dict[str, Any], expected: Description) -> None:
+    """What llama-server or another unilect lists of a model is known; what is of another form is not."""
+    assert expected == description(card)

@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from unilect.backend import described
 from unilect.dialects.openai.chunks import encode_json
 from unilect.parameters import constraints as foreign_constraints
 from unilect.parameters.rules import ACCEPTED, ENDPOINTS, parameters_of
@@ -84,6 +85,7 @@ def abilities(model: Model) -> dict[str, Any]:
     return {
         "aliases": list(model.aliases),
         "context": can.context,
+        "details": described(model.backend),
         "chat": can.chat,
         "completions": can.completions,
         "embeddings": can.embeddings,

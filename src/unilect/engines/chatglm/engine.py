@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.backend import BackendSpec, Batches, Capabilities
+from unilect.backend import BackendSpec, Batches, Capabilities, Description
 from unilect.config.model import ModelConfig
 from unilect.engines import text_bounds as bounds
 from unilect.engines.chatglm import _request as wire
@@ -128,6 +128,10 @@ class ChatglmEngine:
         bounds.check_request(request, self._context)
         prompt = wire.prompt_of(request, self._head.family, self._head.vocabulary)
         return len(await self._tokens("/tokenize", prompt))
+
+    def describe(self) -> Description:
+        """What the model is, as its file says; see `Describes`."""
+        return Description(self._head.family, context=self._head.context)
 
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""

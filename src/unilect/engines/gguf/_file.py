@@ -9,11 +9,13 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from unilect.backend import Description
 from unilect.errors import BackendUnavailable, listed, unreadable
 from unilect.parameters.support import names
 
@@ -29,6 +31,11 @@ _LFS = b"version https://git-lfs"
 _LIBRARY = "xllamacpp"
 
 _POOLING_RANK = 4
+#: llama.cpp's names by its numbers; some are no longer made.
+_FILE_TYPES = names(
+    "F32 F16 Q4_0 Q4_1 Q4_1 Q4_2 Q4_3 Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ2_XXS "
+    "IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M BF16 Q4_0 Q4_0 Q4_0 TQ1_0 TQ2_0 MXFP4"
+)
 
 
 class GgufHead(Struct, frozen=True):
@@ -37,11 +44,13 @@ class GgufHead(Struct, frozen=True):
 
     Attributes:
         fields: The metadata, without long arrays.
+        parameters: The numbers in all of its tensors.
         size_bytes: The size of the file.
     """
 
     fields: dict[str, Any]
     size_bytes: int
+    parameters: int = 0
 
     @property
     def architecture(self) -> str:
@@ -53,6 +62,19 @@ class GgufHead(Struct, frozen=True):
         """The context that the model was trained with, in tokens; 2048 where the file does not say."""
         value = self.fields.get(f"{self.architecture}.context_length")
         return value if isinstance(value, int) and value > 0 else 2048
+
+    @property
+    def description(self) -> Description:
+        """What the file says of its model."""
+        kind = self.fields.get("general.file_type")
+        weights = dict(enumerate(_FILE_TYPES)).get(kind) if isinstance(kind, int) else None
+        context = self.fields.get(f"{self.architecture}.context_length")
+        return Description(
+            self.architecture or None,
+            self.parameters,
+            weights,
+            context if isinstance(context, int) else None,
+        )
 
     @property
     def has_template(self) -> bool:
@@ -98,7 +120,8 @@ def read_head(path: Path) -> GgufHead:
                 f"{path} is no GGUF file: it has {size} bytes. Fetch it again; a download may have been cut off."
             )
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return GgufHead(_Reader(data, size).head(), size)
+            reader = _Reader(data, size)
+            return GgufHead(reader.head(), size, reader.parameters)
     except FileNotFoundError as error:
         raise ValueError(f"There is no file {path}. Check the path.") from error
     except OSError as error:
@@ -191,7 +214,7 @@ class _Reader:
     def __init__(self, data: mmap.mmap, size: int) -> None:
         self._data = data
         self._size = size
-        self._at = 0
+        self._at = self.parameters = 0
 
     def head(self) -> dict[str, Any]:
         if self._data[:4] != b"GGUF":
@@ -220,9 +243,10 @@ class _Reader:
             dimensions = self._number("I")
             if dimensions > MAX_DIMENSIONS:
                 raise _Damaged(f"a tensor has {dimensions} dimensions")
-            for _ in range(dimensions):
-                if not 1 <= self._number("Q") <= 2**40:
-                    raise _Damaged("a tensor's size makes no sense")
+            sizes = [self._number("Q") for _ in range(dimensions)]
+            if not all(1 <= size <= 2**40 for size in sizes):
+                raise _Damaged("a tensor's size makes no sense")
+            self.parameters += prod(sizes)
             self._number("I")
             furthest = max(furthest, self._number("Q"))
         start = (self._at + alignment - 1) // alignment * alignment

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect import hub
-from unilect.backend import Backend, BackendSpec, Batches, Capabilities
+from unilect.backend import Backend, BackendSpec, Batches, Capabilities, Description
 from unilect.config.model import ModelConfig
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLAMACPP
@@ -245,6 +245,10 @@ class GgufEngine:
             return len(await self._ids(server, prompt, special=True))
 
         return await self._call(request, ask)
+
+    def describe(self) -> Description:
+        """What the model is, as its file says; see `Describes`."""
+        return self._head.description
 
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from unilect import hub, templates
-from unilect.backend import Backend, BackendSpec, Batches, Capabilities
+from unilect.backend import Backend, BackendSpec, Batches, Capabilities, Description
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.constraints.checker import Checker
@@ -358,6 +358,13 @@ class HfEngine:
             return len(await self._prompt_ids(request))
         prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
         return msgspec.msgpack.decode(await self._value("count", prompt), type=int)
+
+    def describe(self) -> Description:
+        """What the model is, as its folder says; see `Describes`."""
+        told, folder = self._folder.text_config, self._folder
+        family, weights = told.get("model_type"), told.get("dtype") or told.get("torch_dtype")
+        parameters = folder.size_bytes // folder.stored_bytes
+        return Description(family, parameters, weights and str(weights), folder.context)
 
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import BackendSpec, Batches, Capabilities
+from unilect.backend import BackendSpec, Batches, Capabilities, Description
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
@@ -67,6 +67,7 @@ class _Props(Struct):
 
     default_generation_settings: _Settings = _Settings()
     chat_template: str = ""
+    model_ftype: str | None = None
     bos_token: str = ""
     eos_token: str = ""
     modalities: dict[str, bool] = {}
@@ -105,6 +106,7 @@ class LlamaCppUpstream:
         self._tokens: dict[str, str] = {}
         self._marker: str | None = None
         self._sees: bool | None = None
+        self._weights: str | None = None
         self.capabilities = _capabilities(OF_2025)
 
     async def start(self) -> None:
@@ -171,6 +173,10 @@ class LlamaCppUpstream:
             return await self._count((await self._prompt(request))[0])
         return await self._count(request)
 
+    def describe(self) -> Description:
+        """What the model is, as its server says; see `Describes`."""
+        return Description(quantization=self._weights)
+
     async def check(self) -> None:
         """Check the server's health; a server of 2023 has no /health. See `Backend`."""
         await self._server.get("/props" if self._of_2023 else "/health")
@@ -210,7 +216,7 @@ class LlamaCppUpstream:
             # where the server does not begin the text itself, the template does
             bos = "" if begin.tokens else props.bos_token
             self._tokens = {"bos_token": bos, "eos_token": props.eos_token}
-        self._generation = generation
+        self._generation, self._weights = generation, props.model_ftype
         self._marker = None if self._of_2023 else props.media_marker
         self._sees = None if self._of_2023 else bool(props.modalities.get("vision"))
         self.capabilities = _capabilities(

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Capabilities
+from unilect.backend import Capabilities, Description
 from unilect.errors import BackendError, BackendTimeout, BackendUnavailable, UnilectError
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import NoSuchPath
@@ -26,6 +26,7 @@ from unilect.upstreams.openai._servers import (
     by_models,
     by_paths,
     capabilities,
+    description,
 )
 
 PROBE_TIMEOUT_S = 1.5  # for each request
@@ -44,6 +45,7 @@ class Detected(Struct, frozen=True):
     model: str
     kind: ServerKind
     capabilities: Capabilities
+    description: Description
     lists: bool = True
     reason: str | None = None
 
@@ -84,7 +86,8 @@ async def learn(
     except TimeoutError:
         kind, card = UNKNOWN, {}
     reason = lost.reason if isinstance(lost, NoSuchPath) and kind is UNKNOWN else None
-    return Detected(model, kind, capabilities(kind, card), lost is None, reason)
+    can, told = capabilities(kind, card), description(card)
+    return Detected(model, kind, can, told, lost is None, reason)
 
 
 def model_cards(body: bytes) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Capabilities, Support
+from unilect.backend import Capabilities, Description, Support
 from unilect.errors import InvalidRequest
 from unilect.parameters.foreign import CHANGES_ANSWER, CONSTRAINTS
 from unilect.parameters.rules import is_neutral, refusal
@@ -229,6 +229,19 @@ def capabilities(kind: ServerKind, card: Mapping[str, Any]) -> Capabilities:
         completions=kind.completions,
         embeddings=kind.embeddings,
     )
+
+
+def description(card: Mapping[str, Any]) -> Description:
+    """What a model is, as another unilect, or llama-server, lists it."""
+    own, meta = card.get("unilect"), card.get("meta")
+    told = own.get("details") if isinstance(own, dict) else None
+    if told is None and isinstance(meta, dict):
+        names = {"parameters": "n_params", "quantization": "ftype", "context": "n_ctx_train"}
+        told = {ours: meta.get(theirs) for ours, theirs in names.items()}
+    try:
+        return msgspec.convert(told or {}, Description)
+    except msgspec.ValidationError:
+        return Description()
 
 
 def wire_fields(kind: ServerKind, fields: dict[str, Any]) -> dict[str, Any]:

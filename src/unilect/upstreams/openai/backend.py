@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import Raw
 
-from unilect.backend import BackendSpec, Batches, Capabilities
+from unilect.backend import BackendSpec, Batches, Capabilities, Description
 from unilect.errors import (
     BackendError,
     BackendTimeout,
@@ -94,6 +94,7 @@ class OpenAIUpstream:
         self._lists = False  # the base URL is right: its list of models was found
         self.kind = UNKNOWN
         self.capabilities = PASSES_ALL
+        self._description = Description()
 
     async def start(self) -> None:
         """
@@ -138,7 +139,7 @@ class OpenAIUpstream:
         if new != (self._theirs, self.kind, self.capabilities):
             log.info("%s: a server of kind %s", self._name or detected.model, detected.kind.name)
         self._theirs, self.kind, self.capabilities = new
-        self._lists = detected.lists
+        self._lists, self._description = detected.lists, detected.description
         if detected.reason is not None:
             log.warning("%s: %s", self._name or detected.model, detected.reason)
         if self._asked_for is None:
@@ -173,6 +174,10 @@ class OpenAIUpstream:
                 f"{len(embeddings.vectors)} vectors."
             )
         return embeddings
+
+    def describe(self) -> Description:
+        """What the model is, as its server says; see `Describes`."""
+        return self._description
 
     async def check(self) -> None:
         """Request the list of models, which costs a server least; any answer except a failure is sufficient."""
