@@ -109,9 +109,8 @@ class Guard:
         """Let a request through to its route, or answer with the error that it meets."""
         route = self._routes.get(request.match_info.route, _NO_ROUTE)
         request_id = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
-        context = self.requests[request_id] = Context(
-            request_id=request_id, endpoint=route.endpoint, dialect=route.dialect
-        )
+        context = Context(request_id=request_id, endpoint=route.endpoint, dialect=route.dialect)
+        self.requests[request_id] = context
         IN_HAND.set(context)
         status = 499
         try:
