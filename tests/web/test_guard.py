@@ -331,7 +331,7 @@ async def test_a_body_is_not_read_without_a_key() -> None:
 async def count(request: web.Request) -> web.StreamResponse:
     """Answer with the length of the body, and of its longest piece."""
     sizes = [len(piece) async for piece in request[BODY]]
-    return web.json_response({"length": sum(sizes), "longest": max(sizes)})
+    return web.json_response({"length": sum(sizes), "longest": max(sizes, default=0)})
 
 
 async def piecewise(pieces: int) -> AsyncIterator[bytes]:
@@ -355,6 +355,8 @@ async def test_a_streamed_body(chunked: bool) -> None:
         status, body = await send(most)
         assert (200, most * SMALL_BYTES) == (status, body["length"])
         assert 2 * body["longest"] <= body["length"]
+        status, _, body = await server.ask("POST", "/file", headers=BEARER)
+        assert (200, 0) == (status, body["length"])
         status, body = await send(most + 1)
         assert 413 == status
         assert f"larger than {most * SMALL_BYTES} bytes. Send less." in body["message"]

@@ -239,15 +239,9 @@ class Pool:
             return last
         now_s = asyncio.get_running_loop().time()
         rest_s = min((member.breaker.rest_s(now_s) for member in self.members), default=0.0)
-        count = len(self.members)
-        if not count:
-            return BackendUnavailable(
-                f"The model `{self._name}` has no backend now. Try again later."
-            )
-        who = "The backend" if count == 1 else f"None of the {count} backends"
         return BackendUnavailable(
-            f"{who} of the model `{self._name}` {'cannot' if count == 1 else 'can'} take the request now. "
-            "Try again, or ask the operator.",
+            f"No backend of the model `{self._name}` (it has {len(self.members)}) can take the request now. Try again, or ask "
+            "the operator.",
             retry_after_s=max(1.0, rest_s),
             reason=None if last is None else last.for_operator,
         )

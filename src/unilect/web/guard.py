@@ -149,7 +149,7 @@ class Guard:
             UnilectError: Whatever else it raised, translated.
         """
         try:
-            if request.can_read_body:
+            if request.can_read_body or route.streamed_bytes is not None:
                 await self._read(request, route.streamed_bytes)
             try:
                 return await handler(request)
@@ -247,6 +247,8 @@ class Guard:
             status = self._profile.error_status
         form = route.error if route.path else self._form(request.path)
         response = form(error.for_client(request_id), status)
+        if not route.path:  # what a form says instead is said of its own routes
+            response.set_status(status)
         response.headers["X-Request-Id"] = request_id
         if response.status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"

@@ -11,6 +11,7 @@ Source: https://github.com/lm-sys/FastChat (fastchat/serve/base_model_worker.py,
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -40,6 +41,7 @@ WORKER_CALLS = (
     "/worker_get_conv_template",
     "/model_details",
 )
+_REFUSED = frozenset({403, 408, 413, 415, 421})  # before a worker has a say; its own errors are 200
 UNKNOWN_CONTEXT = (
     2**20
 )  # told where the backend does not say: the server above shall not refuse what the model may take
@@ -217,17 +219,17 @@ def routes(service: Service, work: WorkerState) -> list[Route]:
 
 
 def worker_routes(handlers: Mapping[str, Handler]) -> list[Route]:
-    """Routes that a worker has, by their paths. An error is a frame, with the status 200; in a stream it ends as all do."""
+    """Routes that a worker has, by their paths."""
 
-    def framed(error: UnilectError, status: int) -> web.Response:
-        return web.Response(body=error_frame(error), content_type=JSON.content_type)
+    def error_of(path: str, error: UnilectError, status: int) -> web.Response:
+        """A frame; in a stream it ends as all do."""
+        frame = error_frame(error)
+        status = status if status in _REFUSED else 200
+        body = frame if path == "/worker_generate_stream" else frame[:-1]
+        return web.Response(status=status, body=body, content_type=JSON.content_type)
 
-    def whole(error: UnilectError, status: int) -> web.Response:
-        return web.Response(body=error_frame(error)[:-1], content_type=JSON.content_type)
-
-    forms = {path: framed if path == WORKER_CALLS[0] else whole for path in handlers}
     return [
-        Route("POST", path, handler, "fastchat", public=True, error=forms[path])
+        Route("POST", path, handler, "fastchat", public=True, error=partial(error_of, path))
         for path, handler in handlers.items()
     ]
 
