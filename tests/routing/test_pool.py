@@ -786,6 +786,18 @@ async def test_one_that_is_out_is_looked_after_once_there_is_another(
     assert not member.breaker.open
 
 
+async def test_a_backend_that_goes_while_the_others_start() -> None:
+    """A model that starts is started, though one of its backends goes meanwhile."""
+    stays, goes = Held("stays"), Held("goes")
+    async with echoes(stays, goes) as site:
+        model = site.service.registry.get("m")
+        starting = asyncio.create_task(model.start())
+        await asyncio.sleep(0)
+        model.pool.remove(site.members[1])
+        await starting
+        assert "stays" == await site.says()
+
+
 # Backends that can do different things
 
 

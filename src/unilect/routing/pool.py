@@ -145,9 +145,8 @@ class Pool:
 
     def add(self, member: Member) -> None:
         """Take a backend in; the first request that it gets starts it, where nothing has."""
-        member.served = min(
-            (one.served for one in self.members), default=0
-        )  # no more than its share
+        # it shall have its share from now on, and not all until it has caught up
+        member.served = min((one.served for one in self.members), default=0)
         self.members += (member,)
         for one in self.members:
             self._look_after(one)
@@ -184,16 +183,16 @@ class Pool:
         Returns:
             Why some could not be started; they are looked after.
         """
-        starts = (member.backend.start() for member in self.members)
-        errors: list[UnilectError] = []
-        for member, result in zip(
-            self.members, await asyncio.gather(*starts, return_exceptions=True), strict=True
-        ):
+        members, errors = self.members, list[UnilectError]()
+        starts = (member.backend.start() for member in members)
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        for member, result in zip(members, results, strict=True):
             if isinstance(result, UnilectError):
                 if not tell:
                     member.told_at_s = self._now_s()
                 self.record_result(member, result)
-                errors.append(result)
+                if not member.leaving:
+                    errors.append(result)
             elif isinstance(result, BaseException):
                 raise result
         return errors
@@ -201,7 +200,7 @@ class Pool:
     def choose(self, request: Request | None, tried: Collection[Member]) -> Member | None:
         """The backend for a request; None where there is none that was not tried and is worth asking."""
         if not self._spares:
-            return None if tried else self.members[0]
+            return None if self.members[0] in tried else self.members[0]
         free = self._free(tried)
         if not free or len(self.members) == 1:
             return free[0] if free else None
