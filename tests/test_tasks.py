@@ -1,22 +1,23 @@
 """Tests of unilect.tasks."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
-from unilect.context import IN_HAND, Record
-from unilect.errors import BackendUnavailable
-from unilect.tasks import apart, shared
+from unilect.context import IN_HAND, Context
+from unilect.errors import BackendUnavailable, UnilectError
+from unilect.tasks import Tasks, apart, shared
 
 
-async def caller() -> Record | None:
+async def caller() -> Context | None:
     """Whose request this is."""
     return IN_HAND.get()
 
 
 async def test_work_that_outlives_a_request() -> None:
     """What a request has caused, and does not belong to it, knows nothing of it; a task of its own does."""
-    mine = Record("req-1", "me")
+    mine = Context(request_id="req-1", caller="me")
     token = IN_HAND.set(mine)
     try:
         assert [mine, None] == [await asyncio.create_task(caller()), await apart(caller())]
@@ -53,3 +54,64 @@ async def test_a_flaw_that_nobody_asks_for(caplog: pytest.LogCaptureFixture) -> 
     assert ["KeyError: 'oops'"] == [
         (record.exc_text or "").splitlines()[-1] for record in caplog.records
     ]
+
+
+async def test_background_work_ends_with_its_owner() -> None:
+    """Work that runs when its owner ends is cancelled, and has ended, with what it cleans up, when the owner has."""
+    begun, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.Future()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.set()
+
+    tasks = Tasks()
+    running, done = tasks.start("long work", work()), tasks.start("short work", asyncio.sleep(0))
+    await asyncio.gather(begun.wait(), done)
+    await tasks.aclose()
+
+    assert ("long work", True, True) == (running.get_name(), running.cancelled(), cleaned.is_set())
+    await tasks.aclose()
+
+
+@pytest.mark.parametrize("error", [BackendUnavailable("no backend"), KeyError("flaw")])
+async def test_background_work_that_fails(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Work that fails is told in the log by its name, an error of ours without its traceback."""
+
+    async def fail() -> None:
+        raise error
+
+    tasks = Tasks()
+    await asyncio.wait([tasks.start("the batch", fail())])
+    await tasks.aclose()
+
+    (record,) = caplog.records
+    assert record.getMessage().startswith("the batch failed")
+    assert isinstance(error, UnilectError) == (record.exc_info is None)
+
+
+async def test_background_work_that_does_not_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Work that goes on when it is cancelled is told by its name, and does not keep its owner from ending."""
+    monkeypatch.setattr("unilect.tasks.END_TIMEOUT_S", 0)
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        begun.set()
+        while not end.is_set():
+            with suppress(asyncio.CancelledError):
+                await end.wait()
+
+    tasks = Tasks()
+    task = tasks.start("the stubborn", stubborn())
+    await begun.wait()
+    await tasks.aclose()
+    assert ["the stubborn was cancelled, and does not end"] == caplog.messages
+    end.set()
+    await task

@@ -27,7 +27,7 @@ from unilect.testing.echo import Echo, Options
 
 def served(source: str, **config: Any) -> Backend:
     """The backend of a source, as a server would make it."""
-    return sources.model("m", ModelConfig(source=source, **config)).backend
+    return sources.model("m", ModelConfig(source=source, **config)).pool.members[0].backend
 
 
 # who keeps it

@@ -1,14 +1,19 @@
 """
-The request in hand, for what lies too deep to be told of it: whose failure it is, which request a line of the log is about, and
-what the request's own line tells in the end.
+The request in hand, for what lies too deep to be given it: who asks, whose failure it is, which request a line of the log is about,
+and what the request's own line tells in the end.
 
-The guard opens a record for each request; whatever runs for that request, in its task or in one that it has started, finds it.
-Work that belongs to nobody's request is started with `tasks.apart`.
+The guard makes a context for each request; whatever runs for that request, in its task or in one that it has started, finds it.
+Work that belongs to nobody's request is started with `tasks.apart`, and sets a context of its own where it asks a model.
 """
 
+import asyncio
+import time
 from contextvars import ContextVar
 from typing import Protocol
 
+from msgspec import Struct, field
+
+from unilect.errors import BackendTimeout
 from unilect.events import Usage
 
 
@@ -24,26 +29,42 @@ class Measured(Protocol):
         """Seconds from the request to its first token; None before that."""
 
 
-class Record:
+class Context(Struct, eq=False, kw_only=True):
     """
     What is known of one request.
 
     Attributes:
         request_id: The request's id, as the client and the access log have it.
-        caller: The name of the caller's key; empty where nobody needs one.
-        model: The model that was asked for.
-        answering: The model that answered: its fallback, where that is another one.
+        caller: The name of the caller's key; empty where it is not known.
+        endpoint: What was called, as metrics name it.
+        dialect: The API that was called.
+        priority: Of those that wait for a backend, the highest goes first.
+        deadline: The event loop's time after which the request is sent to no backend any more; None for never.
+        started: When the request came, by `time.perf_counter`.
+        model: The model that was asked for; empty until then.
+        answering: The model that answers: its fallback, where that is another one.
         source: Where the answering backend comes from.
         meter: What measures the request.
     """
 
-    __slots__ = ("answering", "caller", "meter", "model", "request_id", "source")
+    request_id: str = ""
+    caller: str = ""
+    endpoint: str = ""
+    dialect: str = ""
+    priority: int = 0
+    deadline: float | None = None
+    started: float = field(default_factory=time.perf_counter)
+    model: str = ""
+    answering: str = ""
+    source: str = ""
+    meter: Measured | None = None
 
-    def __init__(self, request_id: str = "", caller: str = "") -> None:
-        self.request_id = request_id
-        self.caller = caller
-        self.model = self.answering = self.source = ""
-        self.meter: Measured | None = None
+    @property
+    def state(self) -> str:
+        """`reading` its body, `waiting` for its first token, or `answering`."""
+        if self.meter is None:
+            return "reading"
+        return "waiting" if self.meter.first_token_s is None else "answering"
 
     def asked(self, model: str, meter: Measured) -> None:
         """A request for a model begins."""
@@ -55,10 +76,22 @@ class Record:
         self.answering = model
         self.source = source
 
+    def check_deadline(self) -> None:
+        """
+        Raises:
+            BackendTimeout: The deadline has passed.
+        """
+        if self.deadline is not None and asyncio.get_running_loop().time() >= self.deadline:
+            raise BackendTimeout(
+                "No backend could take the request before its deadline. Send it again."
+            )
 
-IN_HAND: ContextVar[Record | None] = ContextVar("in_hand", default=None)
+
+#: The requests of a server that are being answered, by their ids, the oldest first.
+Requests = dict[str, Context]
+IN_HAND: ContextVar[Context | None] = ContextVar("in_hand", default=None)
 
 
-def in_hand() -> Record:
-    """The record of the request that this task answers; one that nobody reads outside of a request."""
-    return IN_HAND.get() or Record()
+def in_hand() -> Context:
+    """The context of the request that this task answers; one that nobody reads outside of a request."""
+    return IN_HAND.get() or Context()

@@ -36,11 +36,11 @@ class Site:
     @property
     def child(self) -> ChildProcess:
         """The process that runs the default model."""
-        return process(self.registry.get(None).backend)
+        return process(self.registry.get(None).pool.members[0].backend)
 
     def engine(self, name: str | None = None) -> GgufEngine:
         """The engine of a model."""
-        backend = self.registry.get(name).backend
+        backend = self.registry.get(name).pool.members[0].backend
         assert isinstance(backend, GgufEngine)
         return backend
 
@@ -53,7 +53,7 @@ class Site:
 
     async def busy(self) -> int:
         """How many places are at work, as the engine itself tells."""
-        backend = self.registry.get(None).backend
+        backend = self.registry.get(None).pool.members[0].backend
         if isinstance(backend, HfEngine):
             return msgspec.msgpack.decode(await backend._server.value("ping", None), type=int)
         return sum(bool(slot["is_processing"]) for slot in await self.slots())

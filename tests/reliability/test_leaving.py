@@ -60,7 +60,7 @@ async def test_slot_is_free_soon_after_the_client_leaves(demo: Site, body: dict[
 
 async def test_queued_request_never_runs_when_its_client_leaves(demo: Site) -> None:
     """A request that waits for a slot is dropped when its client leaves, and the running ones go on."""
-    counts = isinstance(demo.registry.get(None).backend, GgufEngine)
+    counts = isinstance(demo.registry.get(None).pool.members[0].backend, GgufEngine)
     before = await demo.tokens_made() if counts else 0
     running = [asyncio.ensure_future(demo.post(**ENDING).__aenter__()) for _ in range(2)]
     await demo.until_busy(2)

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from appserver import upstream
 from engine import answer, chat
 from scripted import HELLO, Exchange, delta, frames, scripted, stream_of
+from unilect.context import IN_HAND, Context
 from unilect.routing._concurrency_limit import ConcurrencyLimit
 
 
@@ -76,3 +77,32 @@ async def test_leaving_in_the_middle_frees_the_place() -> None:
         await backend._backend.aclose()
 
     assert 3 == len(server.requests)
+
+
+async def test_the_highest_priority_goes_first() -> None:
+    """Of those that wait the request of the highest priority goes first, and of one priority the first that came."""
+    go_on = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await go_on.wait()
+        await exchange.send(stream_of(HELLO))
+        exchange.close()
+
+    async def ask(priority: int, text: str) -> None:
+        IN_HAND.set(Context(priority=priority))
+        await answer(backend.generate(chat(text)))
+
+    async with scripted(script) as server:
+        backend = ConcurrencyLimit(upstream(server.url), 1)
+        tasks = [asyncio.create_task(ask(0, "running"))]
+        while not server.requests:
+            await asyncio.sleep(0)
+        for text, priority in (("batch", -1), ("second", 0), ("third", 0), ("first", 1)):
+            tasks.append(asyncio.create_task(ask(priority, text)))
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(*tasks)
+        asked = [exchange.json()["messages"][0]["content"] for exchange in server.requests]
+        await backend._backend.aclose()
+
+    assert ["running", "first", "second", "third", "batch"] == asked

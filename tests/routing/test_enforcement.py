@@ -246,8 +246,8 @@ async def test_the_service_holds_answers(demo: Backend) -> None:
     request = chat("?", response_format=digit(**NEVER))
     try:
         with pytest.raises(ConstraintViolated):
-            await events_of(service.run(request.changed(model="m"), "chat").batches())
-        run = service.run(request.changed(model="r", stream=True), "chat")
+            await events_of(service.run(request.changed(model="m")).batches())
+        run = service.run(request.changed(model="r", stream=True))
         await events_of(run.batches())
         assert ("response_format.not",) == run.ignored
     finally:

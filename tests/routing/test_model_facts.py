@@ -61,9 +61,9 @@ def test_a_model_without_a_template(tmp_path: Path) -> None:
     )
     models = registry(config).models
 
-    assert not models["plain"].backend.capabilities.chat
-    assert models["plain"].backend.capabilities.completions
-    assert models["given"].backend.capabilities.chat
+    assert not models["plain"].capabilities.chat
+    assert models["plain"].capabilities.completions
+    assert models["given"].capabilities.chat
     assert "no chat template, so no chat completions" in line(
         models["plain"], config.models["plain"]
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from appserver import serving, upstream
 from engine import chat
@@ -23,23 +24,26 @@ from scripted import (
     scripted,
     stream_of,
 )
-from unilect.context import IN_HAND, Record
+from unilect.backend import Batches, Capabilities
+from unilect.context import IN_HAND, Context
 from unilect.errors import (
     BackendError,
+    BackendTimeout,
     BackendUnavailable,
     BackendUnreachable,
     InvalidRequest,
     RateLimited,
     UnilectError,
 )
-from unilect.events import fold
+from unilect.events import Finish, TextDelta, Usage, fold
 from unilect.gateway.metrics import Metrics
 from unilect.redact import Secrets
-from unilect.requests import EmbeddingRequest
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.routing import pool
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.routing.service import Run, Service
+from unilect.testing.echo import CAPABILITIES, Echo
 
 GOOD = says(stream_of(HELLO))
 BROKEN = says(stream_of(b""))
@@ -66,7 +70,7 @@ class Farm:
 
     def run(self, text: str = "Hi", **fields: Any) -> Run:
         """A request on its way."""
-        return self.service.run(chat(text, model="m", **fields), "chat")
+        return self.service.run(chat(text, model="m", **fields))
 
     async def says(self, text: str = "Hi", **fields: Any) -> str | None:
         """The answer's text."""
@@ -212,11 +216,11 @@ async def test_one_callers_failures_count_once(monkeypatch: pytest.MonkeyPatch) 
     async with farm(poisoned, fallback=GOOD) as site:
         (member,) = site.members
         for number in range(50):
-            IN_HAND.set(Record("req", "key-a" if number else "key-b"))
+            IN_HAND.set(Context(request_id="req", caller="key-a" if number else "key-b"))
             assert "Hello" == await site.says(f"poison {number}")
         assert not member.breaker.open
         for number in range(5):
-            IN_HAND.set(Record("req", f"key-{number}"))
+            IN_HAND.set(Context(request_id="req", caller=f"key-{number}"))
             await site.says(f"poison {number}")
         assert member.breaker.open
 
@@ -226,7 +230,7 @@ async def test_a_backend_that_fails_where_another_answers_is_out(
 ) -> None:
     """A backend on which requests fail that another one answers gets no more of them, though they are all one caller's."""
     monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
-    IN_HAND.set(Record("req", "key-a"))
+    IN_HAND.set(Context(request_id="req", caller="key-a"))
     async with farm(says(answer(b"no", "500 Oops")), GOOD) as site:
         for number in range(30):
             assert "Hello" == await site.says(f"{number}")
@@ -268,7 +272,7 @@ async def test_why_a_backend_is_out_is_told_once(
 ) -> None:
     """The log says once why a backend cannot be reached or fails, with the request's id and without credentials."""
     monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
-    IN_HAND.set(Record("req_7", ""))
+    IN_HAND.set(Context(request_id="req_7"))
     key = "sk-very-secret-key"
     told = msgspec.json.encode({"error": {"message": f"out of memory for {key}\n\x1b[31m"}})
     async with farm(says(answer(told, "500 Oops")), GOOD) as site:
@@ -332,7 +336,9 @@ async def test_none_is_left() -> None:
     """When every backend has failed, the answer is 503 and says when to come again."""
     async with farm(BUSY, BROKEN) as site:
         for _ in range(2):
-            with pytest.raises(BackendUnavailable, match="None of the 2 backends") as raised:
+            with pytest.raises(
+                BackendUnavailable, match=r"No backend of the model `m` \(it has 2\)"
+            ) as raised:
                 await site.says()
             assert raised.value.retry_after_s
 
@@ -658,3 +664,228 @@ async def test_what_is_kept_of_a_failure() -> None:
     assert {BackendError} == {type(error) for error in failed.values()}
     held = [(e.__traceback__, e.__cause__, e.__context__) for e in failed.values()]
     assert [(None, None, None)] * 2 == held
+
+
+# Backends that come and go
+
+
+class Held(Echo):
+    """An echo whose answers wait until a test lets them end."""
+
+    def __init__(self, text: str, capabilities: Capabilities | None = None) -> None:
+        super().__init__()
+        self.text = text
+        self.go_on, self.begun = asyncio.Event(), asyncio.Event()
+        self.closed = 0
+        if capabilities is not None:
+            self.capabilities = capabilities  # type: ignore[misc]
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Say the text, once the test lets it."""
+        self.begun.set()
+        self.answers += 1
+        await self.go_on.wait()
+        yield [TextDelta(self.text), Finish("stop"), Usage(1, 1)]
+
+    async def aclose(self) -> None:
+        """Count."""
+        self.closed += 1
+        await super().aclose()
+
+
+@asynccontextmanager
+async def echoes(*backends: Held, **settings: Any) -> AsyncIterator[Farm]:
+    """A model of echoes that end their answers at once, but for those that a test holds."""
+    for backend in backends:
+        backend.go_on.set()
+    registry = Registry([Model("m", [Member(backend) for backend in backends], **settings)])
+    yield Farm([], Service(registry, Metrics()))
+    await registry.aclose()
+
+
+async def test_a_backend_that_comes() -> None:
+    """A backend that is added gets requests from then on, started by the first of them."""
+    old, new = Held("old"), Held("new")
+    new.go_on.set()
+    async with echoes(old) as site:
+        model = site.service.registry.get("m")
+        assert {"old"} == {await site.says(f"{number}") for number in range(4)}
+        model.pool.add(Member(new))
+        assert 0 == new.starts
+        assert {"old", "new"} == {await site.says(f"later {number}") for number in range(4)}
+
+    assert (1, 1) == (new.starts, new.closed)
+
+
+async def test_a_backend_that_goes() -> None:
+    """A backend that is removed ends the answer that runs in it, gets no other request, and is closed after it, once."""
+    stays, goes = Held("stays"), Held("goes")
+    async with echoes(stays, goes) as site:
+        pool_, leaving = site.service.registry.get("m").pool, site.members[1]
+        goes.go_on.clear()
+        stays.go_on.clear()
+        running = [asyncio.create_task(site.says(f"{number}")) for number in range(2)]
+        await asyncio.gather(stays.begun.wait(), goes.begun.wait())
+        stays.go_on.set()
+        pool_.remove(leaving)
+        assert {"stays"} == {await site.says(f"later {number}") for number in range(4)}
+        assert (0, None) == (goes.closed, leaving.closing)
+        goes.go_on.set()
+        assert {"stays", "goes"} == {*await asyncio.gather(*running)}
+        assert leaving.closing is not None
+        await leaving.closing
+        assert (1, 1) == (goes.closed, goes.answers)
+
+    assert 1 == stays.closed
+
+
+async def test_a_backend_that_goes_is_closed_with_the_server() -> None:
+    """A backend that was removed while it answers is stopped with the others at the server's end."""
+    goes = Held("goes")
+    async with echoes(Held("stays"), goes) as site:
+        goes.go_on.clear()
+        running = [asyncio.create_task(site.says(f"{number}")) for number in range(2)]
+        await goes.begun.wait()
+        site.service.registry.get("m").pool.remove(site.members[1])
+        await site.service.registry.aclose()
+        assert 1 == goes.closed
+        goes.go_on.set()
+        await asyncio.gather(*running)
+
+
+async def test_a_model_without_backends() -> None:
+    """A model whose last backend is removed can do nothing, and says so, until another one comes."""
+    async with echoes(Held("first")) as site:
+        model = site.service.registry.get("m")
+        (first,) = site.members
+        model.pool.remove(first)
+        assert not model.capabilities.chat
+        with pytest.raises(BackendUnavailable, match=r"No backend of the model `m` \(it has 0\)"):
+            await site.says()
+        second = Held("second")
+        second.go_on.set()
+        model.pool.add(Member(second))
+        assert "second" == await site.says()
+
+
+async def test_one_that_is_out_is_looked_after_once_there_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A single backend that is out, and that nobody looked after, is found to be well again once there is another one."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+    async with echoes(Held("first")) as site:
+        (member,) = site.members
+        await site.says()
+        pool_ = site.service.registry.get("m").pool
+        pool_.record_result(member, BackendUnreachable("no"))
+        assert (True, {}) == (member.breaker.open, pool_._looks)
+        pool_.add(Member(Held("second")))
+        async with asyncio.timeout(60):
+            await pool_._looks[member]
+
+    assert not member.breaker.open
+
+
+async def test_a_backend_that_goes_while_the_others_start() -> None:
+    """A model that starts is started, though one of its backends goes meanwhile."""
+    stays, goes = Held("stays"), Held("goes")
+    async with echoes(stays, goes) as site:
+        model = site.service.registry.get("m")
+        starting = asyncio.create_task(model.start())
+        await asyncio.sleep(0)
+        model.pool.remove(site.members[1])
+        await starting
+        assert "stays" == await site.says()
+
+
+# Backends that can do different things
+
+
+REFUSES = {"top_k": "refused", "logprobs": "refused"}
+TEXT = structs.replace(CAPABILITIES, context=100, parameters=REFUSES)
+SEES = structs.replace(TEXT, context=200, vision=True, parameters=REFUSES | {"top_k": "native"})
+PLAIN = structs.replace(TEXT, chat=False, why_not={"chat": "no template"})
+
+
+def looks_at(text: str) -> list[dict[str, Any]]:
+    """A message with an image."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    return [{"role": "user", "content": [{"type": "text", "text": text}, image]}]
+
+
+@pytest.mark.parametrize("cold", [True, False])
+@pytest.mark.parametrize(
+    "asked", [{"top_k": 3}, {"messages": looks_at("what")}], ids=["parameter", "image"]
+)
+async def test_a_request_goes_where_it_can_be_answered(asked: dict[str, Any], cold: bool) -> None:
+    """Where one of a model's backends can do what a request asks for, all such requests go to that one."""
+    backends = Held("text", TEXT), Held("sees", SEES), Held("plain", PLAIN)
+    async with echoes(*backends) as site:
+        if not cold:
+            await site.service.registry.get("m").start()
+        assert {"sees"} == {await site.says(f"{number}", **asked) for number in range(5)}
+        assert {"text", "sees"} == {await site.says(f"{number}") for number in range(8)}
+        assert 0 == backends[2].answers
+
+
+async def test_what_no_backend_can_do() -> None:
+    """What none of a model's backends can do is refused by name; where the able one fails, the others are not asked for it."""
+    sees, text = Held("sees", SEES), Held("text", TEXT)
+    async with echoes(sees, text) as site:
+        with pytest.raises(InvalidRequest, match="`logprobs`"):
+            await site.says(logprobs=True)
+        first = site.members[0]
+        site.service.registry.get("m").pool.record_result(first, BackendUnreachable("no"))
+        with pytest.raises(BackendUnavailable):
+            await site.says(top_k=3)
+        assert (0, 0) == (sees.answers, text.answers)
+
+
+async def test_what_a_start_finds_out() -> None:
+    """A backend that turns out at its start to lack what a request asks for does not get it, and another one does."""
+
+    class Found(Held):
+        async def start(self) -> None:
+            self.capabilities = TEXT  # type: ignore[misc]
+            await super().start()
+
+    unknown = Found("unknown", structs.replace(TEXT, settled=False))
+    async with echoes(unknown, Held("sees", SEES)) as site:
+        assert {"sees"} == {await site.says(f"{number}", top_k=3) for number in range(4)}
+        assert (0, 0) == (unknown.answers, site.members[0].outstanding)
+
+
+async def test_what_a_model_can_do() -> None:
+    """A model can do what one of its backends can, at the context that all of them have."""
+    async with echoes(Held("plain", PLAIN), Held("sees", SEES)) as site:
+        can = site.service.registry.get("m").capabilities
+
+    assert (True, True, True, False, 100) == (
+        can.chat,
+        can.completions,
+        can.vision,
+        can.embeddings,
+        can.context,
+    )
+    assert {"top_k": "native", "logprobs": "refused"} == can.parameters
+
+
+def test_a_parameter_that_one_backend_does_not_know() -> None:
+    """A parameter that one backend refuses and another does not know is not called refused."""
+    unknown = structs.replace(TEXT, parameters={}, passes_unknown=True)
+    backends = [Member(Held("a", TEXT)), Member(Held("b", unknown))]
+    can = pool.Pool("m", backends).capabilities
+
+    assert ({}, True) == (can.parameters, can.passes_unknown)
+
+
+async def test_no_backend_after_the_deadline() -> None:
+    """A request whose deadline has passed is sent to no backend, nor to a further one after a failure."""
+    late = asyncio.get_running_loop().time()
+    async with farm(GOOD) as site:
+        IN_HAND.set(Context(deadline=late))
+        with pytest.raises(BackendTimeout, match="deadline"):
+            await site.says()
+        IN_HAND.set(Context(deadline=late + 3600))
+        assert "Hello" == await site.says()
+        assert [1] == site.asked

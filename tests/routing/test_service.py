@@ -50,10 +50,10 @@ async def events_of(run: Run) -> list[Event]:
         return [event async for batch in batches for event in batch]
 
 
-def counted(service: Service, status: int, endpoint: str = "chat") -> bool:
+def counted(service: Service, status: int) -> bool:
     """Whether exactly one request was counted, with this status, its lease given back and its gauges at rest."""
     value = service.metrics.registry.get_sample_value
-    labels = {"model": "m", "endpoint": endpoint}
+    labels = {"model": "m", "endpoint": ""}
     done = value("unilect_request_duration_seconds_count", labels)
     with_status = value("unilect_requests_total", labels | {"status": str(status)})
     resting = [
@@ -65,7 +65,7 @@ def counted(service: Service, status: int, endpoint: str = "chat") -> bool:
 async def test_a_run(demo: GgufEngine) -> None:
     """A run answers, counts its usage and gives its lease back."""
     service = service_of(demo)
-    run = service.run(chat(max_tokens=8), "chat")
+    run = service.run(chat(max_tokens=8))
     events = await events_of(run)
 
     assert events[-1] == run.usage
@@ -77,9 +77,9 @@ async def test_a_run(demo: GgufEngine) -> None:
 async def test_a_short_answer_is_measured(demo: GgufEngine, stream: bool) -> None:
     """The time to the first token of a short answer is counted, streamed or whole, though all of it comes at once."""
     service = service_of(demo)
-    await events_of(service.run(chat(max_tokens=1, stream=stream), "chat"))
+    await events_of(service.run(chat(max_tokens=1, stream=stream)))
 
-    labels = {"model": "m", "endpoint": "chat"}
+    labels = {"model": "m", "endpoint": ""}
     value = service.metrics.registry.get_sample_value
     assert 1 == value("unilect_time_to_first_token_seconds_count", labels)
 
@@ -89,7 +89,7 @@ async def test_an_upstream_makes_its_own_choices() -> None:
     hello = [delta(number, "stop", content="Hello") for number in range(3)]
     async with scripted(says(stream_of(frames(*hello)))) as server:
         upstream = OpenAIUpstream(HttpServer(server.url), "m")
-        events = await events_of(service_of(upstream).run(chat(n=3), "chat"))
+        events = await events_of(service_of(upstream).run(chat(n=3)))
 
     assert {0, 1, 2} == {event.index for event in events if isinstance(event, TextDelta)}
     assert [3] == [exchange.json()["n"] for exchange in server.requests if exchange.body]
@@ -98,7 +98,7 @@ async def test_an_upstream_makes_its_own_choices() -> None:
 async def test_a_run_that_is_not_read(demo: GgufEngine) -> None:
     """Taking a request in starts nothing."""
     spy = Spy(demo)
-    service_of(spy).run(chat(), "chat")
+    service_of(spy).run(chat())
 
     assert (0, []) == (spy.starts, spy.asked)
 
@@ -106,7 +106,7 @@ async def test_a_run_that_is_not_read(demo: GgufEngine) -> None:
 async def test_a_run_that_is_left(demo: GgufEngine) -> None:
     """A client that leaves is counted as such, and its lease is given back."""
     service = service_of(demo)
-    batches = service.run(chat(max_tokens=400, ignore_eos=True), "chat").batches()
+    batches = service.run(chat(max_tokens=400, ignore_eos=True)).batches()
     await anext(batches)
     await batches.aclose()
 
@@ -123,7 +123,7 @@ async def test_a_run_that_is_cancelled() -> None:
 
     async with scripted(script) as server:
         service = service_of(OpenAIUpstream(HttpServer(server.url), "m"))
-        task = asyncio.create_task(events_of(service.run(chat(), "chat")))
+        task = asyncio.create_task(events_of(service.run(chat())))
         await asked.wait()
         task.cancel()
         await asyncio.wait({task})
@@ -140,7 +140,7 @@ async def test_a_run_that_breaks(stream: bytes, status: int) -> None:
     async with scripted(says(stream)) as server:
         service = service_of(OpenAIUpstream(HttpServer(server.url), "m"))
         with pytest.raises(BackendError):
-            await events_of(service.run(chat(), "chat"))
+            await events_of(service.run(chat()))
 
     assert counted(service, status)
 
@@ -150,7 +150,7 @@ async def test_a_backend_that_cannot_start() -> None:
     async with scripted(says(b"")) as server:
         service = service_of(OpenAIUpstream(HttpServer(server.url)))
         with pytest.raises(BackendError):
-            await events_of(service.run(chat(), "chat"))
+            await events_of(service.run(chat()))
 
     assert counted(service, 502)
 
@@ -160,7 +160,7 @@ async def test_parameters_are_judged(demo: GgufEngine) -> None:
     spy = Spy(demo)
     service = service_of(spy)
     with pytest.raises(UnsupportedParameter):
-        await events_of(service.run(chat(verbosity="low"), "chat"))
+        await events_of(service.run(chat(verbosity="low")))
 
     assert spy.asked == []
     assert counted(service, 400)
@@ -175,7 +175,7 @@ async def test_what_is_refused_loads_no_model(demo: GgufEngine, request_: Any) -
         if isinstance(request_, EmbeddingRequest):
             await service.embed(request_)
         else:
-            await events_of(service.run(request_, "chat"))
+            await events_of(service.run(request_))
 
     assert 0 == spy.starts
     assert service.registry.get("m").known_cold is not None
@@ -184,7 +184,7 @@ async def test_what_is_refused_loads_no_model(demo: GgufEngine, request_: Any) -
 async def test_what_is_not_known_before_the_start_is_not_refused(demo: GgufEngine) -> None:
     """A backend that only its start tells what it can do is started, and then held against the request."""
     spy = Unlearnt(demo)
-    await events_of(service_of(spy).run(chat(max_tokens=1), "chat"))
+    await events_of(service_of(spy).run(chat(max_tokens=1)))
 
     assert 1 == spy.starts
 
@@ -192,9 +192,7 @@ async def test_what_is_not_known_before_the_start_is_not_refused(demo: GgufEngin
 async def test_ignored_parameters(demo: GgufEngine) -> None:
     """What is ignored is named, and the backend is not asked for it."""
     spy = Spy(demo)
-    run = service_of(spy, unsupported="report").run(
-        chat(verbosity="low", x_new=1, max_tokens=2), "chat"
-    )
+    run = service_of(spy, unsupported="report").run(chat(verbosity="low", x_new=1, max_tokens=2))
     await events_of(run)
 
     assert {"verbosity", "x_new"} == set(run.ignored)
@@ -204,7 +202,7 @@ async def test_ignored_parameters(demo: GgufEngine) -> None:
 async def test_defaults_are_judged_too(demo: GgufEngine) -> None:
     """A model's default is held against the backend as if the client had sent it."""
     with pytest.raises(UnsupportedParameter):
-        await events_of(service_of(demo, defaults={"verbosity": "low"}).run(chat(), "chat"))
+        await events_of(service_of(demo, defaults={"verbosity": "low"}).run(chat()))
 
 
 @pytest.mark.parametrize(("request_", "param"), [(chat, "messages"), (completion, "prompt")])
@@ -212,7 +210,7 @@ async def test_a_long_prompt(demo: GgufEngine, request_: Any, param: str) -> Non
     """A prompt that is too long is told with the parameter that holds it."""
     service = service_of(demo)
     with pytest.raises(ContextLengthExceeded) as raised:
-        await events_of(service.run(request_("word " * 10_000), "chat"))
+        await events_of(service.run(request_("word " * 10_000)))
 
     assert param == raised.value.param
     assert counted(service, 400)
@@ -221,15 +219,15 @@ async def test_a_long_prompt(demo: GgufEngine, request_: Any, param: str) -> Non
 async def test_unknown_models(demo: GgufEngine) -> None:
     """An unknown model is an error before a run begins."""
     with pytest.raises(ModelNotFound):
-        service_of(demo).run(chat(model="nothing"), "chat")
+        service_of(demo).run(chat(model="nothing"))
 
 
 async def test_a_model_that_is_gone(demo: GgufEngine) -> None:
     """The metrics tell of a model while it is served, also when a request to it ends later than that."""
     service = service_of(Spy(demo))
     service.registry.add(Model("other", OpenAIUpstream(HttpServer("http://127.0.0.1:1"), "m")))
-    run = service.run(chat(model="other", max_tokens=1), "chat")
-    await events_of(service.run(chat(max_tokens=1), "chat"))
+    run = service.run(chat(model="other", max_tokens=1))
+    await events_of(service.run(chat(max_tokens=1)))
     assert b'"other"' in service.metrics.exposition()
     service.registry.forget("other")
     with pytest.raises(BackendUnavailable):
@@ -244,7 +242,7 @@ async def test_a_stopping_server(demo: GgufEngine) -> None:
     service = service_of(demo)
     service.ready = False
     with pytest.raises(BackendUnavailable) as raised:
-        service.run(chat(), "chat")
+        service.run(chat())
     with pytest.raises(BackendUnavailable):
         await service.embed(EmbeddingRequest(input="a"))
 
@@ -263,7 +261,7 @@ async def test_embed(demo: GgufEngine) -> None:
     assert ("m", (), 2) == (model.name, ignored, len(embeddings.vectors))
     assert embeddings.vectors[1] == pytest.approx(alone.vectors[0], abs=1e-4)
     assert embeddings.prompt_tokens > alone.prompt_tokens > 0
-    assert counted(service, 200, "embeddings")
+    assert counted(service, 200)
 
 
 async def test_an_input_that_is_too_long(demo: GgufEngine) -> None:
@@ -273,7 +271,7 @@ async def test_an_input_that_is_too_long(demo: GgufEngine) -> None:
         await service.embed(EmbeddingRequest(input=["a", "word " * 10_000]))
 
     assert raised.value.param == "input"
-    assert counted(service, 400, "embeddings")
+    assert counted(service, 400)
 
 
 class Limited(Spy):
@@ -310,7 +308,7 @@ async def test_a_model_without_a_chat_template(demo: GgufEngine) -> None:
     """A model that has no chat template refuses a chat with what to use and what to configure, and is not asked."""
     spy = Unformatted(demo)
     with pytest.raises(InvalidRequest) as raised:
-        await events_of(service_of(spy).run(chat(), "chat"))
+        await events_of(service_of(spy).run(chat()))
 
     assert "The model `m` has no chat template" in raised.value.message
     assert "Use /v1/completions, or configure `chat_template`" in raised.value.message
@@ -326,7 +324,7 @@ async def test_a_model_of_another_kind(demo: GgufEngine, request_: Any) -> None:
         if isinstance(request_, EmbeddingRequest):
             await service.embed(request_)
         else:
-            await events_of(service.run(request_, "chat"))
+            await events_of(service.run(request_))
 
     assert ("model", []) == (raised.value.param, spy.asked)
 
@@ -336,10 +334,10 @@ async def test_errors_are_ours(demo: GgufEngine, grammar: str) -> None:
     """What the engine refuses is told as the client's mistake, and the engine goes on."""
     service = service_of(demo)
     with pytest.raises(InvalidRequest):
-        await events_of(service.run(chat(grammar=grammar), "chat"))
+        await events_of(service.run(chat(grammar=grammar)))
 
     assert counted(service, 400)
-    assert await events_of(service_of(demo).run(chat(max_tokens=2), "chat"))
+    assert await events_of(service_of(demo).run(chat(max_tokens=2)))
 
 
 class Flawed(Spy):
@@ -359,13 +357,13 @@ async def test_a_flaw_is_counted_as_ours(demo: GgufEngine) -> None:
     """An exception that is no error of ours is counted as 500, not as a client that left; the lease is given back."""
     service = service_of(Flawed(demo))
     with pytest.raises(RuntimeError):
-        await events_of(service.run(chat(), "chat"))
+        await events_of(service.run(chat()))
     assert counted(service, 500)
 
     service = service_of(Flawed(demo))
     with pytest.raises(RuntimeError):
         await service.embed(EmbeddingRequest(input="a"))
-    assert counted(service, 500, "embeddings")
+    assert counted(service, 500)
 
 
 class Broken(Spy):
@@ -384,7 +382,7 @@ async def test_a_begun_answer_is_not_begun_again(demo: GgufEngine) -> None:
     service = Service(Registry([Model("m", [Member(one), Member(other)])]), Metrics())
     told = []
     with pytest.raises(BackendError):
-        async with aclosing(service.run(chat(stream=True), "chat").batches()) as batches:
+        async with aclosing(service.run(chat(stream=True)).batches()) as batches:
             async for batch in batches:
                 told += [event for event in batch if isinstance(event, TextDelta)]
 

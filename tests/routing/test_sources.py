@@ -133,7 +133,7 @@ def test_no_models() -> None:
 
     assert ["demo"] == list(models.models)
     model = models.get(None)
-    assert isinstance(model.backend, GgufEngine)
+    assert isinstance(model.pool.members[0].backend, GgufEngine)
     assert {"temperature": 0.0} == model.defaults
 
 
@@ -154,8 +154,8 @@ def test_models() -> None:
 
     far, near = models.models.values()
     assert (far, far, near) == (models.get(None), models.get("x"), models.get("near"))
-    assert isinstance(far.backend, OpenAIUpstream)
-    assert isinstance(near.backend, GgufEngine)
+    assert isinstance(far.pool.members[0].backend, OpenAIUpstream)
+    assert isinstance(near.pool.members[0].backend, GgufEngine)
     assert ({"top_p": 0.5}, "report", {}, "refuse") == (
         far.defaults,
         far.unsupported,
@@ -220,7 +220,7 @@ def test_models_of_one_folder_share_the_processor_as_one(monkeypatch: pytest.Mon
         Config(models={"a": ModelConfig(source=source), "b": ModelConfig(source=source, lora=lora)})
     )
 
-    one, other = (models.get(name).backend for name in ("a", "b"))
+    one, other = (models.get(name).pool.members[0].backend for name in ("a", "b"))
     assert one._server is other._server  # type: ignore[attr-defined]
     assert 4 == one._server.settings["threads"]  # type: ignore[attr-defined]
 

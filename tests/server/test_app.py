@@ -181,7 +181,7 @@ def _backend(app: App) -> Any:
         async def aclose(self) -> None:
             """Leave it to its owner."""
 
-    return Borrowed(app.service.registry.get(None).backend)
+    return Borrowed(app.service.registry.get(None).pool.members[0].backend)
 
 
 async def test_cleaning_up_stops_the_backends(app: App) -> None:

@@ -10,13 +10,13 @@ from appserver import serving, upstream
 from scripted import HELLO, Exchange, answer, says, scripted, stream_of
 from unilect.backend import Backend
 from unilect.config.server import Config
-from unilect.context import Record
+from unilect.context import Context
 from unilect.gateway.metrics import Metrics
 from unilect.logs import LogSink, SinkHandler
 from unilect.routing.pool import Member
 from unilect.testing.echo import Echo, Options
 from unilect.web import _access_log as access_log
-from unilect.web._access_log import AccessLog, answered
+from unilect.web._access_log import AccessLog, told
 
 
 @pytest.fixture
@@ -97,11 +97,11 @@ async def test_a_line_tells_the_fallback(lines: Closing) -> None:
 
 def test_names_of_others() -> None:
     """Control characters in the name of a discovered model do not reach the log."""
-    record = Record()
-    record.asked("a\x1b[2Jb\nc", Metrics().start("x", "y"))
-    record.leased("d\re", "hf:/models/\x1bq")
+    context = Context()
+    context.asked("a\x1b[2Jb\nc", Metrics().start("x", "y"))
+    context.leased("d\re", "hf:/models/\x1bq")
 
-    assert answered(record).isprintable()
+    assert told(context).isprintable()
 
 
 async def test_lines_keep_their_order(lines: Closing) -> None:
@@ -111,8 +111,8 @@ async def test_lines_keep_their_order(lines: Closing) -> None:
         log.add(f"request {number}")
         logging.getLogger("unilect").info("record %d", number)
 
-    told = [line.split(" INFO ")[1] for line in lines.all()]
-    assert [f"{what} {n}" for n in range(50) for what in ("request", "record")] == told
+    found = [line.split(" INFO ")[1] for line in lines.all()]
+    assert [f"{what} {n}" for n in range(50) for what in ("request", "record")] == found
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -12,10 +12,11 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout, web
 
 from unilect.config.server import Config
-from unilect.errors import InvalidRequest, RateLimited, UnilectError
-from unilect.web.bodies import Bodies
+from unilect.errors import BackendUnavailable, InvalidRequest, RateLimited, UnilectError
+from unilect.web.bodies import SMALL_BYTES, Bodies
 from unilect.web.guard import Guard
 from unilect.web.profile import profile_of
+from unilect.web.route import BODY, Route
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 OPEN: dict[str, Any] = {"host": "0.0.0.0", "api_keys": [], "insecure_no_auth": True}
@@ -52,15 +53,23 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    handler: Handler = hello, bodies: Bodies | None = None, **config: Any
+    handler: Handler = hello,
+    bodies: Bodies | None = None,
+    own: Sequence[Route] = (),
+    **config: Any,
 ) -> AsyncIterator[Served]:
-    """A server with a guard on a free port; `/free` needs no key, `/x` does."""
+    """A server with a guard on a free port, and routes of a test's own; `/free` needs no key, `/x` does."""
     settings = Config(**{"api_keys": ["sk-test"]} | config)
-    guard = Guard(settings, {"/free"}, profile_of(settings), bodies)
+    routes: dict[web.AbstractRoute, Route] = {}
+    guard = Guard(settings, routes, profile_of(settings), bodies)
     app = web.Application(middlewares=[guard.handle], client_max_size=settings.max_body_bytes)
-    for path in ("/x", "/free", "/x/{name}"):
-        app.router.add_route("GET", path, handler)
-        app.router.add_route("POST", path, handler)
+    ours = [
+        Route(method, path, handler, public=path == "/free")
+        for path in ("/x", "/free", "/x/{name}")
+        for method in ("GET", "POST")
+    ]
+    for route in [*ours, *own]:
+        routes[app.router.add_route(route.method, route.path, route.handler)] = route
     runner = web.AppRunner(app, handler_cancellation=True, access_log=None, auto_decompress=False)
     await runner.setup()
     try:
@@ -316,7 +325,138 @@ async def test_a_body_is_not_read_without_a_key() -> None:
     assert line.startswith(b"HTTP/1.1 401 ")
 
 
+# Bodies that are streamed
+
+
+async def count(request: web.Request) -> web.StreamResponse:
+    """Answer with the length of the body, and of its longest piece."""
+    sizes = [len(piece) async for piece in request[BODY]]
+    return web.json_response({"length": sum(sizes), "longest": max(sizes, default=0)})
+
+
+async def piecewise(pieces: int) -> AsyncIterator[bytes]:
+    """A body of so many times 64 kB."""
+    for _ in range(pieces):
+        yield b"x" * SMALL_BYTES
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+async def test_a_streamed_body(chunked: bool) -> None:
+    """A route that streams its bodies reads more than a body in memory may have, piece by piece, up to its own limit."""
+    most = 8
+    own = [Route("POST", "/file", count, streamed_bytes=most * SMALL_BYTES)]
+    async with served(own=own, max_body_bytes=SMALL_BYTES) as server:
+
+        async def send(pieces: int) -> tuple[int, Any]:
+            data = piecewise(pieces) if chunked else b"x" * (pieces * SMALL_BYTES)
+            status, _, body = await server.ask("POST", "/file", headers=BEARER, data=data)
+            return status, body
+
+        status, body = await send(most)
+        assert (200, most * SMALL_BYTES) == (status, body["length"])
+        assert 2 * body["longest"] <= body["length"]
+        status, _, body = await server.ask("POST", "/file", headers=BEARER)
+        assert (200, 0) == (status, body["length"])
+        status, body = await send(most + 1)
+        assert 413 == status
+        assert f"larger than {most * SMALL_BYTES} bytes. Send less." in body["message"]
+        assert (413, "request_too_large") == await server.code(
+            "POST", headers=BEARER, data=b"x" * (SMALL_BYTES + 1)
+        )
+
+
+@pytest.mark.parametrize("sent", [2, 3 * SMALL_BYTES])
+async def test_a_streamed_body_that_stops(sent: int) -> None:
+    """A streamed body of which no more comes is given up, at its beginning and later."""
+    own = [Route("POST", "/file", count, streamed_bytes=2**30)]
+    bodies = Bodies(1024, timeout_s=0.01, pace_s=0.01)
+    async with served(own=own, bodies=bodies) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        head = "POST /file HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\nX-API-Key: sk-test\r\n\r\n"
+        writer.write(head.encode() + b"x" * sent)
+        async with asyncio.timeout(60):
+            line = await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+
+    assert line.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_streamed_body_waits_for_its_reader() -> None:
+    """Time in which the handler of a streamed body does not read counts for nobody."""
+    read = asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        body = request[BODY]
+        first = await anext(body)
+        await asyncio.sleep(0.05)
+        read.set()
+        return web.json_response({"length": len(first) + sum([len(one) async for one in body])})
+
+    own = [Route("POST", "/file", slow, streamed_bytes=2**30)]
+    async with served(own=own, bodies=Bodies(1024, timeout_s=60, pace_s=0.02)) as server:
+        data = b"x" * (16 * SMALL_BYTES)
+        status, _, body = await server.ask("POST", "/file", headers=BEARER, data=data)
+
+    assert (200, 16 * SMALL_BYTES) == (status, body["length"])
+
+
 # Errors
+
+
+def theirs(error: UnilectError, status: int) -> web.Response:
+    """An error as Anthropic's API has it."""
+    kind = "overloaded_error" if status == 503 else error.code
+    body = {"type": "error", "error": {"type": kind, "message": error.message}}
+    return web.json_response(body, status=529 if status == 503 else status)
+
+
+async def fail(request: web.Request) -> web.StreamResponse:
+    """Fail as the body says."""
+    match await request.read():
+        case b"limit":
+            raise RateLimited("Slow.", retry_after_s=2)
+        case b"busy":
+            raise BackendUnavailable("Busy.")
+        case b"flaw":
+            raise RuntimeError("flaw")
+    return web.json_response({})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "asked", "expected"),
+    [
+        ("POST", "/v1/messages", {"headers": {}}, (401, "invalid_api_key")),
+        ("POST", "/v1/messages", {"headers": BEARER | {"Origin": "http://x"}}, (403, "permission_denied")),
+        ("POST", "/v1/messages", {"data": b"x" * 2000}, (413, "request_too_large")),
+        ("POST", "/v1/messages", {"data": b"limit"}, (429, "rate_limit_exceeded")),
+        ("POST", "/v1/messages", {"data": b"flaw"}, (500, "internal_error")),
+        ("POST", "/v1/messages", {"data": b"busy"}, (529, "overloaded_error")),
+        ("GET", "/v1/messages", {}, (405, "method_not_allowed")),
+        ("POST", "/v1/messages/batches", {}, (404, "unknown_url")),
+    ],
+)  # fmt: skip
+async def test_errors_in_a_dialects_own_form(
+    method: str, path: str, asked: dict[str, Any], expected: tuple[int, str]
+) -> None:
+    """The guard's errors and the handler's have the form of their route, also where only the path is known to be its own."""
+    own = [Route("POST", "/v1/messages", fail, error=theirs)]
+    async with served(own=own, max_body_bytes=1024) as server:
+        status, headers, body = await server.ask(method, path, **{"headers": BEARER} | asked)
+
+    assert expected == (status, body["error"]["type"])
+    assert {"type", "error"} == body.keys()
+    assert headers["X-Request-Id"].startswith("req_")
+    assert ("2" if status == 429 else None) == headers.get("Retry-After")
+    assert ("Bearer" if status == 401 else None) == headers.get("WWW-Authenticate")
+
+
+@pytest.mark.parametrize("path", ["/x/y/z", "/v1/messagesx", "/v1"])
+async def test_errors_beside_a_dialects_routes(path: str) -> None:
+    """A path that merely resembles a dialect's route gets OpenAI's form."""
+    own = [Route("POST", "/v1/messages", fail, error=theirs)]
+    async with served(own=own) as server:
+        assert (404, "unknown_url") == await server.code(path=path, headers=BEARER)
 
 
 def raising(error: BaseException) -> Handler:
@@ -416,13 +556,13 @@ async def test_requests_in_progress() -> None:
         return web.json_response({})
 
     async with served(handler) as server:
-        assert server.guard.active == 0
+        assert not server.guard.requests
         task = asyncio.create_task(server.code(headers=BEARER))
         await begun.wait()
-        assert server.guard.active == 1
+        assert len(server.guard.requests) == 1
         go_on.set()
         await task
-        assert server.guard.active == 0
+        assert not server.guard.requests
 
 
 async def test_a_client_that_leaves() -> None:
@@ -444,7 +584,7 @@ async def test_a_client_that_leaves() -> None:
         await writer.wait_closed()
         async with asyncio.timeout(60):
             await cancelled.wait()
-        assert server.guard.active == 0
+        assert not server.guard.requests
 
 
 async def test_the_log_line() -> None:

@@ -253,7 +253,7 @@ async def test_a_client_that_leaves(stream: bool, begun: bytes) -> None:
             await asyncio.wait({task})
 
         await server.until_gone()
-        while app.guard.active:
+        while app.guard.requests:
             await asyncio.sleep(0)
         assert 1 == app.counted("chat.completions", 499)
 
@@ -281,7 +281,7 @@ async def test_a_client_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> N
         writer.write(head % len(body) + body)
         async with asyncio.timeout(60):
             await server.gone.acquire()
-        while app.guard.active:
+        while app.guard.requests:
             await asyncio.sleep(0)
         writer.transport.abort()
         assert 1 == app.counted("chat.completions", 499)

@@ -58,11 +58,11 @@ def routes(site: Site) -> list[Route]:
     async def create_langchain_answer(request: web.Request) -> web.StreamResponse:
         """Answer a prompt and its history."""
         asked = await decoded(request, _decoder.decode)
-        context = service.model(asked.model).backend.capabilities.context
+        context = service.model(asked.model).capabilities.context
         chat = as_body(asked, context)
         if len(chat) > LARGE_BYTES:
             await asyncio.sleep(0)  # each pass over it takes its time
-        run = service.run(openai_chat.decode(chat).request, "langchain")
+        run = service.run(openai_chat.decode(chat).request)
         return await respond_whole(
             request, run, lambda answer, ignored: body(asked, answer, ignored)
         )
@@ -72,6 +72,7 @@ def routes(site: Site) -> list[Route]:
             "POST",
             "/",
             create_langchain_answer,
+            "langchain",
             request=LangChainRequest,
             summary="Answer a prompt and its history (ChatGLM, LangChain)",
         )

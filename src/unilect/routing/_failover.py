@@ -7,7 +7,10 @@ elsewhere, and neither is a request that an engine of ours died of: it would tak
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
+from unilect.backend import Capabilities
+from unilect.context import in_hand
 from unilect.errors import BackendUnavailable, CheckerUnavailable, EngineDied, UnilectError
 from unilect.requests import Request
 from unilect.routing.pool import Asked, Member
@@ -47,7 +50,7 @@ class Lease:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         """Whether another backend is to be tried after the error."""
-        self._member.outstanding -= 1
+        self._member.release()
         if error is not None and not isinstance(error, UnilectError):
             return False  # a client that leaves says nothing of the backend
         failover = self._failover
@@ -65,24 +68,27 @@ class Failover:
         model: The model that was asked for.
         request: The request; None for a call about the model, such as to count tokens.
         other: Finds a model by its name, for the fallback; None where that may not answer.
+        judge: Raises an error for what the request asks of a model's backend in vain.
 
     Attributes:
         request: As given.
-        tried: The backends that the request was sent to.
+        tried: The backends that the request was sent to, or that cannot do what it asks for.
     """
 
-    __slots__ = ("_answered", "_failure", "_model", "_other", "_seen", "request", "tried")
+    __slots__ = ("_answered", "_failure", "_judge", "_model", "_other", "_seen", "request", "tried")
 
     def __init__(
         self,
         model: Model,
         request: Request | None = None,
         other: Callable[[str], Model] | None = None,
+        judge: Callable[[Model, Capabilities], object] = lambda model, can: None,
     ) -> None:
         self.request = request
         self.tried: set[Member] = set()
         self._model = model
         self._other = other
+        self._judge = judge
         self._seen = {model.name}
         self._failure: UnilectError | None = None
         self._answered = False
@@ -102,8 +108,10 @@ class Failover:
         last: UnilectError | None = None
         while not self._answered:
             model = self._model
+            in_hand().check_deadline()
             if model.stopping is not None:
                 await asyncio.shield(model.stopping)
+            self.tried |= model.pool.unable(partial(self._judge, model))
             if model.closed:  # a request that was in it would start it again
                 self._go_on(BackendUnavailable("The model was stopped.", retry_after_s=5))
             elif (member := model.pool.choose(self.request, self.tried)) is None:
@@ -114,13 +122,15 @@ class Failover:
                 member.outstanding += 1
                 try:
                     await model.start_for_request(member)
-                    return Lease(model, member, self)
+                    if member not in model.pool.unable(partial(self._judge, model)):
+                        return Lease(model, member, self)
+                    member.release()  # it has turned out so by its start
                 except UnilectError as error:
-                    member.outstanding -= 1
+                    member.release()
                     model.record_result(member, error)
                     last = error
                 except BaseException:
-                    member.outstanding -= 1
+                    member.release()
                     raise
         raise StopAsyncIteration
 

@@ -21,7 +21,7 @@ from unilect.errors import BackendUnavailable, ConfigError, UnilectError
 from unilect.redact import Secrets, secrets_of
 from unilect.routing import sources
 from unilect.routing.registry import Registry
-from unilect.tasks import apart, shared
+from unilect.tasks import Tasks, apart, shared
 
 log = logging.getLogger("unilect")
 EVERY_S = 10.0
@@ -48,7 +48,7 @@ class Discovery:
         self._found: dict[str, set[str]] = {name: set() for name in self._tables}
         self._down: set[str] = set()
         self._refused: dict[str, dict[str, str]] = {name: {} for name in self._tables}  # and why
-        self._task: asyncio.Task[None] | None = None
+        self._work = Tasks()
         self._looking: asyncio.Task[None] | None = None
         self._asked_at_s = -math.inf
         self._flawed = False
@@ -58,7 +58,7 @@ class Discovery:
         if self._tables:
             self._registry.seek = self.ask
             await self.look()
-            self._task = asyncio.create_task(self._watch())
+            self._work.start("looking for models", self._watch())
 
     async def ask(self) -> None:
         """Look for a model that is asked for and that nobody has: once for all who ask, not too often, and not for long."""
@@ -74,17 +74,14 @@ class Discovery:
     async def look(self) -> None:
         """Ask every server for its list, and take in and let go what has changed; all who want it at the same time share one look."""
         if self._looking is None:
-            self._looking = apart(self._look_at_all())
+            self._looking = self._work.start("a look for models", self._look_at_all())
         with suppress(BackendUnavailable):  # `aclose`: what is not known by then is not found
             await shared(self._looking)
 
     async def aclose(self) -> None:
         """Ask no more."""
         self._registry.seek = None
-        tasks = [task for task in (self._task, self._looking) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._work.aclose()
 
     async def _look_at_all(self) -> None:
         looks = [apart(self._look(*table)) for table in self._tables.items()]

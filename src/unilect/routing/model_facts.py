@@ -40,7 +40,7 @@ def called(scheme: str) -> str:
 
 def limits(model: Model) -> list[str]:
     """What a model can take and cannot do, as far as it is known before it has been started."""
-    can = model.backend.capabilities
+    can = model.capabilities
     told = [f"context {can.context}"] if can.context is not None else []
     if can.completions and not can.chat:
         told.append("no chat template, so no chat completions")

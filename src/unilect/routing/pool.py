@@ -10,6 +10,8 @@ The backends of one model: which of them a request goes to.
    left, and no fallback.
 4. A single backend without a fallback is asked in any case, and looked at by nobody: there is nothing to spare it for, the next
    request finds out by itself that it is well again, and until then its own error says most.
+5. Backends come and go. One that goes gets no more requests, and is closed once those that it has have ended.
+6. Where backends differ in what they can do, a request goes to those that can do what it asks for.
 """
 
 import asyncio
@@ -17,12 +19,12 @@ import hashlib
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from unilect.backend import Backend
+from unilect.backend import Backend, Capabilities, Support
 from unilect.context import in_hand
 from unilect.errors import BackendTimeout, BackendUnavailable, UnilectError
 from unilect.redact import Secrets, redacted
@@ -39,6 +41,8 @@ LOOK_TIMEOUT_S = 5.0
 TELL_EVERY_S = 60.0  # a backend that fails now and then is told no more often
 _SUSPECTS = 256  # failed requests of which it is not known yet whose fault they were
 _EQUAL_FACTOR = 1.25  # how much more work counts as the same
+#: None is what a backend does not know, and does not refuse.
+_BEST: tuple[Support | None, ...] = ("native", "emulated", "accepted", None, "refused")
 _SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cache
 
 
@@ -73,6 +77,8 @@ class Member:
         outstanding: Requests that are in it now.
         served: Requests that it has been given.
         breaker: Whether it is worth asking.
+        leaving: It was taken out of its pool.
+        closing: Closes it, once it has been taken out and nothing runs in it.
     """
 
     def __init__(self, backend: Backend, source: str = "", secrets: Secrets | None = None) -> None:
@@ -83,6 +89,8 @@ class Member:
         self.outstanding = 0
         self.served = 0
         self.breaker = Breaker()
+        self.leaving = False
+        self.closing: asyncio.Task[None] | None = None
         self._concurrency_limit: ConcurrencyLimit | None = None
 
     def enter(self) -> Backend | ConcurrencyLimit:
@@ -95,6 +103,12 @@ class Member:
             self._concurrency_limit = ConcurrencyLimit(self.backend, places)
         return self._concurrency_limit
 
+    def release(self, requests: int = 1) -> None:
+        """Requests have left it; it is closed with the last one, where it is leaving."""
+        self.outstanding -= requests
+        if self.leaving and not self.outstanding:
+            self.closing = apart(self.backend.aclose())
+
 
 class Pool:
     """
@@ -104,17 +118,60 @@ class Pool:
         name: The model's name, for logs and errors.
         members: Its backends, not yet started.
         has_fallback: Another model answers when none of them can.
+
+    Attributes:
+        members: Those that are in it now.
     """
 
     def __init__(self, name: str, members: Iterable[Member], has_fallback: bool = False) -> None:
         self.members = tuple(members)
         self._name = name
-        self._spares = has_fallback or len(self.members) > 1
         self._has_fallback = has_fallback
         self._suspects: OrderedDict[bytes, dict[Member, UnilectError]] = OrderedDict()
         self._callers: set[str] = set()
         self._affinity: Affinity[Member] = Affinity()
         self._looks: dict[Member, asyncio.Task[None]] = {}
+        self._leaving: list[Member] = []
+
+    @property
+    def _spares(self) -> bool:
+        return self._has_fallback or len(self.members) != 1
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backends can do, of which each request gets one that can do what it asks for; nothing where there is none."""
+        every = [member.backend.capabilities for member in self.members]
+        return every[0] if every and _alike(every) else _together(every)
+
+    def add(self, member: Member) -> None:
+        """Take a backend in; the first request that it gets starts it, where nothing has."""
+        # it shall have its share from now on, and not all until it has caught up
+        member.served = min((one.served for one in self.members), default=0)
+        self.members += (member,)
+        for one in self.members:
+            self._look_after(one)
+
+    def remove(self, member: Member) -> None:
+        """Send a backend no more requests, and close it once those that it has have ended."""
+        self.members = tuple(one for one in self.members if one is not member)
+        if (look := self._looks.pop(member, None)) is not None:
+            look.cancel()
+        self._leaving = [one for one in self._leaving if not (one.closing and one.closing.done())]
+        self._leaving.append(member)
+        member.leaving = True
+        member.release(0)
+
+    def unable(self, judge: Callable[[Capabilities], object]) -> set[Member]:
+        """
+        The backends that cannot do what a request asks for. None, where all can do the same, or nobody can: any of them says why.
+
+        Args:
+            judge: Raises an error of ours for what the request asks of such a backend in vain.
+        """
+        if _alike([member.backend.capabilities for member in self.members]):
+            return set()
+        able = {one for one in self.members if _can(one.backend.capabilities, judge)}
+        return {*self.members} - able if able else set()
 
     async def start(self, tell: bool = True) -> list[UnilectError]:
         """
@@ -126,16 +183,16 @@ class Pool:
         Returns:
             Why some could not be started; they are looked after.
         """
-        starts = (member.backend.start() for member in self.members)
-        errors: list[UnilectError] = []
-        for member, result in zip(
-            self.members, await asyncio.gather(*starts, return_exceptions=True), strict=True
-        ):
+        members, errors = self.members, list[UnilectError]()
+        starts = (member.backend.start() for member in members)
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        for member, result in zip(members, results, strict=True):
             if isinstance(result, UnilectError):
                 if not tell:
                     member.told_at_s = self._now_s()
                 self.record_result(member, result)
-                errors.append(result)
+                if not member.leaving:
+                    errors.append(result)
             elif isinstance(result, BaseException):
                 raise result
         return errors
@@ -143,7 +200,7 @@ class Pool:
     def choose(self, request: Request | None, tried: Collection[Member]) -> Member | None:
         """The backend for a request; None where there is none that was not tried and is worth asking."""
         if not self._spares:
-            return None if tried else self.members[0]
+            return None if self.members[0] in tried else self.members[0]
         free = self._free(tried)
         if not free or len(self.members) == 1:
             return free[0] if free else None
@@ -181,11 +238,9 @@ class Pool:
             return last
         now_s = asyncio.get_running_loop().time()
         rest_s = min((member.breaker.rest_s(now_s) for member in self.members), default=0.0)
-        count = len(self.members)
-        who = "The backend" if count == 1 else f"None of the {count} backends"
         return BackendUnavailable(
-            f"{who} of the model `{self._name}` {'cannot' if count == 1 else 'can'} take the request now. "
-            "Try again, or ask the operator.",
+            f"No backend of the model `{self._name}` (it has {len(self.members)}) can take the request now. Try again, or ask "
+            "the operator.",
             retry_after_s=max(1.0, rest_s),
             reason=None if last is None else last.for_operator,
         )
@@ -199,6 +254,8 @@ class Pool:
         Args:
             asked: The request; None for an attempt to start the backend.
         """
+        if member not in self.members:
+            return
         was_out = member.breaker.open
         if error is None:
             if asked is not None and len(asked.tried) > 1 and self._suspects:
@@ -226,6 +283,10 @@ class Pool:
             log.debug("%s: %s: %s", self._name, member.source, told)
         if fails:
             member.told_at_s = max(member.told_at_s, self._now_s())
+        self._look_after(member)
+
+    def _look_after(self, member: Member) -> None:
+        """Look at a backend from time to time that is out, and that others can be asked instead of."""
         if member.breaker.open and self._spares and member not in self._looks:
             self._looks[member] = apart(self._look(member))
 
@@ -278,7 +339,9 @@ class Pool:
         await asyncio.gather(*looks, return_exceptions=True)
         for member in self.members:
             member.breaker.close()
-        await asyncio.gather(*(member.backend.aclose() for member in self.members))
+        await asyncio.gather(
+            *(member.backend.aclose() for member in (*self.members, *self._leaving))
+        )
 
     async def _look(self, member: Member) -> None:
         """Look after a backend until it is well again."""
@@ -299,6 +362,40 @@ class Pool:
                 continue  # the last look would leave it out for good
             self.record_result(member, None)
         self._looks.pop(member, None)
+
+
+def _can(can: Capabilities, judge: Callable[[Capabilities], object]) -> bool:
+    """Whether a backend can do what is asked of it, as far as it is known before it has started."""
+    try:
+        judge(can)
+    except UnilectError:
+        return not can.settled
+    return True
+
+
+def _alike(every: Sequence[Capabilities]) -> bool:
+    return all(one == every[0] for one in every[1:])
+
+
+def _together(every: Sequence[Capabilities]) -> Capabilities:
+    """What backends can do of which a request gets one that can: each parameter as it is honoured best, and the shortest context."""
+    support = dict[str, Support]()
+    for name in {name for one in every for name in one.parameters}:
+        found = {one.parameters.get(name) for one in every}
+        if best := next(one for one in _BEST if one in found):
+            support[name] = best
+    contexts = [one.context for one in every if one.context is not None]
+    return Capabilities(
+        parameters=support,
+        context=min(contexts, default=None),
+        why_not={name: why for one in every for name, why in one.why_not.items()},
+        settled=bool(every) and all(one.settled for one in every),
+        passes_unknown=any(one.passes_unknown for one in every),
+        vision=any(one.vision for one in every),
+        chat=any(one.chat for one in every),
+        completions=any(one.completions for one in every),
+        embeddings=any(one.embeddings for one in every),
+    )
 
 
 def _digest(request: Request) -> bytes:

@@ -24,9 +24,6 @@ from unilect.routing.pool import Asked, Member, Pool
 from unilect.tasks import apart
 
 log = logging.getLogger("unilect")
-_SWEEP = (
-    16  # models that have left are let go of no sooner than there are so many, and no one by one
-)
 
 
 class Model:
@@ -83,17 +80,15 @@ class Model:
         self.stopping: asyncio.Task[None] | None = None
 
     @property
-    def backend(self) -> Backend:
-        """The backend that tells what the model can do: its first."""
-        return self.pool.members[0].backend
+    def capabilities(self) -> Capabilities:
+        """What the model can do, on whichever backend."""
+        return self.pool.capabilities
 
     @property
     def known_cold(self) -> Capabilities | None:
         """What the model can do, where nothing of it runs yet and it is known all the same; else None."""
-        if not self._cold or len(self.pool.members) > 1:
-            return None
-        can = self.backend.capabilities
-        return can if can.settled else None
+        can = self.capabilities if self._cold else None
+        return can if can is not None and can.settled else None
 
     async def start_for_request(self, member: Member) -> None:
         """
@@ -209,7 +204,6 @@ class Registry:
         self.models: dict[str, Model] = {}
         self._by_name: dict[str, Model] = {}
         self._leaving: list[Model] = []
-        self._sweep_at = _SWEEP
         for model in models:
             self.add(model)
 
@@ -231,10 +225,8 @@ class Registry:
                 del self._by_name[known]
         model.retire()
         self.forgotten(name)
+        self._leaving = [one for one in self._leaving if not one.gone]
         self._leaving.append(model)
-        if len(self._leaving) >= self._sweep_at:
-            self._leaving = [one for one in self._leaving if not one.gone]
-            self._sweep_at = 2 * len(self._leaving) + _SWEEP
 
     async def look_again(self) -> bool:
         """Look for further models, since one that was asked for is not known; false where there is nobody to ask."""

@@ -8,6 +8,7 @@ back and its meter is finished, exactly once.
 import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Literal, NamedTuple
 
 from unilect.backend import Backend, Batches, Capabilities, Generates, embeds
@@ -58,7 +59,6 @@ class Run:
         model: Model,
         request: ChatRequest | CompletionRequest,
         metrics: Metrics,
-        endpoint: str,
     ) -> None:
         self.model = self.answering = model
         self.ignored: tuple[str, ...] = ()
@@ -66,10 +66,10 @@ class Run:
         self._request = request
         self._checker = registry.checker
         self._names: dict[str, str] = {}
-        self._failover = Failover(model, request, registry.get)
-        self._meter = metrics.start(self.model.name, endpoint)
-        self._record = in_hand()
-        self._record.asked(self.model.name, self._meter)
+        self._failover = Failover(model, request, registry.get, self._fitted)
+        self._context = in_hand()
+        self._meter = metrics.start(self.model.name, self._context.endpoint)
+        self._context.asked(self.model.name, self._meter)
 
     @property
     def usage(self) -> Usage:
@@ -111,7 +111,7 @@ class Run:
     def _answer(self, lease: Lease) -> Batches:
         """What a leased backend answers; errors as `_fitted`."""
         self.answering = model = lease.model
-        self._record.leased(model.name, lease.source)
+        self._context.leased(model.name, lease.source)
         backend: Generates = lease.backend
         capabilities = backend.capabilities
         request = self._fitted(model, capabilities)
@@ -171,7 +171,7 @@ class Service:
         registry.forgotten = metrics.forget
         self.ready = True
 
-    def run(self, request: ChatRequest | CompletionRequest, endpoint: str) -> Run:
+    def run(self, request: ChatRequest | CompletionRequest) -> Run:
         """
         Take a request in. Nothing is started before the run's batches are asked for.
 
@@ -181,7 +181,7 @@ class Service:
         """
         self._check_ready()
         model = self.model(request.model)
-        return Run(self.registry, model, request, self.metrics, endpoint)
+        return Run(self.registry, model, request, self.metrics)
 
     def model(self, name: str | None) -> Model:
         """
@@ -210,16 +210,16 @@ class Service:
         self._check_ready()
         model = self.model(request.model)
         # no fallback: its vectors differ
+        context = in_hand()
         with (
-            self.metrics.start(model.name, "embeddings") as meter,
-            Failover(model, request) as failover,
+            self.metrics.start(model.name, context.endpoint) as meter,
+            Failover(model, request, None, partial(_fitted, request)) as failover,
         ):
-            record = in_hand()
-            record.asked(model.name, meter)
+            context.asked(model.name, meter)
             if (known := model.known_cold) is not None:
                 _fitted(request, model, known)
             async for lease in failover:
-                record.leased(lease.model.name, lease.source)
+                context.leased(lease.model.name, lease.source)
                 with lease:
                     fitted, ignored = _fitted(request, lease.model, lease.backend.capabilities)
                     embeddings = await embeds(lease.backend).embed(fitted)
@@ -227,7 +227,7 @@ class Service:
             return model, embeddings, ignored
 
     @asynccontextmanager
-    async def lease(self, name: str | None, endpoint: str) -> AsyncIterator[Call]:
+    async def lease(self, name: str | None) -> AsyncIterator[Call]:
         """
         A started backend for a call that streams nothing, such as `tokenize`; it is counted like any other.
 
@@ -236,14 +236,14 @@ class Service:
         """
         self._check_ready()
         model = self.model(name)
-        with self.metrics.start(model.name, endpoint) as meter, Failover(model) as failover:
-            record = in_hand()
-            record.asked(model.name, meter)
+        context = in_hand()
+        with self.metrics.start(model.name, context.endpoint) as meter, Failover(model) as failover:
+            context.asked(model.name, meter)
             with await anext(failover) as lease:
-                record.leased(lease.model.name, lease.source)
+                context.leased(lease.model.name, lease.source)
                 yield Call(model, lease.bare, meter)
 
-    async def described(self, name: str | None, endpoint: str) -> Model:
+    async def described(self, name: str | None) -> Model:
         """
         A model of which only is told what it can do. What runs here is not loaded for that, nor kept from being idle: its files say
         enough. A server elsewhere is asked.
@@ -253,7 +253,7 @@ class Service:
         """
         model = self.model(name)
         if not model.required:
-            async with self.lease(name, endpoint):
+            async with self.lease(name):
                 pass
         return model
 

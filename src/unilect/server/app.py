@@ -9,9 +9,11 @@ from importlib.metadata import version
 from typing import Any
 
 from aiohttp import web
+from msgspec import structs
 
 from unilect import plugins
 from unilect.config.server import Config
+from unilect.context import Requests
 from unilect.gateway.metrics import Metrics
 from unilect.routing.model_facts import kind, limits
 from unilect.routing.registry import Registry
@@ -41,6 +43,7 @@ def create_app(
     registry: Registry,
     metrics: Metrics | None = None,
     bodies: Bodies | None = None,
+    requests: Requests | None = None,
 ) -> web.Application:
     """
     The application for a configuration and its models.
@@ -49,19 +52,17 @@ def create_app(
         registry: The models; the application stops their backends when it is cleaned up.
         metrics: Where to count; new ones by default.
         bodies: What reads request bodies; one of its own by default.
+        requests: Where the requests that are being answered are listed.
     """
     site = Site(Service(registry, metrics or Metrics(), profile_of(config).unknown_model), config)
-    routes = all_routes(site)
-    public = {path for route in routes if route.public for path in _spellings(route)}
-    guard = Guard(config, public, site.profile, bodies, registry.look_again)
-    guard.pages = frozenset(path for route in routes if route.page for path in _spellings(route))
+    routes: dict[web.AbstractRoute, Route] = {}
+    guard = Guard(config, routes, site.profile, bodies, registry.look_again, requests)
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SITE], app[GUARD] = site, guard
-    for route in routes:
+    for route in all_routes(site):
         for path in _spellings(route):
-            app.router.add_route(route.method, path, route.handler)
-            if route.method == "GET":
-                app.router.add_route("HEAD", path, route.handler)
+            for method in (route.method, "HEAD")[: 1 + (route.method == "GET")]:
+                routes[app.router.add_route(method, path, route.handler)] = route
 
     async def clean_up(app: web.Application) -> None:
         await site.aclose()
@@ -82,7 +83,8 @@ def all_routes(site: Site) -> list[Route]:
     has_keys = bool(site.config.api_keys)
     routes = own_routes(site.service, has_keys)
     for entry in plugins.ours(plugins.DIALECTS).values():
-        routes += entry.load().routes(site)
+        module = entry.load()
+        routes += _named(module, module.routes(site))
     _, left_out = plugins.use_all(plugins.DIALECTS, partial(_add, routes, site))
     for why in left_out:
         plugins.warn(why)
@@ -103,7 +105,13 @@ def _add(routes: list[Route], site: Site, module: Any) -> None:
             raise ValueError(f"{route.method} {route.path} belongs to another dialect")
         dispatcher.add_route(route.method, route.path, route.handler)
     openapi.openapi(new)
-    routes += new
+    routes += _named(module, new)
+
+
+def _named(module: Any, routes: list[Route]) -> list[Route]:
+    """The routes of a dialect, with its name."""
+    name = module.__name__.removeprefix("unilect.dialects.")
+    return [structs.replace(route, dialect=name) for route in routes]
 
 
 def own_routes(service: Service, has_keys: bool = True) -> list[Route]:

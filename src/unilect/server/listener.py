@@ -16,12 +16,13 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from unilect.config.server import Config, each_listener
+from unilect.context import Requests
 from unilect.errors import ConfigError
 from unilect.gateway.metrics import Metrics
 from unilect.routing.registry import Registry
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
-from unilect.server.app import GUARD, SITE, create_app
+from unilect.server.app import SITE, create_app
 from unilect.server.tls import server_context
 from unilect.web.bodies import Bodies
 
@@ -38,8 +39,13 @@ class Listener:
             limits or limits_of_system(config.max_connections, config.max_connections_per_address)
         )
         metrics, bodies = Metrics(), Bodies(config.max_body_bytes)
+        self._requests: Requests = {}
         self._doors = [
-            _Address(each, create_app(each, registry, metrics, bodies), self._connections)
+            _Address(
+                each,
+                create_app(each, registry, metrics, bodies, self._requests),
+                self._connections,
+            )
             for each in each_listener(config)
         ]
 
@@ -62,10 +68,10 @@ class Listener:
         """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
         for door in self._doors:
             await door.shut()
-        log.info("stopping%s", _what_runs(self._active, self._config.shutdown_grace_s))
+        log.info("stopping%s", _what_runs(len(self._requests), self._config.shutdown_grace_s))
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.shutdown_grace_s):
-                while (self._active or self._connections.busy) and not hurry.is_set():
+                while (self._requests or self._connections.busy) and not hurry.is_set():
                     await asyncio.sleep(0.02)
 
     async def aclose(self) -> None:
@@ -73,10 +79,6 @@ class Listener:
         for door in self._doors:
             await door.aclose()
         await self._connections.aclose(CUT_TIMEOUT_S)
-
-    @property
-    def _active(self) -> int:
-        return sum(door.active for door in self._doors)
 
 
 class _Address:
@@ -92,11 +94,6 @@ class _Address:
             handler_cancellation=True,  # a client that leaves cancels its handler
             shutdown_timeout=CUT_TIMEOUT_S,
         )
-
-    @property
-    def active(self) -> int:
-        """Requests that are being answered."""
-        return self._app[GUARD].active
 
     async def open(self, tls: ssl.SSLContext | None) -> str:
         """

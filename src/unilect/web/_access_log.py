@@ -1,34 +1,36 @@
 """
 The log line of each request, and what it tells beside the guard's own facts: model, backend, tokens, time to the first token.
 
-Those are known further down, where they are put into the request's record.
+Those are known further down, where they are put into the request's context.
 """
 
 import logging
+import time
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from unilect.context import Record
+from unilect.context import Context
 from unilect.logs import sink_of
 
 access = logging.getLogger("unilect.access")
 
 
-def answered(record: Record) -> str:
-    """The end of a request's line: what is known of its answer; empty where no model was asked."""
-    meter = record.meter
+def told(context: Context) -> str:
+    """The end of a request's line: its time, its caller, and what is known of its answer where a model was asked."""
+    text = f"{(time.perf_counter() - context.started) * 1000:.1f} ms {context.caller or '-'}"
+    meter = context.meter
     if meter is None:
-        return ""
-    text = f" model={_printable(record.model)}"
-    if record.source:
-        text += f" backend={_without_secrets(record.source)}"
+        return text
+    text += f" model={_printable(context.model)}"
+    if context.source:
+        text += f" backend={_without_secrets(context.source)}"
     usage, first_s = meter.usage, meter.first_token_s
     if usage.prompt_tokens or usage.completion_tokens:
         text += f" prompt={usage.prompt_tokens} completion={usage.completion_tokens}"
     if first_s is not None:
         text += f" first={first_s * 1000:.1f} ms"
-    if record.answering != record.model:
-        text += f" fallback={_printable(record.answering)}"
+    if context.answering != context.model:
+        text += f" fallback={_printable(context.answering)}"
     return text
 
 

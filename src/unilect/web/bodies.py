@@ -6,13 +6,14 @@ send half a body and wait cannot fill the memory. A body that makes no way is gi
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from unilect.errors import BackendUnavailable, BodyTooLarge, RequestTimeout
 
 SMALL_BYTES = 64 * 1024
 BUDGET_BYTES = 128 * 1024 * 1024
 BODY_TIMEOUT_S = 30.0
+More = Callable[[], Awaitable[bytes]]
 PACE_S = 10.0  # in each such time a body over SMALL_BYTES brings SMALL_BYTES more, or ends
 
 
@@ -38,7 +39,7 @@ class Bodies:
         self._timeout_s = timeout_s
         self._pace_s = pace_s
 
-    async def read(self, more: Callable[[], Awaitable[bytes]], announced: int | None) -> bytes:
+    async def read(self, more: More, announced: int | None) -> bytes:
         """
         Read a body.
 
@@ -50,26 +51,14 @@ class Bodies:
             BodyTooLarge, RequestTimeout: As they say.
             BackendUnavailable: The others take all of the budget.
         """
-        if announced is not None and announced > self._most_bytes:
-            raise self.too_large()
         body, taken = bytearray(), 0
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._timeout_s
-        paced, goal = end, 0
         try:
-            async with asyncio.timeout_at(end) as timer:
-                while data := await more():
+            async with asyncio.timeout(self._timeout_s):
+                async for data in self.chunks(more, announced):
                     body += data
-                    size = len(body)
-                    if size > self._most_bytes:
-                        raise self.too_large()
-                    if size <= SMALL_BYTES:
-                        continue
-                    if size >= goal:
-                        goal, paced = size + SMALL_BYTES, min(end, loop.time() + self._pace_s)
-                        timer.reschedule(paced)
-                    self._free_bytes -= size - SMALL_BYTES - taken
-                    taken = size - SMALL_BYTES
+                    beyond = max(0, len(body) - SMALL_BYTES)
+                    self._free_bytes -= beyond - taken
+                    taken = beyond
                     if self._free_bytes < 0:
                         raise BackendUnavailable(
                             "The server is reading too many large requests. Send it again.",
@@ -77,16 +66,56 @@ class Bodies:
                         )
             return bytes(body)
         except TimeoutError as error:
-            raise RequestTimeout(
-                f"The request's body did not arrive within {self._timeout_s:g} s, or came slower than "
-                f"{SMALL_BYTES // 1024} kB in {self._pace_s:g} s. Send it again."
-            ) from error
+            raise self._too_slow() from error
         finally:
             self._free_bytes += taken
 
-    def too_large(self) -> BodyTooLarge:
-        """The error for a body over the limit."""
+    async def chunks(
+        self, more: More, announced: int | None, most_bytes: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """
+        A body as it comes. Time counts while its next bytes are waited for.
+
+        Args:
+            more, announced: As of `read`.
+            most_bytes: The most that it may have; None for the longest body in memory.
+
+        Raises:
+            BodyTooLarge, RequestTimeout: As they say.
+        """
+        limit, loop = most_bytes or self._most_bytes, asyncio.get_running_loop()
+        if announced is not None and announced > limit:
+            raise self.too_large(most_bytes)
+        size, goal, left_s = 0, SMALL_BYTES, self._timeout_s
+        while True:
+            since = loop.time()
+            try:
+                async with asyncio.timeout(left_s):
+                    data = await more()
+            except TimeoutError as error:
+                raise self._too_slow() from error
+            if not data:
+                return
+            left_s -= loop.time() - since
+            size += len(data)
+            if size > limit:
+                raise self.too_large(most_bytes)
+            if size > goal:
+                goal, left_s = size + SMALL_BYTES, self._pace_s
+            yield data
+
+    def too_large(self, most_bytes: int | None = None) -> BodyTooLarge:
+        """The error for a body over a limit, which is that of bodies in memory where none is given."""
+        configured = (
+            "" if most_bytes else ", or raise `max_body_bytes` in the server's configuration"
+        )
+        limit = most_bytes or self._most_bytes
         return BodyTooLarge(
-            f"The request's body is larger than {self._most_bytes} bytes. Send less, or raise "
-            "`max_body_bytes` in the server's configuration."
+            f"The request's body is larger than {limit} bytes. Send less{configured}."
+        )
+
+    def _too_slow(self) -> RequestTimeout:
+        return RequestTimeout(
+            f"The request's body did not arrive within {self._timeout_s:g} s, or came slower than "
+            f"{SMALL_BYTES // 1024} kB in {self._pace_s:g} s. Send it again."
         )

@@ -1,8 +1,8 @@
 """
 What stands before every route, the unknown ones too: Host, Origin, key; and what becomes of errors.
 
-1. It reads headers only, never a rebuilt URL, and compares the matched route's own path (a client cannot spell it).
-2. Every error leaves in the one envelope of errors.py: ours, aiohttp's, and our flaws.
+1. It reads headers only, never a rebuilt URL, and goes by the route that was matched, not by a path, which a client spells.
+2. Every error leaves in the form of its route, which is OpenAI's where the dialect has none: ours, aiohttp's, and our flaws.
 3. One line a request in the log, with control characters escaped (`repr`); never its text.
 """
 
@@ -13,16 +13,14 @@ import math
 import random
 import re
 import socket
-import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 
-import msgspec
 from aiohttp import web
 
 from unilect.bounds import LARGE_BYTES, check_body
 from unilect.config.server import Config, is_loopback
-from unilect.context import IN_HAND, Record
+from unilect.context import IN_HAND, Context, Requests, in_hand
 from unilect.errors import (
     AuthenticationError,
     InternalError,
@@ -36,13 +34,13 @@ from unilect.errors import (
     UnsupportedEncoding,
 )
 from unilect.gateway.keys import Keys
-from unilect.web._access_log import AccessLog, answered
+from unilect.web._access_log import AccessLog, told
 from unilect.web._foreign_urls import hint
 from unilect.web.bodies import Bodies
 from unilect.web.pages import HEADERS, sign_in, wants_html
 from unilect.web.profile import OPENAI, CompatProfile
-from unilect.web.route import Handler
-from unilect.web.streaming import CORS_HEADERS, REQUEST_ID, SHORTENED
+from unilect.web.route import BODY, ErrorForm, Handler, Route, openai_error
+from unilect.web.streaming import CORS_HEADERS, SHORTENED
 
 log = logging.getLogger("unilect")
 _HAS_PORT = re.compile(r":\d*$")
@@ -73,34 +71,33 @@ class Guard:
 
     Args:
         config: Its keys, hosts and origins.
-        public: Paths of the routes that need no key.
+        routes: Our routes, by aiohttp's.
         profile: The listener's.
         bodies: What reads request bodies, for all listeners.
         look_again: Looks for models that have come meanwhile, where a request's is not known; false where there are none to come.
+        requests: Where the requests that are being answered are listed, for all listeners.
 
     Attributes:
-        active: Requests that are being answered.
+        requests: As given.
         log: The access log.
-        pages: Paths of the pages for people: there a browser asks for the key, and sends it as a password (RFC 7617).
     """
 
     def __init__(
         self,
         config: Config,
-        public: Collection[str],
+        routes: Mapping[web.AbstractRoute, Route],
         profile: CompatProfile = OPENAI,
         bodies: Bodies | None = None,
         look_again: Callable[[], Awaitable[bool]] | None = None,
+        requests: Requests | None = None,
     ) -> None:
-        self.active = 0
+        self.requests: Requests = {} if requests is None else requests
+        self.log = AccessLog()
+        self._routes = routes
         self._look_again = look_again
         self._bodies = bodies or Bodies(config.max_body_bytes)
-        self.pages: Collection[str] = ()
-        self.log = AccessLog()
         self._profile = profile
         self._keys = Keys(config.api_keys, profile.any_key_scheme)
-        self._needs_key = bool(self._keys)
-        self._public = frozenset(public)
         self._hosts, self._is_open = _host_names(config), config.host in _WILDCARDS
         self._origins = frozenset(config.allowed_origins)
         self._cors = _cors_headers(config)
@@ -110,13 +107,12 @@ class Guard:
     @web.middleware
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let a request through to its route, or answer with the error that it meets."""
-        start = time.perf_counter()
+        route = self._routes.get(request.match_info.route, _NO_ROUTE)
         request_id = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
-        request[REQUEST_ID] = request_id
-        caller, status = "-", 499
-        record = Record(request_id)
-        IN_HAND.set(record)
-        self.active += 1
+        context = Context(request_id=request_id, endpoint=route.endpoint, dialect=route.dialect)
+        self.requests[request_id] = context
+        IN_HAND.set(context)
+        status = 499
         try:
             allowed = self._check_origin(request)
             request[CORS_HEADERS] = self._cors_for(request) if allowed else _NO_HEADERS
@@ -124,29 +120,28 @@ class Guard:
             if request.method == "OPTIONS" and allowed:
                 status = 204
                 return web.Response(status=204, headers=self._cors_for(request))
-            path = _canonical(request)
-            if path not in self._public:
-                as_password = path in self.pages and _only_reads(request)
-                caller = self._keys.caller(request.headers, as_password)
-                record.caller = caller if self._needs_key else ""
-            response = await self._answer(request, handler)
+            if not route.public:
+                as_password = route.page and route.method == "GET"
+                context.caller = self._keys.caller(request.headers, as_password)
+            response = await self._answer(request, handler, route)
             status = response.status
             if allowed and not response.prepared:  # a stream has sent its head already, with these
                 response.headers.update(request[CORS_HEADERS])
             return response
         except UnilectError as error:
-            response = self._error(request, error)
+            response = self._error(request, route, error)
             status = response.status
             return response
         finally:
-            self.active -= 1
+            del self.requests[request_id]
             if self.log.on:
                 self.log.add(
-                    f"{request_id} {request.method} {request.path[:200]!r} {status} "
-                    f"{(time.perf_counter() - start) * 1000:.1f} ms {caller}{answered(record)}"
+                    f"{request_id} {request.method} {request.path[:200]!r} {status} {told(context)}"
                 )
 
-    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.Request, handler: Handler, route: Route
+    ) -> web.StreamResponse:
         """
         The route's answer.
 
@@ -154,14 +149,12 @@ class Guard:
             UnilectError: Whatever else it raised, translated.
         """
         try:
-            if request.can_read_body:
-                body = await self._read(request)
-                if len(body) > LARGE_BYTES:
-                    request[SHORTENED] = await check_body(body)
+            if request.can_read_body or route.streamed_bytes is not None:
+                await self._read(request, route.streamed_bytes)
             try:
                 return await handler(request)
             except ModelNotFound:  # before anything was begun
-                if self._look_again is None or not await self._look_again():
+                if BODY in request or self._look_again is None or not await self._look_again():
                     raise
                 return await handler(request)
         except UnilectError:
@@ -173,17 +166,18 @@ class Guard:
         except Exception as error:
             if isinstance(error, ConnectionError) and _has_left(request):
                 raise asyncio.CancelledError from error  # while it read
-            log.exception("%s failed", request[REQUEST_ID])
+            request_id = in_hand().request_id
+            log.exception("%s failed", request_id)
             if request.writer.output_size and request.transport is not None:
                 request.transport.abort()  # a second head in a begun answer would be taken for its text
                 raise asyncio.CancelledError from error
             raise InternalError(
-                f"The server failed on this request ({request[REQUEST_ID]}); this is a bug in unilect."
+                f"The server failed on this request ({request_id}); this is a bug in unilect."
             ) from error
 
-    async def _read(self, request: web.Request) -> bytes:
+    async def _read(self, request: web.Request, streamed_bytes: int | None) -> None:
         """
-        Read the body, in time; the route finds it read.
+        Read the body, in time; the route finds it read. One that is to be streamed the route reads itself.
 
         Raises:
             UnsupportedEncoding: It is compressed: what it unpacks to could be anything.
@@ -193,14 +187,20 @@ class Guard:
             raise UnsupportedEncoding(
                 "Compressed request bodies are not read. Send the body without Content-Encoding."
             )
+        more, announced = request.content.readany, request.content_length
+        if streamed_bytes is not None:
+            request[BODY] = self._bodies.chunks(more, announced, streamed_bytes)
+            return
         if request.content.is_eof():  # all of it came with the head, as nearly always
             try:
-                return await request.read()
+                body = await request.read()
             except web.HTTPRequestEntityTooLarge as error:
                 raise self._bodies.too_large() from error
-        body = await self._bodies.read(request.content.readany, request.content_length)
-        request._read_bytes = body  # what `request.read` returns from now on
-        return body
+        else:
+            body = await self._bodies.read(more, announced)
+            request._read_bytes = body  # what `request.read` returns from now on
+        if len(body) > LARGE_BYTES:
+            request[SHORTENED] = await check_body(body)
 
     def _check_host(self, request: web.Request) -> None:
         """
@@ -236,27 +236,43 @@ class Guard:
             "CORS: this origin is not allowed. Add it to `allowed_origins` to allow it."
         )
 
-    def _error(self, request: web.Request, error: UnilectError) -> web.Response:
-        is_page = _canonical(request) in self.pages and _only_reads(request)
-        asks = is_page and isinstance(error, AuthenticationError)
+    def _error(self, request: web.Request, route: Route, error: UnilectError) -> web.Response:
+        asks = route.page and isinstance(error, AuthenticationError)
         if asks and wants_html(request.headers.get("Accept", "")):
             return web.Response(status=401, body=sign_in().encode(), headers=_SIGN_IN)
-        headers = {"Content-Type": "application/json", "X-Request-Id": request[REQUEST_ID]}
-        status = error.status
+        status, request_id = error.status, in_hand().request_id
         if isinstance(error, AuthenticationError) and error.wrong:
             status = self._profile.wrong_key_status
         elif self._profile.error_status is not None and status != 401:
             status = self._profile.error_status
-        if status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
+        form = route.error if route.path else self._form(request.path)
+        response = form(error.for_client(request_id), status)
+        if not route.path:  # what a form says instead is said of its own routes
+            response.set_status(status)
+        response.headers["X-Request-Id"] = request_id
+        if response.status == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
         if error.retry_after_s is not None:
-            headers["Retry-After"] = str(math.ceil(error.retry_after_s))
-        headers |= request.get(CORS_HEADERS, _NO_HEADERS)
-        body = msgspec.json.encode(error.for_client(request[REQUEST_ID]).envelope())
-        return web.Response(status=status, body=body, headers=headers)
+            response.headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+        response.headers.update(request.get(CORS_HEADERS, _NO_HEADERS))
+        return response
+
+    def _form(self, path: str) -> ErrorForm:
+        """The form of errors where there is no route: that of the route whose path this one is, or lies below."""
+        own = [route for route in self._routes.values() if route.error is not openai_error]
+        above = [route for route in own if f"{path}/".startswith(f"{route.path}/")]
+        return max(above, key=lambda route: len(route.path), default=_NO_ROUTE).error
 
     def _cors_for(self, request: web.Request) -> dict[str, str]:
         return {"Access-Control-Allow-Origin": request.headers.get("Origin", ""), **self._cors}
+
+
+async def _nothing(request: web.Request) -> web.StreamResponse:
+    raise web.HTTPNotFound
+
+
+#: Where a request goes that no route takes.
+_NO_ROUTE = Route("", "", _nothing)
 
 
 def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
@@ -275,17 +291,6 @@ def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
 def _has_left(request: web.BaseRequest) -> bool:
     """Whether the client has closed its connection, or was let go."""
     return request.transport is None or request.transport.is_closing()
-
-
-def _canonical(request: web.Request) -> str | None:
-    """The path of the route that a request goes to, as the route was added; None where there is none."""
-    resource = request.match_info.route.resource
-    return None if resource is None else resource.canonical
-
-
-def _only_reads(request: web.Request) -> bool:
-    """Whether a password will do in place of a key: a browser sends it whoever made it ask, so only where nothing changes."""
-    return request.method in ("GET", "HEAD")
 
 
 def _cors_headers(config: Config) -> dict[str, str]:

@@ -1,14 +1,26 @@
 """What a dialect tells the app about one of its URLs."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
+import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from unilect.errors import UnilectError
 from unilect.web.streaming import JSON, headers_of
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+#: The answer to an error, with the status that it has at this address; the guard adds its headers.
+ErrorForm: TypeAlias = Callable[[UnilectError, int], web.Response]
+#: The body of a request, for a route that reads it as it comes.
+BODY = web.RequestKey("body", AsyncGenerator[bytes, None])
+
+
+def openai_error(error: UnilectError, status: int) -> web.Response:
+    """An error in OpenAI's form."""
+    body = msgspec.json.encode(error.envelope())
+    return web.Response(status=status, body=body, content_type=JSON.content_type)
 
 
 class Route(Struct, frozen=True):
@@ -19,30 +31,40 @@ class Route(Struct, frozen=True):
         method: The HTTP method.
         path: The path, with `{name:regex}` parts as aiohttp writes them.
         handler: Answers it. Its name is the operationId, its docstring the documentation.
+        endpoint: What metrics call it.
         public: True for the few that need no key.
         page: True for what people look at in a browser, which asks them for the key.
         request: The Struct of its body, for the schema.
         summary: One line for the documentation.
+        error: The form of its errors: of the handler's, and of the guard's.
+        streamed_bytes: The most bytes of a body that the handler reads from `BODY` as it comes; None where the guard reads it first.
+        dialect: The dialect that it belongs to; the application sets it.
     """
 
     method: str
     path: str
     handler: Handler
+    endpoint: str = ""
     public: bool = False
     page: bool = False
     request: Any = None
     summary: str = ""
+    error: ErrorForm = openai_error
+    streamed_bytes: int | None = None
+    dialect: str = ""
 
 
-def call(path: str, handler: Handler, summary: str, body: Any = None) -> Route:
+def call(path: str, handler: Handler, summary: str, body: Any = None, endpoint: str = "") -> Route:
     """A URL that is asked with a body of this kind, or without any."""
     method = "GET" if body is None else "POST"
-    return Route(method, path, handler, request=body, summary=summary)
+    return Route(method, path, handler, endpoint, request=body, summary=summary)
 
 
-def both(path: str, handler: Handler, summary: str, body: Any = None) -> list[Route]:
+def both(
+    path: str, handler: Handler, summary: str, body: Any = None, endpoint: str = ""
+) -> list[Route]:
     """As `call`, under /v1 and by its unversioned alias, which some older clients call."""
-    return [call(f"{prefix}{path}", handler, summary, body) for prefix in ("/v1", "")]
+    return [call(f"{prefix}{path}", handler, summary, body, endpoint) for prefix in ("/v1", "")]
 
 
 def json_answer(request: web.Request, body: bytes, ignored: Sequence[str] = ()) -> web.Response:

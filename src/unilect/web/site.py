@@ -6,6 +6,7 @@ import socket
 
 from unilect.config.server import Config
 from unilect.routing.service import Service
+from unilect.tasks import Tasks
 from unilect.web.profile import CompatProfile, profile_of
 
 
@@ -34,6 +35,7 @@ class Site:
         service, config: As given.
         profile: How clients of this address want their answers.
         residents: What goes on while it is open; a dialect's `routes` adds its own.
+        background: Work apart from requests, such as of a batch; it is cancelled once no more requests are taken.
     """
 
     def __init__(self, service: Service, config: Config | None = None) -> None:
@@ -41,6 +43,7 @@ class Site:
         self.config = config or Config()
         self.profile: CompatProfile = profile_of(self.config)
         self.residents: list[Resident] = []
+        self.background = Tasks()
 
     async def open(self, url: str) -> None:
         """The address answers, at this URL."""
@@ -50,11 +53,13 @@ class Site:
     async def shut(self) -> None:
         """The address takes no more requests."""
         self.service.ready = False
+        await self.background.aclose()
         for resident in self.residents:
             await resident.shut()
 
     async def aclose(self) -> None:
         """The address is closed."""
+        await self.background.aclose()
         for resident in self.residents:
             await resident.aclose()
 

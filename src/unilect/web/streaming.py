@@ -19,12 +19,12 @@ from typing import Protocol
 from aiohttp import HttpVersion11, web
 from msgspec import Struct
 
+from unilect.context import in_hand
 from unilect.errors import UnilectError
 from unilect.events import Answer, Event, Fold, Usage
 from unilect.parameters.rules import ignored_header
 from unilect.routing.service import Run
 
-REQUEST_ID = web.RequestKey("request_id", str)
 SHORTENED = web.RequestKey("shortened", bytes)  # a large body with its long texts shortened, if any
 #: What a page of another origin is told, where it asks and may.
 CORS_HEADERS = web.RequestKey("cors_headers", dict[str, str])
@@ -147,7 +147,7 @@ def headers_of(
     request: web.Request, content_type: str, ignored: Sequence[str] = ()
 ) -> dict[str, str]:
     """The headers of an answer, with the names of the parameters that were ignored."""
-    headers = {"Content-Type": content_type, "X-Request-Id": request[REQUEST_ID]}
+    headers = {"Content-Type": content_type, "X-Request-Id": in_hand().request_id}
     if ignored:
         headers["X-Unilect-Ignored"] = ignored_header(ignored)
     return headers | request[CORS_HEADERS]

@@ -47,7 +47,7 @@ def routes(site: Site) -> list[Route]:
     async def create_raw_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation, or a prompt as the model reads it."""
         asked = await decoded(request, lambda body, fields: openai_chat.decode(body, raw, fields))
-        run = service.run(asked.request, "chat.completions")
+        run = service.run(asked.request)
         encoder = openai_chat.ChatEncoder(
             asked.request, run.model.name, asked.legacy, asked.echoed, raw
         )
@@ -71,14 +71,14 @@ def routes(site: Site) -> list[Route]:
     raw_too = "Answer a conversation or a raw prompt (FastChat)"
     which_fit = "Say which prompts fit into the context (FastChat)"
     return [
-        call(chat, create_raw_chat_completion, raw_too, ChatRequest),
-        call(check, check_tokens, which_fit, TokenCheckRequest),
-        call(embed, create_engine_embedding, of_url, EmbeddingRequest),
+        call(chat, create_raw_chat_completion, raw_too, ChatRequest, "chat.completions"),
+        call(check, check_tokens, which_fit, TokenCheckRequest, "token_check"),
+        call(embed, create_engine_embedding, of_url, EmbeddingRequest, "embeddings"),
     ]
 
 
 async def _checked(service: Service, item: Item) -> dict[str, bool | int | None]:
-    async with service.lease(item.model, "token_check") as lease:
+    async with service.lease(item.model) as lease:
         count = await tokenizes(lease.backend).count_tokens(item.prompt)
         context = lease.backend.capabilities.context
     fits = context is None or count + item.max_tokens <= context

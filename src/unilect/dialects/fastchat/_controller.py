@@ -17,9 +17,16 @@ import msgspec
 from aiohttp import web
 
 from unilect.dialects.fastchat._admission import Admission, Pace, worker_url
-from unilect.dialects.fastchat._worker import FRAMES, WORKER_CALLS, answer, decoded, error_frame
+from unilect.dialects.fastchat._worker import (
+    FRAMES,
+    WORKER_CALLS,
+    answer,
+    decoded,
+    error_frame,
+    worker_routes,
+)
 from unilect.dialects.fastchat._workers import Amount, Registration, Workers
-from unilect.errors import BackendError, BackendUnavailable, UnilectError
+from unilect.errors import BackendError, BackendUnavailable
 from unilect.http.client import HttpServer
 from unilect.web.route import Handler, Route
 from unilect.web.streaming import relay
@@ -154,10 +161,9 @@ def routes(workers: Workers, admission: Admission, own: Own) -> list[Route]:
     """
     calls = Calls(workers, admission, own)
     names = (name for name in vars(Calls) if not name.startswith("_"))
-    handlers = {f"/{name}": getattr(calls, name) for name in names}
-    handlers |= {path: _relayed(path, workers, own) for path in WORKER_CALLS}
-    posts = [Route("POST", path, handler, public=True) for path, handler in handlers.items()]
-    return [*posts, Route("GET", "/test_connection", test_connection, public=True)]
+    posts = [Route("POST", f"/{name}", getattr(calls, name), public=True) for name in names]
+    relayed = worker_routes({path: _relayed(path, workers, own) for path in WORKER_CALLS})
+    return [*posts, *relayed, Route("GET", "/test_connection", test_connection, public=True)]
 
 
 def _relayed(path: str, workers: Workers, own: Own) -> Handler:
@@ -170,21 +176,15 @@ def _relayed(path: str, workers: Workers, own: Own) -> Handler:
         address = await workers.address(model or "")
         if not address and own.has(request, model):
             return await own.calls[path](request)
-        stream = path == "/worker_generate_stream"
-        try:
-            if not address:
-                raise BackendUnavailable("No worker has this model now.", retry_after_s=5)
-            server = HttpServer(
-                address,
-                headers={_RELAYS: _relays(request)},
-                connect_to=workers.connect_to(address),
-            )
-            if stream:
-                chunks = await server.stream(path, body, kind="")
-                return await relay(request, chunks, FRAMES, error_frame)
-            return answer(request, await server.post(path, body))
-        except UnilectError as error:
-            return answer(request, error_frame(error) if stream else error_frame(error)[:-1])
+        if not address:
+            raise BackendUnavailable("No worker has this model now.", retry_after_s=5)
+        server = HttpServer(
+            address, headers={_RELAYS: _relays(request)}, connect_to=workers.connect_to(address)
+        )
+        if path == "/worker_generate_stream":
+            chunks = await server.stream(path, body, kind="")
+            return await relay(request, chunks, FRAMES, error_frame)
+        return answer(request, await server.post(path, body))
 
     return relay_to_worker
 

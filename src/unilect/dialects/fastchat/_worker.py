@@ -9,8 +9,9 @@ Source: https://github.com/lm-sys/FastChat (fastchat/serve/base_model_worker.py,
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,8 +28,8 @@ from unilect.parameters.rules import refusal
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.routing.service import Service
 from unilect.web.decode import no_json, wrong_field
-from unilect.web.route import Route, json_answer
-from unilect.web.streaming import Framing, respond
+from unilect.web.route import Handler, Route, json_answer
+from unilect.web.streaming import JSON, Framing, respond
 
 BodyT = TypeVar("BodyT")
 FRAMES = Framing("application/octet-stream", b"\0")  # readers skip an empty frame
@@ -40,6 +41,7 @@ WORKER_CALLS = (
     "/worker_get_conv_template",
     "/model_details",
 )
+_REFUSED = frozenset({403, 408, 413, 415, 421})  # before a worker has a say; its own errors are 200
 # told where the backend does not say: the server above shall not refuse what the model may take
 UNKNOWN_CONTEXT = 2**20
 
@@ -106,7 +108,7 @@ class WorkerState:
         return [
             name
             for model in models
-            if multimodal is None or model.backend.capabilities.vision == multimodal
+            if multimodal is None or model.capabilities.vision == multimodal
             for name in (model.name, *model.aliases)
         ]
 
@@ -118,7 +120,7 @@ class WorkerState:
     def multimodal(self) -> bool:
         """True where one of the models sees images."""
         models = self._service.registry.models.values()
-        return any(model.backend.capabilities.vision for model in models)
+        return any(model.capabilities.vision for model in models)
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
@@ -161,13 +163,10 @@ class Calls:
 
     async def worker_get_embeddings(self, request: web.Request) -> web.StreamResponse:
         """Embed texts, each vector of length one."""
-        try:
-            params = decoded(await request.read(), EmbeddingParams)
-            async with self._work.place():
-                asked = EmbeddingRequest(input=params.input, model=params.model)
-                _, found, _ = await self._service.embed(asked)
-        except UnilectError as error:
-            return answer(request, error_frame(error)[:-1])
+        params = decoded(await request.read(), EmbeddingParams)
+        async with self._work.place():
+            asked = EmbeddingRequest(input=params.input, model=params.model)
+            _, found, _ = await self._service.embed(asked)
         vectors: list[Any] = [unit(vector) for vector in found.vectors]
         if params.encoding_format == "base64":
             vectors = [base64_of(vector) for vector in vectors]
@@ -176,7 +175,7 @@ class Calls:
     async def count_token(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of a prompt; 0 where the model's backend cannot, as FastChat has it."""
         named = decoded(await request.read(), Named)
-        async with self._service.lease(named.model, "fastchat") as lease:
+        async with self._service.lease(named.model) as lease:
             messages = self._work.marks(lease.model.name).messages(named.prompt)
             asked = ChatRequest(messages=messages) if messages else named.prompt
             try:
@@ -188,15 +187,15 @@ class Calls:
     async def worker_get_conv_template(self, request: web.Request) -> web.StreamResponse:
         """Tell the template: marks that we find again in the prompt."""
         named = decoded(await request.read(), Named)
-        model = await self._service.described(named.model, "fastchat")
-        chat = model.backend.capabilities.chat
+        model = await self._service.described(named.model)
+        chat = model.capabilities.chat
         return answer(request, {"conv": self._work.marks(model.name).conv(chat)})
 
     async def model_details(self, request: web.Request) -> web.StreamResponse:
         """Tell the model's context."""
         named = decoded(await request.read(), Named)
-        model = await self._service.described(named.model, "fastchat")
-        context = model.backend.capabilities.context
+        model = await self._service.described(named.model)
+        context = model.capabilities.context
         return answer(request, {"context_length": context or UNKNOWN_CONTEXT})
 
     async def worker_get_status(self, request: web.Request) -> web.StreamResponse:
@@ -204,22 +203,34 @@ class Calls:
         return answer(request, self._work.status())
 
     async def _generate(self, request: web.Request, stream: bool) -> web.StreamResponse:
-        try:
-            params = decoded(await request.read(), GenerationParams)
-            async with self._work.place():
-                asked = to_request(params, self._work, self._service, stream)
-                run = self._service.run(asked, "fastchat")
-                return await respond(request, run, FrameEncoder(), FRAMES)
-        except UnilectError as error:
-            frame = error_frame(error)
-            return answer(request, frame if stream else frame[:-1])
+        params = decoded(await request.read(), GenerationParams)
+        async with self._work.place():
+            asked = to_request(params, self._work, self._service, stream)
+            run = self._service.run(asked)
+            return await respond(request, run, FrameEncoder(), FRAMES)
 
 
 def routes(service: Service, work: WorkerState) -> list[Route]:
     """The URLs of a worker."""
     calls = Calls(service, work)
-    paths = [*WORKER_CALLS, "/worker_get_status"]
-    return [Route("POST", path, getattr(calls, path[1:]), public=True) for path in paths]
+    handlers = {path: getattr(calls, path[1:]) for path in (*WORKER_CALLS, "/worker_get_status")}
+    return worker_routes(handlers)
+
+
+def worker_routes(handlers: Mapping[str, Handler]) -> list[Route]:
+    """Routes that a worker has, by their paths."""
+
+    def error_of(path: str, error: UnilectError, status: int) -> web.Response:
+        """A frame; in a stream it ends as all do."""
+        frame = error_frame(error)
+        status = status if status in _REFUSED else 200
+        body = frame if path == "/worker_generate_stream" else frame[:-1]
+        return web.Response(status=status, body=body, content_type=JSON.content_type)
+
+    return [
+        Route("POST", path, handler, "fastchat", public=True, error=partial(error_of, path))
+        for path, handler in handlers.items()
+    ]
 
 
 def to_request(

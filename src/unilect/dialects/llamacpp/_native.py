@@ -137,7 +137,7 @@ def _answers(service: Service) -> list[Route]:
             completion = openai_completions.decode(written)
             if len(written) > LARGE_BYTES:
                 await asyncio.sleep(0)
-            run = service.run(completion, "completion")
+            run = service.run(completion)
             encoder = NativeEncoder(
                 completion,
                 run.model.name,
@@ -162,7 +162,7 @@ def _calls(service: Service) -> list[Route]:
             raise refusal("with_pieces", "ids are told, and no pieces")
         special = bool(body.add_special)
         with native_names({"prompt": "content"}):
-            async with service.lease(body.model, "tokenize") as lease:
+            async with service.lease(body.model) as lease:
                 told = body.content or special
                 tokens = (
                     await tokenizes(lease.backend).tokenize(body.content, special) if told else []
@@ -173,7 +173,7 @@ def _calls(service: Service) -> list[Route]:
         """Tell the text of token ids."""
         body = _detokenize.decode(await request.read())
         with native_names({"prompt": "tokens"}):
-            async with service.lease(body.model, "detokenize") as lease:
+            async with service.lease(body.model) as lease:
                 content = (
                     await tokenizes(lease.backend).detokenize(body.tokens) if body.tokens else ""
                 )
@@ -201,8 +201,8 @@ def _states(service: Service) -> list[Route]:
 
     async def native_props(request: web.Request) -> web.StreamResponse:
         """Tell what the server is."""
-        model = await service.described(request.query.get("model"), "props")
-        return _json(request, props(model.name, model.backend.capabilities))
+        model = await service.described(request.query.get("model"))
+        return _json(request, props(model.name, model.capabilities))
 
     async def native_health(request: web.Request) -> web.StreamResponse:
         """Say that requests are taken, or not."""
@@ -218,7 +218,8 @@ def _states(service: Service) -> list[Route]:
 
 
 def _route(path: str, handler: Handler, summary: str, body: Any = None) -> Route:
-    return call(path, handler, f"{summary} (llama.cpp)", body)
+    endpoint = {"/embedding": "embeddings", "/infill": "completion"}.get(path, path[1:])
+    return call(path, handler, f"{summary} (llama.cpp)", body, endpoint)
 
 
 def as_body(native: NativeCompletionRequest) -> bytes:
@@ -276,7 +277,7 @@ async def joined(service: Service, native: NativeCompletionRequest) -> NativeCom
             param="prompt",
         )
     ids: list[int] = []
-    async with service.lease(native.model, "tokenize") as lease:
+    async with service.lease(native.model) as lease:
         for number, piece in enumerate(pieces):
             if isinstance(piece, str):
                 first = number == 0  # a text at the beginning has what every prompt begins with

@@ -77,7 +77,7 @@ def card(model: Model) -> dict[str, Any]:
 
 def abilities(model: Model) -> dict[str, Any]:
     """What a model can do; complete once its backend has been started."""
-    can = model.backend.capabilities
+    can = model.capabilities
     known: dict[str, str] = {**can.parameters, **dict.fromkeys(ACCEPTED, "accepted")}
     for name, support in foreign_constraints.support(can).items():
         if name in known or not can.passes_unknown:
@@ -85,7 +85,7 @@ def abilities(model: Model) -> dict[str, Any]:
     return {
         "aliases": list(model.aliases),
         "context": can.context,
-        "details": described(model.backend),
+        "details": described(model.pool.members[0].backend),
         "chat": can.chat,
         "completions": can.completions,
         "embeddings": can.embeddings,

@@ -68,11 +68,12 @@ def routes(site: Site) -> list[Route]:
     async def create_chat_completion(request: web.Request) -> web.StreamResponse:
         """Answer a conversation."""
         asked = await decoded(request, lambda body, raw: decode(body, profile, raw))
-        run = service.run(asked.request, "chat.completions")
+        run = service.run(asked.request)
         encoder = ChatEncoder(asked.request, run.model.name, asked.legacy, asked.echoed, profile)
         return await respond(request, run, encoder)
 
-    return both("/chat/completions", create_chat_completion, "Answer a conversation", ChatRequest)
+    path, summary = "/chat/completions", "Answer a conversation"
+    return both(path, create_chat_completion, summary, ChatRequest, "chat.completions")
 
 
 class DecodedRequest(Struct, frozen=True):

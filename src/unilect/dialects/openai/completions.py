@@ -41,11 +41,12 @@ def routes(site: Site) -> list[Route]:
     async def create_completion(request: web.Request) -> web.StreamResponse:
         """Continue a text."""
         completion = await decoded(request, decode)
-        run = service.run(completion, "completions")
+        run = service.run(completion)
         encoder = CompletionEncoder(completion, run.model.name, profile)
         return await respond(request, run, encoder)
 
-    return both("/completions", create_completion, "Continue a text", CompletionRequest)
+    path, summary = "/completions", "Continue a text"
+    return both(path, create_completion, summary, CompletionRequest, "completions")
 
 
 def decode(body: bytes, raw: RawFields | None = None) -> CompletionRequest:

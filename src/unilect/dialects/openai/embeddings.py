@@ -32,7 +32,7 @@ def routes(site: Site) -> list[Route]:
         """Embed texts."""
         return await answered(request, service, await decoded(request, decode))
 
-    return both("/embeddings", create_embedding, "Embed texts", EmbeddingRequest)
+    return both("/embeddings", create_embedding, "Embed texts", EmbeddingRequest, "embeddings")
 
 
 async def answered(

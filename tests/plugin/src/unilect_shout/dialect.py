@@ -52,6 +52,6 @@ def routes(site: Site) -> list[Route]:
         chat = ChatRequest(
             model=asked.model, stream=asked.stream, messages=[Message("user", asked.say)]
         )
-        return await respond(request, site.service.run(chat, "shout"), Encoder(), _TEXT)
+        return await respond(request, site.service.run(chat), Encoder(), _TEXT)
 
-    return [Route("POST", "/shout", shout, request=ShoutRequest, summary="Shout a text")]
+    return [Route("POST", "/shout", shout, "shout", request=ShoutRequest, summary="Shout a text")]

@@ -1,0 +1,35 @@
+"""Tests of unilect.web.site: what a dialect has going on apart from requests."""
+
+import asyncio
+
+from engine import chat
+from unilect.context import IN_HAND, Context
+from unilect.events import Fold
+from unilect.gateway.metrics import Metrics
+from unilect.routing.registry import Model, Registry
+from unilect.routing.service import Service
+from unilect.testing.echo import Echo
+from unilect.web.site import Site
+
+
+async def test_background_work_of_a_dialect() -> None:
+    """Work that a dialect has begun asks models with a context of its own, and is cancelled once no more requests are taken."""
+    site = Site(Service(Registry([Model("m", Echo())]), Metrics()))
+    answered, said = asyncio.Event(), Fold()
+
+    async def batch() -> None:
+        IN_HAND.set(Context(endpoint="batches", priority=-1))
+        async for events in site.service.run(chat("Hello", model="m")).batches():
+            said.add(events)
+        answered.set()
+        await asyncio.Future()
+
+    work = site.background.start("a batch", batch())
+    async with asyncio.timeout(60):
+        await answered.wait()
+    await site.shut()
+    assert work.cancelled()
+    assert "Hello" == said.answer().choices[0].text
+    assert b'endpoint="batches",model="m",status="200"} 1.0' in site.service.metrics.exposition()
+    await site.aclose()
+    await site.service.registry.aclose()
