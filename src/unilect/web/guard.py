@@ -159,21 +159,8 @@ class Guard:
                 return await handler(request)
         except UnilectError:
             raise
-        except web.HTTPException as error:
-            raise _refusal(request, error) from error
-        except web.RequestPayloadError as error:
-            raise asyncio.CancelledError from error  # the client left while it sent
         except Exception as error:
-            if isinstance(error, ConnectionError) and _has_left(request):
-                raise asyncio.CancelledError from error  # while it read
-            request_id = in_hand().request_id
-            log.exception("%s failed", request_id)
-            if request.writer.output_size and request.transport is not None:
-                request.transport.abort()  # a second head in a begun answer would be taken for its text
-                raise asyncio.CancelledError from error
-            raise InternalError(
-                f"The server failed on this request ({request_id}); this is a bug in unilect."
-            ) from error
+            raise _translated(request, error) from error
 
     async def _read(self, request: web.Request, streamed_bytes: int | None) -> None:
         """
@@ -273,6 +260,24 @@ async def _nothing(request: web.Request) -> web.StreamResponse:
 
 #: Where a request goes that no route takes.
 _NO_ROUTE = Route("", "", _nothing)
+
+
+def _translated(request: web.Request, error: Exception) -> BaseException:
+    """What a route raised that is no error of ours: as one, or as a cancellation where the client has left."""
+    if isinstance(error, web.HTTPException):
+        return _refusal(request, error)
+    if isinstance(error, web.RequestPayloadError):
+        return asyncio.CancelledError()  # the client left while it sent
+    if isinstance(error, ConnectionError) and _has_left(request):
+        return asyncio.CancelledError()  # while it read
+    request_id = in_hand().request_id
+    log.exception("%s failed", request_id)
+    if request.writer.output_size and request.transport is not None:
+        request.transport.abort()  # a second head in a begun answer would be taken for its text
+        return asyncio.CancelledError()
+    return InternalError(
+        f"The server failed on this request ({request_id}); this is a bug in unilect."
+    )
 
 
 def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
