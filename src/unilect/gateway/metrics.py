@@ -11,7 +11,6 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
-from operator import attrgetter
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -24,7 +23,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from unilect.errors import InternalError, UnilectError
-from unilect.events import Event, Progress, Usage, tells
+from unilect.events import Event, Progress, TextDelta, Usage, tells
 
 CLIENT_LEFT = 499  # nginx's status for a client that closed its request
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -38,7 +37,6 @@ _GAUGES = {
     "running": "Requests that have their first token and not yet their last.",
     "waiting": "Requests that wait for a backend or for their first token: the queue.",
 }
-_tokens = attrgetter("tokens")
 _TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
@@ -184,14 +182,16 @@ class Meter:
         last = batch[-1]
         if self._first is None:
             self._before_text(batch)
-        self._tokens += sum(map(_tokens, batch))
+        self._tokens += sum([event.tokens for event in batch])
         if isinstance(last, Usage) and (last.prompt_tokens or last.completion_tokens):
             self._usage = last
 
     def _before_text(self, batch: list[Event]) -> None:
         """Take note of the prompt, and of the answer's beginning."""
         for event in batch:
-            if isinstance(event, Progress):
+            if type(event) is TextDelta:
+                break  # the prompt is told before
+            if type(event) is Progress:
                 self._prompt = event
         if tells(batch):
             series = self._series

@@ -114,15 +114,17 @@ def resolve_parameters(
         UnsupportedParameter: A parameter would matter and is not honoured.
     """
     ignored: list[str] = []
+    fields = parameters_of(type(request))
     for name in request.raw_fields or _asked(request):
         if name in request.gateway_fields or (name in ACCEPTED and name != _NOT_KEPT):
             continue
-        support = _support(request, name, capabilities)
+        if name not in fields or (support := capabilities.parameters.get(name)) is None:
+            support = _support(request, name, capabilities)
         if support in _HONOURED or is_neutral(request, name):
             continue
         strict = unsupported == "refuse" and name not in _WITHOUT_EFFECT
         if (support == "refused" and strict) or name in CONSTRAINTS:
-            raise _refused(name, parameters_of(type(request)))
+            raise _refused(name, fields)
         ignored.append(name)
     return _without(request, ignored) if ignored else request, tuple(ignored)
 

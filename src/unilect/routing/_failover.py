@@ -6,7 +6,7 @@ elsewhere, and neither is a request that an engine of ours died of: it would tak
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 
 from unilect.backend import Capabilities
@@ -111,7 +111,7 @@ class Failover:
             in_hand().check_deadline()
             if model.stopping is not None:
                 await asyncio.shield(model.stopping)
-            self.tried |= model.pool.unable(partial(self._judge, model))
+            self.tried |= self._unable(model)
             if model.closed:  # a request that was in it would start it again
                 self._go_on(BackendUnavailable("The model was stopped.", retry_after_s=5))
             elif (member := model.pool.choose(self.request, self.tried)) is None:
@@ -122,7 +122,7 @@ class Failover:
                 member.outstanding += 1
                 try:
                     await model.start_for_request(member)
-                    if member not in model.pool.unable(partial(self._judge, model)):
+                    if member not in self._unable(model):
                         return Lease(model, member, self)
                     member.release()  # it has turned out so by its start
                 except UnilectError as error:
@@ -133,6 +133,11 @@ class Failover:
                     member.release()
                     raise
         raise StopAsyncIteration
+
+    def _unable(self, model: Model) -> Set[Member]:
+        """The backends of a model that cannot do what the request asks for; a single one says so itself."""
+        pool = model.pool
+        return pool.unable(partial(self._judge, model)) if len(pool.members) > 1 else frozenset()
 
     def goes_on(self, failure: UnilectError | None, begun: bool) -> bool:
         """Note how an attempt ended; whether its failure is followed by another one."""
