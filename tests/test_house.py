@@ -22,7 +22,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_659,
+    "": 1_653,
     "cli": 1_413,
     "config": 1_195,
     "constraints": 1_136,
@@ -39,8 +39,8 @@ BUDGETS = {
     "engines/transformers": 3_383,
     "gateway": 223,
     "http": 906,
-    "parameters": 653,
-    "routing": 1_848,
+    "parameters": 655,
+    "routing": 1_851,
     "server": 859,
     "testing": 283,
     "upstreams": 0,

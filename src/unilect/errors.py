@@ -116,12 +116,7 @@ class UnilectError(Exception):
 
     def detail(self) -> dict[str, Any]:
         """The inner error object: message, type, param and code."""
-        return {
-            "message": self.message,
-            "type": self.type,
-            "param": self.param,
-            "code": self.code,
-        }
+        return {name: getattr(self, name) for name in ("message", "type", "param", "code")}
 
     def envelope(self) -> dict[str, Any]:
         """The whole JSON body of an error answer."""

@@ -74,12 +74,12 @@ class LogSink:
         """Log a line, soon."""
         line = f"{stamp(time.time() if now is None else now)} {level} {text}\n"
         with self._lock:
-            count, self._size = len(self._lines), self._size + len(line)
-            if count >= self._max_lines or self._size > self._max_bytes or not self._takes:
-                self._size -= len(line)
+            count, size = len(self._lines), self._size + len(line)
+            if count >= self._max_lines or size > self._max_bytes or not self._takes:
                 self.lost += 1
                 return
             self._lines.append(line)
+            self._size = size
             if count:
                 return
             if self._thread is None:

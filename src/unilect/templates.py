@@ -90,7 +90,8 @@ class ChatTemplate:
         Raises:
             InvalidRequest: The template refuses this conversation.
         """
-        return self.render_turns([_turn(message) for message in messages], **more)
+        turns = [msgspec.to_builtins(one) | {"content": flat_text(one)} for one in messages]
+        return self.render_turns(turns, **more)
 
     def render_turns(self, turns: Sequence[Mapping[str, Any]], **more: Any) -> str:
         """As `render`, of messages that are dicts already, with `content` a text."""
@@ -245,13 +246,11 @@ def _environment() -> ImmutableSandboxedEnvironment:
         extensions=["jinja2.ext.loopcontrols"],
     )
     environment.filters["tojson"] = _to_json
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+    environment.globals |= {
+        "raise_exception": _refuse,
+        "strftime_now": lambda form: datetime.now().strftime(form),
+    }
     return environment
-
-
-def _turn(message: Message) -> Mapping[str, Any]:
-    turn: dict[str, Any] = msgspec.to_builtins(message)
-    return turn | {"content": flat_text(message)}
 
 
 def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
@@ -260,7 +259,3 @@ def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) 
 
 def _refuse(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
