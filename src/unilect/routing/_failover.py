@@ -1,8 +1,8 @@
 """
-The backends that one request is sent to, one after the other, until one begins to answer. This is the one place that tries again.
+Failover: the backends that one request is sent to, one after the other, until one begins to answer. Requests are retried only here.
 
-Its model's backends first, each once; then those of the model's fallback. What is wrong with the request itself is not tried
-elsewhere, and neither is a request that an engine of ours died of: it would take the others with it.
+The model's backends first, each once; then those of its fallback. An invalid request is not retried,
+nor is a request that crashed an engine: it would crash the others, too.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ _OF_THE_REQUEST = (CheckerUnavailable, EngineDied)
 
 class Lease:
     """
-    A started backend in use, as a context manager: it notes how the request ended, and gives the backend back.
+    A started backend in use, as a context manager: it records how the request ended, and releases the backend.
 
     Attributes:
         model: Whose backend it is.
         source: Where the backend comes from.
         backend: The backend, ready, behind its concurrency limit, if it has one.
-        bare: The backend itself, for what costs its model nothing.
-        begun: The client has seen a part of the answer; whoever shows it says so.
+        bare: The backend itself, for calls without work for its model.
+        begun: A part of the answer was sent to the client.
     """
 
     __slots__ = ("_failover", "_member", "backend", "bare", "begun", "model", "source")
@@ -59,9 +59,9 @@ class Failover:
     The attempts of one request, as a context manager: its model is kept running in the block.
 
     Args:
-        model: The model that was asked for.
+        model: The requested model.
         request: The request; None for a call about the model, such as to count tokens.
-        other: Finds a model by its name, for the fallback; None where that may not answer.
+        other: Finds a model by its name, for the fallback; None if there may be no fallback.
 
     Attributes:
         request: As given.
@@ -95,7 +95,7 @@ class Failover:
         Lease the next backend, started.
 
         Raises:
-            UnilectError: None is left.
+            UnilectError: No backend is left.
         """
         last: UnilectError | None = None
         while True:
@@ -122,16 +122,16 @@ class Failover:
                     raise
 
     def again(self, failure: UnilectError) -> bool:
-        """Whether a request that failed so may be sent to another backend."""
+        """Whether a request with this error may be retried on another backend."""
         self._failure = failure
         return _elsewhere(failure)
 
     def _go_on(self, error: UnilectError) -> None:
         """
-        Go on with the fallback, whose backends are fresh.
+        Continue with the fallback's backends.
 
         Raises:
-            UnilectError: There is none: the error, or why the only backend failed.
+            UnilectError: There is no fallback: the error, or that of the only backend.
         """
         name = self._model.fallback
         if not _elsewhere(error) or self._other is None or name is None or name in self._seen:
