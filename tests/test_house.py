@@ -36,7 +36,7 @@ BUDGETS = {
     "engines/gguf": 1_392,
     "engines/process": 726,
     "engines/tools": 651,
-    "engines/transformers": 3_368,
+    "engines/transformers": 3_366,
     "gateway": 230,
     "http": 892,
     "parameters": 659,
