@@ -1,5 +1,5 @@
 """
-What the server counts, for Prometheus: GET /metrics.
+Metrics for Prometheus: GET /metrics.
 
 Labels are the model's name and the endpoint, both from closed lists, so that no client can make them grow.
 A request adds to plain numbers, since all requests are answered in one thread; prometheus-client's own counters take a lock for
@@ -58,7 +58,7 @@ class Metrics(Collector):
         all = self._series.values()
         requests = CounterMetricFamily(
             "unilect_requests",
-            "Requests answered, by HTTP status; 499 when the client left.",
+            "Requests answered, by HTTP status; 499: the client disconnected.",
             labels=("model", "endpoint", "status"),
         )
         for series in all:
@@ -68,12 +68,12 @@ class Metrics(Collector):
         yield self._tokens()
         yield _histograms(
             "unilect_time_to_first_token_seconds",
-            "From the request to its first token.",
+            "Time to first token, from the request.",
             [(series.labels, series.first_token) for series in all],
         )
         yield _histograms(
             "unilect_time_per_output_token_seconds",
-            "Between tokens, the mean of each answer; of one that came all at once, its time by its tokens.",
+            "Time per output token, the mean of each answer; of a non-streaming answer its duration by its tokens.",
             [(series.labels, series.per_token) for series in all],
         )
         yield _histograms(
@@ -83,12 +83,12 @@ class Metrics(Collector):
         )
         yield _gauges(
             "unilect_requests_running",
-            "Requests that have their first token and not yet their last.",
+            "Requests between their first and their last token.",
             [(series.labels[0], series.running) for series in all],
         )
         yield _gauges(
             "unilect_requests_waiting",
-            "Requests that wait for a backend or for their first token: the queue.",
+            "Requests that are queued or wait for their first token.",
             [(series.labels[0], series.waiting) for series in all],
         )
 
