@@ -36,7 +36,7 @@ BUDGETS = {
     "engines/gguf": 1_412,
     "engines/process": 713,
     "engines/tools": 654,
-    "engines/transformers": 3_383,
+    "engines/transformers": 3_381,
     "gateway": 223,
     "http": 906,
     "parameters": 655,

@@ -1,8 +1,7 @@
 """
-A backend that takes only so many requests at a time; the others wait here, those of the highest priority first, and of one
-priority the first that came.
+Limits the concurrent requests of a backend; the others are queued by priority, and within a priority first come first served.
 
-Some servers answer wrongly when two requests meet in them (PowerInfer), some refuse the second.
+Some servers answer concurrent requests wrongly (PowerInfer), some refuse the second.
 """
 
 import asyncio
@@ -18,11 +17,11 @@ from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, E
 
 class ConcurrencyLimit:
     """
-    What stands in front of a backend.
+    A backend with a limit of concurrent requests.
 
     Args:
         backend: The backend.
-        places: The most requests that may be in it.
+        places: The limit.
     """
 
     def __init__(self, backend: Backend, places: int) -> None:
@@ -33,7 +32,7 @@ class ConcurrencyLimit:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the backend can do."""
+        """The backend's capabilities."""
         return self._backend.capabilities
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:

@@ -1,5 +1,5 @@
 """
-What stands before every route, the unknown ones too: Host, Origin, key; and what becomes of errors.
+The guard before every route, known or not: checks Host, Origin and API key, and converts errors to responses.
 
 1. It reads headers only, never a rebuilt URL, and goes by the route that was matched, not by a path, which a client spells.
 2. Every error leaves in the form of its route, which is OpenAI's where the dialect has none: ours, aiohttp's, and our flaws.
@@ -172,7 +172,7 @@ class Guard:
         """
         if "Content-Encoding" in request.headers:
             raise UnsupportedEncoding(
-                "Compressed request bodies are not read. Send the body without Content-Encoding."
+                "Compressed request bodies are not supported. Send the body without Content-Encoding."
             )
         more, announced = request.content.readany, request.content_length
         if streamed_bytes is not None:
@@ -289,7 +289,7 @@ def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
         )
     if isinstance(error, web.HTTPMethodNotAllowed):
         methods = ", ".join(sorted(error.allowed_methods))
-        return MethodNotAllowed(f"{path} does not take {request.method[:20]}; use {methods}.")
+        return MethodNotAllowed(f"{path} does not support {request.method[:20]}; use {methods}.")
     return InvalidRequest(f"The request was refused: {error.reason}.")
 
 
