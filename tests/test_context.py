@@ -27,7 +27,7 @@ class Paused(Echo):
         """Two tokens, and the end."""
         self.asked.set()
         await self.begin.wait()
-        yield [TextDelta("a"), TextDelta("b"), Usage(3, 2)]
+        yield [TextDelta("a"), TextDelta("b")]
         await self.end.wait()
         yield [Finish("stop"), Usage(3, 2)]
 

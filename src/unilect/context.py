@@ -82,9 +82,7 @@ class Context(Struct, eq=False, kw_only=True):
             BackendTimeout: The deadline has passed.
         """
         if self.deadline is not None and asyncio.get_running_loop().time() >= self.deadline:
-            raise BackendTimeout(
-                "No backend could take the request before its deadline. Send it again."
-            )
+            raise BackendTimeout("No backend took the request before its deadline.")
 
 
 #: The requests of a server that are being answered, by their ids, the oldest first.

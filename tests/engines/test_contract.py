@@ -142,7 +142,7 @@ async def test_a_client_that_leaves_is_counted(base: Backend) -> None:
     """A client that leaves after some tokens is counted with these, and with its prompt."""
     service = Service(Registry([Model("m", base)]), Metrics())
     request = chat(STORY, stream=True, max_tokens=400, ignore_eos=True)
-    run, told = service.run(request, "chat"), 0
+    run, told = service.run(request), 0
     async with aclosing(run.batches()) as batches:
         async for batch in batches:
             told += sum(isinstance(event, TextDelta) for event in batch)

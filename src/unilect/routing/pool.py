@@ -32,7 +32,7 @@ from unilect.requests import Request
 from unilect.routing._affinity import Affinity, digests
 from unilect.routing._breaker import Breaker, is_failure
 from unilect.routing._concurrency_limit import ConcurrencyLimit
-from unilect.tasks import apart
+from unilect.tasks import Tasks, apart
 
 log = logging.getLogger("unilect")
 FIRST_LOOK_S = 0.25
@@ -41,6 +41,7 @@ LOOK_TIMEOUT_S = 5.0
 TELL_EVERY_S = 60.0  # a backend that fails now and then is told no more often
 _SUSPECTS = 256  # failed requests of which it is not known yet whose fault they were
 _EQUAL_FACTOR = 1.25  # how much more work counts as the same
+_ABILITIES = ("passes_unknown", "vision", "chat", "completions", "embeddings")
 #: None is what a backend does not know, and does not refuse.
 _BEST: tuple[Support | None, ...] = ("native", "emulated", "accepted", None, "refused")
 _SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cache
@@ -131,6 +132,7 @@ class Pool:
         self._callers: set[str] = set()
         self._affinity: Affinity[Member] = Affinity()
         self._looks: dict[Member, asyncio.Task[None]] = {}
+        self._work = Tasks()
         self._leaving: list[Member] = []
 
     @property
@@ -288,7 +290,7 @@ class Pool:
     def _look_after(self, member: Member) -> None:
         """Look at a backend from time to time that is out, and that others can be asked instead of."""
         if member.breaker.open and self._spares and member not in self._looks:
-            self._looks[member] = apart(self._look(member))
+            self._looks[member] = self._work.start("a look", self._look(member))
 
     def _is_to_blame(self, member: Member, error: UnilectError, asked: Asked | None) -> bool:
         """
@@ -332,11 +334,8 @@ class Pool:
 
     async def aclose(self) -> None:
         """Stop all backends. What is known of them is forgotten: nobody would find out that one is well again."""
-        looks = list(self._looks.values())
         self._looks.clear()
-        for look in looks:
-            look.cancel()
-        await asyncio.gather(*looks, return_exceptions=True)
+        await self._work.aclose()
         for member in self.members:
             member.breaker.close()
         await asyncio.gather(
@@ -385,17 +384,14 @@ def _together(every: Sequence[Capabilities]) -> Capabilities:
         if best := next(one for one in _BEST if one in found):
             support[name] = best
     contexts = [one.context for one in every if one.context is not None]
-    return Capabilities(
+    abilities = {name: any(getattr(one, name) for one in every) for name in _ABILITIES}
+    known = Capabilities(
         parameters=support,
         context=min(contexts, default=None),
         why_not={name: why for one in every for name, why in one.why_not.items()},
         settled=bool(every) and all(one.settled for one in every),
-        passes_unknown=any(one.passes_unknown for one in every),
-        vision=any(one.vision for one in every),
-        chat=any(one.chat for one in every),
-        completions=any(one.completions for one in every),
-        embeddings=any(one.embeddings for one in every),
     )
+    return msgspec.structs.replace(known, **abilities)
 
 
 def _digest(request: Request) -> bytes:

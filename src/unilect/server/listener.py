@@ -38,14 +38,10 @@ class Listener:
         self._connections = Connections(
             limits or limits_of_system(config.max_connections, config.max_connections_per_address)
         )
-        metrics, bodies = Metrics(), Bodies(config.max_body_bytes)
         self._requests: Requests = {}
+        shared = (registry, Metrics(), Bodies(config.max_body_bytes), self._requests)
         self._doors = [
-            _Address(
-                each,
-                create_app(each, registry, metrics, bodies, self._requests),
-                self._connections,
-            )
+            _Address(each, create_app(each, *shared), self._connections)
             for each in each_listener(config)
         ]
 

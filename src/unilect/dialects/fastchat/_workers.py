@@ -26,7 +26,7 @@ from unilect.http.client import HttpServer
 from unilect.http.error_bodies import typed
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
-from unilect.tasks import apart
+from unilect.tasks import Tasks, apart
 from unilect.web.site import Resident
 
 log = logging.getLogger("unilect")
@@ -107,6 +107,7 @@ class Workers(Resident):
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_at = -math.inf
         self._asking: dict[str, asyncio.Task[Status]] = {}
+        self._work = Tasks()
 
     async def register(self, asked: Registration, connect_to: str | None = None) -> None:
         """
@@ -157,7 +158,7 @@ class Workers(Resident):
         if self._refreshing is None:
             if asyncio.get_running_loop().time() < self._refreshed_at + REFRESH_EVERY_S:
                 return
-            self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing = self._work.start("asking all workers", self._refresh())
         await asyncio.shield(self._refreshing)
 
     async def _refresh(self) -> None:
@@ -253,9 +254,9 @@ class Workers(Resident):
         """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
-        for task in (self._refreshing, *self._asking.values()):
-            if task is not None:
-                task.cancel()
+        for task in self._asking.values():
+            task.cancel()
+        await self._work.aclose()
 
     def _expire(self) -> None:
         """Drop whoever was silent for too long."""
