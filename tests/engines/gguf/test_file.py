@@ -3,11 +3,13 @@
 import struct
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
 from properties import given
+from unilect.backend import Description
 from unilect.demo import MODEL
 from unilect.engines.gguf._file import GgufHead, read_head
 
@@ -242,3 +244,16 @@ def test_any_bytes_after_the_magic(sparse: Path, data: bytes) -> None:
     head = b"GGUF" + struct.pack("<IQQ", 3, 3, 3) + data
 
     refused_or_taken(sparse, head + b"\0" * 64, len(head) + 64)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"general.architecture": "llama", "general.file_type": 15, "llama.context_length": 8}, Description("llama", 7, "Q4_K_M", 8)),
+        ({"general.file_type": [1], "general.architecture": ""}, Description(None, 7)),
+        ({"general.architecture": "x", "general.file_type": 999, "x.context_length": "many"}, Description("x", 7)),
+    ],
+)  # fmt: skip
+def test_what_the_model_is(fields: dict[str, Any], expected: Description) -> None:
+    """What a file says of its model is told; what is no such thing is not."""
+    assert expected == GgufHead(fields, 0, 7).description

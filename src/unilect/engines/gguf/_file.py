@@ -66,15 +66,12 @@ class GgufHead(Struct, frozen=True):
     @property
     def description(self) -> Description:
         """What the file says of its model."""
-        kind = self.fields.get("general.file_type")
-        weights = dict(enumerate(_FILE_TYPES)).get(kind) if isinstance(kind, int) else None
-        context = self.fields.get(f"{self.architecture}.context_length")
-        return Description(
-            self.architecture or None,
-            self.parameters,
-            weights,
-            context if isinstance(context, int) else None,
-        )
+        told = self.fields.get
+        weights = dict(zip(map(str, range(99)), _FILE_TYPES, strict=False))
+        context = told(f"{self.architecture}.context_length")
+        context = context if isinstance(context, int) else None
+        kind = weights.get(str(told("general.file_type")))
+        return Description(self.architecture or None, self.parameters, kind, context)
 
     @property
     def has_template(self) -> bool:
