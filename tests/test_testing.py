@@ -126,7 +126,7 @@ BROKEN: dict[str, tuple[str, Any, str]] = {
     "another choice": ("generate", saying([A, TextDelta("b", 1), END, USED]), "Of the choices {0, 1} ended {0}."),
     "an error of Python's": ("generate", saying([A], ValueError("odd")), "ValueError('odd')"),
     "no limit": ("generate", saying([A, A, A, END, Usage(1, 3)]), "Of 2 there were 3."),
-    "more pieces than tokens": ("generate", saying([A, A, END, USED]), "Pieces of 2 tokens, and Usage("),
+    "more pieces than tokens": ("generate", saying([Progress(1, 1), A, A, END, USED]), "Pieces of 2 tokens, and Usage("),
     "another prompt": ("generate", saying([Progress(1, 9)], [A, END, USED]), "[Progress(processed=1, total=9"),
     "another stop word": ("generate", _another_word, "It says that 'x' ended it."),
     "no stop words": ("generate", saying([TextDelta("abcdefgh")], [END, USED]), "'efgh' is in 'abcdefgh'."),

@@ -114,14 +114,13 @@ async def ends_each_answer_once(backend: Backend) -> None:
 
 
 async def tells_what_is_used(backend: Backend) -> None:
-    """What Progress tells of the prompt, and pieces of their tokens, is what the Usage says in the end, or less."""
+    """Where Progress is told, the prompt has as many tokens as the Usage says in the end, and the pieces no more than it says."""
     for request in _requests(backend):
         events = await events_of(backend.generate(request.changed(stream=True)))
         used, made = fold([events]).usage, sum(event.tokens for event in events)
-        if used != Usage(0, 0):  # which is said where it is not known
+        if read := [event for event in events if isinstance(event, Progress)]:
+            _hold({one.total for one in read} == {used.prompt_tokens}, f"{read}, and {used}.")
             _hold(made <= used.completion_tokens, f"Pieces of {made} tokens, and {used}.")
-            read = [event for event in events if isinstance(event, Progress)]
-            _hold({one.total for one in read} <= {used.prompt_tokens}, f"{read}, and {used}.")
 
 
 async def answers_side_by_side(backend: Backend) -> None:

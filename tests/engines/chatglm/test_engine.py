@@ -71,7 +71,7 @@ async def test_counts_and_tokens(tmp_path: Path) -> None:
         for text in ("Hello, world!", "中国的首都", "🙂 é", " two  blanks"):
             assert text == await model.detokenize(await model.tokenize(text))
         assert "" == await model.detokenize([366, 2])
-        with pytest.raises(InvalidRequest, match="does not have"):
+        with pytest.raises(InvalidRequest, match="outside the model's vocabulary"):
             await model.detokenize([10_000])
 
 
