@@ -167,13 +167,13 @@ class BatchLoop:
                 try:
                     self._drop_cancelled()
                     self._set_aside()
-                    self._admit()
-                    # while more answers wait for their first token than for their next
-                    crowded = len(self._being_read()) > len(self._rows)
-                    for _ in range(_CHUNKS if crowded else 1):
+                    for _ in range(_CHUNKS):
+                        self._admit()
                         self._read()
                         self._after_step()
                         self._make_calls()
+                        if not self._crowded:
+                            break
                     self._decode()
                 except Exception as error:  # noqa: BLE001 - a model raises anything
                     self._fail_all(error)
@@ -271,6 +271,12 @@ class BatchLoop:
         """How many rows more may run."""
         taken = sum(_width(job) for job in self._being_read()) + len(self._rows)
         return max(0, self._parallel - taken)
+
+    @property
+    def _crowded(self) -> bool:
+        """True while more answers wait for their first token than for their next, and could have it."""
+        could_begin = min(self._free, len(self._waiting))
+        return len(self._being_read()) + could_begin > len(self._rows)
 
     def _begun(self) -> list[Job]:
         """All jobs that have been begun; beams more than once."""
