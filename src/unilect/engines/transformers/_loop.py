@@ -401,14 +401,13 @@ class BatchLoop:
                 except ValueError as error:
                     failed[place] = Failed(str(error), of_request=True)
         tokens = sampler.choose(logits)
-        for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-            bound = row.job.constraint is not None or row.sampler.edits
-            if bound and logits[place, token] == float("-inf"):
-                failed.setdefault(place, Failed(_NOTHING_LEFT, of_request=True))
         told = logprobs(before, wanted, tokens) if before is not None else None
         reasons: list[Reason | None] = []
         for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
             reason: Reason | None = "stop"
+            bound = row.job.constraint is not None or row.sampler.edits
+            if bound and logits[place, token] == float("-inf"):
+                failed.setdefault(place, Failed(_NOTHING_LEFT, of_request=True))
             if place not in failed:
                 try:
                     reason = self._take(row, token)
