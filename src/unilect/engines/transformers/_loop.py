@@ -275,8 +275,7 @@ class BatchLoop:
     @property
     def _crowded(self) -> bool:
         """True while more answers wait for their first token than for their next, and could have it."""
-        could_begin = min(self._free, len(self._waiting))
-        return len(self._being_read()) + could_begin > len(self._rows)
+        return len(self._being_read()) + min(self._free, len(self._waiting)) > len(self._rows)
 
     def _begun(self) -> list[Job]:
         """All jobs that have been begun; beams more than once."""
@@ -294,14 +293,11 @@ class BatchLoop:
         logits = prefill.step(self._model.forward, self._chunk)
         if prefill.chunks % _CHUNKS == 0:
             self._prefills.rotate(-1)
-        done = logits is not None
         for row, job in enumerate(prefill.jobs):
             if not job.cancelled:
-                told = prefill.prompt_logprobs if done else []
-                read = PromptRead(
-                    prefill.processed(row), len(job.prompt), prefill.cached(row), told
-                )
-                job.emit(job, read)
+                told = prefill.prompt_logprobs if logits is not None else []
+                counts = prefill.processed(row), len(job.prompt), prefill.cached(row)
+                job.emit(job, PromptRead(*counts, told))
         if logits is None:
             return
         for row, job in enumerate(prefill.jobs):
@@ -357,9 +353,8 @@ class BatchLoop:
         cache, device = self._cache, self._model.device
         cache.make_column()
         ids = torch.tensor([[row.last] for row in self._rows], device=device)
-        positions = torch.tensor(
-            [[cache.length(place)] for place in range(cache.rows)], device=device
-        )
+        lengths = [[cache.length(place)] for place in range(cache.rows)]
+        positions = torch.tensor(lengths, device=device)
         adapters = [row.job.adapter for row in self._rows]
         logits = self._model.forward(ids, cache.mask(device), positions, cache, adapters)
         cache.advance()
