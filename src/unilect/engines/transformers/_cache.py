@@ -62,12 +62,12 @@ class BatchKVCache(Cache):
             self.layers = [_BatchKVLayer(self, keys, values) for keys, values in states]
         if self.rows == 0:
             self.end = length
-        if max(length, self.end) + 1 > self._batch_layers()[0].keys.shape[2] and self.first > 0:
+        if max(length, self.end) + 1 > self.layers[0].keys.shape[2] and self.first > 0:
             self._shift(-self.first)
         self._make_room(self.rows + 1, max(length, self.end) + 1)
         if length > self.end:
             self._shift(length - self.end)
-        for layer, (keys, values) in zip(self._batch_layers(), states, strict=True):
+        for layer, (keys, values) in zip(self.layers, states, strict=True):
             # masked columns count for nothing, unless somebody has left something that is no number there
             layer.keys[self.rows, :, : self.end - length] = 0
             layer.values[self.rows, :, : self.end - length] = 0
@@ -90,7 +90,7 @@ class BatchKVCache(Cache):
             return
         # what is masked is copied too, unless the rows begin together: the other may have left something that is no number
         columns = slice(self.starts[source] + shared if shared else 0, self.end)
-        for layer in self._batch_layers():
+        for layer in self.layers:
             layer.keys[target, :, columns] = layer.keys[source, :, columns]
             layer.values[target, :, columns] = layer.values[source, :, columns]
         self.starts[target] = self.starts[source]
@@ -100,34 +100,31 @@ class BatchKVCache(Cache):
         columns = slice(self.starts[row], self.end)
         return [
             (layer.keys[row, :, columns].clone(), layer.values[row, :, columns].clone())
-            for layer in self._batch_layers()
+            for layer in self.layers
         ]
 
     def make_column(self) -> None:
         """Have a column for the next token."""
         if not self.layers:
             return
-        if self.end + 1 > self._batch_layers()[0].keys.shape[2] and self.first > 0:
+        if self.end + 1 > self.layers[0].keys.shape[2] and self.first > 0:
             self._shift(-self.first)
         self._make_room(self.rows, self.end + 1)
 
-    def _batch_layers(self) -> list["_BatchKVLayer"]:
-        return self.layers
-
     def _make_room(self, rows: int, columns: int) -> None:
-        have_rows, _, have_columns, _ = self._batch_layers()[0].keys.shape
+        have_rows, _, have_columns, _ = self.layers[0].keys.shape
         if rows <= have_rows and columns <= have_columns:
             return
         new_rows = have_rows if rows <= have_rows else max(rows, have_rows * 2)
         new_columns = have_columns if columns <= have_columns else max(columns, have_columns * 2)
-        for layer in self._batch_layers():
+        for layer in self.layers:
             layer.keys = _larger(layer.keys, new_rows, new_columns)
             layer.values = _larger(layer.values, new_rows, new_columns)
 
     def _shift(self, columns: int) -> None:
         """Move all rows to the right, or to the left where it is negative."""
         old, new = slice(self.first, self.end), slice(self.first + columns, self.end + columns)
-        for layer in self._batch_layers():
+        for layer in self.layers:
             layer.keys[: self.rows, :, new] = layer.keys[: self.rows, :, old].clone()
             layer.values[: self.rows, :, new] = layer.values[: self.rows, :, old].clone()
         self.starts = [start + columns for start in self.starts]

@@ -94,8 +94,7 @@ class Child:
         self._grammars: Grammars | None = None
         self._grammars_lock = threading.Lock()
         self._preparers = ThreadPoolExecutor(_PREPARERS)
-        self._outputs: list[tuple[Job, Output]] = []
-        self._readers: dict[int, Callable[[Output], None]] = {}
+        self._outputs: list[tuple[Callable[[Output], None], Output]] = []
         self._loop = asyncio.new_event_loop()
 
     def start(self, socket_path: str) -> dict[str, Any]:
@@ -127,14 +126,9 @@ class Child:
             outputs, self._outputs = self._outputs, []
             self._loop.call_soon_threadsafe(self._dispatch, outputs)
 
-    def _dispatch(self, outputs: list[tuple[Job, Output]]) -> None:
-        for job, output in outputs:
-            read = self._readers.get(id(job))
-            if read is not None:
-                read(output)
-
-    def _emit(self, job: Job, output: Output) -> None:
-        self._outputs.append((job, output))
+    def _dispatch(self, outputs: list[tuple[Callable[[Output], None], Output]]) -> None:
+        for read, output in outputs:
+            read(output)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One call, until it is answered or its caller has left."""
@@ -219,8 +213,7 @@ class Child:
             if answer.over:
                 ended.set_result(None)
 
-        job.emit = self._emit
-        self._readers[id(job)] = read
+        job.emit = lambda _, output: self._outputs.append((read, output))
         try:
             self._batch.submit(job)
             self._check_adapter(call.adapter)  # one that goes from here on ends the answer
@@ -228,7 +221,7 @@ class Child:
         finally:
             job.cancelled = True
             self._batch.look()
-            del self._readers[id(job)]
+            ended.cancel()  # nothing is read any longer
             if catching_up is not None:
                 catching_up.cancel()
 

@@ -167,13 +167,13 @@ class BatchLoop:
                 try:
                     self._drop_cancelled()
                     self._set_aside()
-                    self._admit()
-                    # while more answers wait for their first token than for their next
-                    crowded = len(self._being_read()) > len(self._rows)
-                    for _ in range(_CHUNKS if crowded else 1):
+                    for _ in range(_CHUNKS):
+                        self._admit()
                         self._read()
                         self._after_step()
                         self._make_calls()
+                        if not self._crowded:
+                            break
                     self._decode()
                 except Exception as error:  # noqa: BLE001 - a model raises anything
                     self._fail_all(error)
@@ -272,6 +272,11 @@ class BatchLoop:
         taken = sum(_width(job) for job in self._being_read()) + len(self._rows)
         return max(0, self._parallel - taken)
 
+    @property
+    def _crowded(self) -> bool:
+        """True while more answers wait for their first token than for their next, and could have it."""
+        return len(self._being_read()) + min(self._free, len(self._waiting)) > len(self._rows)
+
     def _begun(self) -> list[Job]:
         """All jobs that have been begun; beams more than once."""
         rows = [*self._rows, *(row for row, _ in self._parked)]
@@ -288,14 +293,11 @@ class BatchLoop:
         logits = prefill.step(self._model.forward, self._chunk)
         if prefill.chunks % _CHUNKS == 0:
             self._prefills.rotate(-1)
-        done = logits is not None
         for row, job in enumerate(prefill.jobs):
             if not job.cancelled:
-                told = prefill.prompt_logprobs if done else []
-                read = PromptRead(
-                    prefill.processed(row), len(job.prompt), prefill.cached(row), told
-                )
-                job.emit(job, read)
+                told = prefill.prompt_logprobs if logits is not None else []
+                counts = prefill.processed(row), len(job.prompt), prefill.cached(row)
+                job.emit(job, PromptRead(*counts, told))
         if logits is None:
             return
         for row, job in enumerate(prefill.jobs):
@@ -351,9 +353,8 @@ class BatchLoop:
         cache, device = self._cache, self._model.device
         cache.make_column()
         ids = torch.tensor([[row.last] for row in self._rows], device=device)
-        positions = torch.tensor(
-            [[cache.length(place)] for place in range(cache.rows)], device=device
-        )
+        lengths = [[cache.length(place)] for place in range(cache.rows)]
+        positions = torch.tensor(lengths, device=device)
         adapters = [row.job.adapter for row in self._rows]
         logits = self._model.forward(ids, cache.mask(device), positions, cache, adapters)
         cache.advance()
@@ -395,14 +396,13 @@ class BatchLoop:
                 except ValueError as error:
                     failed[place] = Failed(str(error), of_request=True)
         tokens = sampler.choose(logits)
-        for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-            bound = row.job.constraint is not None or row.sampler.edits
-            if bound and logits[place, token] == float("-inf"):
-                failed.setdefault(place, Failed(_NOTHING_LEFT, of_request=True))
         told = logprobs(before, wanted, tokens) if before is not None else None
         reasons: list[Reason | None] = []
         for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
             reason: Reason | None = "stop"
+            bound = row.job.constraint is not None or row.sampler.edits
+            if bound and logits[place, token] == float("-inf"):
+                failed.setdefault(place, Failed(_NOTHING_LEFT, of_request=True))
             if place not in failed:
                 try:
                     reason = self._take(row, token)

@@ -33,6 +33,7 @@ class Prefill:
 
     Attributes:
         chunks: How many have been read.
+        prompt_logprobs: Of each token read but the first, where they are wanted.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Prefill:
         )
         self._ids, self._mask = ids.to(device), mask.to(device)
         self._positions = positions.clamp_min(0).to(device)
-        self._prompt_logprobs: list[Logprob] = []
+        self.prompt_logprobs: list[Logprob] = []
 
     @property
     def unwanted(self) -> bool:
@@ -110,12 +111,7 @@ class Prefill:
         following = job.prompt[chunk.start + 1 : chunk.stop + 1]
         if following:
             wanted = [job.logprobs] * len(following)
-            self._prompt_logprobs += logprobs(logits[: len(following)], wanted, following)
-
-    @property
-    def prompt_logprobs(self) -> list[Logprob]:
-        """For each token of the prompt but the first."""
-        return self._prompt_logprobs
+            self.prompt_logprobs += logprobs(logits[: len(following)], wanted, following)
 
     def states(self, row: int) -> RowStates:
         """What the model remembers of a prompt that has been read."""

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from random import Random
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unilect.engines.transformers._job import Logprob, Sampling
 
 CANDIDATES = 256
+_BLOCK = 256  # of the vocabulary, in which the likeliest token is looked for
 _NEVER = float("-inf")
 _MAX_SURPRISE = 64.0  # bits: more than any vocabulary has
 _FLATTEST = 1e-9  # of Zipf's exponents
@@ -193,7 +194,7 @@ class Sampler:
         for i in self._edits:
             self._rows[i].edit(logits[i])
         if len(self._drawn) < len(self._rows):
-            tokens: list[int] = logits.argmax(-1).tolist()
+            tokens: list[int] = likeliest(logits).tolist()
         else:
             tokens = [0] * len(self._rows)
         for i in self._mirostat:
@@ -302,6 +303,20 @@ def _draw(probabilities: Tensor, rolls: list[float]) -> Tensor:
     # rounding may put a roll behind the last place that has any probability
     last = (probabilities > 0).int() * torch.arange(1, steps.shape[-1] + 1, device=steps.device)
     return torch.minimum(places, last.amax(-1) - 1).clamp_min(0)
+
+
+def likeliest(logits: Tensor) -> Tensor:
+    """
+    The first place of the largest of each row: the largest of blocks, then the place within one.
+
+    On a processor `amax` takes a tenth of the time of `argmax`, which is a twentieth of a step of 32 rows.
+    """
+    if rest := -logits.shape[-1] % _BLOCK:
+        logits = nn.functional.pad(logits, (0, rest), value=_NEVER)
+    blocks = logits.unflatten(-1, (-1, _BLOCK))
+    block = blocks.amax(-1).argmax(-1, keepdim=True)
+    inside = blocks.take_along_dim(block[..., None], 1).argmax(-1)
+    return (block * _BLOCK + inside)[:, 0]
 
 
 def logprobs(logits: Tensor, wanted: Sequence[int | None], tokens: Sequence[int]) -> list[Logprob]:
