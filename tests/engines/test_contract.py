@@ -415,7 +415,7 @@ async def test_grammars(base: Backend, grammar: str) -> None:
 
 @pytest.mark.parametrize("schema", [{"type": "nonsense"}, {"$ref": "#/nowhere"}], ids=str)
 async def test_schemas_that_are_none(base: Backend, schema: dict[str, Any]) -> None:
-    """A schema that cannot be followed is the request's fault, in the parameter where it stands."""
+    """A schema that cannot be compiled is the request's fault, in the parameter where it stands."""
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     function = {"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}}
     tools = [{"type": "function", "function": function}]

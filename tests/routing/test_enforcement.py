@@ -142,7 +142,7 @@ async def test_what_is_none(
 ) -> None:
     """A schema or grammar that is none is the request's fault, also where no token is wanted."""
     spy = Spy(demo)
-    with pytest.raises(InvalidRequest, match="cannot be followed") as why:
+    with pytest.raises(InvalidRequest, match="cannot be compiled") as why:
         await events_of(emulation.generate(held(spy, checker), chat("?", **fields)))
     assert (param, []) == (why.value.param, spy.asked)
 

@@ -1,9 +1,9 @@
 """
-Grammars and JSON Schemas of clients: looked at, compiled in a helper process with limits, and held against finished answers.
+Grammars and JSON Schemas of clients: checked, compiled in a helper process with limits, and validated against finished answers.
 
-What passes here can be given to an engine: it neither kills it nor keeps it busy for long.
+A constraint that passes is safe for an engine: it neither crashes nor hangs it.
 """
 
 
 class ConstraintError(ValueError):
-    """A grammar or schema that cannot be followed: what is wrong, where, and what to do."""
+    """A grammar or schema that cannot be compiled: what is wrong, where, and what to do."""

@@ -1,9 +1,9 @@
 """
-The helper process: reads jobs from stdin, one JSON line each, does each with limits, and answers on stdout, one JSON line each.
+The helper process: reads jobs from stdin, one JSON line each, runs them with limits, and writes answers to stdout, one JSON line each.
 
-An answer is `{"done": value}`, or `{"refused": why}`; with `"last": true` the process has grown too large and is to be replaced.
-What a job needs of memory, stack and time is bounded, so that it ends here what would end an engine; the stacks are smaller than
-those of the engines, so that what passes here passes there.
+An answer is `{"done": value}`, or `{"refused": why}`; with `"last": true` the process has grown too large and must be replaced.
+Memory, stack and time of a job are limited, so that a constraint ends this process instead of an engine. The stacks are smaller than
+those of the engines, so that a constraint that passes here passes there.
 """
 
 import ctypes
@@ -59,7 +59,7 @@ def _serve(words: Any, standing: str) -> None:
 
 
 def _small_stacks() -> None:
-    """Give the threads of libraries small stacks, too; a bound of the process would come too late for them."""
+    """Give the threads of libraries small stacks, too; a limit of the process would come too late for them."""
     library = ctypes.CDLL(None)
     if hasattr(library, "pthread_setattr_default_np"):
         attribute = ctypes.create_string_buffer(_ATTRIBUTE_BYTES)

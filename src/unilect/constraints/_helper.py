@@ -1,8 +1,8 @@
 """
-Helper processes that do jobs, each one job at a time, with a limit of time; what ends or is killed is replaced by the next job.
+Helper processes that run jobs, each one job at a time, with a time limit; a helper that ended or was killed is replaced by the next job.
 
-Two lanes keep hard jobs of one client from holding up all others: a job that the quick lane does not finish at once goes on to
-the patient lane, which takes a few only.
+Two lanes prevent slow jobs of one client from delaying all others: a job that the quick lane does not finish in time is moved to
+the patient lane, which has a short queue.
 """
 
 import asyncio
@@ -31,18 +31,16 @@ _WALL = 3  # times as long, where the helper is not given the processor
 _START_S = 30.0
 _LINE_BYTES = 64 * 1024 * 1024
 _LOOK_S = 0.1
-_TOO_LONG = (
-    "it takes too long to be compiled. Make it smaller, with fewer alternatives and repetitions."
-)
-_TOO_DEEP = "it is too deep or too large to be compiled. Make it smaller, and flatten it."
+_TOO_LONG = "compiling it takes too long. Make it smaller, with fewer alternatives and repetitions."
+_TOO_DEEP = "it is nested too deep or too large. Make it smaller, and flatten it."
 
 
 class TooLong(ConstraintError):
-    """A job that was not done in time."""
+    """A job exceeded its time limit."""
 
 
 class Job(msgspec.Struct):
-    """A job, and who waits for its answer."""
+    """A job, and the future of its answer."""
 
     name: str
     arguments: dict[str, Any]
@@ -51,12 +49,12 @@ class Job(msgspec.Struct):
 
 class Lane:
     """
-    One helper process and the jobs that wait for it, the urgent ones first.
+    One helper process and its queue of jobs, urgent ones first.
 
     Args:
         command: The helper's command line.
-        budget_s: The processor time that a job may take.
-        most: How many jobs may wait.
+        budget_s: The CPU time limit of a job.
+        most: The length of the queue.
     """
 
     def __init__(self, command: Sequence[str], budget_s: float, most: int) -> None:
@@ -71,26 +69,26 @@ class Lane:
 
     @property
     def pid(self) -> int | None:
-        """The helper's process id, where one runs."""
+        """The helper's process id, if one runs."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
     async def do(self, name: str, arguments: dict[str, Any], urgent: bool = False) -> Any:
         """
-        Have a job done.
+        Run a job.
 
         Args:
-            urgent: It comes before what is not, and is taken also where too many wait.
+            urgent: It is queued before others, even if the queue is full.
 
         Raises:
-            ConstraintError: It is refused; TooLong where it was not done in time.
-            CheckerUnavailable: Too many jobs wait, or the helper cannot be started, or is being stopped.
+            ConstraintError: The constraint is refused; TooLong for an exceeded time limit.
+            CheckerUnavailable: The queue is full, or the helper cannot be started, or is being stopped.
         """
         if self._closed:
             raise _stopped()
         if self._jobs.qsize() >= self._most and not urgent:
             raise CheckerUnavailable(
-                "Too many grammars and schemas wait to be compiled. Try again in a moment.",
+                "The queue of grammars and schemas to compile is full. Try again in a moment.",
                 retry_after_s=2,
             )
         answer = asyncio.get_running_loop().create_future()
@@ -100,7 +98,7 @@ class Lane:
         return await answer
 
     async def aclose(self) -> None:
-        """Kill the helper, for good; who waits is told so."""
+        """Kill the helper for good; waiting jobs fail."""
         self._closed = True
         if self._worker is not None:
             self._worker.cancel()
@@ -127,7 +125,7 @@ class Lane:
                     job.answer.set_result(value)
 
     async def _done(self, job: Job) -> Any:
-        """A job's answer. A helper that somebody else killed is no fault of the job: it is tried once more."""
+        """A job's answer. If the helper was killed from outside, the job is tried once more."""
         line = msgspec.json.encode({"job": job.name, "arguments": job.arguments}) + b"\n"
         for _ in range(2):
             process = await self._started()
@@ -150,10 +148,10 @@ class Lane:
 
     async def _ask(self, process: asyncio.subprocess.Process, line: bytes) -> dict[str, Any] | None:
         """
-        What a helper says to a job; None where it ended.
+        A helper's answer to a job; None if the helper ended.
 
         Raises:
-            TooLong: It says nothing in time, and was killed.
+            TooLong: It did not answer in time, and was killed.
         """
         assert process.stdin is not None
         begun, used = time.monotonic(), _processor_s(process.pid)
@@ -175,7 +173,7 @@ class Lane:
 
     async def _started(self) -> asyncio.subprocess.Process:
         """
-        The helper, started where none runs.
+        The helper, started if none runs.
 
         Raises:
             CheckerUnavailable: It cannot be started.
@@ -216,7 +214,7 @@ def command(standing: Path) -> list[str]:
     The helper's command line.
 
     Args:
-        standing: A GGUF file with which llama.cpp follows grammars.
+        standing: A GGUF file with which llama.cpp runs grammars.
     """
     return [sys.executable, "-m", "unilect.constraints._child", str(os.getpid()), str(standing)]
 
@@ -232,7 +230,7 @@ async def _talk(process: asyncio.subprocess.Process, line: bytes) -> dict[str, A
 
 
 async def _read(process: asyncio.subprocess.Process) -> dict[str, Any] | None:
-    """The next line of a helper; None where it ended."""
+    """The next line of a helper; None if it ended."""
     assert process.stdout is not None
     try:
         line = await process.stdout.readline()
@@ -244,7 +242,7 @@ async def _read(process: asyncio.subprocess.Process) -> dict[str, Any] | None:
 
 
 def _processor_s(pid: int) -> float | None:
-    """The processor time that a process has used; None where the system does not tell."""
+    """The CPU time of a process; None if the system does not report it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -264,7 +262,7 @@ def _stopped() -> CheckerUnavailable:
 def _not_started(why: str) -> CheckerUnavailable:
     log.error("the helper that compiles constraints cannot be started: %s", why)
     return CheckerUnavailable(
-        "The process that compiles grammars and schemas cannot be started; the server's log says why.",
+        "The process that compiles grammars and schemas cannot be started; the reason is in the server's log.",
         retry_after_s=5,
     )
 

@@ -1,5 +1,5 @@
 """
-What the helper process does: llama.cpp, llguidance and a validator of JSON Schema, each asked with a client's own constraint.
+The jobs of the helper process: llama.cpp, llguidance and a JSON Schema validator, run with a client's constraint.
 
 Source: https://github.com/xorbitsai/xllamacpp, https://github.com/guidance-ai/llguidance, https://github.com/Stranger6667/jsonschema
 """
@@ -52,11 +52,11 @@ _STAND_IN = "<[97]>"
 
 class Jobs:
     """
-    Everything that can be asked: each public method is a job of that name.
+    The jobs: each public method is a job of that name.
 
     Args:
-        model: A GGUF file for llama.cpp to follow grammars with.
-        mute: This process's stderr is read for what llama.cpp says, and nothing else comes of it.
+        model: A GGUF file with which llama.cpp runs grammars.
+        mute: This process's stderr is captured for llama.cpp's messages, and otherwise discarded.
     """
 
     def __init__(self, model: str, mute: bool = True) -> None:
@@ -69,7 +69,7 @@ class Jobs:
             os.dup2(self._stderr, 2)
 
     def do(self, job: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Do a job; its answer, or why the constraint is refused."""
+        """Run a job; its answer, or the reason why the constraint is refused."""
         try:
             return {"done": getattr(self, job)(**arguments)}
         except ConstraintError as error:
@@ -80,12 +80,12 @@ class Jobs:
             return {"refused": "it is nested too deep. Flatten it."}
 
     def gbnf(self, grammar: str) -> None:
-        """Have llama.cpp follow a grammar for some tokens, none of which may take long."""
+        """Run a grammar in llama.cpp for some tokens, each with a time limit."""
         gbnf.analyse(grammar)
         self._follow(grammar, _WALKED_TOKENS_OF_GBNF)
 
     def schema_to_gbnf(self, schema: str) -> str:
-        """llama.cpp's own grammar for a schema, with one blank at most between two symbols, followed for some tokens."""
+        """llama.cpp's grammar for a schema, with at most one space between two symbols, after running it for some tokens."""
         self.schema(schema)
         grammar = _compact(self._converted(schema))
         gbnf.analyse(grammar, MAX_GBNF)
@@ -96,7 +96,7 @@ class Jobs:
         return grammar
 
     def llguidance(self, grammar: str) -> None:
-        """Have llguidance follow a grammar, its own or GBNF, for some tokens."""
+        """Run a grammar, llguidance's own or GBNF, in llguidance for some tokens."""
         matcher = self._matcher(grammar)
         for _ in range(_TRIED_TOKENS):
             mask = matcher.compute_bitmask()
@@ -110,7 +110,7 @@ class Jobs:
             self._check(matcher)
 
     def matches(self, grammar: str, text: str) -> str | None:
-        """Why a text does not satisfy a grammar; None where it does."""
+        """Why a text does not satisfy a grammar; None if it does."""
         matcher = self._matcher(grammar)
         for place, token in enumerate(text.encode()):
             if matcher.is_stopped() or not matcher.consume_token(token):
@@ -118,18 +118,18 @@ class Jobs:
         return None if matcher.is_accepting() else "the text ends before it is satisfied"
 
     def schema(self, schema: str) -> list[tuple[str, str]]:
-        """The keywords that a schema uses, and where; it is valid itself."""
+        """The keywords that a schema uses, and where, after checking that the schema is valid."""
         decoded = json.loads(schema)
         uses = analyse(decoded)
         _validator(decoded)
         return [(use.keyword, use.path) for use in uses]
 
     def validate(self, schema: str, text: str) -> str | None:
-        """Why a JSON text does not satisfy a schema; None where it does."""
+        """Why a JSON text does not satisfy a schema; None if it does."""
         try:
             value = json.loads(text, parse_constant=_no_number)
         except ValueError as error:
-            return f"it is no JSON: {error}"
+            return f"it is not valid JSON: {error}"
         try:
             for found in _validator(json.loads(schema)).iter_errors(value):
                 where = "".join(f"[{json.dumps(step)}]" for step in found.instance_path)
@@ -140,9 +140,9 @@ class Jobs:
 
     def _converted(self, schema: str) -> str:
         """
-        What llama.cpp makes of a schema for a chat, with much around it.
+        llama.cpp's grammar of a schema for a chat, with rules around it.
 
-        `xllamacpp.json_schema_to_grammar` hands llguidance's form out, which llama.cpp follows with a table of tokens that is wrong
+        `xllamacpp.json_schema_to_grammar` returns llguidance's format, which llama.cpp runs with a token table that is wrong
         for vocabularies with a space prefix.
         """
         try:
@@ -179,8 +179,8 @@ class Jobs:
             self._told_error(answer["error"])
         if taken_s > _WALK_S + _WALK_S_PER_BYTE * len(grammar):
             _refuse(
-                "there are too many ways to read the same text, so that each token takes too long. Have fewer repetitions and "
-                "alternatives that begin alike stand side by side or inside each other.",
+                "the grammar is too ambiguous: each token takes too long. Use fewer adjacent or nested repetitions and "
+                "alternatives that begin alike.",
                 2 * _SHOWN,
             )
 
@@ -191,7 +191,7 @@ class Jobs:
         _refuse(self._told() or message)
 
     def _told(self) -> str:
-        """What llama.cpp's parser wrote."""
+        """The messages of llama.cpp's parser."""
         if self._stderr is None:
             return ""
         written = os.pread(self._stderr, 4096, 0).decode(errors="replace")
@@ -217,7 +217,7 @@ class Jobs:
 
 
 def _parameters(model: str, folder: str) -> Any:
-    """The smallest server that can follow a grammar."""
+    """The parameters of the smallest server that can run a grammar."""
     p = xllamacpp.CommonParams()
     p.model.path = model
     p.hostnames = [os.path.join(folder, "helper.sock")]
@@ -236,7 +236,7 @@ def _parameters(model: str, folder: str) -> Any:
 
 
 def _compact(grammar: str) -> str:
-    """The rules of a response format alone, with one blank at most between two symbols, and none around."""
+    """Only the rules of a response format, with at most one space between two symbols, and none around."""
     rules = dict(line.split(" ::= ", 1) for line in grammar.splitlines() if " ::= " in line)
     rules["root"], rules["space"] = _ROOT, _SPACE
     wanted, waiting = {"root"}, ["root"]
@@ -249,7 +249,7 @@ def _compact(grammar: str) -> str:
 
 
 def _validator(decoded: Any) -> Any:
-    """A validator that fetches nothing; of the older draft where only that one can read the schema."""
+    """A validator that fetches nothing; of the older draft if only that one accepts the schema."""
     options: dict[str, Any] = {
         "validate_formats": True,
         "retriever": _nothing,
@@ -273,11 +273,11 @@ def _validator(decoded: Any) -> Any:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _nothing(uri: str) -> NoReturn:
-    raise ValueError(f"`$ref` leads to {uri[:_SHOWN]}, and nothing is fetched")
+    raise ValueError(f"`$ref` refers to {uri[:_SHOWN]}; URLs are not fetched")
 
 
 def _first(mask: bytes) -> int | None:
@@ -291,7 +291,7 @@ def _first(mask: bytes) -> int | None:
 def _refuse(told: str, most: int = _SHOWN) -> NoReturn:
     """
     Raises:
-        ConstraintError: In a library's words, on one line.
+        ConstraintError: With a library's message, on one line.
     """
     line = " ".join("".join(c if c.isprintable() else " " for c in told).split())
     raise ConstraintError(line[:most].rstrip(".") + ".")

@@ -1,8 +1,8 @@
 """
 The checker of a server: compiles clients' grammars and schemas in helper processes before an engine sees them.
 
-A job belongs to the checker and not to the request that brought it: who leaves stops nothing, and all who bring the same
-constraint wait for one job. What came of it, good or bad, is remembered by digest.
+A job belongs to the checker and not to a request: a disconnect does not cancel it, and requests with the same
+constraint share one job. Results, also refusals, are cached by digest.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ MODEL = Path(__file__).parent.parent / "demo" / "model.gguf"
 
 class Checker:
     """
-    Compiles constraints in helper processes of ours, with limits of time (2 s), memory and stack; results are cached by digest.
+    Compiles constraints in helper processes, with limits of time (2 s), memory and stack; results are cached by digest.
 
     No process is started before the first use.
 
     Args:
-        command: The helpers' command line, where it is not our own.
+        command: The helpers' command line, if not the default.
     """
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
@@ -48,7 +48,7 @@ class Checker:
 
     async def gbnf(self, grammar: str, param: str) -> None:
         """
-        See that llama.cpp can follow a GBNF grammar.
+        Check that llama.cpp can run a GBNF grammar.
 
         Raises:
             InvalidRequest: It cannot; the message says why, and names `param`.
@@ -58,7 +58,7 @@ class Checker:
 
     async def llguidance(self, grammar: str, param: str) -> None:
         """
-        See that llguidance can follow a grammar: its own (`%llguidance`), or GBNF.
+        Check that llguidance can run a grammar: its own (`%llguidance`), or GBNF.
 
         Raises:
             InvalidRequest: It cannot; the message says why, and names `param`.
@@ -68,10 +68,10 @@ class Checker:
 
     async def schema_to_gbnf(self, schema: Mapping[str, Any], param: str) -> str:
         """
-        llama.cpp's own GBNF for a JSON Schema, already checked; at most one blank stands between two symbols.
+        llama.cpp's GBNF for a JSON Schema, already checked, with at most one space between two symbols.
 
         Raises:
-            InvalidRequest: The schema is no schema, or llama.cpp cannot follow it.
+            InvalidRequest: The schema is invalid, or llama.cpp cannot compile it.
         """
         text = _schema_text(schema, param)
         return str(await self._compiled("schema_to_gbnf", {"schema": text}, param))
@@ -81,27 +81,27 @@ class Checker:
         The keywords that a JSON Schema uses, and where.
 
         Raises:
-            InvalidRequest: It is no schema: a pattern, a type or a reference in it is wrong, or it is too large.
+            InvalidRequest: The schema is invalid (a pattern, a type or a reference), or too large.
         """
         uses = await self._compiled("schema", {"schema": _schema_text(schema, param)}, param)
         return [Use(*use) for use in uses]
 
     async def validate(self, schema: Mapping[str, Any], text: str) -> str | None:
-        """None where the JSON text satisfies the schema, else why not. Nothing that a schema refers to is fetched."""
+        """None if the JSON text satisfies the schema, else why not. References to URLs are not fetched."""
         arguments = {"schema": msgspec.json.encode(schema).decode(), "text": text}
         return await self._held("validate", arguments)
 
     async def matches(self, grammar: str, text: str) -> str | None:
-        """None where the text satisfies a `%llguidance` or GBNF grammar, else why not."""
+        """None if the text satisfies a `%llguidance` or GBNF grammar, else why not."""
         return await self._held("matches", {"grammar": grammar, "text": text})
 
     async def aclose(self) -> None:
-        """End the helpers, for good; who waits for them, or comes later, is told that the server stops."""
+        """End the helpers for good; waiting and later jobs fail, because the server is stopping."""
         await asyncio.gather(self._quick.aclose(), self._patient.aclose())
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def _held(self, job: str, arguments: dict[str, Any]) -> str | None:
-        """What is said of a finished answer; it has been worked for, and so it comes first."""
+        """The verdict on a finished answer; urgent, because the answer has already been generated."""
         try:
             said = await self._do(job, arguments, urgent=True)
         except ConstraintError as error:
@@ -110,7 +110,7 @@ class Checker:
 
     async def _compiled(self, job: str, arguments: dict[str, Any], param: str) -> Any:
         """
-        The result of a job, remembered or worked out.
+        The result of a job, cached or new.
 
         Raises:
             InvalidRequest: The constraint is refused.
@@ -125,7 +125,7 @@ class Checker:
                 task.add_done_callback(lambda _: self._running.pop(digest, None))
             result = await asyncio.shield(self._running[digest])
         if isinstance(result, ConstraintError):
-            raise InvalidRequest(f"`{param}` cannot be followed: {result}", param=param)
+            raise InvalidRequest(f"`{param}` cannot be compiled: {result}", param=param)
         return result
 
     async def _work_out(self, digest: bytes, job: str, arguments: dict[str, Any]) -> Any:
@@ -143,7 +143,7 @@ class Checker:
             self._sizes -= _size(self._results.popitem(last=False)[1])
 
     async def _do(self, job: str, arguments: dict[str, Any], urgent: bool = False) -> Any:
-        """Have a job done: at once, or where that takes too long with more patience."""
+        """Run a job in the quick lane, and in the patient lane if it exceeds the limit there."""
         try:
             return await self._quick.do(job, arguments, urgent)
         except _helper.TooLong:
@@ -159,13 +159,13 @@ def _schema_text(schema: Mapping[str, Any], param: str) -> str:
 def _check_size(text: bytes, most: int, param: str) -> None:
     if len(text) > most:
         raise InvalidRequest(
-            f"`{param}` cannot be followed: it has {len(text)} bytes; at most {most} are read. Shorten it.",
+            f"`{param}` cannot be compiled: it has {len(text)} bytes; the maximum is {most}. Shorten it.",
             param=param,
         )
 
 
 def _size(result: Any) -> int:
-    """About how much memory a result takes."""
+    """The approximate memory of a result."""
     return 200 + (
         len(result) * (1 if isinstance(result, str) else 200)
         if result and not isinstance(result, ConstraintError)

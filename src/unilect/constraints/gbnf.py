@@ -1,9 +1,9 @@
 """
-GBNF, llama.cpp's grammar language, read in linear time and without recursion: what llama.cpp's own parser and its stacks do not survive is refused.
+A parser of GBNF, llama.cpp's grammar language, in linear time and without recursion: grammars that would crash llama.cpp's own parser are refused.
 
 llama.cpp expands a rule's alternatives into stacks, one for each way to reach the next character. Its check for left recursion
-does not see rules that are empty through another rule, and it counts neither stacks nor expanded elements: a grammar of some
-bytes can take all memory. Both are counted here, without expanding anything.
+misses rules that are empty through another rule, and it limits neither stacks nor expanded elements: a grammar of some
+bytes can use all memory. This parser counts both, without expanding.
 
 Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md, src/llama-grammar.cpp
 """
@@ -53,9 +53,9 @@ class Item(Struct):
 
     Attributes:
         rule: The rule or group that it refers to, or None for characters and tokens.
-        size: llama.cpp's elements for it.
-        least, most: How often it stands; None for ever so often.
-        product: The repetitions around the innermost symbol, multiplied.
+        size: The number of llama.cpp's elements for it.
+        least, most: Its repetitions; None: unlimited.
+        product: The product of the nested repetitions around the innermost symbol.
     """
 
     rule: int | None
@@ -70,9 +70,9 @@ class Rule(Struct):
     A rule, or a group inside one.
 
     Attributes:
-        name: Its name; of a group that of the rule around it.
-        line: Where it begins.
-        alternates: Sequences of items; None for a rule that is referred to and not defined.
+        name: Its name; of a group the name of the rule around it.
+        line: The line on which it begins.
+        alternates: Sequences of items; None for a rule that is referenced but not defined.
     """
 
     name: str
@@ -82,11 +82,11 @@ class Rule(Struct):
 
 class Grammar(Struct):
     """
-    What was read.
+    A parsed grammar.
 
     Attributes:
         rules: All rules and groups.
-        root: The rule that an answer follows.
+        root: The start rule.
     """
 
     rules: list[Rule]
@@ -95,16 +95,16 @@ class Grammar(Struct):
 
 def analyse(text: str, most_bytes: int = MAX_BYTES) -> Grammar:
     """
-    Read a grammar.
+    Parse a grammar.
 
     Raises:
-        ConstraintError: llama.cpp cannot follow it, or only with endless memory; the message says why and in which line.
+        ConstraintError: llama.cpp cannot run it, or only with too much memory; the message has the reason and the line.
     """
     size = len(text.encode("utf-8", "replace"))
     if size > most_bytes:
-        raise ConstraintError(f"it has {size} bytes; at most {most_bytes} are read. Shorten it.")
+        raise ConstraintError(f"it has {size} bytes; the maximum is {most_bytes}. Shorten it.")
     if "\0" in text:
-        raise ConstraintError("it holds a NUL character, which would end it. Remove it.")
+        raise ConstraintError("it has a NUL character. Remove it.")
     grammar = _Parser(text).parse()
     nullable = _nullable(grammar.rules)
     _check_stacks(grammar.rules, _left_corners(grammar.rules, nullable))
@@ -112,24 +112,24 @@ def analyse(text: str, most_bytes: int = MAX_BYTES) -> Grammar:
 
 
 def without_tokens(text: str, stand_in: int = 5) -> str:
-    """A grammar that was analysed, each of its tokens replaced by one that every vocabulary has."""
+    """An analysed grammar, each of its tokens replaced by one that is in every vocabulary."""
     return _PLAIN_OR_TOKEN.sub(lambda found: f"<[{stand_in}]>" if found[1] else found[0], text)
 
 
 class _Group(Struct):
-    """A rule or group that is being read."""
+    """A rule or group that is being parsed."""
 
     rule: int
     alternates: list[list[Item]]
 
     def item(self) -> Item:
-        """The whole group as a symbol of what is around it."""
+        """The whole group as a symbol of the rule around it."""
         products = [item.product for items in self.alternates for item in items]
         return Item(self.rule, 1, product=max(products, default=1))
 
 
 class _Parser:
-    """Reads a grammar from its first to its last character, once."""
+    """Parses a grammar in one pass."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -151,7 +151,7 @@ class _Parser:
                     f"line {rule.line}: the rule `{rule.name[:_SHOWN]}` is not defined. Define it with `::=`."
                 )
         if "root" not in self._by_name:
-            raise ConstraintError("it has no rule `root`, which an answer follows. Define one.")
+            raise ConstraintError("it has no rule `root`. Define it.")
         root = self._by_name["root"]
         return Grammar(self._rules, root)
 
@@ -159,7 +159,7 @@ class _Parser:
         number = self._named(self._name("the name of a rule was expected"))
         self._skip()
         if not self._text.startswith("::=", self._at):
-            self._fail("`::=` was expected behind the name of a rule")
+            self._fail("`::=` was expected after the name of a rule")
         self._at += 3
         self._skip(lines=True)
         self._rules[number].alternates = self._alternatives(number)
@@ -204,7 +204,7 @@ class _Parser:
         return _Group(len(self._rules) - 1, [[]])
 
     def _symbol(self, sign: str, group: _Group) -> bool:
-        """Read one symbol; False where none begins."""
+        """Parse one symbol; False if none begins."""
         if sign in '"[':
             self._at += 1
             size = self._class() if sign == "[" else self._literal()
@@ -250,10 +250,10 @@ class _Parser:
                 size += 1
                 if last < first:
                     self._fail(
-                        f"a range of characters is reversed: U+{first:04X} comes behind U+{last:04X}; turn it round"
+                        f"a range of characters is reversed: U+{first:04X} is after U+{last:04X}; reverse it"
                     )
         if not size:
-            self._fail("a character class is empty; name the characters that it allows")
+            self._fail("a character class is empty; add the characters that it allows")
         self._at += 1
         return size
 
@@ -263,7 +263,7 @@ class _Parser:
         found = _CHARACTER.match(self._text, self._at)
         if found is None:
             self._fail(
-                'an escape is none of \\x, \\u, \\U, \\t, \\r, \\n, \\\\, \\", \\[, \\], \\-'
+                'an invalid escape; valid are \\x, \\u, \\U, \\t, \\r, \\n, \\\\, \\", \\[, \\], \\-'
             )
         self._at = found.end()
         if found.lastindex and found.lastindex <= 3:
@@ -278,23 +278,23 @@ class _Parser:
         if found is None:
             self._fail("a token was expected: `<[id]>` or `<text>`")
         if found[1] is not None and (token := int(found[1])) >= _MOST_TOKENS:
-            self._fail(f"the token id {token} is one that no model has")
+            self._fail(f"the token id {token} is too large for any model")
         self._at = found.end()
 
     def _repeat(self, sign: str) -> None:
         item = self._last
         if item is None or item.most == 0:
-            self._fail(f"`{sign}` has nothing before it that it could repeat")
+            self._fail(f"`{sign}` has no symbol before it to repeat")
         if sign == "{":
             least, most = self._times()
         else:
             self._at += 1
             least, most = _TIMES[sign]
         if least > MAX_REPEAT:
-            self._fail(f"a symbol is repeated {least} times; at most {MAX_REPEAT} are followed")
+            self._fail(f"a symbol is repeated {least} times; the maximum is {MAX_REPEAT}")
         if most is not None and most < least:
             self._fail(
-                f"a repetition is reversed: {{{least},{most}}}; the larger number stands last"
+                f"a repetition is reversed: {{{least},{most}}}; the larger number must be last"
             )
         if most is not None and most > MAX_REPEAT:
             most = None
@@ -304,7 +304,7 @@ class _Parser:
         item.product *= max(least, most or 1, 1)
         if item.product > MAX_PRODUCT:
             self._fail(
-                f"repetitions inside each other make {item.product} of one symbol; at most {MAX_PRODUCT} are followed"
+                f"nested repetitions multiply one symbol by {item.product}; the maximum is {MAX_PRODUCT}"
             )
         item.least *= least
         item.most = None if item.most is None or most is None else item.most * most
@@ -339,7 +339,7 @@ class _Parser:
         return found[0]
 
     def _named(self, name: str) -> int:
-        """The number of a rule, which may not be defined yet."""
+        """The index of a rule, which may not be defined yet."""
         if name not in self._by_name:
             self._by_name[name] = len(self._rules)
             self._rules.append(Rule(name, self._here()))
@@ -351,7 +351,7 @@ class _Parser:
         self._at = found.end()
 
     def _here(self) -> int:
-        """The number of this line; each character is counted once."""
+        """The current line number; each character is counted once."""
         self._line += len(_LINE.findall(self._text, self._counted, self._at))
         self._counted = max(self._counted, self._at)
         return self._line
@@ -361,7 +361,7 @@ class _Parser:
 
 
 def _nullable(rules: list[Rule]) -> list[bool]:
-    """For each rule whether it may be empty: each occurrence of a rule is looked at once, when the rule has turned out empty."""
+    """For each rule whether it may be empty: each occurrence of a rule is visited once, when the rule was found to be possibly empty."""
     waiting: list[int] = []  # per alternate: symbols that are not known to be empty
     owner: list[int] = []
     occurrences: list[list[int]] = [[] for _ in rules]
@@ -390,7 +390,7 @@ def _nullable(rules: list[Rule]) -> list[bool]:
 
 
 def _left_corners(rules: list[Rule], nullable: list[bool]) -> list[list[tuple[int | None, int]]]:
-    """For each rule the symbols with which it may begin, with how many places in it each begins at."""
+    """For each rule the symbols with which it may begin, with the number of places for each."""
     corners: list[list[tuple[int | None, int]]] = []
     for rule in rules:
         begin: list[tuple[int | None, int]] = []
@@ -409,10 +409,10 @@ def _left_corners(rules: list[Rule], nullable: list[bool]) -> list[list[tuple[in
 
 def _check_stacks(rules: list[Rule], corners: list[list[tuple[int | None, int]]]) -> None:
     """
-    Count the stacks of each rule's beginning, those of the rules that it begins with first.
+    Count the stacks at the beginning of each rule, after those of the rules that it begins with.
 
     Raises:
-        ConstraintError: A rule begins with itself, or has too many stacks.
+        ConstraintError: A rule is left-recursive, or has too many stacks.
     """
     begins_with = {
         number: {below for below, _ in begin if below is not None}
@@ -431,7 +431,7 @@ def _check_stacks(rules: list[Rule], corners: list[list[tuple[int | None, int]]]
         if count > MAX_STACKS:
             raise ConstraintError(
                 f"line {rule.line}: the rule `{rule.name[:_SHOWN]}` can begin in more than "
-                f"{MAX_STACKS} ways. Have fewer alternatives and optional symbols begin alike."
+                f"{MAX_STACKS} ways. Use fewer alternatives and optional symbols that begin alike."
             )
         stacks[number] = max(1, count)
 
@@ -440,6 +440,6 @@ def _left_recursion(rules: list[Rule], cycle: list[int]) -> ConstraintError:
     names = list(dict.fromkeys(rules[number].name[:_SHOWN] for number in cycle))
     shown = ", ".join(f"`{name}`" for name in names[:_SHOWN_RULES])
     return ConstraintError(
-        f"line {rules[cycle[0]].line}: left recursion: {shown} can begin with itself, also where what stands before "
-        "it may be empty. Write the repetition with `*` or `+`, or behind a character."
+        f"line {rules[cycle[0]].line}: left recursion: {shown} can begin with itself, possibly after an "
+        "empty symbol. Write the repetition with `*` or `+`, or after a character."
     )

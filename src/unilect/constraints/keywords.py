@@ -1,7 +1,7 @@
 """
-Which keywords of JSON Schema are enforced, and by what; as `schema.Use` names them.
+The JSON Schema keywords that each library enforces, named as in `schema.Use`.
 
-The tests hold both tables against the libraries: for each keyword a text that breaks it alone.
+The tests verify both tables with the libraries: for each keyword with a text that violates only that keyword.
 """
 
 from unilect.constraints.schema import Use, names
@@ -26,7 +26,7 @@ FORMATS = names(
 
 
 def can_be_validated(use: Use) -> bool:
-    """Whether a finished answer can be held against a keyword: against all but formats that nobody here knows."""
+    """Whether a finished answer can be validated against a keyword: all except unknown formats."""
     keyword = use.keyword.removesuffix(":beside")
     return not keyword.startswith("format:") or keyword.removeprefix("format:") in FORMATS
 

@@ -1,8 +1,8 @@
 """
-JSON Schemas of clients, walked without recursion: what is too large or too deep is refused, and the keywords that are used are listed.
+Analysis of clients' JSON Schemas, without recursion: schemas that are too large or too deep are refused, and the used keywords are listed.
 
-A use of a keyword is named as engines tell them apart: `format:uuid`; `pattern` and `pattern:anchored`, since llama.cpp follows a
-pattern from `^` to `$` only; `minimum` and `minimum:integer`; `properties:beside` for what stands beside a `$ref` or a union.
+The names of uses distinguish what engines support separately: `format:uuid`; `pattern` and `pattern:anchored`, because llama.cpp supports a
+pattern only from `^` to `$`; `minimum` and `minimum:integer`; `properties:beside` for a keyword next to a `$ref` or a union.
 
 Source: https://json-schema.org/draft/2020-12/json-schema-core, https://json-schema.org/draft/2020-12/json-schema-validation
 """
@@ -67,10 +67,10 @@ class Use(NamedTuple):
 
 def analyse(schema: Any) -> list[Use]:
     """
-    The keywords that a schema uses, each at each place.
+    The keywords that a schema uses, one entry per use.
 
     Raises:
-        ConstraintError: It is too large, too deep, or refers to what is not in it.
+        ConstraintError: The schema is too large, too deep, or has an invalid reference.
     """
     uses: list[Use] = []
     patterns = values = nodes = 0
@@ -91,16 +91,14 @@ def analyse(schema: Any) -> list[Use]:
         if isinstance(node, bool):
             continue
         if not isinstance(node, Mapping):
-            raise ConstraintError(
-                f"at {shortened(path)}: an object was expected, or true or false."
-            )
+            raise ConstraintError(f"at {shortened(path)}: expected an object, true or false.")
         uses += _uses(node, path)
         values += sum(_size(node[name]) for name in ("enum", "const") if name in node)
         patterns += _check_patterns(node, path)
         if values > MAX_VALUES or patterns > MAX_PATTERNS:
             what = "values in `enum`" if values > MAX_VALUES else "characters of patterns"
             most = MAX_VALUES if values > MAX_VALUES else MAX_PATTERNS
-            raise ConstraintError(f"it has more than {most} {what}; have fewer.")
+            raise ConstraintError(f"it has more than {most} {what}; use fewer.")
         for child, where, keyword in _children(node):
             union = keyword in _UNIONS
             waiting.append((child, path + where, depth + 1, unions + union))
@@ -109,7 +107,7 @@ def analyse(schema: Any) -> list[Use]:
 
 
 def patterns(schema: Any) -> list[str]:
-    """The different patterns of a schema that has been analysed."""
+    """The distinct patterns of an analysed schema."""
     found: dict[str, None] = {}
     waiting = [schema]
     while waiting:
@@ -164,7 +162,7 @@ def _anchored(pattern: Any) -> bool:
 
 
 def _children(node: Mapping[str, Any]) -> Iterator[tuple[Any, str, str]]:
-    """The schemas inside a schema, each with its path from there."""
+    """The subschemas of a schema, each with its path."""
     for name, value in node.items():
         if name in _MAPS and isinstance(value, Mapping):
             for key, child in value.items():
@@ -183,7 +181,7 @@ def _children(node: Mapping[str, Any]) -> Iterator[tuple[Any, str, str]]:
 
 
 def _size(value: Any) -> int:
-    """The values inside a value, it included."""
+    """The number of values inside a value, itself included."""
     count, waiting = 0, [value]
     while waiting and count <= MAX_VALUES:
         one = waiting.pop()
@@ -196,16 +194,16 @@ def _size(value: Any) -> int:
 
 
 def _check_patterns(node: Mapping[str, Any], path: str) -> int:
-    """The characters of a node's patterns."""
+    """The number of characters in a node's patterns."""
     patterns = [node["pattern"]] if "pattern" in node else []
     if isinstance(node.get("patternProperties"), Mapping):
         patterns += node["patternProperties"]
     for pattern in patterns:
         if not isinstance(pattern, str):
-            raise ConstraintError(f"at {shortened(path)}: `pattern` is no text.")
+            raise ConstraintError(f"at {shortened(path)}: `pattern` is not a string.")
         if len(pattern) > MAX_PATTERN:
             raise ConstraintError(
-                f"at {shortened(path)}: a pattern has {len(pattern)} characters; at most {MAX_PATTERN} are followed."
+                f"at {shortened(path)}: a pattern has {len(pattern)} characters; the maximum is {MAX_PATTERN}."
             )
         for found in _COUNTED.finditer(pattern):
             if max(int(found[1]), int(found[2] or 0)) > MAX_REPEAT:
@@ -217,10 +215,10 @@ def _check_patterns(node: Mapping[str, Any], path: str) -> int:
 
 def _check_refs(schema: Any) -> None:
     """
-    Follow all references as compilers do: each part once, as deep as references lead.
+    Resolve all references like compilers do: each part once, to any depth.
 
     Raises:
-        ConstraintError: One leads nowhere, to itself alone, or through too many others.
+        ConstraintError: A reference is unresolvable, circular, or chained too long.
     """
     seen: set[int] = set()
     waiting: list[tuple[Any, str, int]] = [(schema, "$", 0)]
@@ -231,7 +229,7 @@ def _check_refs(schema: Any) -> None:
         seen.add(id(node))
         if refs > MAX_REFS:
             raise ConstraintError(
-                f"at {shortened(path)}: more than {MAX_REFS} `$ref` lead one to the next; use fewer."
+                f"at {shortened(path)}: more than {MAX_REFS} `$ref` are chained; use fewer."
             )
         for name in ("$dynamicRef", "$recursiveRef"):
             if name in node:
@@ -253,28 +251,28 @@ def _check_refs(schema: Any) -> None:
 def _check_loop(schema: Any, node: Any, path: str) -> None:
     """
     Raises:
-        ConstraintError: The references from here lead in a circle, without anything between.
+        ConstraintError: The references from here are circular, without another keyword in between.
     """
     for _ in range(MAX_REFS + 1):
         if not isinstance(node, Mapping) or "$ref" not in node:
             return
         node = _target(schema, node["$ref"], path)
     raise ConstraintError(
-        f"at {shortened(path)}: `$ref` leads in a circle, or through more than {MAX_REFS} others."
+        f"at {shortened(path)}: `$ref` is circular, or refers through more than {MAX_REFS} others."
     )
 
 
 def _target(schema: Any, ref: Any, path: str) -> Any:
     """
-    What a reference means.
+    The target of a reference.
 
     Raises:
-        ConstraintError: Nothing in this schema.
+        ConstraintError: It is not in this schema.
     """
     if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
         raise ConstraintError(
-            f"at {shortened(path)}: `$ref` is {str(ref)[:_SHOWN]!r}; only `#` and `#/...`, which lead into the schema itself, "
-            "are followed, and nothing is fetched."
+            f"at {shortened(path)}: `$ref` is {str(ref)[:_SHOWN]!r}; only `#` and `#/...`, references within the schema, "
+            "are supported; URLs are not fetched."
         )
     node = schema
     for step in ref[2:].split("/") if ref != "#" else ():
@@ -285,11 +283,11 @@ def _target(schema: Any, ref: Any, path: str) -> Any:
             node = node[int(key[:9])]
         else:
             raise ConstraintError(
-                f"at {shortened(path)}: `$ref` leads to {ref[:_SHOWN]!r}, which the schema does not hold."
+                f"at {shortened(path)}: `$ref` refers to {ref[:_SHOWN]!r}, which is not in the schema."
             )
     return node
 
 
 def shortened(path: str) -> str:
-    """A path that fits a message: its beginning and its end."""
+    """A path shortened for a message: its beginning and its end."""
     return path if len(path) <= 2 * _SHOWN else f"{path[:_SHOWN]}...{path[-_SHOWN:]}"

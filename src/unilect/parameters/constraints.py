@@ -186,7 +186,7 @@ def _of_format(request: GenerationRequest) -> _Schema | _Grammar:
         case GrammarFormat(grammar):
             return _grammar("response_format", grammar)
         case StructuralTagFormat():
-            raise refusal("response_format", "schemas between tags cannot be followed")
+            raise refusal("response_format", "schemas between tags cannot be compiled")
     raise _wrong("response_format", "expected a form of answers")
 
 
@@ -222,7 +222,7 @@ def _regex(name: str, value: Any) -> _Grammar:
     try:
         return _Grammar(grammar_of(value))
     except ValueError as error:
-        raise InvalidRequest(f"`{name}` cannot be followed: {error}.", param=name) from error
+        raise InvalidRequest(f"`{name}` cannot be compiled: {error}.", param=name) from error
 
 
 def _choice(name: str, value: Any) -> _Grammar:
@@ -233,7 +233,7 @@ def _choice(name: str, value: Any) -> _Grammar:
     try:
         choices = " | ".join(dict.fromkeys(map(literal, value)))
     except ValueError as error:
-        raise InvalidRequest(f"`{name}` cannot be followed: {error}.", param=name) from error
+        raise InvalidRequest(f"`{name}` cannot be compiled: {error}.", param=name) from error
     return _bounded(name, f"root ::= {choices}\n")
 
 
@@ -285,7 +285,7 @@ _EITHER = {"structured_outputs": _structured}
 def _read(name: str, value: Any) -> _Schema | _Grammar:
     """What a field says."""
     if (read := (_SCHEMAS | _GRAMMARS | _EITHER).get(name)) is None:
-        raise refusal(name, "schemas between tags cannot be followed")
+        raise refusal(name, "schemas between tags cannot be compiled")
     return read(name, value)
 
 

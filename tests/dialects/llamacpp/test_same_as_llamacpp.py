@@ -250,7 +250,7 @@ async def test_a_schema(app: App, path: str) -> None:
     ],
 )  # fmt: skip
 async def test_what_is_refused(app: App, path: str, fields: dict[str, Any], param: str) -> None:
-    """What cannot be followed, or would change nothing, is refused by its name and is no failure of the engine."""
+    """What cannot be compiled, or would change nothing, is refused by its name and is no failure of the engine."""
     prompt = {} if "chat" in path else {"prompt": "a"}
     async with app.post(path, **prompt, **fields) as response:
         told = await response.json()

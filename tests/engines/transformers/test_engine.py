@@ -230,7 +230,7 @@ async def test_what_would_end_the_engine(base: HfEngine, monkeypatch: pytest.Mon
             ("response_format", {"response_format": wanted}),
             ("tools", {"tools": tools, "tool_choice": "required"}),
         ):
-            with pytest.raises(InvalidRequest, match="cannot be followed") as caught:
+            with pytest.raises(InvalidRequest, match="cannot be compiled") as caught:
                 await answer(base.generate(chat("Hi", **fields)))
             assert param == caught.value.param
         assert "yes" == (await answer(base.generate(chat("?", grammar='root ::= "yes"')))).choices[0].text  # fmt: skip

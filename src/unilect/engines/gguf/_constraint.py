@@ -44,7 +44,7 @@ async def constrained(
         template: The chat template.
 
     Raises:
-        InvalidRequest: A constraint cannot be followed; the message names its parameter.
+        InvalidRequest: A constraint cannot be compiled; the message names its parameter.
     """
     if request.grammar:
         if request.grammar.lstrip().startswith(_LLGUIDANCE):

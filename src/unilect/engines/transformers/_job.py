@@ -74,7 +74,7 @@ class Constraint(Protocol):
             True when the answer is at its end.
 
         Raises:
-            ValueError: The grammar cannot be followed any further, or is not satisfied at the end.
+            ValueError: The grammar cannot be compiled any further, or is not satisfied at the end.
         """
 
 

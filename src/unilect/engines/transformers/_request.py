@@ -142,7 +142,7 @@ def prepare(
         try:
             constraint = bind(grammar, calls.THINK[1] if begun else None)
         except ValueError as error:
-            raise InvalidRequest(f"`{param}` cannot be followed: {error}", param=param) from error
+            raise InvalidRequest(f"`{param}` cannot be compiled: {error}", param=param) from error
     limit = request.token_limit
     echo = isinstance(request, CompletionRequest) and bool(request.echo)
     job = Job(
