@@ -318,7 +318,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}
         ({"model": "x"}, "The model `x` is not served here.", "Models: m."),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "`messages[0].content` holds an image", "the model `m` reads text only"),
         ({"messages": [{"role": "user", "content": "a" * 9000}]}, "context length is 2048 tokens, and the prompt has", "Shorten the prompt"),
-        ({"echo": True}, "The parameter `echo` is not supported here", "it belongs to /v1/completions. Leave it out, or ask there."),
+        ({"echo": True}, "The parameter `echo` is not supported here", "it belongs to /v1/completions. Remove it, or use that endpoint."),
     ],
 )  # fmt: skip
 @pytest.mark.asyncio(loop_scope="module")

@@ -118,7 +118,7 @@ async def test_streams_that_report(demo: Backend, checker: Checker) -> None:
 async def test_a_format_that_nobody_knows(demo: Backend, checker: Checker) -> None:
     """A format that neither engine nor validator knows is refused, or reported."""
     request = chat("?", response_format=digit(format="ipv9"))
-    with pytest.raises(UnsupportedParameter, match=r"`format: ipv9`.*the validator knows it"):
+    with pytest.raises(UnsupportedParameter, match=r"`format: ipv9`.*the validator supports it"):
         await events_of(held(demo, checker).generate(request))
     ignored: list[str] = []
     await events_of(held(demo, checker, ignored).generate(request))

@@ -1,1 +1,1 @@
-"""Honest parameters: which of them a backend honours, and what happens to the others."""
+"""Support of parameters: which a backend honours, and which are refused, reported or emulated."""

@@ -1,8 +1,8 @@
 """
-A regular expression as a grammar of GBNF: a text that the expression matches as a whole.
+Converts a regular expression into a GBNF grammar for the texts that it matches as a whole.
 
-What has no place in a grammar (looking around, references to groups, lazy and possessive repeats do not change what is matched as a
-whole) is refused by what it is called.
+Constructs without an equivalent in a grammar (lookaround, backreferences) are refused by name. Lazy and possessive repeats do not
+change which texts match as a whole.
 
 Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
 """
@@ -30,16 +30,16 @@ def grammar_of(pattern: str) -> str:
     The grammar.
 
     Raises:
-        ValueError: It is no regular expression, or one that no grammar can follow.
+        ValueError: It is not a regular expression, or has no equivalent grammar.
     """
     if len(pattern) > MAX_PATTERN:
-        raise ValueError(f"it has {len(pattern)} characters; at most {MAX_PATTERN} are read")
+        raise ValueError(f"it has {len(pattern)} characters; the maximum is {MAX_PATTERN}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what may mean something else in a later Python
             tree = _parser.parse(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"it is no regular expression ({str(error)[:100]})") from error
+        raise ValueError(f"it is not a valid regular expression ({str(error)[:100]})") from error
     if tree.state.flags & ~(re.UNICODE | re.DOTALL):
         raise ValueError("flags other than `s` have no grammar")
     place = _Place(bool(tree.state.flags & re.DOTALL))
@@ -47,7 +47,7 @@ def grammar_of(pattern: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A text as GBNF has it."""
+    """A text as a GBNF literal."""
     return '"' + "".join(_sign(ord(sign)) for sign in text) + '"'
 
 
@@ -161,7 +161,7 @@ def _without(ranges: list[Range]) -> list[Range]:
 
 def _class(ranges: list[Range]) -> str:
     if not ranges:
-        raise ValueError("a class without any character matches nothing")
+        raise ValueError("an empty character class matches nothing")
     return "[" + "".join(_sign(a) if a == b else f"{_sign(a)}-{_sign(b)}" for a, b in ranges) + "]"
 
 
@@ -175,5 +175,5 @@ def _sign(code: int) -> str:
     if code in (0x2028, 0x2029):  # they end a line for some
         return f"\\u{code:04X}"
     if 0xD800 <= code <= 0xDFFF:
-        raise ValueError("half of a pair of surrogates is no character")
+        raise ValueError("a single surrogate is not a character")
     return sign

@@ -1,8 +1,8 @@
 """
-Constraints as the clients of other servers write them, in our words: `response_format` with a JSON Schema, or `grammar`.
+Normalizes the constraints of other servers' clients to `response_format` with a JSON Schema, or `grammar`.
 
-A backend that knows such a field is handed it as it was written. For any other it becomes what that backend takes, or it is
-refused by name: an answer that was to be bound to a form is never free.
+A backend that supports the field gets it unchanged. For any other backend it is converted, or
+refused by name: a constraint is never dropped.
 
 Sources: https://docs.vllm.ai/en/latest/features/structured_outputs.html, https://docs.sglang.ai/advanced_features/structured_outputs.html,
 https://github.com/ollama/ollama/blob/main/docs/api.md, https://huggingface.co/docs/text-generation-inference/basic_tutorials/using_guidance
@@ -94,7 +94,7 @@ def normalize_aliases(
     else:
         raw = request.raw_fields[name]
         if len(memoryview(raw)) > 2 * MAX_BYTES:
-            raise _wrong(name, f"at most {MAX_BYTES} bytes are read")
+            raise _wrong(name, f"the maximum is {MAX_BYTES} bytes")
         found = _read(name, _decoded(name, raw))
     raw_fields = {field: raw for field, raw in request.raw_fields.items() if field != name}
     known = dict.fromkeys({"response_format", name} & parameters_of(type(request)))
@@ -212,13 +212,13 @@ def _schema(name: str, value: Any) -> _Schema:
     if isinstance(value, str):
         value = _decoded(name, value.encode())
     if not isinstance(value, dict):
-        raise _wrong(name, "expected a JSON Schema, as an object or as its text", WrongType)
+        raise _wrong(name, "expected a JSON Schema, as an object or a JSON string", WrongType)
     return _Schema(value)
 
 
 def _regex(name: str, value: Any) -> _Grammar:
     if not isinstance(value, str):
-        raise _wrong(name, "expected a regular expression, as a text", WrongType)
+        raise _wrong(name, "expected a regular expression, as a string", WrongType)
     try:
         return _Grammar(grammar_of(value))
     except ValueError as error:
@@ -227,9 +227,9 @@ def _regex(name: str, value: Any) -> _Grammar:
 
 def _choice(name: str, value: Any) -> _Grammar:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _wrong(name, "expected a list of texts", WrongType)
+        raise _wrong(name, "expected a list of strings", WrongType)
     if not 1 <= len(value) <= MAX_CHOICES:
-        raise _wrong(name, f"expected 1 to {MAX_CHOICES} texts; it has {len(value)}")
+        raise _wrong(name, f"expected 1 to {MAX_CHOICES} strings; it has {len(value)}")
     try:
         choices = " | ".join(dict.fromkeys(map(literal, value)))
     except ValueError as error:
@@ -240,7 +240,7 @@ def _choice(name: str, value: Any) -> _Grammar:
 def _grammar(name: str, value: Any) -> _Grammar:
     """GBNF, which is SGLang's and xgrammar's EBNF too, or Lark."""
     if not isinstance(value, str) or not value.strip():
-        raise _wrong(name, "expected a grammar, as a text", WrongType)
+        raise _wrong(name, "expected a grammar, as a string", WrongType)
     known = "::=" in value or value.lstrip().startswith("%llguidance")
     return _bounded(name, value if known else f"%llguidance {{}}\n{value}")
 
@@ -248,7 +248,7 @@ def _grammar(name: str, value: Any) -> _Grammar:
 def _bounded(name: str, grammar: str) -> _Grammar:
     if len(grammar) > MAX_BYTES:
         raise _wrong(
-            name, f"as a grammar it has {len(grammar)} characters; at most {MAX_BYTES} are read"
+            name, f"as a grammar it has {len(grammar)} characters; the maximum is {MAX_BYTES}"
         )
     return _Grammar(grammar)
 
@@ -293,7 +293,7 @@ def _decoded(name: str, written: bytes | Raw) -> Any:
     try:
         return msgspec.json.decode(written)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise _wrong(name, f"it is no JSON ({str(error)[:100]})", WrongType) from error
+        raise _wrong(name, f"it is not valid JSON ({str(error)[:100]})", WrongType) from error
 
 
 def _wrong(name: str, why: str, kind: type[InvalidRequest] = InvalidRequest) -> InvalidRequest:

@@ -1,8 +1,8 @@
 """
-Fields of other servers' requests that would change an answer: none of them is left out with no more than a header.
+Fields of other servers' requests that would change an answer: they are refused, never only reported in a header.
 
-A field that stands here is refused by name where the backend does not take it, unless its value asks for nothing. A field that
-stands nowhere is ignored and named. llama.cpp's own are fields of ours (`requests.LLAMACPP_PARAMETERS`), and stand in each backend's table.
+A listed field is refused by name if the backend does not support it, unless its value is neutral. An unlisted
+field is ignored and reported. llama.cpp's own fields are parameters here (`requests.LLAMACPP_PARAMETERS`), listed in each backend's table.
 
 Sources: the request schemas of vLLM, SGLang, llama.cpp's server, Ollama, TGI, text-generation-webui, TabbyAPI, Mistral and OpenAI;
 the values are their defaults, and those that SillyTavern, Open WebUI, LangChain and the AI SDK send unasked.
@@ -57,7 +57,7 @@ _ONE_IS_NEUTRAL = _names(
 )
 #: What to do instead, where that is not to leave a field out.
 INSTEAD = {
-    "input_type": "the model has no prompts for kinds of inputs; write what it wants before a text into `input`"
+    "input_type": "the model has no prompts for types of inputs; write the prefix into `input`"
 }
 #: The orders of samplers that ask for nothing: llama.cpp's own, and SillyTavern's.
 SAMPLER_ORDERS = (

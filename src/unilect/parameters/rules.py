@@ -1,9 +1,9 @@
 """
-Honest parameters: for each parameter of a request, whether the backend honours it, and what happens where it does not.
+Resolves the parameters of a request: whether the backend honours each, and what happens if it does not.
 
-No parameter is dropped silently. A parameter at its neutral value is no request. A parameter of another endpoint is refused, and
-so is a field of another server's that would change the answer. A field that nobody knows is passed on to a backend that passes
-unknown fields, and named in `ignored` for one that does not.
+No parameter is dropped silently. A parameter at its neutral value counts as unset. A parameter of another endpoint is refused, and
+so is a field of another server's that would change the answer. An unknown field is passed on to a backend with `passes_unknown`,
+and reported in `ignored` for any other.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -95,23 +95,23 @@ _NEUTRAL_BYTES = 1024  # no neutral value is as long
 _HEADER_NAMES = 32  # a client gives up on headers of some kilobytes
 _HEADER_NAME = 64
 _NO_FIELD = object()
-_NOT_HONOURED = "this model's backend does not honour it"
+_NOT_HONOURED = "this model's backend does not support it"
 
 
 def resolve_parameters(
     request: RequestT, capabilities: Capabilities, unsupported: Unsupported = "refuse"
 ) -> tuple[RequestT, tuple[str, ...]]:
     """
-    Hold a request against what a backend can do.
+    Resolve the parameters of a request for a backend.
 
     Args:
         unsupported: *refuse* a request with a parameter that the backend refuses, or *report* the parameter as ignored.
 
     Returns:
-        The request without what is ignored, and the names of what is ignored.
+        The request without the ignored parameters, and their names.
 
     Raises:
-        UnsupportedParameter: A parameter would matter and is not honoured.
+        UnsupportedParameter: A parameter has an effect and is not honoured.
     """
     ignored: list[str] = []
     for name in request.raw_fields or _asked(request):
@@ -159,7 +159,7 @@ def _refused(name: str, fields: frozenset[str]) -> UnsupportedParameter:
         return refusal(name, foreign.INSTEAD.get(name, _NOT_HONOURED))
     places = [path for path, kind in ENDPOINTS.items() if name in parameters_of(kind)]
     return UnsupportedParameter(
-        f"The parameter `{name}` is not supported here: it belongs to {' and '.join(places)}. Leave it out, or ask there.",
+        f"The parameter `{name}` is not supported here: it belongs to {' and '.join(places)}. Remove it, or use that endpoint.",
         param=name,
     )
 
@@ -183,8 +183,8 @@ def ignored_header(ignored: Sequence[str]) -> str:
 def refusal(name: str, why: str = _NOT_HONOURED) -> UnsupportedParameter:
     """The error for a parameter that is not honoured."""
     return UnsupportedParameter(
-        f"The parameter `{name}` is not supported here: {why}. Leave it out, or use another model; "
-        "GET /v1/models/{model} lists what each one honours.",
+        f"The parameter `{name}` is not supported here: {why}. Remove it, or use another model; "
+        "GET /v1/models/{model} lists the support of each parameter.",
         param=name,
     )
 

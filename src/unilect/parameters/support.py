@@ -1,4 +1,4 @@
-"""What becomes of every parameter of a request for an answer, from the few that a backend honours; see `Capabilities`."""
+"""The support of every parameter, from the list of those that a backend honours; see `Capabilities`."""
 
 from collections.abc import Iterable
 

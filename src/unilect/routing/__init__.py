@@ -1,1 +1,1 @@
-"""From a model's name to an answer: models, their backends, and which of them is asked."""
+"""From a model's name to an answer: models, their backends, and the choice among them."""

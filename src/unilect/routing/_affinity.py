@@ -1,9 +1,9 @@
 """
-Which backend has read the beginning of a conversation, and so has it in its cache.
+Cache affinity: which backend has the beginning of a conversation in its prompt cache.
 
-A conversation is known by its turns: each request is noted under a digest of all its messages, and the next turn of the same
-conversation begins with them. A plain text is known by its first blocks. Digests are Python's own hashes: they hold in this process
-only, and a wrong hit costs a cache, never an answer.
+A conversation is identified by its messages: each request is stored under a digest of all its messages, and the next turn of the same
+conversation begins with them. A plain text is identified by its first blocks. Digests are Python's hashes: they are valid in this process
+only, and a collision costs a cache hit, never an answer.
 """
 
 from collections import OrderedDict
@@ -21,13 +21,13 @@ PlaceT = TypeVar("PlaceT")
 
 
 class Affinity(Generic[PlaceT]):
-    """Remembers where the last `MAX_KNOWN` conversations went; the oldest are forgotten first."""
+    """The backends of the last `MAX_KNOWN` conversations; the oldest are dropped first."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, PlaceT] = OrderedDict()
 
     def find(self, digests: Sequence[int]) -> PlaceT | None:
-        """Where the longest known beginning went."""
+        """The backend of the longest known prefix."""
         for digest in reversed(digests):
             if (place := self._known.get(digest)) is not None:
                 self._known.move_to_end(digest)
@@ -35,7 +35,7 @@ class Affinity(Generic[PlaceT]):
         return None
 
     def note(self, digests: Sequence[int], place: PlaceT) -> None:
-        """A request went there: the next turn of its conversation should follow."""
+        """Store the backend of a request, for the next turn of its conversation."""
         if digests:
             self._known[digests[-1]] = place
             self._known.move_to_end(digests[-1])
@@ -44,7 +44,7 @@ class Affinity(Generic[PlaceT]):
 
 
 def digests(request: Request | None) -> list[int]:
-    """A digest for each beginning of a request's prompt, the shortest first; empty where there is nothing to compare."""
+    """A digest for each prefix of a request's prompt, the shortest first; empty if there is no prompt."""
     if isinstance(request, ChatRequest):
         return _of_turns(request)
     if isinstance(request, CompletionRequest):

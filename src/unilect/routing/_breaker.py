@@ -1,10 +1,10 @@
 """
-A circuit breaker: whether a backend is worth asking where another can answer.
+A circuit breaker: whether a backend gets requests that another backend can answer.
 
-What is wrong with a request says nothing about the backend. A backend that is over its limit rests for as long as it says, which
-is no failure; one that cannot be reached is not asked again until it has been seen to be well, nor is one that failed `FAILURES`
-times in a row, each time for somebody else. It knows no clock of its own and asks nobody: whoever holds it looks after the backend
-while it is open, and says whose failure it was.
+An error of the request says nothing about the backend. A rate-limited backend gets no requests for its `Retry-After`, which
+is not a failure. An unreachable backend is out until a probe succeeds, and so is one that failed `FAILURES`
+times in a row, each time for another caller. The breaker has no clock and sends no probes: its pool probes the backend
+while the breaker is open, and attributes failures.
 """
 
 from collections.abc import Hashable
@@ -27,7 +27,7 @@ OF_THE_REQUEST = (EngineDied,)
 
 
 def is_failure(error: UnilectError) -> bool:
-    """Whether an error may be the backend's own: not that it is busy, nor what is the request's alone."""
+    """Whether an error may be the backend's: not that it is busy, nor an error of the request."""
     if error.connection_failed:
         return True
     return error.status >= 502 and not isinstance(error, (BackendUnavailable, *OF_THE_REQUEST))
@@ -38,8 +38,8 @@ class Breaker:
     The breaker of one backend. Times are seconds of one clock, given by the caller.
 
     Attributes:
-        open: The backend is not worth asking.
-        unreachable: Nor could it be: nobody listens there.
+        open: The backend gets no requests.
+        unreachable: The backend cannot be connected to.
     """
 
     def __init__(self) -> None:
@@ -53,20 +53,20 @@ class Breaker:
         return not self.open and now_s >= self._rests_until
 
     def rest_s(self, now_s: float) -> float:
-        """How long the backend still rests; 0 where it does not, or where nobody knows."""
+        """The rest of its `Retry-After`; 0 if it has none."""
         return max(0.0, self._rests_until - now_s)
 
     def close(self) -> None:
-        """The backend is well: a request has been answered, or it has been looked at."""
+        """The backend is healthy: a request was answered, or a probe succeeded."""
         self._failed.clear()
         self.open = self.unreachable = False
 
     def record_result(self, error: UnilectError, now_s: float, whose: Hashable = None) -> None:
         """
-        Take note of how a request ended, or an attempt to start the backend.
+        Record how a request ended, or an attempt to start the backend.
 
         Args:
-            whose: The request, or its caller: all failures of the same one count once. None counts by itself.
+            whose: The request, or its caller: all failures of the same one count once. None: counts separately.
         """
         if isinstance(error, CheckerUnavailable | ConstraintViolated):
             return  # which say nothing of the backend

@@ -1,7 +1,7 @@
 """
-A backend that takes only so many requests at a time; the others wait here, first come first served.
+Limits the concurrent requests of a backend; the others are queued, first come first served.
 
-Some servers answer wrongly when two requests meet in them (PowerInfer), some refuse the second.
+Some servers answer concurrent requests wrongly (PowerInfer), some refuse the second.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, E
 
 class ConcurrencyLimit:
     """
-    What stands in front of a backend.
+    A backend with a limit of concurrent requests.
 
     Args:
         backend: The backend.
-        places: The most requests that may be in it.
+        places: The limit.
     """
 
     def __init__(self, backend: Backend, places: int) -> None:
@@ -26,16 +26,16 @@ class ConcurrencyLimit:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the backend can do."""
+        """The backend's capabilities."""
         return self._backend.capabilities
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
-        """Answer a request, when its turn has come; one whose client leaves before that is never sent."""
+        """Answer a request when there is room for it; a queued request of a client that disconnects is never sent."""
         async with self._places, aclosing(self._backend.generate(request)) as batches:
             async for batch in batches:
                 yield batch
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
-        """Embed the inputs of a request, when its turn has come."""
+        """Embed the inputs of a request when there is room for it."""
         async with self._places:
             return await embeds(self._backend).embed(request)

@@ -1,8 +1,8 @@
 """
-What a backend lacks and unilect makes up for: many prompts, `n`, `best_of`, `echo`, `max_tokens: 0`.
+Emulation of parameters that a backend lacks: several prompts, `n`, `best_of`, `echo`, `max_tokens: 0`.
 
-It works on a backend that takes one prompt and makes one choice at a time (`Capabilities.fans_out`), and knows nothing of how
-that backend speaks. Every choice runs beside the others, so continuous batching in the engine does the work.
+For backends with one prompt and one choice per request (`Capabilities.fans_out`), whatever their protocol.
+The choices run concurrently, so the engine's continuous batching applies.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ def generate(
     backend: Generates, request: ChatRequest | CompletionRequest, tokens: object = None
 ) -> Batches:
     """
-    Answer a request on a backend that fans out, with what the backend lacks made up for.
+    Answer a request on a backend that fans out, and emulate what the backend lacks.
 
     Args:
-        tokens: What tells its tokens, where it does not itself.
+        tokens: The tokenizer of its model, if the backend has none itself.
 
     Raises:
-        UnilectError: As `Backend.generate`; UnsupportedParameter for combinations that cannot be made up for.
+        UnilectError: As `Backend.generate`; UnsupportedParameter for combinations that cannot be emulated.
     """
     if isinstance(request, CompletionRequest):
         return _completions(backend, request, tokens or backend)
@@ -73,14 +73,14 @@ async def _completions(backend: Generates, request: CompletionRequest, tokens: o
     scores = bool(request.echo) and request.logprobs is not None
     echoes = scores and backend.capabilities.parameters.get("echo") == "native"
     if scores and not echoes:
-        raise refusal("echo", "the engine gives no log probabilities of a prompt")
+        raise refusal("echo", "the engine does not support log probabilities of a prompt")
     if best_of > 1 and best_of < n:
         raise InvalidRequest(
             f"`best_of` is {best_of} and `n` is {n}: best_of must be at least n.", param="best_of"
         )
     if best_of > n and request.stream:
         raise InvalidRequest(
-            "`best_of` larger than `n` cannot be streamed: the best is known at the end only.",
+            "`best_of` larger than `n` cannot be streamed, because the best answer is known only at the end.",
             param="best_of",
         )
     made_there = request.token_limit != 0 or echoes

@@ -1,9 +1,9 @@
 """
-Answers of our engines that must satisfy a schema or a grammar: what an engine does not enforce while it writes is refused by name,
-or enforced by holding the finished answer against the schema and asking again.
+Enforcement of schemas and grammars for answers of engines: a keyword that the engine does not enforce during generation is refused by name,
+or enforced by validating the finished answer and retrying.
 
-No answer that has ended is told to be finished before it has been held against what it must satisfy. A stream cannot be asked
-again, so it is refused where the engine does not enforce all keywords, and else ends in an error where they do not hold.
+No answer is reported as finished before it was validated. A stream cannot be retried,
+so it is refused if the engine does not enforce all keywords, and ends with an error if validation fails.
 """
 
 from collections.abc import Callable
@@ -31,13 +31,13 @@ Generation: TypeAlias = ChatRequest | CompletionRequest
 
 class Bond(Struct, frozen=True):
     """
-    What an answer must satisfy.
+    A constraint of an answer.
 
     Attributes:
-        param: The parameter that wants it.
+        param: The parameter with the constraint.
         schema: A JSON Schema, for the text or for a tool's arguments.
         grammar: A grammar for the text.
-        tool: The tool whose arguments the schema is for.
+        tool: The tool of the arguments.
     """
 
     param: str
@@ -48,7 +48,7 @@ class Bond(Struct, frozen=True):
 
 def bonds(request: Generation) -> list[Bond]:
     """
-    What the answer to a request must satisfy, as far as it can be told at its end.
+    The constraints of the answer to a request that can be validated at its end.
 
     The schemas of tools are a hint but for those that are `strict` where a call must come. GBNF is enforced by the engines at each token.
     """
@@ -68,13 +68,13 @@ def bonds(request: Generation) -> list[Bond]:
 
 class Enforced:
     """
-    A backend whose answers are held against what they must satisfy; see `Backend`.
+    A backend whose answers are validated against their constraints; see `Backend`.
 
     Args:
-        backend: One of our engines.
-        checker: Compiles, and holds answers against it.
-        unsupported: What becomes of a keyword that nothing can enforce.
-        report: Told what is ignored.
+        backend: An engine.
+        checker: Compiles constraints, and validates answers.
+        unsupported: The option for keywords that cannot be enforced.
+        report: Called with the ignored keywords.
     """
 
     def __init__(
@@ -251,10 +251,10 @@ def _sum(used: list[Usage]) -> Usage:
 def _refusal(param: str, use: Use, streamed: bool) -> UnsupportedParameter:
     use = Use(use.keyword, shortened(use.path))
     why = (
-        "the model's engine does not enforce it while it writes, and a stream cannot be asked again. Leave it out, or "
-        "ask for a whole answer (`stream: false`), which is validated."
+        "the model's engine does not enforce it during generation, and a stream cannot be retried. Remove it, or "
+        "set `stream` to false: a finished answer is validated."
         if streamed and keywords.can_be_validated(use)
-        else "neither the model's engine nor the validator knows it. Leave it out."
+        else "neither the model's engine nor the validator supports it. Remove it."
     )
     return UnsupportedParameter(
         f"`{param}` uses the JSON Schema keyword {keywords.in_words(use)}: {why}", param=param

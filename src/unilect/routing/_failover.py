@@ -1,8 +1,8 @@
 """
-The backends that one request is sent to, one after the other, until one begins to answer. This is the one place that tries again.
+Failover: the backends that one request is sent to, one after the other, until one begins to answer. Requests are retried only here.
 
-Its model's backends first, each once; then those of the model's fallback. What is wrong with the request itself is not tried
-elsewhere, and neither is a request that an engine of ours died of: it would take the others with it.
+The model's backends first, each once; then those of its fallback. An invalid request is not retried,
+nor is a request that crashed an engine: it would crash the others, too.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ _OF_THE_REQUEST = (CheckerUnavailable, EngineDied)
 
 class Lease:
     """
-    A started backend in use, as a context manager: it notes how the request ended, and gives the backend back. An error after which
-    another backend is tried ends with the block.
+    A started backend in use, as a context manager: it records how the request ended, and releases the backend. An error that is
+    retried on another backend ends with the block.
 
     Attributes:
         model: Whose backend it is.
         source: Where the backend comes from.
         backend: The backend, ready, behind its concurrency limit, if it has one.
-        bare: The backend itself, for what costs its model nothing.
-        begun: The client has seen a part of the answer; whoever shows it says so.
+        bare: The backend itself, for calls without work for its model.
+        begun: A part of the answer was sent to the client.
     """
 
     __slots__ = ("_failover", "_member", "backend", "bare", "begun", "model", "source")
@@ -62,9 +62,9 @@ class Failover:
     model running in the block.
 
     Args:
-        model: The model that was asked for.
+        model: The requested model.
         request: The request; None for a call about the model, such as to count tokens.
-        other: Finds a model by its name, for the fallback; None where that may not answer.
+        other: Finds a model by its name, for the fallback; None if there may be no fallback.
 
     Attributes:
         request: As given.
@@ -98,7 +98,7 @@ class Failover:
         return self
 
     async def __anext__(self) -> Lease:
-        """The next backend, started, until one has answered; where none is left, the error of the last."""
+        """The next backend, started, until one has answered; if none is left, the error of the last."""
         last: UnilectError | None = None
         while not self._answered:
             model = self._model
@@ -125,7 +125,7 @@ class Failover:
         raise StopAsyncIteration
 
     def goes_on(self, failure: UnilectError | None, begun: bool) -> bool:
-        """Note how an attempt ended; whether its failure is followed by another one."""
+        """Record how an attempt ended; whether its failure is retried on another backend."""
         self._failure, self._answered = failure, failure is None
         return (
             failure is not None and not begun and self.request is not None and _elsewhere(failure)
@@ -133,10 +133,10 @@ class Failover:
 
     def _go_on(self, error: UnilectError) -> None:
         """
-        Go on with the fallback, whose backends are fresh.
+        Continue with the fallback's backends.
 
         Raises:
-            UnilectError: There is none: the error, or why the only backend failed.
+            UnilectError: There is no fallback: the error, or that of the only backend.
         """
         name = self._model.fallback
         if not _elsewhere(error) or self._other is None or name is None or name in self._seen:

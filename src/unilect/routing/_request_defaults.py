@@ -1,5 +1,5 @@
 """
-What a model's settings make of a request before its backend sees it: a wrapped prompt, stop words, defaults of plain completions.
+A model's settings applied to a request, before its backend gets it: a wrapped prompt, stop sequences, defaults of plain completions.
 
 It is the same for every kind of backend. `Model.with_defaults` follows, with the defaults of every request.
 """

@@ -1,11 +1,10 @@
 """
-Servers of many models: each of their models becomes one of ours, and goes when it goes there.
+Model discovery: the models of a server with `model = "*"` are added and removed as the server lists them.
 
-A table with `model = "*"` is no model itself. Its server is asked for its list at the start and every `EVERY_S`; what it lists is
-served under its own name, with the table's settings. A name that nobody here knows has the servers asked at once: the model may have
-come a moment ago. A name that the configuration gives to a model stays that model's, be it an
-alias. A server that is down keeps what it had: the models' own errors say so. A model that cannot be served with the table's settings
-is left out, which is told once, and tried at every look.
+Such a table is not a model itself. Its server's list is requested at the start and every `EVERY_S`; each listed model is
+served under its own name, with the table's settings. A request with an unknown name refreshes the lists at once, because the model may be
+new. A name or alias of a configured model stays that model's. While a server is down its models stay; their own errors report it. A model
+that cannot be served with the table's settings is skipped, which is logged once, and retried at every refresh.
 """
 
 import asyncio
@@ -33,10 +32,10 @@ LIST_TIMEOUT_S = 10.0  # a server that says nothing holds up the start, and what
 
 class Discovery:
     """
-    Keeps the registry in step with the servers of many models.
+    Keeps the registry in sync with the servers' lists of models.
 
     Args:
-        config: Its tables with `model = "*"` are looked after.
+        config: Its tables with `model = "*"` are refreshed.
         registry: The models.
     """
 
@@ -110,7 +109,7 @@ class Discovery:
             if table not in self._down:  # told once
                 told = error.for_operator if isinstance(error, UnilectError) else ""
                 told = Secrets([config.api_key, *secrets_of(config.sources[0])]).removed_from(told)
-                why = told or f"its server says nothing for {LIST_TIMEOUT_S:.0f} s"
+                why = told or f"its server sent nothing for {LIST_TIMEOUT_S:.0f} s"
                 log.warning("%s: its models cannot be listed: %s", table, why)
             self._down.add(table)
             return

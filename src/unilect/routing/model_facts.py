@@ -1,4 +1,4 @@
-"""What there is to say of a model in one line, for whoever starts the server or looks at it: what it runs on, and how much it takes."""
+"""A model in one line, for the start screen and the model page: the kind of its backends, and its limits."""
 
 from unilect import plugins
 from unilect.config.kinds import KINDS, has
@@ -18,7 +18,7 @@ _WORDS = {
 
 
 def kind(model: Model) -> str:
-    """What a model's backends are, without a path or an address: `GGUF on llama.cpp`."""
+    """The kind of a model's backends, without a path or an address: `GGUF on llama.cpp`."""
     schemes = [split(member.source)[0] if member.source else "" for member in model.pool.members]
     words = [called(scheme) for scheme in schemes]
     counted = [
@@ -30,7 +30,7 @@ def kind(model: Model) -> str:
 
 
 def called(scheme: str) -> str:
-    """What the backend of a scheme is called; one of another package by that, too."""
+    """The name of a scheme's backend; for a plugin with its package."""
     if scheme == DEMO:
         return "the bundled model"
     if not scheme or scheme in plugins.ours(plugins.BACKENDS):
@@ -39,7 +39,7 @@ def called(scheme: str) -> str:
 
 
 def limits(model: Model) -> list[str]:
-    """What a model can take and cannot do, as far as it is known before it has been started."""
+    """The limits of a model, as far as they are known before its start."""
     can = model.backend.capabilities
     told = [f"context {can.context}"] if can.context is not None else []
     if can.completions and not can.chat:

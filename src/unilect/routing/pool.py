@@ -1,15 +1,15 @@
 """
-The backends of one model: which of them a request goes to.
+The backends of one model, and the choice among them.
 
 1. A request goes where its conversation was answered before (`routing/_affinity.py`), unless that backend is clearly more loaded, and
-   else to the one with the least outstanding work; of those that have about as little, to the one that has served least.
-2. A backend that cannot be reached, or keeps failing, gets no requests (`routing/_breaker.py`) until it has been seen to be well. It is looked at
-   in the background, apart from requests: a look is no load and no request is a trial.
-3. A failure is the request's where another backend fails on the same request, and the backend's where another one answers it; where
-   that cannot be known, a caller's failures count once. Backends that fail but can be reached are asked after all where no other is
+   else to the one with the fewest outstanding requests; among about equals, to the one that has served fewest.
+2. A backend that is unreachable, or keeps failing, gets no requests (`routing/_breaker.py`) until a probe succeeds. Probes run
+   in the background: a probe causes no load, and no request is used as a probe.
+3. A failure is attributed to the request if another backend fails on the same request, and to the backend if another one answers it; without
+   that comparison a caller's failures count once. Backends that fail but are reachable are used if no other is
    left, and no fallback.
-4. A single backend without a fallback is asked in any case, and looked at by nobody: there is nothing to spare it for, the next
-   request finds out by itself that it is well again, and until then its own error says most.
+4. A single backend without a fallback gets every request and is not probed: the next
+   request shows that it has recovered, and until then its own error says most.
 """
 
 import asyncio
@@ -295,7 +295,7 @@ class Pool:
             except (UnilectError, TimeoutError):
                 continue
             except Exception:
-                log.exception("%s: %s cannot be looked at", self._name, member.source)
+                log.exception("%s: the probe of %s failed", self._name, member.source)
                 continue  # the last look would leave it out for good
             self.record_result(member, None)
         self._looks.pop(member, None)

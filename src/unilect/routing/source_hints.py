@@ -1,7 +1,7 @@
 """
-What the text of a source means: a hub's web address, an endpoint's whole URL, and what somebody meant whose source cannot be served.
+Interprets the text of a source: web addresses of the hub, URLs of endpoints, and hints for sources that cannot be served.
 
-It looks at names and at the first bytes of local files; it asks no network.
+It examines names and the first bytes of local files, without network access.
 
 Sources: https://huggingface.co/docs/hub/models-downloading (the paths of a repository's web page);
 https://github.com/ollama/ollama/blob/main/docs/openai.md (where Ollama answers OpenAI's API)
@@ -33,7 +33,7 @@ _FILES = (*_CONFIGURATIONS, *_PICKLES, ".toml", ".safetensors", ".onnx", ".txt",
 
 def read_as(source: str) -> str:
     """
-    The source that a text means: itself, or what the web address of a model on the Hugging Face hub stands for.
+    The source that a text means: itself, or the model of a web address on the Hugging Face hub.
 
     >>> read_as("https://huggingface.co/org/repo/blob/main/a.gguf?download=true")
     'gguf:org/repo/a.gguf'
@@ -68,7 +68,7 @@ def read_as(source: str) -> str:
 
 def base_url(location: str) -> str:
     """
-    An upstream's base URL, without the endpoint that a whole URL has at its end.
+    An upstream's base URL, without the path of an endpoint at its end.
 
     >>> base_url("//gpu:8000/v1/chat/completions")
     '//gpu:8000/v1'
@@ -78,13 +78,13 @@ def base_url(location: str) -> str:
 
 
 def endpoint(location: str) -> str:
-    """The path of an endpoint at the end of an upstream's URL; empty where it has none."""
+    """The path of an endpoint at the end of an upstream's URL; empty if there is none."""
     found = _ENDPOINT.search(location.partition("?")[0])
     return found.group() if found is not None else ""
 
 
 def is_gguf(path: str) -> bool:
-    """True for a file that begins as GGUF files do, whatever it is called, such as Ollama's blobs."""
+    """True for a file with the magic bytes of GGUF, whatever its name, such as Ollama's blobs."""
     return _begins_with(path, b"GGUF")
 
 
@@ -125,7 +125,7 @@ def _on_the_hub(repo: str) -> str:
 
 
 def _no_model(file: str) -> str:
-    """What is to be done with a file that is there and is no GGUF file."""
+    """A hint for a file that exists and is not a GGUF file."""
     suffix, folder = Path(file).suffix.lower(), str(Path(file).parent)
     if suffix == ".toml":
         return f"this is a configuration file. Serve it with `unilect serve --config {file}`."

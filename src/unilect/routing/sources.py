@@ -1,9 +1,9 @@
 """
-A model is a URL: from a source to the backend that answers for it.
+Makes the backend of a source, which is a URL.
 
 A backend is an entry point in the group `unilect.backends`, named after its scheme (`plugins.py`): a factory, which takes a `BackendSpec`
-and returns a Backend that has not been started. Beside a factory, in its module, there may be `Options`, a msgspec Struct: what
-`[models.NAME.options]` may hold, checked before the factory is called.
+and returns a Backend that has not been started. The factory's module may have `Options`, a msgspec Struct: the options in
+`[models.NAME.options]`, validated before the factory is called.
 """
 
 import logging
@@ -91,7 +91,7 @@ def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfi
 
 
 def _count_engines(models: Mapping[str, ModelConfig]) -> int:
-    """How many engines a server has, at least one; models of transformers with one folder share an engine."""
+    """The number of engines of a server, at least one; transformers models with the same folder share an engine."""
     engines: set[tuple[str, ...]] = set()
     for name, one in models.items():
         for source in one.sources:
@@ -103,7 +103,7 @@ def _count_engines(models: Mapping[str, ModelConfig]) -> int:
 
 
 def served(config: Config) -> dict[str, ModelConfig]:
-    """The models of a configuration; the bundled one where it names none and no worker may bring any."""
+    """The models of a configuration; the bundled one if it has none and no FastChat worker may register."""
     return config.models or ({} if config.fastchat_controller else {DEMO: ModelConfig()})
 
 
@@ -397,7 +397,7 @@ def _lister(name: str, config: ModelConfig) -> Callable[[BackendSpec], Awaitable
 
 
 def _silent(what: str, part: float, size_bytes: int = 0, /) -> None:
-    """Nobody waits for this."""
+    """A progress callback that discards everything."""
 
 
 def _tell(name: str, source: str) -> None:
