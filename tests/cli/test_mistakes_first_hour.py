@@ -107,7 +107,7 @@ def told(*models: str, **engine: object) -> str:
         ("page.gguf", "page.gguf ", "it is a web page", "download the file itself"),
         ("pointer.gguf", "pointer.gguf ", "a pointer of git LFS", "run `git lfs pull`"),
         ("cut.gguf", "cut.gguf ", "cut off", "Fetch it again"),
-        (f"x={FOLDER / 'lora-pirate.gguf'}", "lora-pirate.gguf ", "is a LoRA adapter, and no model", "the adapter as `lora`"),
+        (f"x={FOLDER / 'lora-pirate.gguf'}", "lora-pirate.gguf ", "is a LoRA adapter, not a model", "the adapter as `lora`"),
         ("nothing", "nothing: ", "this folder is empty", "Name a transformers folder"),
         ("one", "one: ", "it contains ok.gguf", "Name that file: one/ok.gguf."),
         ("many", "many: ", "holds GGUF files: a.gguf, b.gguf", "such as many/a.gguf."),
@@ -161,7 +161,7 @@ def test_what_is_wrong_with_a_folder_is_told_before_anything_is_installed(
         ("demo:", "missing.gguf", "There is no file missing.gguf", "Check the path."),
         ("demo:", str(FOLDER / "lora-pirate"), "is an adapter of peft, and this model is a GGUF file", "convert_lora_to_gguf.py"),
         ("demo:", "OK.GGUF", "is a GGUF file, and no LoRA adapter", "Name the adapter"),
-        ("hf", str(FOLDER / "lora-pirate.gguf"), "is a file, and an adapter for a model of transformers is a folder", "Name that folder"),
+        ("hf", str(FOLDER / "lora-pirate.gguf"), "is a file, and an adapter for a transformers model is a peft folder", "Name that folder"),
         ("hf", "gone", "no such folder", "Check the path"),
     ],
 )  # fmt: skip

@@ -94,7 +94,7 @@ def test_running_answer_is_finished_after_sigterm() -> None:
     ("arguments", "expected"),
     [
         (["missing.gguf"], "There is no file"),
-        (["./empty.gguf"], "is no GGUF file"),
+        (["./empty.gguf"], "is not a GGUF file"),
         (["./text.gguf"], "no valid GGUF file"),
         (["./cut.gguf"], "cut off"),
         (["./garbled.gguf"], "The engine ended while it loaded the model"),

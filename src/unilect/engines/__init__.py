@@ -1,1 +1,1 @@
-"""Models that we run, a room for each engine; each runs in a child process, and only that knows the library."""
+"""Engines: models run by unilect, a package for each engine; each runs in a child process, which alone imports the library."""

@@ -1,5 +1,5 @@
 """
-Models whose files may have to be fetched from the hub first: in their start, beside everything else, and not where they are made.
+Models whose files may have to be downloaded from the hub: during their start, concurrently, and not in their factory.
 
 A download runs in a thread that does not outlive the process or the model; what has come is kept, and the next start goes on from there.
 """

@@ -1,4 +1,4 @@
-"""Settings that engines of several kinds check alike."""
+"""Checks of settings that several kinds of engines share."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,5 @@
 """
-Tokens become text that is never torn, and stop words are found across the borders of tokens.
+Incremental detokenization: only whole characters, and stop sequences that match across tokens.
 
 It imports nothing, since the child that generates does.
 """

@@ -1,5 +1,5 @@
 """
-How long a text may be before a tokenizer sees it.
+Limits on the length of a text, checked before tokenization.
 
 A tokenizer needs some hundred bytes of memory for each byte of text, and seconds for megabytes; a text that no context can hold is refused
 by its size alone. No vocabulary makes less than a token of 32 bytes of ordinary text.

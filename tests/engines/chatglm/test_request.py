@@ -73,10 +73,10 @@ IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": 
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
-        ([SYSTEM], "no message of the user"),
-        ([ANSWER], "no message of the user"),
-        ([{"role": "tool", "content": "x"}], "no message of the user"),
-        ([USER, ANSWER], "ends with a message of the assistant"),
+        ([SYSTEM], "no user message"),
+        ([ANSWER], "no user message"),
+        ([{"role": "tool", "content": "x"}], "no user message"),
+        ([USER, ANSWER], "ends with an assistant message"),
         ([IMAGE], "content other than text"),
     ],
 )

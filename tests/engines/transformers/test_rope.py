@@ -132,7 +132,7 @@ def test_the_longest_context(tmp_path: Path) -> None:
     assert 4 * TRAINED == read_folder(path).context
     assert 8192 == HfEngine("x", path, ModelConfig(context=8192)).capabilities.context
     assert 2048 == HfEngine("x", path, ModelConfig(rope_scaling=yarn)).capabilities.context
-    with pytest.raises(ConfigError, match="2048 tokens that it can be stretched to"):
+    with pytest.raises(ConfigError, match="2048 tokens that `rope_scaling` allows"):
         HfEngine("x", path, ModelConfig(rope_scaling=yarn, context=4096))
 
 

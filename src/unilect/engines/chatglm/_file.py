@@ -1,5 +1,5 @@
 """
-The head of a chatglm.cpp model file (GGML), read and checked before the library sees it, which would run into its end.
+Reads and validates the header of a chatglm.cpp model file (GGML) before the library does, which would read beyond its end.
 
 Source: https://github.com/li-plus/chatglm.cpp/blob/main/chatglm_cpp/convert.py
 """

@@ -1,5 +1,5 @@
 """
-Requests as ChatGLM's models and chatglm.cpp take them, and refusals of what they do not.
+Requests for ChatGLM's models and chatglm.cpp, and refusals of what they do not support.
 
 The library ends its process where a conversation is not what it expects, so all of that is looked at here.
 
@@ -83,7 +83,7 @@ def prompt_of(
         return turns(request, family)
     prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
     if prompt == []:
-        raise InvalidRequest("`prompt` holds no token ids; it needs at least one.", param="prompt")
+        raise InvalidRequest("`prompt` has no token ids; it needs at least one.", param="prompt")
     if isinstance(prompt, list) and any(id >= vocabulary for id in prompt):
         raise InvalidRequest(
             f"`prompt` holds a token id that the model does not have; it has {vocabulary}.",
@@ -107,10 +107,10 @@ def turns(request: ChatRequest, family: Family) -> list[Turn]:
         InvalidRequest: The model was not made for such a conversation.
     """
     if not any(message.role == "user" for message in request.messages):
-        raise _wrong("`messages` holds no message of the user, and ChatGLM's models need one.")
+        raise _wrong("`messages` has no user message; ChatGLM's models require one.")
     if request.messages[-1].role == "assistant":
         raise _wrong(
-            "`messages` ends with a message of the assistant; ChatGLM's models answer the user's, or a tool's."
+            "`messages` ends with an assistant message; ChatGLM's models require a user message or a tool's result at the end."
         )
     if family in ("ChatGLM", "ChatGLM2"):
         return _alternating(request, family)

@@ -1,5 +1,5 @@
 """
-What the child is asked for an answer, and how it is read.
+Requests to the child for an answer, and the decoding of its answers.
 
 A plain completion is asked for at the native /completion, which alone says which stop word ended it and what was cut. A chat is
 asked for at /v1/chat/completions, whose parsers know each template; where one cannot read what the model wrote, the server

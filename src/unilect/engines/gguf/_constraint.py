@@ -1,5 +1,5 @@
 """
-Constraints of a request as llama.cpp's own grammars, checked before the engine sees them.
+Constraints of a request as llama.cpp's grammars, checked before the engine gets them.
 
 llama.cpp goes on *without* a grammar where llguidance gives up midway, and its token table for llguidance lacks the blanks of
 SentencePiece vocabularies; neither can be seen from outside. So everything is GBNF here, which its own matcher follows to the end

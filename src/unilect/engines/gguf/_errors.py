@@ -1,5 +1,5 @@
 """
-What llama.cpp says of a request that it cannot answer, told as the request's fault where it is one.
+llama.cpp's errors, as an error of the request if the request caused it.
 
 Its server answers 500 to some faults of a request; those must not count against the model, nor be hidden from the client.
 """

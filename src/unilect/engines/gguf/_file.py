@@ -1,5 +1,5 @@
 """
-The head of a GGUF file, read and checked before llama.cpp sees it: a broken or hostile file is refused with a reason.
+Reads and validates the header of a GGUF file before llama.cpp does: a broken or hostile file is refused with a reason.
 
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -95,7 +95,7 @@ def read_head(path: Path) -> GgufHead:
         size = path.stat().st_size
         if size < 24:
             raise ValueError(
-                f"{path} is no GGUF file: it has {size} bytes. Fetch it again; a download may have been cut off."
+                f"{path} is not a GGUF file: it has {size} bytes. Fetch it again; a download may have been cut off."
             )
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return GgufHead(_Reader(data, size).head(), size)
@@ -105,10 +105,10 @@ def read_head(path: Path) -> GgufHead:
         raise ValueError(unreadable(error)) from error
     except (struct.error, IndexError, UnicodeDecodeError, OverflowError) as error:
         raise ValueError(
-            f"{path} is no valid GGUF file: its head is cut off or damaged. Fetch it again."
+            f"{path} is not a valid GGUF file: its header is cut off or damaged. Fetch it again."
         ) from error
     except _Damaged as error:
-        raise ValueError(f"{path} is no valid GGUF file: {error}. Fetch it again.") from error
+        raise ValueError(f"{path} is not a valid GGUF file: {error}. Fetch it again.") from error
 
 
 def read_model(path: Path) -> GgufHead:
@@ -121,11 +121,11 @@ def read_model(path: Path) -> GgufHead:
     head = read_head(path)
     if head.kind == "adapter":
         raise ValueError(
-            f"{path} is a LoRA adapter, and no model. Name its model as the source, and the adapter as `lora`."
+            f"{path} is a LoRA adapter, not a model. Set its base model as the source, and the adapter as `lora`."
         )
     if head.kind == "mmproj":
         raise ValueError(
-            f"{path} is the projector of a model that sees, and no model. Name its model as the source, and the projector "
+            f"{path} is the projector of a vision model, not a model. Set its model as the source, and the projector "
             "as `mmproj`."
         )
     return head
@@ -209,7 +209,7 @@ class _Reader:
             fields[name] = self._value(self._number("I"))
         alignment = fields.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 1 <= alignment <= 2**20:
-            raise _Damaged("its alignment makes no sense")
+            raise _Damaged("its alignment is invalid")
         self._check_tensors(tensors, alignment)
         return fields
 
@@ -222,12 +222,12 @@ class _Reader:
                 raise _Damaged(f"a tensor has {dimensions} dimensions")
             for _ in range(dimensions):
                 if not 1 <= self._number("Q") <= 2**40:
-                    raise _Damaged("a tensor's size makes no sense")
+                    raise _Damaged("a tensor's size is invalid")
             self._number("I")
             furthest = max(furthest, self._number("Q"))
         start = (self._at + alignment - 1) // alignment * alignment
         if tensors and start + furthest >= self._size:
-            raise _Damaged("it is cut off: tensors lie beyond its end")
+            raise _Damaged("it is cut off: tensors are beyond its end")
 
     def _number(self, code: str) -> Any:
         (value,) = struct.unpack_from("<" + code, self._data, self._at)
@@ -240,7 +240,7 @@ class _Reader:
     def _bytes(self) -> bytes:
         size = self._number("Q")
         if size > MAX_STRING_BYTES or self._at + size > self._size:
-            raise _Damaged("a text reaches beyond its end")
+            raise _Damaged("a string extends beyond its end")
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -258,7 +258,7 @@ class _Reader:
         if kind in _NUMBERS:
             size = count * struct.calcsize(_NUMBERS[kind])
             if self._at + size > self._size:
-                raise _Damaged("an array reaches beyond its end")
+                raise _Damaged("an array extends beyond its end")
             if count > _KEPT_ARRAY:
                 self._at += size
                 return None

@@ -1,5 +1,5 @@
 """
-How much memory a GGUF model needs, from the head of its file: told at start, and checked before it is loaded.
+The memory that a GGUF model needs, from the header of its file: logged at start, and checked before loading.
 
 The sizes are at least what llama.cpp takes, so that nothing is refused which would run: layers with a window count for as little as
 they may, and what is not known for nothing.

@@ -1,5 +1,5 @@
 """
-The settings of a GGUF model, checked before anything is started, and what its child is told of them.
+The settings of a GGUF model, checked before its start, and those that its child gets.
 """
 
 from pathlib import Path

@@ -1,5 +1,5 @@
 """
-Which of an engine's slots a request gets, and who waits.
+Assigns an engine's slots to requests, and queues the others.
 
 llama.cpp steps busy slots together only where they lie side by side (each has a KV cache of its own), and left to itself it
 spreads them: eight requests on 32 slots then make 0.65 of the tokens. So the lowest free slot is handed out, except to a

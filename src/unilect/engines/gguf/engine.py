@@ -1,5 +1,5 @@
 """
-GGUF models: llama.cpp's server in a supervised child process, spoken to over a unix socket.
+GGUF models: llama.cpp's server in a supervised child process, over a unix socket.
 
 One child generates; a second one, started by the first request for embeddings, embeds: llama.cpp wants a text to be embedded
 read in one step, and a prompt that can be given up midway read in small ones. A model that only embeds has the second alone.

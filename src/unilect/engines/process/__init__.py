@@ -1,1 +1,1 @@
-"""An engine as a process of ours: start, watch, restart, end; what one knows of its life."""
+"""Engine processes: start, monitoring, restart, end, and the attribution of crashes."""

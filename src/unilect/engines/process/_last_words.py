@@ -1,5 +1,5 @@
 """
-Why a child ended, from what it wrote to stderr: in words for the operator, without what a client wrote and without a debugger's lines.
+Why a child ended, from its stderr, for the operator: without texts of clients and without a debugger's lines.
 
 While a model loads no client's text is in the process, so the first line that speaks of an error is the reason. Later a library
 may repeat a client's grammar or a piece of an answer: of these lines only known forms are told, which hold none of it.

@@ -1,5 +1,5 @@
 """
-Which requests an engine has died of: they are not begun again, and are refused for a while.
+Requests that crashed an engine: they are not retried, and refused for a while.
 
 Who ran in the engine when it died is a suspect, and so is who had left without an answer: its work goes on behind it.
 

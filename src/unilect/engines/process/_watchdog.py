@@ -1,5 +1,5 @@
 """
-Notices an engine that hangs: alive, and answering nobody.
+Detects an engine that hangs: its process runs, but answers no request.
 
 A grammar or a schema of fifty bytes can keep llama.cpp busy for hours, for every client and long after the one that sent it has
 left; no bound on size stops that. So while requests run, the engine is asked something that waits its turn with them, and is

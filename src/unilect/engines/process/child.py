@@ -1,5 +1,5 @@
 """
-The child's side of `_process`: read the settings, say ready or failed, serve until SIGTERM. It imports as little as it can.
+The child's side of `child_process`: reads the settings, reports ready or failed, serves until SIGTERM. Its imports are minimal.
 """
 
 import json

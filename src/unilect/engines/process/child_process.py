@@ -1,5 +1,5 @@
 """
-A child process that serves one model on a unix socket: start, ready, watch, restart, stop.
+A child process that serves one model on a unix socket: start, readiness, monitoring, restart, stop.
 
 It knows nothing of models and of requests. The child reads its settings (one JSON line) from stdin, and says on stdout, one JSON
 line each: `{"ready": {...}}` when it serves, `{"failed": "why"}` when it never will. What it writes to stderr is kept: the last lines

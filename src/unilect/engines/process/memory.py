@@ -1,5 +1,5 @@
 """
-How much memory is free, on this machine and in the container that we may be in.
+Free memory, of the machine and of the container that unilect may run in.
 
 Source: https://docs.kernel.org/filesystems/proc.html (meminfo), https://docs.kernel.org/admin-guide/cgroup-v2.html (memory.*)
 """

@@ -1,8 +1,8 @@
 """
-What runs in an engine's child, for every engine: it is watched, begun again where the child died of something else, and where the child
-died of it, refused from then on.
+Supervises the requests in an engine's child: monitors them, retries those that did not cause a crash, and refuses those
+that did.
 
-Whoever uses a child goes through `run` or `call`; there is no other place in which a request of an engine is tried twice.
+All requests to a child go through `run` or `call`; an engine's requests are retried only here.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""What models are told of tools and turns, and how their calls are read."""
+"""Tools and messages in the formats of models' templates, and the parsing of tool calls."""

@@ -1,5 +1,5 @@
 """
-Answers in channels, as gpt-oss writes them, read leniently: thoughts, calls and text, whatever of the form is missing.
+A lenient parser for answers in channels (gpt-oss): reasoning, tool calls and text, even if markers are missing.
 
 Source: https://github.com/openai/harmony/blob/main/docs/format.md
 """

@@ -1,5 +1,5 @@
 """
-Tools as ChatGLM3 knows them: a system text that names them, and calls written as Python.
+ChatGLM3's tools: a system prompt that lists them, and calls written as Python.
 
 A turn of the model begins with a line that is empty for a text, and holds a tool's name for a call; what follows a name is a
 block of code, `tool_call(city='北京')`, or a program for the tool `interpreter`. The arguments are read from the syntax tree of

@@ -1,5 +1,5 @@
 """
-A tool call that must come: `tool_choice` required or named.
+Forced tool calls: `tool_choice` required or named.
 
 llama.cpp forbids only that the answer ends without a call, so a model may talk until its last token first. Here the prompt ends
 where a call begins, and a grammar allows nothing but one of the calls, its arguments bound by the tool's schema: whatever the

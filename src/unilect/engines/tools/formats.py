@@ -1,5 +1,5 @@
 """
-Tool calls in the forms in which models write them: JSON, XML of Qwen Coder and GLM 4.5, names before JSON, Python.
+The formats of models' tool calls: JSON, XML of Qwen Coder and GLM 4.5, names before JSON, Python.
 
 What a form says is read and never run. Each returns the calls that a text begins with and the text behind them, or None.
 

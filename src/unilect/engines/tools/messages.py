@@ -1,4 +1,4 @@
-"""What templates are told of a conversation, and an engine of a message: the parts that engines share."""
+"""Messages and tools as chat templates and engines get them; shared by the engines."""
 
 from typing import Any
 

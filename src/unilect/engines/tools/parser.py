@@ -1,5 +1,5 @@
 """
-What a model writes, told apart: thoughts, text, and tool calls in the manner of its family.
+Parses a model's output into reasoning, text, and tool calls in the format of its family.
 
 Nothing of a call is told as text, and nothing that is no call is lost: what looked like one and cannot be read is told as text.
 

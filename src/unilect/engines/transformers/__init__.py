@@ -1,1 +1,1 @@
-"""Folders of Hugging Face, run by transformers."""
+"""Hugging Face folders, run by transformers."""

@@ -1,5 +1,5 @@
 """
-Keys and values of a running batch: one block of memory for each layer, written in place.
+The KV cache of the running batch: one block of memory per layer, written in place.
 
 Rows are right-aligned: all of them write their next token into the same column, and a row that is shorter begins further to the
 right. A row that joins is copied in, one that leaves is replaced by the last; when the columns run out, all rows move to the left

@@ -1,5 +1,5 @@
 """
-The child that runs a model of transformers: a batch in one thread, calls over a unix socket in another.
+The child that runs a transformers model: the batch in one thread, calls over a unix socket in another.
 
 Texts are rendered, tokenised and compiled beside both, so that a long one stops nobody.
 

@@ -1,5 +1,5 @@
 """
-Grammars and JSON Schemas that an answer must follow, token by token, with llguidance. The only file that knows the library.
+Constrained decoding with llguidance: grammars and JSON Schemas, token by token. The only file that imports the library.
 
 Source: https://github.com/guidance-ai/llguidance
 """

@@ -1,5 +1,5 @@
 """
-Where a model of transformers runs: the processor, one GPU, or several that share its layers.
+The devices of a transformers model: the CPU, one GPU, or several that share its layers.
 
 Source: https://huggingface.co/docs/accelerate/concept_guides/big_model_inference (device_map)
 """

@@ -1,5 +1,5 @@
 """
-What the gateway and a child of ours say to each other: frames over a unix socket, one call on each connection.
+The protocol between the gateway and its child: frames over a unix socket, one call per connection.
 
 A frame is four bytes of length and a msgpack message. The caller sends one Call; the child answers with Replies: batches of events
 and an end, or one value, or an error. Who closes the connection no longer wants the answer. Nothing is pickled: the other side is

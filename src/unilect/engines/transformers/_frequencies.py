@@ -1,5 +1,5 @@
 """
-Rotary positions whose frequencies depend on how long the longest text beside is: settled once, by the context that is served.
+RoPE frequencies that depend on the longest text in the batch: set once, for the configured context.
 
 transformers chooses them anew for each step (longrope: short or long factors; dynamic: by the length), which in a batch would let
 one answer change the others, and in a prompt that is read in pieces the later ones. As vLLM and llama.cpp have it, a context

@@ -1,5 +1,5 @@
 """
-16-bit models on a processor that has no instructions for their type.
+16-bit weights on a CPU without 16-bit instructions.
 
 torch then multiplies one row after the other, and a batch gains nothing: 32 rows take 30 times as long as one. Here the weights are
 made wide block by block, each small enough to stay in the processor's cache, and multiplied in float32: measured on AVX2 with 32

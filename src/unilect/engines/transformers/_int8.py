@@ -1,5 +1,5 @@
 """
-Linear layers in 8 bits on a processor: weights with a scale for each output, activations with a scale for each row.
+8-bit linear layers on a CPU: weights with a scale per output, activations with a scale per row.
 
 A row's scale is its own, where torch's dynamic layers take one for the whole batch: there an answer would depend on those beside
 it, and lose precision to the largest number among them. Activations have 7 bits, as products of two rows of 8 would run over in

@@ -1,5 +1,5 @@
 """
-A model tried out before it serves: whether it answers beside others as it does alone.
+The batch-invariance check at load: whether a model's answers depend on the other rows of the batch.
 
 The batch leans on what most models keep: positions and masks are the caller's to give, and all that is remembered lies in the cache.
 Whether one does is not written down anywhere, so a few tokens are read in every manner in which the batch reads them.

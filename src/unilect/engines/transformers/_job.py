@@ -1,5 +1,5 @@
 """
-One answer that a transformers model is to make: what goes in, and what comes out token by token. Knows neither torch nor HTTP.
+A job: one answer of a transformers model, with its input and its tokens as output. Imports neither torch nor HTTP.
 """
 
 import re

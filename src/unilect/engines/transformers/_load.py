@@ -1,5 +1,5 @@
 """
-A Hugging Face folder as a model that is ready to run: weights, tokenizer, adapters. The file that knows transformers.
+Loads a Hugging Face folder: weights, tokenizer, adapters. The file that imports transformers.
 
 Nothing of a folder is executed and nothing is unpickled unless its owner was told to be trusted.
 

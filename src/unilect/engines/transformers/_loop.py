@@ -1,5 +1,5 @@
 """
-The batch: answers join and leave at every token, prompts are read between the steps. One thread owns the model.
+Continuous batching: answers join and leave at every token, prefill runs between decode steps. One thread owns the model.
 
 1. Everything that touches the model runs in this thread; others hand it jobs, and functions to be run between two steps.
 2. Between two steps of the running answers one chunk of one prompt is read; a few, while more prompts wait than answers run.

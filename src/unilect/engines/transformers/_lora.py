@@ -1,5 +1,5 @@
 """
-LoRA adapters on a model, a different one for each row of a batch.
+LoRA adapters, selected per row of the batch.
 
 A linear layer that an adapter changes is wrapped: beside its own product it adds, for each row, that of the row's adapter. Several
 adapters of one model name are one *blend*: their ranks are laid side by side, their scales multiplied in. What cannot be added

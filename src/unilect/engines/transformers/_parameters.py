@@ -1,4 +1,4 @@
-"""What of a request the transformers engine honours; see `Capabilities`."""
+"""The parameters that the transformers engine supports; see `Capabilities`."""
 
 from unilect.parameters.support import honoured, names
 

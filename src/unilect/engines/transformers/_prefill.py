@@ -1,5 +1,5 @@
 """
-Prompts on their way into the batch: read in chunks, some side by side, so that running answers wait for a chunk and not for a prompt.
+Chunked prefill: prompts are processed in chunks, several at once, so that running answers wait for a chunk and not for a prompt.
 
 Columns of the cache: first what is known of each prompt, right-aligned, then what is to be read of it, right-aligned again. What
 lies between is masked, and left out when the rows join the batch.

@@ -1,5 +1,5 @@
 """
-Prompts that were read before, and what a model remembers of them: the beginning that a new prompt shares need not be read again.
+The prompt cache: KV states of earlier prompts, reused for the prefix that a new prompt shares with them.
 
 Bounded by tokens; what was not used for longest goes first. An adapter changes what is remembered, so each has its own.
 """

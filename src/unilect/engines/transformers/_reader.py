@@ -1,5 +1,5 @@
 """
-Texts and conversations as the tokens of one model. Knows transformers' tokenizer, which is handed in, and not torch.
+Tokenizes texts and conversations for one model. Uses transformers' tokenizer, which is an argument, and not torch.
 
 What a template sees: every content a text, a call's arguments an object, a developer as a system, tools as OpenAI writes them.
 """

@@ -1,5 +1,5 @@
 """
-A request as a job for the batch, and the job's words as the events of an answer. Knows neither torch nor transformers.
+Converts a request into jobs for the batch, and their output into events. Imports neither torch nor transformers.
 """
 
 import math

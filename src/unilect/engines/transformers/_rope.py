@@ -1,5 +1,5 @@
 """
-Rotary positions: how far a model's reach, and how they are stretched beyond. Knows no torch.
+RoPE scaling: the trained context of a model, and its extension. Does not import torch.
 
 Rows of one batch share the frequencies, and what has been read stays as it was turned. So they never change while a model runs, and
 `dynamic` stretches for the longest context that a request may have.

@@ -1,5 +1,5 @@
 """
-The next token of every row of a batch, each row by its own rules.
+Sampling: the next token of every row of a batch, each row with its own parameters.
 
 1. What a row gets depends on its own logits, rules and random numbers, never on the rows beside it: the same seed gives the same text
    alone and in a batch.

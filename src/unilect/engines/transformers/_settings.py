@@ -1,5 +1,5 @@
 """
-The settings of a model of transformers, checked before anything is started, and what its child is told of them.
+The settings of a transformers model, checked before its start, and those that its child gets.
 """
 
 from pathlib import Path
@@ -75,15 +75,13 @@ def _longest(folder: Folder, config: ModelConfig) -> int:
     if config.rope_scaling is None:
         return folder.context
     if folder.own_code and config.trust_remote_code:
-        raise ConfigError(
-            f"rope_scaling: {folder.path} brings code of its own, which has its own way."
-        )
+        raise ConfigError(f"rope_scaling: {folder.path} has custom code, which sets its own RoPE.")
     return stretched(config.rope_scaling, folder.text_config, folder.positions)
 
 
 def _check(folder: Folder, config: ModelConfig, longest: int) -> None:
     if config.context is not None and config.context > longest:
-        reason = "it can be stretched to" if config.rope_scaling else "the model was made for"
+        reason = "`rope_scaling` allows" if config.rope_scaling else "the model was trained for"
         raise ConfigError(
             f"context: {config.context} is more than the {longest} tokens that {reason}."
         )

@@ -1,5 +1,5 @@
 """
-Tokens become text as they come: whole characters only.
+Incremental detokenization: whole characters only.
 
 A token may be a part of a character, and what a token looks like may depend on the one before it; so the text of a few last tokens
 is made anew with each token, and what has grown is told, unless it ends in a half character.

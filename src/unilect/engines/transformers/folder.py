@@ -1,5 +1,5 @@
 """
-What a model's folder says of itself, read without torch: what it is for, how long its context is, whether it can be loaded.
+Reads a model's folder without torch: its task, its context size, and whether it can be loaded.
 
 Source: https://huggingface.co/docs/transformers/main_classes/configuration; https://sbert.net (modules.json, pooling);
 https://huggingface.co/docs/safetensors (the head of a file)
@@ -266,7 +266,7 @@ def must_merge(adapter: Path) -> bool:
     """
     if adapter.is_file():
         raise ConfigError(
-            f"lora: {adapter} is a file, and an adapter for a model of transformers is a folder of peft (adapter_config.json "
+            f"lora: {adapter} is a file, and an adapter for a transformers model is a peft folder (adapter_config.json "
             "and adapter_model.safetensors). Name that folder; an adapter in GGUF form goes with a GGUF model."
         )
     if not adapter.exists():
