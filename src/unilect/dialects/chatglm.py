@@ -1,5 +1,5 @@
 """
-ChatGLM's first API, which LangChain's `ChatGLM` class speaks: POST / with a prompt and a history of pairs.
+ChatGLM's first API, used by LangChain's `ChatGLM` class: POST / with a prompt and a history of pairs.
 
 `max_length` counts the answer alone; the older servers counted the prompt too. One that no answer can reach asks for nothing:
 LangChain sends 20000 to every model. Any other parameter of a chat may stand beside these.
@@ -29,9 +29,9 @@ from unilect.web.streaming import respond_whole
 _OURS = frozenset({"prompt", "history", "max_length", "messages", "stream", "stream_options", "n"})
 #: Parameters of a chat that this form of question and answer has no place for, and why.
 _NOT_HERE = {
-    "messages": "`prompt` and `history` are the conversation",
-    "stream": "answers are whole here",
-    "n": "one answer is made here",
+    "messages": "use `prompt` and `history`",
+    "stream": "this endpoint does not stream",
+    "n": "this endpoint returns one answer",
 }
 _NEUTRAL = frozenset({b"null", b"false", b"[]", b"1"})
 

@@ -1,1 +1,1 @@
-"""Who may ask, how much, and what it came to."""
+"""API keys and metrics."""

@@ -1,8 +1,8 @@
 """
-API keys: who may call.
+API keys of clients.
 
-Keys are kept as SHA-256 digests and looked up by the whole digest. An attacker who times the look-up learns about digests of
-strings of his own choosing, which says nothing about a key; no two strings are compared.
+Keys are stored as SHA-256 digests and looked up by the whole digest. The timing of a look-up depends on the digest of the sent
+string only, which reveals nothing about a key; no two strings are compared.
 """
 
 import base64
@@ -14,10 +14,10 @@ from unilect.errors import AuthenticationError, MissingKey
 
 class Keys:
     """
-    The keys that may call.
+    The accepted keys.
 
     Args:
-        keys: The secrets. With none, everybody may call.
+        keys: The secrets. If there are none, no key is required.
         any_scheme: `Authorization` may hold the key after any word, as llama.cpp's older server had it.
     """
 
@@ -26,11 +26,11 @@ class Keys:
         self._names = {_digest(key): _name(key) for key in keys}
 
     def __bool__(self) -> bool:
-        """True when a key is needed."""
+        """True when a key is required."""
         return bool(self._names)
 
     def knows(self, headers: Mapping[str, str]) -> bool:
-        """Whether a key was sent that is one of these; not where none is needed."""
+        """Whether an accepted key was sent; false if none is required."""
         secret = self._secret(headers)
         return secret is not None and _digest(secret) in self._names
 
@@ -81,7 +81,7 @@ def _password(headers: Mapping[str, str]) -> str | None:
 
 
 def _name(key: str) -> str:
-    """What logs call a key: a part of its digest, and nothing of itself."""
+    """The name of a key in logs: a part of its digest."""
     return f"key-{_digest(key).hex()[:8]}"
 
 

@@ -1,5 +1,5 @@
 """
-What the server counts, for Prometheus: GET /metrics.
+Metrics for Prometheus: GET /metrics.
 
 Labels are the model's name and the endpoint, both from closed lists, so that no client can make them grow.
 A request adds to plain numbers, since all requests are answered in one thread; prometheus-client's own counters take a lock for
@@ -30,13 +30,13 @@ CLIENT_LEFT = 499  # nginx's status for a client that closed its request
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 #: What is measured of each request, and what is at a time: name -> what it is.
 _HISTOGRAMS = {
-    "time_to_first_token": "From the request to its first token.",
-    "time_per_output_token": "Between tokens, the mean of each answer; of one that came all at once, its time by its tokens.",
+    "time_to_first_token": "Time to first token, from the request.",
+    "time_per_output_token": "Time per output token, the mean of each answer; of a non-streaming answer its duration by its tokens.",
     "request_duration": "From the request to the end of its answer.",
 }
 _GAUGES = {
-    "running": "Requests that have their first token and not yet their last.",
-    "waiting": "Requests that wait for a backend or for their first token: the queue.",
+    "running": "Requests between their first and their last token.",
+    "waiting": "Requests that are queued or wait for their first token.",
 }
 _tokens = attrgetter("tokens")
 _TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -70,7 +70,7 @@ class Metrics(Collector):
         all = self._series.values()
         requests = CounterMetricFamily(
             "unilect_requests",
-            "Requests answered, by HTTP status; 499 when the client left.",
+            "Requests answered, by HTTP status; 499: the client disconnected.",
             labels=("model", "endpoint", "status"),
         )
         for series in all:

@@ -1,1 +1,1 @@
-"""What a dialect stands on: routes, bodies, streams, and the guard before all of them."""
+"""HTTP for dialects: routes, bodies, streams, and the guard before all of them."""

@@ -1,5 +1,5 @@
 """
-The log line of each request, and what it tells beside the guard's own facts: model, backend, tokens, time to the first token.
+The access log: one line per request, with model, backend, tokens and time to first token.
 
 Those are known further down, where they are put into the request's record.
 """

@@ -1,4 +1,4 @@
-"""URLs of other APIs that clients try, and what they can use here instead."""
+"""URLs of other APIs that clients try, and the alternatives."""
 
 _CHAT = "POST /v1/chat/completions"
 #: path -> the API that it belongs to, and what there is for it

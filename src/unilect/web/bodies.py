@@ -1,5 +1,5 @@
 """
-Request bodies on their way in, and what all of them together may take.
+Reads request bodies, within limits of size, time and total memory.
 
 A body up to `SMALL_BYTES` always passes. What is beyond that counts against one budget for the whole server, so that clients who
 send half a body and wait cannot fill the memory. A body that makes no way is given up, and its share of the budget comes back.
@@ -72,7 +72,7 @@ class Bodies:
                     taken = size - SMALL_BYTES
                     if self._free_bytes < 0:
                         raise BackendUnavailable(
-                            "The server is reading too many large requests. Send it again.",
+                            "The server is reading too many large requests. Send the request again.",
                             retry_after_s=self._pace_s,
                         )
             return bytes(body)

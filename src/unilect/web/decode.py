@@ -1,5 +1,5 @@
 """
-Bodies in, typed requests out, or an error that names the parameter.
+Decodes bodies into typed requests, or raises an error that names the parameter.
 
 The body is decoded twice: once into the Struct, which validates, and once into its raw fields, which are passed on as they
 were written. Both are one pass of a C parser. JSON is read whatever the Content-Type says: old clients send none.
@@ -129,7 +129,7 @@ def raw_fields_of(body: bytes) -> RawFields:
         raise _unreadable(error) from error
     if len(fields) > MAX_FIELDS:
         raise InvalidRequest(
-            f"The request's body has {len(fields)} fields; at most {MAX_FIELDS} are read."
+            f"The request's body has {len(fields)} fields; the maximum is {MAX_FIELDS}."
         )
     return fields
 

@@ -1,5 +1,5 @@
 """
-What stands before every route, the unknown ones too: Host, Origin, key; and what becomes of errors.
+The guard before every route, known or not: checks Host, Origin and API key, and converts errors to responses.
 
 1. It reads headers only, never a rebuilt URL, and compares the matched route's own path (a client cannot spell it).
 2. Every error leaves in the one envelope of errors.py: ours, aiohttp's, and our flaws.
@@ -191,7 +191,7 @@ class Guard:
         """
         if "Content-Encoding" in request.headers:
             raise UnsupportedEncoding(
-                "Compressed request bodies are not read. Send the body without Content-Encoding."
+                "Compressed request bodies are not supported. Send the body without Content-Encoding."
             )
         if request.content.is_eof():  # all of it came with the head, as nearly always
             try:
@@ -268,7 +268,7 @@ def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
         )
     if isinstance(error, web.HTTPMethodNotAllowed):
         methods = ", ".join(sorted(error.allowed_methods))
-        return MethodNotAllowed(f"{path} does not take {request.method[:20]}; use {methods}.")
+        return MethodNotAllowed(f"{path} does not support {request.method[:20]}; use {methods}.")
     return InvalidRequest(f"The request was refused: {error.reason}.")
 
 

@@ -1,5 +1,5 @@
 """
-The pages that people see in a browser: HTML of ours, without scripts, and nothing from elsewhere.
+The HTML pages for browsers, without scripts and external resources.
 
 Whatever stands in them is escaped. `HEADERS` go with each of them: no script runs, nothing is loaded, no other page may show them
 in a frame, and nothing of them is kept.
@@ -83,10 +83,10 @@ def home(
     if not has_keys:  # a browser sends a key to the pages for people only
         links += "; <a href=v1/models>the models</a> and <a href=metrics>metrics</a>"
     wanted = (
-        "the key that this server wants" if has_keys else "any key, since this server wants none"
+        "one of the server's API keys" if has_keys else "any key, because this server requires none"
     )
     return page(
-        "<p>This server makes local language models answer the OpenAI API. Give a client of OpenAI's API the base URL "
+        "<p>This server serves local language models with the OpenAI API. Give an OpenAI client the base URL "
         f"<code>{escape(base)}</code> and {wanted}.</p><h2>Models</h2>"
         + (table(("Name", "Runs on", "Limits"), rows) if rows else "<p>There are none yet.</p>")
         + f"{more}<h2>Try it</h2><pre>{escape(curl)}</pre><h2>More</h2><p>{links}.</p>"
@@ -96,6 +96,6 @@ def home(
 def sign_in() -> str:
     """What a browser shows where it was asked for a key and none was given."""
     return page(
-        "<p>This server answers the OpenAI API, and wants an API key.</p><p>Load this page again, and enter the key as the "
+        "<p>This server has the OpenAI API, and requires an API key.</p><p>Load this page again, and enter the key as the "
         "password; the user name may be anything. Programs send it as <code>Authorization: Bearer KEY</code>.</p>"
     )

@@ -1,5 +1,5 @@
 """
-Where clients of two servers need opposite things: one row of choices for each server that unilect succeeds.
+Compatibility profiles, for clients of different servers that expect conflicting behaviour: one row per server.
 
 Everything that both can live with is done for everybody and stands nowhere here; the first row is OpenAI's own way.
 """

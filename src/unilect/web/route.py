@@ -1,4 +1,4 @@
-"""What a dialect tells the app about one of its URLs."""
+"""A route of a dialect: URL, handler and options."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias

@@ -1,5 +1,5 @@
 """
-One address of the server, as its dialects see it: who answers, how clients want it, and what goes on while it is open.
+One address of the server, for its dialects: the service, the compatibility profile, and the background services.
 """
 
 import socket
@@ -10,16 +10,16 @@ from unilect.web.profile import CompatProfile, profile_of
 
 
 class Resident:
-    """What a dialect has going on apart from requests, while an address is open; each call may do nothing."""
+    """A background service of a dialect, while an address is open; each method may do nothing."""
 
     async def open(self, url: str) -> None:
         """The address answers, at this URL."""
 
     async def shut(self) -> None:
-        """The address takes no more requests; those that run go on."""
+        """The address accepts no more requests; running ones continue."""
 
     async def aclose(self) -> None:
-        """The address is closed: leave nothing behind."""
+        """The address is closed: release everything."""
 
 
 class Site:
@@ -27,13 +27,13 @@ class Site:
     An address.
 
     Args:
-        service: Who answers.
+        service: Answers the requests.
         config: The address's configuration.
 
     Attributes:
         service, config: As given.
-        profile: How clients of this address want their answers.
-        residents: What goes on while it is open; a dialect's `routes` adds its own.
+        profile: The compatibility profile of this address.
+        residents: The background services while it is open; a dialect's `routes` adds its own.
     """
 
     def __init__(self, service: Service, config: Config | None = None) -> None:
@@ -48,7 +48,7 @@ class Site:
             await resident.open(url)
 
     async def shut(self) -> None:
-        """The address takes no more requests."""
+        """The address accepts no more requests."""
         self.service.ready = False
         for resident in self.residents:
             await resident.shut()
@@ -60,7 +60,7 @@ class Site:
 
 
 def reachable(url: str) -> str:
-    """A URL for other machines: none of them can call a wildcard address."""
+    """A URL for other machines: a wildcard address is replaced by the host name."""
     for wildcard in ("//0.0.0.0", "//[::]"):
         url = url.replace(wildcard, f"//{socket.gethostname()}")
     return url

@@ -1,5 +1,5 @@
 """
-The one place that writes answers: events in, an HTTP response out, whole or as server-sent events.
+Writes all answers: events in, an HTTP response out, non-streaming or as server-sent events.
 
 1. One task reads events and writes the response. aiohttp cancels it within a millisecond when the client leaves, in every
    phase, and `aclosing` then closes the generator, which stops the backend. Where a write meets a closed connection first, the

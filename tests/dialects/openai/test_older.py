@@ -106,7 +106,7 @@ def test_the_conversation_is_repeated_where_the_profile_says_so() -> None:
 
 def test_a_text_beside_too_many_fields() -> None:
     """A body whose `messages` is one text is bounded as any other, and the text stays as it was written."""
-    with pytest.raises(InvalidRequest, match="has 301 fields; at most 256"):
+    with pytest.raises(InvalidRequest, match="has 301 fields; the maximum is 256"):
         decode(body(messages="a", **{f"k{i}": 1 for i in range(300)}))
 
     request = decode('{"messages":"\\u00e9 é","x":1.50}'.encode()).request

@@ -1,5 +1,5 @@
 """
-Who may be a FastChat worker, and at which address: old workers send no key, and whatever registers is called.
+Admission of FastChat workers and of their URLs: old workers send no key, and every registered URL is called.
 
 A worker registers itself, so its URL must lead to the address that the call comes from, or into a network that the configuration
 names. A name is resolved once, and that address is the one that is connected to. Without settings only this machine may register.
@@ -108,7 +108,7 @@ class Admission:
         addresses = await self._resolve(url)
         if not all(self._may_lead_to(request, address) for address in addresses):
             raise InvalidRequest(
-                "`worker_name` leads to another machine than the one that registers. A worker registers itself; name other networks of "
+                "`worker_name` resolves to another machine than the one that registers. A worker registers itself; add other networks of "
                 "workers in `fastchat_workers_from`.",
                 param="worker_name",
             )

@@ -1,5 +1,5 @@
 """
-What FastChat's API server has beside OpenAI's API: /api/v1/chat/completions, /api/v1/token_check, /v1/engines/{model}/embeddings.
+FastChat's API server, in addition to OpenAI's API: /api/v1/chat/completions, /api/v1/token_check, /v1/engines/{model}/embeddings.
 
 All of them want a key where there are keys; FastChat's own leaves those under /api open.
 
@@ -69,7 +69,7 @@ def routes(site: Site) -> list[Route]:
     chat, check = "/api/v1/chat/completions", "/api/v1/token_check"
     embed, of_url = "/v1/engines/{model:.+}/embeddings", "Embed texts with the model of the URL"
     raw_too = "Answer a conversation or a raw prompt (FastChat)"
-    which_fit = "Say which prompts fit into the context (FastChat)"
+    which_fit = "Check which prompts fit into the context (FastChat)"
     return [
         call(chat, create_raw_chat_completion, raw_too, ChatRequest),
         call(check, check_tokens, which_fit, TokenCheckRequest),

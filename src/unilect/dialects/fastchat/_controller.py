@@ -1,5 +1,5 @@
 """
-unilect as FastChat's controller: workers register, and old API servers, web pages and controllers ask for them.
+unilect as a FastChat controller: workers register, and FastChat's API servers, web servers and controllers use them.
 
 Its routes need no key, because old workers and servers send none. Workers register only from where `dialects/fastchat/_admission.py` lets
 them; whoever can reach the other routes can ask the workers. Our own configured models stay behind the keys, where there are keys,
@@ -199,5 +199,5 @@ def _relays(request: web.Request) -> str:
     told = request.headers.get(_RELAYS, "0")
     count = int(told) if re.fullmatch(r"[0-9]{1,3}", told) else 0
     if count >= MAX_RELAYS:
-        raise BackendError("The call is handed on in a circle: a controller is its own worker.")
+        raise BackendError("The call is relayed in a circle: a controller is its own worker.")
     return str(count + 1)

@@ -1,5 +1,5 @@
 """
-The template that our worker gives to FastChat's servers, and the way back from their prompt to messages.
+The template that unilect's worker sends to FastChat's servers, and the conversion of their prompts back to messages.
 
 An API server of FastChat's makes the prompt itself, from the worker's template, and knows no other. So ours is no model's
 template but marks between the messages: the prompt that comes is taken apart again, and the model's own template does the

@@ -1,5 +1,5 @@
 """
-Our worker's place in a FastChat controller: taken, kept with heart beats, and given up.
+Registration with a FastChat controller: at start, kept with heartbeats, and withdrawn on shutdown.
 
 The protocol has no call to leave: a worker that goes registers once more, with no models.
 
@@ -110,7 +110,7 @@ class FastChatRegistration(Resident):
         try:
             return msgspec.json.decode(body, type=_Beat).exist
         except msgspec.DecodeError as error:
-            raise BackendError("It does not speak FastChat's protocol.") from error
+            raise BackendError("It does not have FastChat's protocol.") from error
 
     async def _post(self, path: str, **fields: Any) -> bytes:
         body = msgspec.json.encode({"worker_name": self._work.address} | fields)

@@ -1,5 +1,5 @@
 """
-unilect as FastChat's worker: an old controller lists our models, and old API servers and web pages ask for them.
+unilect as a FastChat worker: a controller lists its models, and FastChat's API servers and web servers use them.
 
 The routes need no key, because those servers send none; they are there only where the configuration names a controller. A
 frame is JSON and a NUL and holds all of the text so far; the last text comes twice, without and with its finish reason, which

@@ -1,7 +1,7 @@
 """
-The workers that have registered with us, and the models that they make: what a FastChat controller knows.
+The registered workers of a FastChat controller, and their models.
 
-A worker that is not heard of for 90 s is dropped, unless it said that it sends no heart beats. Its models are models of ours
+A worker without heartbeats for 90 s is removed, unless it registered without heartbeats. Its models are models of ours
 while one worker has them; a name that the configuration has stays the configuration's.
 
 Source: https://github.com/lm-sys/FastChat (fastchat/serve/controller.py)
@@ -259,11 +259,11 @@ class Workers(Resident):
         oldest = asyncio.get_running_loop().time() - self._expiration_s
         for worker in list(self._workers.values()):
             if worker.check_heart_beat and worker.heard_of <= oldest:
-                self._drop(worker.url, "is not heard of")
+                self._drop(worker.url, "sent no heartbeat")
         self._update(())
 
     def _drop(self, url: str, why: str) -> None:
-        log.warning("FastChat worker %s %s; it is dropped", url, why)
+        log.warning("FastChat worker %s %s; removed", url, why)
         self._update(self._workers.pop(url).status.model_names)
 
     def _update(self, changed: Iterable[str]) -> None:
@@ -313,8 +313,8 @@ async def _status(server: HttpServer) -> Status:
         async with asyncio.timeout(STATUS_TIMEOUT_S):
             told = await server.post("/worker_get_status", b"{}")
     except TimeoutError as error:
-        raise BackendTimeout("The worker does not tell its status in time.") from error
-    return typed(told, Status, "The worker does not tell its status as FastChat does.")
+        raise BackendTimeout("The worker did not report its status in time.") from error
+    return typed(told, Status, "The worker's status is not in FastChat's format.")
 
 
 async def _status_or_none(server: HttpServer) -> Status | None:

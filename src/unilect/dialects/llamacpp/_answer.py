@@ -1,5 +1,5 @@
 """
-llama.cpp's native answers: events in, objects out that hold the fields of both generations.
+llama.cpp's native answers: events in, objects with the fields of both generations out.
 
 A client of 2023 finds `slot_id`, `stopped_eos` and `temp` in the same object in which one of 2025 finds `id_slot`, `stop_type` and
 `temperature`. What the server behind said in this protocol comes out again; the rest is made up from what is known.

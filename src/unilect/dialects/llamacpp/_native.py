@@ -124,7 +124,7 @@ def _answers(service: Service) -> list[Route]:
         return await generate(request, await decoded(request, _completion.decode))
 
     async def native_infill(request: web.Request) -> web.StreamResponse:
-        """Fill a gap in a text."""
+        """Fill in the middle of a text."""
         return await generate(request, await decoded(request, _infill.decode))
 
     async def generate(request: web.Request, native: NativeCompletionRequest) -> web.StreamResponse:
@@ -148,7 +148,7 @@ def _answers(service: Service) -> list[Route]:
 
     return [
         _route("/completion", native_completion, "Continue a text", NativeCompletionRequest),
-        _route("/infill", native_infill, "Fill a gap in a text", InfillRequest),
+        _route("/infill", native_infill, "Fill in the middle of a text", InfillRequest),
     ]
 
 
@@ -156,7 +156,7 @@ def _calls(service: Service) -> list[Route]:
     """What a model says at once."""
 
     async def native_tokenize(request: web.Request) -> web.StreamResponse:
-        """Tell the token ids of a text."""
+        """Tokenize a text."""
         body = _tokenize.decode(await request.read())
         if body.with_pieces:
             raise refusal("with_pieces", "ids are told, and no pieces")
@@ -170,7 +170,7 @@ def _calls(service: Service) -> list[Route]:
         return _json(request, {"tokens": tokens}, body)
 
     async def native_detokenize(request: web.Request) -> web.StreamResponse:
-        """Tell the text of token ids."""
+        """Detokenize token ids."""
         body = _detokenize.decode(await request.read())
         with native_names({"prompt": "tokens"}):
             async with service.lease(body.model, "detokenize") as lease:
@@ -190,8 +190,8 @@ def _calls(service: Service) -> list[Route]:
         return _json(request, answer[0] if isinstance(body.content, str) else answer, body)
 
     return [
-        _route("/tokenize", native_tokenize, "Tell the token ids of a text", TokenizeRequest),
-        _route("/detokenize", native_detokenize, "Tell the text of token ids", DetokenizeRequest),
+        _route("/tokenize", native_tokenize, "Tokenize a text", TokenizeRequest),
+        _route("/detokenize", native_detokenize, "Detokenize token ids", DetokenizeRequest),
         _route("/embedding", native_embedding, "Embed texts", NativeEmbeddingRequest),
     ]
 
@@ -200,19 +200,19 @@ def _states(service: Service) -> list[Route]:
     """What the server is, and whether it is well."""
 
     async def native_props(request: web.Request) -> web.StreamResponse:
-        """Tell what the server is."""
+        """Describe the server."""
         model = await service.described(request.query.get("model"), "props")
         return _json(request, props(model.name, model.backend.capabilities))
 
     async def native_health(request: web.Request) -> web.StreamResponse:
-        """Say that requests are taken, or not."""
+        """Report the server's health."""
         if service.ready:
             return web.json_response({"status": "ok"})
         return web.json_response(_LOADING, status=503)
 
-    health = _route("/health", native_health, "Say that requests are taken")
+    health = _route("/health", native_health, "Report the server's health")
     return [
-        _route("/props", native_props, "Tell what the server is"),
+        _route("/props", native_props, "Describe the server"),
         msgspec.structs.replace(health, public=True),
     ]
 

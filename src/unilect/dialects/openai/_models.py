@@ -43,14 +43,14 @@ def routes(site: Site) -> list[Route]:
         return json_answer(request, encode_json({"object": "list", "data": data}))
 
     async def retrieve_model(request: web.Request) -> web.StreamResponse:
-        """Tell about one model, and what it can do."""
+        """Describe one model, and its capabilities."""
         name = request.match_info["model"]
         model = service.registry.get(name if name in service.registry else name.rstrip("/"))
         return json_answer(request, encode_json(card(model) | {"unilect": abilities(model)}))
 
     return [
         *both("/models", list_models, "List the models"),
-        *both("/models/{model:.+}", retrieve_model, "Tell about one model"),
+        *both("/models/{model:.+}", retrieve_model, "Describe one model"),
     ]
 
 

@@ -1,6 +1,6 @@
 """
-What clients of older servers write, in OpenAI's words: other names for `max_tokens`, `do_sample`, messages with the key
-`message`, and `messages` as one text. Plain completions know `max_tokens` only, and are asked for it by the name of chats too.
+Aliases of older servers' clients, normalized to OpenAI's parameters: other names for `max_tokens`, `do_sample`, messages with the key
+`message`, and `messages` as a string. Plain completions also accept the chats' name of `max_tokens`.
 
 Whoever writes OpenAI's own words pays one look at the names of the fields.
 """

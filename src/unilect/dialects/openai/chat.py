@@ -183,7 +183,7 @@ def _check_messages(messages: Sequence[Message]) -> None:
         if marks > MAX_PARTS:
             raise InvalidRequest(
                 f"`messages[{number}]`: the calls up to here have more than {MAX_PARTS} values in their arguments; "
-                "at most so many are read. Leave out older calls.",
+                "that is the maximum. Remove older calls.",
                 param=f"messages[{number}]",
             )
 

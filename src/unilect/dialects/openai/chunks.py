@@ -1,5 +1,5 @@
 """
-What chat and plain completions of OpenAI's API have in common on the way out: ids, usage, log probabilities.
+The common parts of chat and plain completion answers in OpenAI's API: ids, usage, log probabilities.
 
 Source: https://platform.openai.com/docs/api-reference
 """

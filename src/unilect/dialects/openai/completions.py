@@ -62,11 +62,11 @@ def decode(body: bytes, raw: RawFields | None = None) -> CompletionRequest:
     check_format(request)
     prompts = listed("prompt", lambda: request.prompts)
     if not prompts or any(prompt == [] for prompt in prompts):
-        raise InvalidRequest("`prompt` holds an empty list of token ids.", param="prompt")
+        raise InvalidRequest("`prompt` has an empty list of token ids.", param="prompt")
     choices = len(prompts) * max(request.n or 1, request.best_of or 1)
     if choices > MAX_CHOICES:
         raise InvalidRequest(
-            f"`prompt` and `n` ask for {choices} answers; at most {MAX_CHOICES} are made at a time.",
+            f"`prompt` and `n` request {choices} answers; the maximum is {MAX_CHOICES}.",
             param="prompt",
         )
     return request

@@ -57,11 +57,11 @@ def decode(body: bytes, raw: RawFields | None = None) -> EmbeddingRequest:
     inputs = listed("input", lambda: request.inputs)
     if len(inputs) > MAX_INPUTS:
         raise InvalidRequest(
-            f"`input` has {len(inputs)} inputs; at most {MAX_INPUTS} are embedded at a time.",
+            f"`input` has {len(inputs)} inputs; the maximum is {MAX_INPUTS} per request.",
             param="input",
         )
     if not all(inputs):
-        raise InvalidRequest("`input` holds an empty input; leave it out.", param="input")
+        raise InvalidRequest("`input` has an empty input; remove it.", param="input")
     return request
 
 
