@@ -123,7 +123,7 @@ def test_joined() -> None:
     [("stop_reason", "###", "###"), ("matched_stop", "###", "###"), ("stop_reason", 7, None), ("matched_stop", None, None)],
 )  # fmt: skip
 def test_the_stop_word(name: str, value: Any, stop: str | None) -> None:
-    """The stop word that ended an answer is known of vLLM and SGLang; a number there is a token's id. Their fields are passed on."""
+    """The stop word that ended an answer is known of vLLM and SGLang; a number there is a token's id, and their fields are passed on."""
     end = {"choices": [END["choices"][0] | {name: value}]}
     (finish,) = [event for event in decode(delta(content="a"), end) if isinstance(event, Finish)]
 
