@@ -104,7 +104,7 @@ class Failover:
         return self
 
     async def __anext__(self) -> Lease:
-        """The next backend, started, until one has answered; where none is left, the error of the last."""
+        """The next backend, started, until one has answered; if none is left, the error of the last."""
         last: UnilectError | None = None
         while not self._answered:
             model = self._model
@@ -140,7 +140,7 @@ class Failover:
         return pool.unable(partial(self._judge, model)) if len(pool.members) > 1 else frozenset()
 
     def goes_on(self, failure: UnilectError | None, begun: bool) -> bool:
-        """Note how an attempt ended; whether its failure is followed by another one."""
+        """Record how an attempt ended; whether its failure is retried on another backend."""
         self._failure, self._answered = failure, failure is None
         return (
             failure is not None and not begun and self.request is not None and _elsewhere(failure)
