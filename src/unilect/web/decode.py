@@ -199,7 +199,7 @@ def wrong_field(
 
 
 def _length(body: bytes, path: str) -> int | None:
-    """How many items or members there are at a path of msgspec's; None where it cannot be compiled, or there is much."""
+    """How many items or members there are at a path of msgspec's; None if it cannot be followed, or there is much."""
     if "[...]" in path:
         return None
     raw: bytes | Raw = body
