@@ -39,7 +39,7 @@ BUDGETS = {
     "engines/transformers": 3_376,
     "gateway": 223,
     "http": 906,
-    "parameters": 655,
+    "parameters": 659,
     "routing": 1_847,
     "server": 855,
     "testing": 282,

@@ -114,11 +114,13 @@ def resolve_parameters(
         UnsupportedParameter: A parameter has an effect and is not honoured.
     """
     ignored: list[str] = []
-    fields = parameters_of(type(request))
+    fields, unlisted = parameters_of(type(request)), _unlisted(capabilities)
     for name in request.raw_fields or _asked(request):
         if name in request.gateway_fields or (name in ACCEPTED and name != _NOT_KEPT):
             continue
-        if name not in fields or (support := capabilities.parameters.get(name)) is None:
+        if name in fields and name != _NOT_KEPT:
+            support = capabilities.parameters.get(name, unlisted)
+        else:
             support = _support(request, name, capabilities)
         if support in _HONOURED or is_neutral(request, name):
             continue
@@ -136,6 +138,11 @@ def _without(request: RequestT, names: Collection[str]) -> RequestT:
     return msgspec.structs.replace(request, raw_fields=raw_fields, **known)
 
 
+def _unlisted(capabilities: Capabilities) -> Support | None:
+    """The support of a parameter that a backend does not list."""
+    return "native" if capabilities.passes_unknown else None
+
+
 def _support(request: Request, name: str, capabilities: Capabilities) -> Support | None:
     """
     What becomes of a field; None where it is ignored.
@@ -143,15 +150,15 @@ def _support(request: Request, name: str, capabilities: Capabilities) -> Support
     Raises:
         InvalidRequest: Its name is too long to be told.
     """
-    support = capabilities.parameters.get(name, "native" if capabilities.passes_unknown else None)
-    if name in parameters_of(type(request)):
-        return support if name != _NOT_KEPT else None
+    if name == _NOT_KEPT:
+        return None
     if len(name) > MAX_NAME:
         raise InvalidRequest(
             f"The request's body has a field whose name has {len(name)} characters ({name[:32]!r}...); at most {MAX_NAME} are read."
         )
     if name in _every_parameter():
         return None if name in _WITHOUT_EFFECT else "refused"
+    support = capabilities.parameters.get(name, _unlisted(capabilities))
     return "refused" if support is None and name in foreign.CHANGES_ANSWER else support
 
 

@@ -122,7 +122,7 @@ class Failover:
                 member.outstanding += 1
                 try:
                     await model.start_for_request(member)
-                    if member not in self._unable(model):
+                    if len(model.pool.members) == 1 or member not in self._unable(model):
                         return Lease(model, member, self)
                     member.release()  # it has turned out so by its start
                 except UnilectError as error:
