@@ -12,7 +12,7 @@ Each server has the same core for all its processes; the load comes from the oth
 The folder has random weights (bench/random_model.py; 64 million parameters) and is made on first use. The load is that of
 bench/engine.py. Beside tokens per second stands the CPU time of a token, which other work on the machine hardly changes.
 
-usage: bench/hf.py [--rounds 3] [--only NAME ...] [--type float32 bfloat16 int8 ...]
+usage: bench/hf.py [--rounds 3] [--streams 1 8 32] [--only NAME ...] [--type float32 bfloat16 int8 ...]
 Needs the extra `transformers` here; the peers get environments of their own (torch and transformers again).
 """
 
@@ -170,10 +170,13 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description="Models of transformers, beside their peers.")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--streams", type=int, nargs="*", default=[*engine.REQUESTS])
     parser.add_argument("--only", nargs="*", default=[], help="servers, by part of their names")
     parser.add_argument("--type", nargs="*", default=list(TYPES), choices=TYPES)
     given = parser.parse_args()
     names = [name.lower() for name in given.only] or [""]
+    for clients in set(engine.REQUESTS) - set(given.streams):
+        del engine.REQUESTS[clients]
     rows: list[Row] = []
     for kind in given.type:  # a type at a time: servers of others would only take memory
         with ExitStack() as stack:
