@@ -12,7 +12,7 @@ Each server has the same core for all its processes; the load comes from the oth
 The folder has random weights (bench/random_model.py; 64 million parameters) and is made on first use. The load is that of
 bench/engine.py. Beside tokens per second stands the CPU time of a token, which other work on the machine hardly changes.
 
-usage: bench/hf.py [--rounds 3] [--streams 1 8 32] [--only NAME ...] [--type float32 bfloat16 int8 ...]
+usage: bench/hf.py [--rounds 3] [--streams 1 8 32] [--streams 1 8 32] [--only NAME ...] [--type float32 bfloat16 int8 ...]
 Needs the extra `transformers` here; the peers get environments of their own (torch and transformers again).
 """
 
