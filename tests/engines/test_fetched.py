@@ -39,7 +39,7 @@ async def test_models_are_fetched_when_they_start(monkeypatch: pytest.MonkeyPatc
     before = list(fetched)
     try:
         await registry.start(["a", "b", "a"])
-        said = await answer(registry.get("b").backend.generate(chat(max_tokens=2)))
+        said = await answer(registry.get("b").pool.members[0].backend.generate(chat(max_tokens=2)))
     finally:
         await registry.aclose()
 
@@ -59,7 +59,7 @@ async def test_a_model_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(hub, "local_file", fetch)
     registry = models("a")
-    backend = registry.get("a").backend
+    backend = registry.get("a").pool.members[0].backend
     try:
         starts = await asyncio.gather(*(backend.start() for _ in range(5)), return_exceptions=True)
         await backend.start()
@@ -86,7 +86,7 @@ async def test_a_download_that_is_stopped(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(hub, "local_file", fetch)
     registry = models("a")
-    backend = registry.get("a").backend
+    backend = registry.get("a").pool.members[0].backend
     starting = asyncio.create_task(backend.start())
     await until(begun.is_set)
     await registry.aclose()

@@ -31,7 +31,7 @@ def test_the_url_of_a_call_as_a_source() -> None:
     """A source that is the URL of one call is taken as its base URL."""
     model = sources.registry(Config(models={"m": ModelConfig(source="http://h/v1/embeddings")}))
 
-    assert "http://h/v1" == model.get("m").backend._server.shown  # type: ignore[attr-defined]
+    assert "http://h/v1" == model.get("m").pool.members[0].backend._server.shown  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("url", ["http://h/v1", "http://h", "http://h/completions-of-us/v1"])

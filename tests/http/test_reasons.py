@@ -344,7 +344,7 @@ async def test_another_model_after_a_restart() -> None:
                 models[0] = name
                 async with app.chat(model="m", stream=False) as response:
                     statuses.append(response.status)
-                backend: Any = registry.get("m").backend
+                backend: Any = registry.get("m").pool.members[0].backend
                 backend._asked_at = now_s - 60  # as if that were a while ago
 
     assert [200, 502, 200] == statuses

@@ -17,7 +17,7 @@ from unilect.upstreams.openai.backend import OpenAIUpstream
 
 def backend(source: str) -> Backend:
     """The backend of a source."""
-    return sources.model("m", ModelConfig(source=source)).backend
+    return sources.model("m", ModelConfig(source=source)).pool.members[0].backend
 
 
 def model(name: str = "m") -> Model:
