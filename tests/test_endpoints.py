@@ -207,7 +207,7 @@ async def test_kinds_of_inputs(app: App) -> None:
     """Where a model has no prompts for kinds of inputs it is told where to write them."""
     _, answer, _ = await post(app, EMBEDDINGS, input_type="query")
 
-    assert "write what it wants before a text into `input`" in answer["error"]["message"]
+    assert "write the prefix into `input`" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("kind", ENGINES_IN_CI)

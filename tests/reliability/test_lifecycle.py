@@ -95,7 +95,7 @@ def test_running_answer_is_finished_after_sigterm() -> None:
     [
         (["missing.gguf"], "There is no file"),
         (["./empty.gguf"], "is not a GGUF file"),
-        (["./text.gguf"], "no valid GGUF file"),
+        (["./text.gguf"], "not a valid GGUF file"),
         (["./cut.gguf"], "cut off"),
         (["./garbled.gguf"], "The engine ended while it loaded the model"),
         (["demo:", "--host", "0.0.0.0"], "no API key is set"),
