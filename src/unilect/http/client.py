@@ -137,7 +137,6 @@ class HttpServer:
         Send a request, and read the head of its answer; the caller reads the body, and closes the answer.
 
         Args:
-            gather_s: As `Connection.gather_s`.
             kind: The required content type; "" for any, if servers do not send one.
 
         Raises:
