@@ -3,14 +3,14 @@
 What a gateway costs: CPU time, delay and memory of unilect, a bare aiohttp proxy and LiteLLM in front of the same mock.
 
 * CPU: user and system time of the process tree (/proc) for each request while `wrk` keeps 32 connections busy, for whole
-  answers and for streams of 67 chunks. What wrk had under way at the end was paid for and not counted, so slow gateways are
-  measured for longer.
+  answers and for streams of 67 chunks. What wrk had under way at the end was paid for and not counted, so slow gateways have
+  longer turns.
 * delay: the median over one kept connection, less the median without a gateway: to the end of a whole answer, and to the first
   byte of a stream.
 * memory: resident, at rest after the first answers, and the most while 1,000 streams are open.
 
-The gateway has core 0; the mock and the load have core 1. All contestants run in every round, one after the other, and the
-median of the rounds counts: on a machine that does other work, only ratios within one run mean something. Every contestant must
+The gateway has core 0; the mock and the load have core 1. All contestants run in every round, in turns of a second, and the
+median of the turns counts: on a machine that does other work, only ratios within one run mean something. Every contestant must
 first give a right answer: status 200, all 64 words, and `[DONE]` at the end of the stream.
 
 usage: bench/gateway.py [--rounds 3] [--seconds 4] [--streams 1000] [--only NAME ...] [--against CHECKOUT]
@@ -189,8 +189,6 @@ def wrk(port: int, stream: bool, seconds: float, script: Path) -> int:
 
 def cost_us(port: int, pid: int, stream: bool, seconds: float, script: Path) -> float:
     """CPU time for one request, in microseconds."""
-    wrk(port, stream, 1, script)
-    processes.settle(pid)
     before = processes.cpu_s(pid)
     answers = wrk(port, stream, seconds, script)
     return (processes.cpu_s(pid) - before) / max(answers, 1) * 1e6
@@ -268,7 +266,8 @@ def measure_load(all: list[Contestant], rows: dict[str, Row], rounds: int, secon
     """
     CPU time, delay and memory at rest; every contestant in every round.
 
-    All are begun anew in every round: how a process happens to lie in memory changes its cost by up to 10 %.
+    All are begun anew in every round: how a process happens to lie in memory changes its cost by up to 10 %. In a round they take
+    turns of a second: what else the machine does changes from second to second.
     """
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
@@ -283,12 +282,17 @@ def measure_load(all: list[Contestant], rows: dict[str, Row], rounds: int, secon
                 rows[one.name].add("rest_mb", processes.rss_mb(pid))
             for stream, what in ((False, "json"), (True, "stream")):
                 direct = delay_ms(mock, stream)
-                for one in all if number % 2 else all[::-1]:
+                for one in all:
                     port, pid = up[one.name]
-                    row, time_s = rows[one.name], seconds * one.factor
-                    row.add(f"{what}_delay_ms", delay_ms(port, stream) - direct)
-                    row.add(f"{what}_cpu_us", cost_us(port, pid, stream, time_s, script))
+                    rows[one.name].add(f"{what}_delay_ms", delay_ms(port, stream) - direct)
+                    wrk(port, stream, 1, script)
                     processes.settle(pid)
+                for turn in range(max(1, round(seconds))):
+                    for one in all if (number + turn) % 2 else all[::-1]:
+                        port, pid = up[one.name]
+                        cost = cost_us(port, pid, stream, one.factor, script)
+                        rows[one.name].add(f"{what}_cpu_us", cost)
+                        processes.settle(pid)
 
 
 def measure_memory(all: list[Contestant], rows: dict[str, Row], streams: int) -> None:
@@ -359,7 +363,7 @@ def show(rows: Mapping[str, Row]) -> None:
                 if key.endswith("cpu_us")
             }
             told = ", ".join(f"{what} {ratio:.3f}x" for what, ratio in ratios.items())
-            print(f"{new.name}, the median of its rounds' ratios: {told}")
+            print(f"{new.name}, the median of its turns' ratios: {told}")
 
 
 def main() -> None:
