@@ -23,7 +23,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from unilect.errors import InternalError, UnilectError
-from unilect.events import Event, Progress, TextDelta, Usage, tells
+from unilect.events import Event, Progress, TextDelta, Usage
 
 CLIENT_LEFT = 499  # nginx's status for a client that closed its request
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -189,12 +189,15 @@ class Meter:
 
     def _before_text(self, batch: list[Event]) -> None:
         """Take note of the prompt, and of the answer's beginning."""
+        begun = False
         for event in batch:
-            if type(event) is TextDelta:
-                break  # the prompt is told before
             if type(event) is Progress:
                 self._prompt = event
-        if tells(batch):
+                continue
+            begun = True
+            if type(event) is TextDelta:
+                break  # the prompt is told before
+        if begun:
             series = self._series
             self._first = time.perf_counter()
             if isinstance(batch[-1], Usage):

@@ -65,11 +65,11 @@ class ChunkedBody:
         elif self._left < 0 and len(data) <= _MANY_CHUNKS_BYTES and (chunk := _one_chunk(data)):
             return chunk
         out: list[bytes] = []
-        size, left, at = len(data), self._left, 0
-        if left < 0 and size > _MANY_CHUNKS_BYTES:
-            at = _many_chunks(data, out)
+        size, left, at, many = len(data), self._left, 0, len(data) > _MANY_CHUNKS_BYTES
         while at < size and left:
-            if left < 0:
+            if many and left < 0:
+                many, at = False, at + _many_chunks(data[at:], out)
+            elif left < 0:
                 if (end := data.find(b"\r\n", at)) < 0:
                     break
                 left, at = _chunk_size(data[at:end]), end + 2

@@ -35,14 +35,13 @@ class FrameReader:
         Raises:
             BackendError: A frame is longer than the limit.
         """
-        if (
-            self._ends_in_cr or data.find(b"\r") >= 0
-        ):  # `in` is slower: it tries bytes as a number first
+        # `in` is slower: it tries bytes as a number first
+        if self._ends_in_cr or data.find(b"\r") >= 0:
             data = self._without_cr(data)
         if self._rest:
             data, self._rest = self._rest + data, b""
-        if data[-2:] != b"\n\n":
-            data = self._whole_frames(data)
+        if data[-2:] != b"\n\n" and not (data := self._whole_frames(data)):
+            return []
         if data[:6] == b"data: ":
             frames = data[6:-2].split(b"\n\ndata: ")
             # each is one line, as nearly always; to join them is quicker than to count line ends
@@ -57,13 +56,14 @@ class FrameReader:
 
     def _whole_frames(self, data: bytes) -> bytes:
         """Cut off the last frame, which is incomplete, and keep it for the next call."""
-        whole, end, self._rest = data.rpartition(b"\n\n")
+        end = data.rfind(b"\n\n") + 2
+        whole, self._rest = (data[:end], data[end:]) if end > 1 else (b"", data)
         if len(self._rest) > self._limit_bytes:
             raise BackendError(
                 f"The backend sent a frame of more than {self._limit_bytes} bytes; "
                 "the answer was aborted."
             )
-        return whole + end
+        return whole
 
     def _without_cr(self, data: bytes) -> bytes:
         """CR LF and CR become LF, also if a read ends between the two."""
