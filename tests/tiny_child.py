@@ -1,26 +1,21 @@
-"""
-A child that does what it is told, for tests of the lifecycle: the real child's side around a server of one line a connection.
-
-`say X` is answered with X. `begin` is answered with a line, and then with nothing; `wait` with nothing at all. `die` ends the process,
-`stop` halts it, `eat N` takes N MiB and is answered with `ate` or `no memory`.
-"""
+"""A supervised child that does what it is told, for tests of the lifecycle; `tiny_process` is what runs in it."""
 
 import asyncio
 import os
 import signal
-import socket
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from unilect.engines.process import child as _child
+from unilect.backend import Capabilities
 from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.process.supervisor import Supervisor
 from unilect.errors import BackendError
+from unilect.requests import CompletionRequest
+from unilect.routing._failover import Failover
+from unilect.routing.registry import Model
 
 
 class Tiny:
@@ -42,23 +37,40 @@ class Tiny:
         self.settings = settings
         self.process = ChildProcess(
             "tiny",
-            [sys.executable, __file__],
+            [sys.executable, str(Path(__file__).with_name("tiny_process.py"))],
             lambda path: self.settings | {"socket_path": path},
             start_timeout_s=start_timeout_s,
             environment={"PYTHONPATH": os.pathsep.join(sys.path)},
         )
         ask = self._ask if hang_timeout_s is not None else None
         self.supervisor = Supervisor(self.process, ask, hang_timeout_s or 60.0)
+        self.capabilities = Capabilities()
+        self._model = Model("tiny", cast(Any, self))
 
     async def ask(self, line: str) -> list[str]:
-        """All that the child says to a line, as an engine asks it."""
-        return [said async for said in self.supervisor.run(line, lambda: self._said(line))]
+        """All that the child says to a line, as a request of one model is answered: begun again where the child died of another."""
+        request = CompletionRequest(prompt=line)
+        with Failover(self._model, request) as failover:
+            async for lease in failover:
+                with lease:
+                    return [said async for said in self.generate(line)]
+        raise AssertionError("neither an answer nor an error")
 
     async def begin(self, line: str = "begin") -> Any:
         """An answer of which the first piece has come."""
-        running = self.supervisor.run(line, lambda: self._said(line))
+        running = self.generate(line)
         await anext(running)
         return running
+
+    async def start(self) -> None:
+        """Be ready to be asked, as an engine whose child comes back by itself."""
+
+    async def generate(self, line: Any) -> AsyncGenerator[str, None]:
+        """What the child says to a line, as an engine asks it."""
+        async with self.supervisor.watch(line) as ticket, aclosing(self._said(line)) as pieces:
+            async for said in pieces:
+                ticket.begun()
+                yield said
 
     def kill(self) -> None:
         """Kill the child, as the system would."""
@@ -116,64 +128,3 @@ async def until(condition: Any, deadline_s: float = 60.0) -> None:
     async with asyncio.timeout(deadline_s):
         while not condition():
             await asyncio.sleep(0.001)
-
-
-_eaten: list[Any] = []
-
-
-def _serve(settings: dict[str, Any]) -> dict[str, Any]:
-    if log := settings.get("log"):
-        with Path(log).open("a") as file:
-            file.write("spawn\n")
-    if gate := settings.get("gate"):  # loads until the file is there
-        while not Path(gate).exists():
-            time.sleep(0.005)
-    if holder := settings.get("holder"):  # keeps stderr open until the file is there
-        loop = f"while [ ! -e '{holder}' ]; do sleep 0.01; done"
-        subprocess.Popen(["/bin/sh", "-c", loop], stdin=subprocess.DEVNULL)
-    if words := settings.get("words"):
-        print(words, file=sys.stderr, flush=True)
-    match settings.get("load"):
-        case "die":
-            signal.raise_signal(signal.SIGSEGV)
-        case "fail":
-            raise ValueError("the file is broken")
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(settings["socket_path"])
-    server.listen(64)
-    threading.Thread(target=_accept, args=(server,), daemon=True).start()
-    return {"grows_bytes": settings["grows_bytes"]} if "grows_bytes" in settings else {}
-
-
-def _accept(server: socket.socket) -> None:
-    while True:
-        connection, _ = server.accept()
-        threading.Thread(target=_answer, args=(connection,), daemon=True).start()
-
-
-def _answer(connection: socket.socket) -> None:
-    with connection, connection.makefile("rw") as stream:
-        verb, _, rest = stream.readline().strip().partition(" ")
-        match verb:
-            case "say":
-                stream.write(f"{rest}\n")
-            case "begin" | "wait":
-                if verb == "begin":
-                    stream.write("a piece\n")
-                    stream.flush()
-                stream.readline()
-            case "die":
-                signal.raise_signal(signal.SIGABRT)
-            case "stop":
-                signal.raise_signal(signal.SIGSTOP)
-            case "eat":
-                try:
-                    _eaten.append(bytearray(int(rest.split()[0]) * 2**20))
-                    stream.write("ate\n")
-                except MemoryError:
-                    stream.write("no memory\n")
-        stream.write(".\n")
-
-
-if __name__ == "__main__":
-    _child.run(_serve)

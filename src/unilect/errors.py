@@ -298,9 +298,15 @@ class BackendError(UnilectError):
 
 
 class EngineDied(BackendError):
-    """The engine process ended during the answer."""
+    """
+    The engine process ended during the answer.
+
+    Attributes:
+        blamed: It died of this request, as far as is known.
+    """
 
     code = "engine_died"
+    blamed = False
 
 
 class OutOfMemory(BackendError):

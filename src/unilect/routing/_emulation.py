@@ -40,9 +40,15 @@ def generate(
         return _completions(backend, request, tokens or backend)
     if (request.best_of or 1) > 1:
         raise refusal("best_of", "it belongs to plain completions")
-    if ((request.n or 1) == 1 or _searches(backend, request)) and request.token_limit != 0:
+    if _searches(backend, request) and request.token_limit != 0:
         return backend.generate(request)
     return _merge(backend, [_Part(i, _single(request, i)) for i in range(request.n or 1)])
+
+
+def needed(request: ChatRequest | CompletionRequest) -> bool:
+    """False for one answer to one conversation, which every backend gives."""
+    several = (request.n or 1) > 1 or (request.best_of or 1) > 1
+    return several or request.token_limit == 0 or isinstance(request, CompletionRequest)
 
 
 class _Part(Struct):

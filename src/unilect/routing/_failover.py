@@ -1,8 +1,9 @@
 """
 Failover: the backends that one request is sent to, one after the other, until one begins to answer. Requests are retried only here.
 
-The model's backends first, each once; then those of its fallback. An invalid request is not retried,
-nor is a request that crashed an engine: it would crash the others, too.
+The model's backends first, each once; then those of its fallback. An invalid request is not retried, nor is a request that
+crashed an engine: it would crash the others, too. A request that was in an engine when it died of another one is sent to the same
+engine once more, which knows the suspects and lets them run one at a time.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ class Lease:
         failover = self._failover
         asked = Asked(failover.request, failover.tried, self.begun)
         self.model.record_result(self._member, error, asked)
-        return failover.goes_on(error, self.begun)
+        return failover.goes_on(self._member, error, self.begun)
 
 
 class Failover:
@@ -75,7 +76,9 @@ class Failover:
         tried: The backends that the request was sent to, or that cannot do what it asks for.
     """
 
-    __slots__ = ("_answered", "_failure", "_judge", "_model", "_other", "_seen", "request", "tried")
+    __slots__ = (
+        "_again", "_answered", "_failure", "_judge", "_model", "_other", "_revived", "_seen", "request", "tried",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -91,7 +94,8 @@ class Failover:
         self._judge = judge
         self._seen = {model.name}
         self._failure: UnilectError | None = None
-        self._answered = False
+        self._again: Member | None = None
+        self._revived = self._answered = False
 
     def __enter__(self) -> "Failover":
         self._model.arrive()
@@ -114,10 +118,11 @@ class Failover:
             self.tried |= self._unable(model)
             if model.closed:  # a request that was in it would start it again
                 self._go_on(BackendUnavailable("The model was stopped.", retry_after_s=5))
-            elif (member := model.pool.choose(self.request, self.tried)) is None:
+            elif (member := self._again or model.pool.choose(self.request, self.tried)) is None:
                 self._go_on(model.pool.none_left(last))
                 last = None
             else:
+                self._again = None
                 self.tried.add(member)
                 member.outstanding += 1
                 try:
@@ -139,12 +144,15 @@ class Failover:
         pool = model.pool
         return pool.unable(partial(self._judge, model)) if len(pool.members) > 1 else frozenset()
 
-    def goes_on(self, failure: UnilectError | None, begun: bool) -> bool:
-        """Record how an attempt ended; whether its failure is retried on another backend."""
+    def goes_on(self, member: Member, failure: UnilectError | None, begun: bool) -> bool:
+        """Record how an attempt ended; whether its failure is retried."""
         self._failure, self._answered = failure, failure is None
-        return (
-            failure is not None and not begun and self.request is not None and _elsewhere(failure)
-        )
+        if failure is None or begun:
+            return False
+        if isinstance(failure, EngineDied) and not failure.blamed and not self._revived:
+            self._again, self._revived = member, True
+            return True
+        return _elsewhere(failure)
 
     def _go_on(self, error: UnilectError) -> None:
         """

@@ -6,10 +6,10 @@ back and its meter is finished, exactly once.
 """
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, TypeVar
 
 from unilect.backend import Backend, Batches, Capabilities, Generates, embeds
 from unilect.context import in_hand
@@ -21,7 +21,7 @@ from unilect.errors import (
     UnilectError,
 )
 from unilect.events import Event, Usage, tells
-from unilect.gateway.metrics import Meter, Metrics
+from unilect.gateway.metrics import Metrics
 from unilect.parameters import constraints as foreign_constraints
 from unilect.parameters.rules import resolve_parameters
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, ImagePart
@@ -31,14 +31,7 @@ from unilect.routing._failover import Failover, Lease
 from unilect.routing.registry import Model, Registry
 
 log = logging.getLogger("unilect")
-
-
-class Call(NamedTuple):
-    """A started backend in use, and the meter that counts it."""
-
-    model: Model
-    backend: Backend
-    meter: Meter
+_Value = TypeVar("_Value")
 
 
 class Run:
@@ -117,9 +110,9 @@ class Run:
         request = self._fitted(model, capabilities)
         if capabilities.schema_keywords is not None and bonds(request):
             backend = Enforced(backend, self._checker, model.unsupported, self._ignore)
-        if not capabilities.fans_out:
-            return backend.generate(request)
-        return emulation.generate(backend, request, lease.bare)
+        if capabilities.fans_out and emulation.needed(request):
+            return emulation.generate(backend, request, lease.bare)
+        return backend.generate(request)
 
     def _fitted(self, model: Model, can: Capabilities) -> ChatRequest | CompletionRequest:
         """
@@ -226,22 +219,28 @@ class Service:
             meter.see([Usage(embeddings.prompt_tokens, 0)])
             return model, embeddings, ignored
 
-    @asynccontextmanager
-    async def lease(self, name: str | None) -> AsyncIterator[Call]:
+    async def call(
+        self, name: str | None, ask: Callable[[Model, Backend], Awaitable[_Value]]
+    ) -> _Value:
         """
-        A started backend for a call that streams nothing, such as `tokenize`; it is counted like any other.
+        What a started backend of a model says to a call that streams nothing, such as `tokenize`; it is counted like any other.
+
+        Args:
+            ask: Asks it; another one, too, where one fails.
 
         Raises:
-            UnilectError: No such model, or no backend of it can be started; and whatever the block raises.
+            UnilectError: No such model, or no backend of it can be started; and whatever `ask` raises.
         """
         self._check_ready()
         model = self.model(name)
         context = in_hand()
         with self.metrics.start(model.name, context.endpoint) as meter, Failover(model) as failover:
             context.asked(model.name, meter)
-            with await anext(failover) as lease:
+            async for lease in failover:
                 context.leased(lease.model.name, lease.source)
-                yield Call(model, lease.bare, meter)
+                with lease:
+                    value = await ask(model, lease.bare)
+            return value
 
     async def described(self, name: str | None) -> Model:
         """
@@ -253,13 +252,16 @@ class Service:
         """
         model = self.model(name)
         if not model.required:
-            async with self.lease(name):
-                pass
+            await self.call(name, _nothing)
         return model
 
     def _check_ready(self) -> None:
         if not self.ready:
             raise BackendUnavailable("The server is stopping. Try again soon.", retry_after_s=5)
+
+
+async def _nothing(model: Model, backend: Backend) -> None:
+    """Ask a backend nothing but to be there."""
 
 
 def _fitted(

@@ -12,12 +12,13 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from unilect.backend import tokenizes
+from unilect.backend import Backend, tokenizes
 from unilect.dialects.fastchat._worker import decoded as decoded_call
 from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import embeddings as openai_embeddings
 from unilect.dialects.openai.chunks import encode_json
 from unilect.requests import ChatRequest, Count, EmbeddingRequest, Name, Text
+from unilect.routing.registry import Model
 from unilect.routing.service import Service
 from unilect.web.decode import decoded
 from unilect.web.route import Route, call, json_answer
@@ -78,8 +79,10 @@ def routes(site: Site) -> list[Route]:
 
 
 async def _checked(service: Service, item: Item) -> dict[str, bool | int | None]:
-    async with service.lease(item.model) as lease:
-        count = await tokenizes(lease.backend).count_tokens(item.prompt)
-        context = lease.backend.capabilities.context
+    async def ask(model: Model, backend: Backend) -> tuple[int, int | None]:
+        count = await tokenizes(backend).count_tokens(item.prompt)
+        return count, backend.capabilities.context
+
+    count, context = await service.call(item.model, ask)
     fits = context is None or count + item.max_tokens <= context
     return {"fits": fits, "tokenCount": count, "contextLength": context}

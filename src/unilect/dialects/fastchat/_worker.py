@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from unilect.backend import tokenizes
+from unilect.backend import Backend, tokenizes
 from unilect.dialects.fastchat._prompt import TurnMarkers
 from unilect.dialects.openai.chunks import encode_json, legacy_logprobs
 from unilect.dialects.openai.completions import stop_words
@@ -26,6 +26,7 @@ from unilect.errors import UnilectError, UnsupportedOperation
 from unilect.events import Answer, Event, Finish, ReasoningDelta, TextDelta, TokenLogprob, Usage
 from unilect.parameters.rules import refusal
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
+from unilect.routing.registry import Model
 from unilect.routing.service import Service
 from unilect.web.decode import no_json, wrong_field
 from unilect.web.route import Handler, Route, json_answer
@@ -175,13 +176,16 @@ class Calls:
     async def count_token(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of a prompt; 0 where the model's backend cannot, as FastChat has it."""
         named = decoded(await request.read(), Named)
-        async with self._service.lease(named.model) as lease:
-            messages = self._work.marks(lease.model.name).messages(named.prompt)
+
+        async def ask(model: Model, backend: Backend) -> int:
+            messages = self._work.marks(model.name).messages(named.prompt)
             asked = ChatRequest(messages=messages) if messages else named.prompt
             try:
-                count = await tokenizes(lease.backend).count_tokens(asked)
+                return await tokenizes(backend).count_tokens(asked)
             except UnsupportedOperation:
-                count = 0
+                return 0
+
+        count = await self._service.call(named.model, ask)
         return answer(request, {"count": count, "error_code": 0})
 
     async def worker_get_conv_template(self, request: web.Request) -> web.StreamResponse:

@@ -10,6 +10,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Annotated, Any, ClassVar
 
@@ -17,7 +18,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw
 
-from unilect.backend import tokenizes
+from unilect.backend import Backend, tokenizes
 from unilect.bounds import LARGE_BYTES, check_body
 from unilect.dialects.llamacpp._answer import NativeEncoder
 from unilect.dialects.openai import (
@@ -30,6 +31,7 @@ from unilect.dialects.openai.chunks import encode_json
 from unilect.errors import InvalidRequest, UnilectError
 from unilect.parameters.rules import refusal
 from unilect.requests import MAX_LOGPROBS, MAX_PROBS, EmbeddingRequest, Request, Text, TokenId
+from unilect.routing.registry import Model
 from unilect.routing.service import Service
 from unilect.web.decode import BodyDecoder, check_short, decoded
 from unilect.web.route import Handler, Route, call, json_answer
@@ -162,21 +164,14 @@ def _calls(service: Service) -> list[Route]:
             raise refusal("with_pieces", "ids are told, and no pieces")
         special = bool(body.add_special)
         with native_names({"prompt": "content"}):
-            async with service.lease(body.model) as lease:
-                told = body.content or special
-                tokens = (
-                    await tokenizes(lease.backend).tokenize(body.content, special) if told else []
-                )
+            tokens = await service.call(body.model, partial(_ids, body.content, special))
         return _json(request, {"tokens": tokens}, body)
 
     async def native_detokenize(request: web.Request) -> web.StreamResponse:
         """Detokenize token ids."""
         body = _detokenize.decode(await request.read())
         with native_names({"prompt": "tokens"}):
-            async with service.lease(body.model) as lease:
-                content = (
-                    await tokenizes(lease.backend).detokenize(body.tokens) if body.tokens else ""
-                )
+            content = await service.call(body.model, partial(_text, body.tokens))
         return _json(request, {"content": content}, body)
 
     async def native_embedding(request: web.Request) -> web.StreamResponse:
@@ -276,17 +271,26 @@ async def joined(service: Service, native: NativeCompletionRequest) -> NativeCom
             f"`prompt` has more than {MAX_PIECES} texts between token ids; join them.",
             param="prompt",
         )
-    ids: list[int] = []
-    async with service.lease(native.model) as lease:
+
+    async def ask(model: Model, backend: Backend) -> list[int]:
+        ids: list[int] = []
         for number, piece in enumerate(pieces):
             if isinstance(piece, str):
-                first = number == 0  # a text at the beginning has what every prompt begins with
-                ids += (
-                    await tokenizes(lease.backend).tokenize(piece, first) if piece or first else []
-                )
+                # a text at the beginning has what every prompt begins with
+                ids += await _ids(piece, number == 0, model, backend)
             elif isinstance(piece, int):
                 ids.append(piece)
-    return msgspec.structs.replace(native, prompt=ids)
+        return ids
+
+    return msgspec.structs.replace(native, prompt=await service.call(native.model, ask))
+
+
+async def _ids(text: str, special: bool, model: Model, backend: Backend) -> list[int]:
+    return await tokenizes(backend).tokenize(text, special) if text or special else []
+
+
+async def _text(ids: list[int], model: Model, backend: Backend) -> str:
+    return await tokenizes(backend).detokenize(ids) if ids else ""
 
 
 def embedding_request(native: NativeEmbeddingRequest) -> EmbeddingRequest:

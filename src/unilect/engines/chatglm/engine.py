@@ -8,7 +8,6 @@ import importlib.util
 import logging
 import secrets
 from contextlib import aclosing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +104,12 @@ class ChatglmEngine:
         """Answer a request; see `Backend`."""
         bounds.check_request(request, self._context)
         body = wire.generate_body(request, self._head.family, self._head.vocabulary)
-        answer = partial(self._batches, request, msgspec.json.encode(body))
-        async with aclosing(self._supervisor.run(request, answer)) as batches:
+        async with (
+            self._supervisor.watch(request) as ticket,
+            aclosing(self._batches(request, msgspec.json.encode(body))) as batches,
+        ):
             async for batch in batches:
+                ticket.begun()
                 yield batch
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:

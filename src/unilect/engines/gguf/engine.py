@@ -10,7 +10,6 @@ import logging
 import secrets
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -170,29 +169,18 @@ class GgufEngine:
         supervisor.check(request)
         body = await self._body(request)  # what is wrong with it is told without waiting
         slot = await self._slots.take(wire.conversation(request))
-        answer = partial(self._answer, request, body | {"id_slot": slot})
         try:
-            async with aclosing(supervisor.run(request, answer, tells)) as batches:
-                async for batch in batches:
-                    yield batch
+            async with supervisor.watch(request) as ticket:
+                batches = await self._generated(request, body | {"id_slot": slot})
+                async with aclosing(batches):
+                    async for batch in batches:
+                        if tells(batch):
+                            ticket.begun()
+                        yield batch
         except InvalidRequest as error:
             raise attribute_error(error, request) from error
         finally:
             self._slots.give_back(slot)
-
-    async def _answer(
-        self, request: ChatRequest | CompletionRequest, body: dict[str, Any]
-    ) -> Batches:
-        """The answer to a body."""
-        server = await self._server(self._generator)
-        batches = await self._generated(server, request, body)
-        if wire.wants_no_alternatives(request):
-            batches = without_alternatives(batches)
-        if request.tokenize:
-            batches = with_prompt_tokens(batches, await self._prompt_ids(server, request))
-        async with aclosing(batches):
-            async for batch in batches:
-                yield batch
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
@@ -296,6 +284,18 @@ class GgufEngine:
         return prompt if isinstance(prompt, list) else await self._tokenize(server, prompt, special)
 
     async def _generated(
+        self, request: ChatRequest | CompletionRequest, body: dict[str, Any]
+    ) -> Batches:
+        """What the child is to make of a body, from its first event on."""
+        server = await self._server(self._generator)
+        batches = await self._asked(server, request, body)
+        if wire.wants_no_alternatives(request):
+            batches = without_alternatives(batches)
+        if request.tokenize:
+            batches = with_prompt_tokens(batches, await self._prompt_ids(server, request))
+        return batches
+
+    async def _asked(
         self, server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
         if isinstance(request, CompletionRequest) and request.echo:

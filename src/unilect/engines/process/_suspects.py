@@ -15,7 +15,8 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -43,15 +44,23 @@ class Ticket:
         life: The life of the child that it is in, or was in last.
         since: When it came there.
         left_at: When it left without an answer.
+        on_begin: Called when its answer begins.
     """
 
-    __slots__ = ("_digest", "_request", "left_at", "life", "since")
+    __slots__ = ("_digest", "_request", "left_at", "life", "on_begin", "since")
 
     def __init__(self, request: Any) -> None:
         self._request = request
         self.life = 0
         self.since = self.left_at = 0.0
+        self.on_begin: Callable[[], None] | None = None
         self._digest: bytes | None = None
+
+    def begun(self) -> None:
+        """A piece of its answer has come."""
+        if self.on_begin is not None:
+            self.on_begin()
+            self.on_begin = None
 
     @property
     def digest(self) -> bytes:
@@ -75,9 +84,6 @@ class Suspects:
 
     Args:
         clock: Seconds, of any beginning.
-
-    Attributes:
-        turn: Of the suspects only the one that holds it runs.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -86,7 +92,27 @@ class Suspects:
         self._lingering: list[Ticket] = []
         self._deaths: list[_Death] = []
         self._culprits: OrderedDict[bytes, float] = OrderedDict()
-        self.turn = asyncio.Lock()
+        self._suspect_runs = asyncio.Lock()
+
+    @asynccontextmanager
+    async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
+        """
+        The time in which a request may run: at once, but for a suspect, which waits until no other one runs.
+
+        Raises:
+            RequestKilledEngine: As `check`.
+        """
+        self.check(ticket)
+        times = self.times_suspected(ticket)
+        if not times:
+            yield
+            return
+        await self._suspect_runs.acquire()
+        with ExitStack() as held:
+            held.callback(self._suspect_runs.release)
+            if times == 1:
+                ticket.on_begin = held.close
+            yield
 
     def check(self, ticket: Ticket) -> None:
         """

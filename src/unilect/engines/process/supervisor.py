@@ -1,14 +1,13 @@
 """
-Supervises the requests in an engine's child: monitors them, retries those that did not cause a crash, and refuses those
-that did.
+Supervises the requests in an engine's child: monitors them, says which of them the child died of, and refuses those.
 
-All requests to a child go through `run` or `call`; an engine's requests are retried only here.
+All requests to a child go through `watch` or `call`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn, TypeVar
 
 from unilect.engines.process._suspects import Suspects, Ticket
 from unilect.engines.process._watchdog import Watchdog
@@ -55,62 +54,38 @@ class Supervisor:
         self._hung_life, self._hung_at = 0, 0.0
         process.on_death = self._died
 
-    async def run(
-        self,
-        request: Any,
-        answer: Callable[[], AsyncGenerator[_Item, None]],
-        is_begun: Callable[[_Item], bool] = lambda item: True,
-    ) -> AsyncGenerator[_Item, None]:
+    @asynccontextmanager
+    async def watch(self, request: Any) -> AsyncIterator[Ticket]:
         """
-        What the child answers to a request, once it runs. What had not begun when it died is begun once more.
+        The time of a request in the child, which runs from then on. What comes of an error is decided where requests are retried.
 
-        Args:
-            request: What is asked.
-            answer: Asks the child.
-            is_begun: Whether a piece of the answer is one that must not come twice.
+        Yields:
+            The request's ticket, to be told of what is answered.
 
         Raises:
             RequestKilledEngine: The child has died of such a request.
-            EngineDied: It died, and the answer had begun, or it died of this request.
+            EngineDied: It died.
             UnilectError: As the child says, or as it cannot be started.
         """
         ticket = Ticket(request)
-        for last in (False, True):
-            self.suspects.check(ticket)
-            suspected = self.suspects.times_suspected(ticket)
-            if suspected:
-                await self.suspects.turn.acquire()
-            begun, answered, entered = False, False, False
+        async with self.suspects.turn(ticket):
+            if not self.process.alive:
+                await self.process.start()
+            self.suspects.check(ticket)  # another one like it may have shown what it does
+            self.suspects.enter(ticket, self.process.starts)
+            self._watchdog.enter()
+            answered = False
             try:
-                if not self.process.alive:
-                    await self.process.start()
-                self.suspects.check(ticket)  # another one like it may have shown what it does
-                self.suspects.enter(ticket, self.process.starts)
-                entered = True
-                self._watchdog.enter()
-                async with aclosing(answer()) as items:
-                    async for item in items:
-                        if not begun and is_begun(item):
-                            begun = True
-                            if suspected == 1:
-                                self.suspects.turn.release()
-                                suspected = 0
-                        yield item
+                yield ticket
                 answered = True
-                return
             except (BackendError, BackendUnavailable, BackendTimeout) as error:
-                if not entered:
-                    raise
-                await self._judge(error, ticket, last or begun)
+                await self._judge(error, ticket)
             except UnilectError:
                 answered = True  # by a refusal
                 raise
             finally:
-                if entered:
-                    self.suspects.leave(ticket, answered)
-                    self._watchdog.leave()
-                if suspected:
-                    self.suspects.turn.release()
+                self.suspects.leave(ticket, answered)
+                self._watchdog.leave()
 
     def check(self, request: Any) -> None:
         """
@@ -121,22 +96,17 @@ class Supervisor:
 
     async def call(self, request: Any, function: Callable[[], Awaitable[_Item]]) -> _Item:
         """The one value that the child answers with; few such calls run at the same time."""
-
-        async def answer() -> AsyncGenerator[_Item, None]:
-            yield await function()
-
-        async with self._calls, aclosing(self.run(request, answer)) as items:
-            (value,) = [item async for item in items]
-        return value
+        async with self._calls, self.watch(request):
+            return await function()
 
     async def aclose(self) -> None:
         """Stop the child, and watch it no more."""
         self._watchdog.stop()
         await self.process.aclose()  # from its first step on who comes waits, and gets a new life
 
-    async def _judge(self, error: UnilectError, ticket: Ticket, last: bool) -> None:
+    async def _judge(self, error: UnilectError, ticket: Ticket) -> NoReturn:
         """
-        What it means that an answer broke: returns where the child died and the answer may be begun once more.
+        What it means that an answer broke.
 
         Raises:
             UnilectError: The error itself where the child lives; BackendUnavailable where it was stopped; EngineDied.
@@ -152,15 +122,16 @@ class Supervisor:
         hung = self._hung_life == ticket.life
         if self.suspects.is_culprit(ticket):
             how = "hung" if hung else "ended"
-            raise EngineDied(
+            died = EngineDied(
                 f"The model's engine {how} while it worked on this request, perhaps on a grammar or schema that is too "
                 "complex, and is restarting. The same request is refused from now on. Change it."
-            ) from error
-        if last:
-            what = "hung" if hung else "died during the answer"
-            raise EngineDied(
-                f"The model's engine {what} and is restarting. Send the request again."
-            ) from error
+            )
+            died.blamed = True
+            raise died from error
+        what = "hung" if hung else "died during the answer"
+        raise EngineDied(
+            f"The model's engine {what} and is restarting. Send the request again."
+        ) from error
 
     def _died(self, life: int) -> int:
         """

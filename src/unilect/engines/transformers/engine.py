@@ -318,16 +318,12 @@ class HfEngine:
         """What the child replies."""
         bounds.check_request(request, self._context)
         body = msgspec.structs.replace(request, raw_fields={})
-
-        async def answer() -> AsyncGenerator[frames.Reply]:
+        async with self._server.supervisor.watch(request) as ticket:
             await self._server.add(self._name, self._blend)
             async with aclosing(self._server.replies(operation, body, self._adapter)) as replies:
                 async for reply in replies:
+                    ticket.begun()
                     yield reply
-
-        async with aclosing(self._server.supervisor.run(request, answer)) as replies:
-            async for reply in replies:
-                yield reply
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
