@@ -36,7 +36,7 @@ BUDGETS = {
     "engines/gguf": 1_409,
     "engines/process": 708,
     "engines/tools": 654,
-    "engines/transformers": 3_374,
+    "engines/transformers": 3_399,
     "gateway": 227,
     "http": 905,
     "parameters": 659,

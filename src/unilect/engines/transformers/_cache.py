@@ -9,8 +9,10 @@ everything it holds.
 Source: https://huggingface.co/docs/transformers/kv_cache (the interface of a cache)
 """
 
+import math
 from typing import Any, TypeAlias
 
+import numpy
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
@@ -27,6 +29,7 @@ class BatchKVCache(Cache):
     Attributes:
         starts: For each row the column where it begins.
         end: The column that is written next.
+        expected_rows: As many are about to be in it: to make room for all at once saves copying what is there.
     """
 
     def __init__(self) -> None:
@@ -34,7 +37,7 @@ class BatchKVCache(Cache):
         self.layers: list[_BatchKVLayer]
         self.starts: list[int] = []
         self.end = 0
-        self.rows = 0
+        self.rows = self.expected_rows = 0
 
     @property
     def first(self) -> int:
@@ -115,7 +118,9 @@ class BatchKVCache(Cache):
         have_rows, _, have_columns, _ = self.layers[0].keys.shape
         if rows <= have_rows and columns <= have_columns:
             return
-        new_rows = have_rows if rows <= have_rows else max(rows, have_rows * 2)
+        new_rows = have_rows
+        if rows > have_rows:
+            new_rows = max(rows, self.expected_rows, have_rows * 2)
         new_columns = have_columns if columns <= have_columns else max(columns, have_columns * 2)
         for layer in self.layers:
             layer.keys = _larger(layer.keys, new_rows, new_columns)
@@ -139,8 +144,8 @@ class _BatchKVLayer(CacheLayerMixin):
 
     def __init__(self, cache: BatchKVCache, keys: Tensor, values: Tensor) -> None:
         self._cache = cache
-        self.keys = keys.new_zeros(1, keys.shape[0], _FIRST_COLUMNS, keys.shape[2])
-        self.values = values.new_zeros(1, values.shape[0], _FIRST_COLUMNS, values.shape[2])
+        self.keys = _zeros(keys, 1, keys.shape[0], _FIRST_COLUMNS, keys.shape[2])
+        self.values = _zeros(values, 1, values.shape[0], _FIRST_COLUMNS, values.shape[2])
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """It is made with its first row."""
@@ -169,9 +174,17 @@ class _BatchKVLayer(CacheLayerMixin):
 
 
 def _larger(old: Tensor, rows: int, columns: int) -> Tensor:
-    new = old.new_zeros(rows, old.shape[1], columns, old.shape[3])
+    new = _zeros(old, rows, old.shape[1], columns, old.shape[3])
     new[: old.shape[0], :, : old.shape[2]] = old
     return new
+
+
+def _zeros(like: Tensor, *shape: int) -> Tensor:
+    """Zeros of a tensor's type; those of a processor take memory and time only where they are written, unlike torch's."""
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    data = numpy.zeros(math.prod(shape) * like.element_size(), numpy.uint8)
+    return torch.from_numpy(data).view(like.dtype).view(shape)
 
 
 def side_by_side(rows: list[RowStates | None]) -> tuple[DynamicCache, list[int]]:

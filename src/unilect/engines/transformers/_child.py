@@ -170,24 +170,30 @@ class Child:
                 "The model's LoRA adapter is no longer loaded. Try again.", retry_after_s=1
             )
 
+    def _check_room(self) -> None:
+        if self._batch.full:
+            raise BackendUnavailable(
+                "The request queue of this model is full. Try again later.", retry_after_s=5
+            )
+
     async def _beside(self, function: Callable[..., Any], *args: Any) -> Any:
         """What a function of texts returns, run where it stops nobody."""
         return await self._loop.run_in_executor(self._preparers, function, *args)
 
     async def _generate(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
         """Make an answer."""
-        if self._batch.full:
-            raise BackendUnavailable(
-                "The request queue of this model is full. Try again later.", retry_after_s=5
-            )
+        self._check_room()
         kind: Any = ChatRequest if call.operation == "chat" else CompletionRequest
         request = msgspec.msgpack.decode(call.body, type=kind)
-        job, answer = await self._beside(
-            prepare, self._reader, request, call.adapter, self._compile
-        )
-        if job.logprobs is not None:
-            # not when the first token is told: all others would wait
-            await self._beside(self._all_grammars)
+        self._batch.expect(1)
+        try:
+            job, answer = await self._beside(
+                prepare, self._reader, request, call.adapter, self._compile
+            )
+            if job.logprobs is not None:  # not at the first token: all others would wait
+                await self._beside(self._all_grammars)
+        finally:
+            self._loop.call_soon(self._batch.expect, -1)  # once it has been submitted
         ended = self._loop.create_future()
         catching_up: asyncio.Task[None] | None = None
         writer.transport.set_write_buffer_limits(_MAX_UNSENT)

@@ -32,6 +32,9 @@ _RAN_OVER = "The model produced NaN logits for this request."
 _CALLS_S = 0.05  # after which a step comes before the next call
 _TOO_SLOW = "Aborted: the client reads too slowly and no buffer is left."
 _IDLE_S = 20.0  # after which the memory of answers is given back
+_GATHER_S = (
+    0.02  # reading two prompts after each other costs more than to wait so long for the second
+)
 Value = TypeVar("Value")
 
 
@@ -104,6 +107,7 @@ class BatchLoop:
         self._news = threading.Condition()
         self._waiting: deque[Job] = deque()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._coming = 0
         self._stopping = False
         self._admitting: list[Job] = []
         self._prefills: deque[Prefill] = deque()
@@ -128,6 +132,11 @@ class BatchLoop:
         with self._news:
             self._waiting.append(job)
             self._news.notify()
+
+    def expect(self, jobs: int) -> None:
+        """So many jobs more are being made: while nothing runs, no prompt is read before those that come with it. Called in one thread."""
+        self._coming += jobs
+        self.look()
 
     def look(self) -> None:
         """See what has been set in a job. May be called from any thread."""
@@ -184,6 +193,8 @@ class BatchLoop:
             if not self._news.wait_for(self._has_work, _IDLE_S):
                 self._give_back()
                 self._news.wait_for(self._has_work)
+            if not self._rows and not self._prefills:
+                self._news.wait_for(lambda: not self._coming, _GATHER_S)
 
     def _has_work(self) -> bool:
         asked = self._stopping or self._waiting or self._calls or self._rows or self._prefills
@@ -320,6 +331,7 @@ class BatchLoop:
         row = _Row(job, self._row_sampler(job))
         sampler = Sampler([row.sampler], self._model.device)
         if self._choose([row], sampler, logits) == [None]:
+            self._cache.expected_rows = self.running
             self._cache.join(states)
             self._rows.append(row)
             self._sampler = None
