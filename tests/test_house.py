@@ -36,18 +36,18 @@ BUDGETS = {
     "engines/gguf": 1_409,
     "engines/process": 708,
     "engines/tools": 654,
-    "engines/transformers": 3_399,
+    "engines/transformers": 3_405,
     "gateway": 227,
     "http": 905,
     "parameters": 659,
-    "routing": 1_857,
+    "routing": 1_864,
     "server": 855,
     "testing": 282,
     "upstreams": 0,
     "upstreams/fastchat": 644,
     "upstreams/llamacpp": 716,
     "upstreams/openai": 1_222,
-    "web": 852,
+    "web": 856,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -32,6 +32,19 @@ def test_the_cache_is_bounded_by_the_longest_row() -> None:
     assert 256 == cache.layers[0].keys.shape[2]
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_room_for_all_that_come(kind: torch.dtype) -> None:
+    """Room for the rows that are expected is made at once, as zeros of the model's type, and what is there stays."""
+    cache = BatchKVCache()
+    cache.join([(keys.to(kind), values.to(kind)) for keys, values in states(10)])
+    cache.expected_rows = 7
+    cache.join([(keys.to(kind), values.to(kind)) for keys, values in states(3)])
+
+    (layer,) = cache.layers
+    assert (7, kind) == (layer.keys.shape[0], layer.keys.dtype)
+    assert [20.0 * 4, 6.0 * 4, 0.0] == [float(layer.keys[row].sum()) for row in range(3)]
+
+
 @pytest.mark.parametrize("after", [0, 5])
 def test_what_is_no_number_goes_with_its_row(after: int) -> None:
     """A row whose numbers ran over leaves none of them behind for the next one."""

@@ -12,10 +12,12 @@ need("torch", "transformers")
 
 import torch
 
+from unilect.engines.transformers import _loop
 from unilect.engines.transformers._cache import BatchKVCache
 from unilect.engines.transformers._job import Failed, PromptRead, Sampling, Step
 from unilect.engines.transformers._load import LoadedModel
 from unilect.engines.transformers._loop import BatchLoop
+from unilect.engines.transformers._prefill import Prefill, prefills
 
 QUESTIONS = [
     "Hello!",
@@ -124,6 +126,30 @@ def test_nothing_is_copied_to_be_forgotten(
     assert [] == copied
 
 
+def test_prompts_that_come_together(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing runs, a prompt waits for one that is still being prepared, and both are read in one."""
+    monkeypatch.setattr(_loop, "_GATHER_S", 60.0)
+    read: list[int] = []
+    step = Prefill.step
+    monkeypatch.setattr(
+        Prefill,
+        "step",
+        lambda prefill, *given: read.append(len(prefill.jobs)) or step(prefill, *given),
+    )
+    first, second = Asked(prompts(model)[0]), Asked(prompts(model)[2])
+    made = BatchLoop(model, parallel=4, context=512, chunk=512, remember=0)
+    with running(made):
+        made.expect(2)
+        made.submit(first.job)
+        made.expect(-1)
+        made.submit(second.job)
+        made.expect(-1)
+        first.wait()
+        second.wait()
+
+    assert [2] == read
+
+
 def test_cancelling_frees_the_row(model: LoadedModel, loop: BatchLoop) -> None:
     """Who leaves is not answered further, and who waits gets the row."""
     hogs = [Asked(prompts(model)[3], 480, ignore_eos=True) for _ in range(4)]
@@ -153,36 +179,58 @@ def test_a_long_prompt_stops_nobody(model: LoadedModel, loop: BatchLoop) -> None
     assert generated(model, last.job.prompt) == last.answer(loop)
 
 
-def order_of(model: LoadedModel, lengths: list[int]) -> list[int]:
-    """Prompts of these lengths come at once: the length of the one that each word is about."""
+def order_of(model: LoadedModel, lengths: list[int], later: list[int]) -> list[int]:
+    """Prompts of these lengths come at once, others when the first of them is being read: the length of the one that each word is about."""
     tokens = model.tokenizer("A cat and a dog live in a house. " * 40)["input_ids"]
     loop = BatchLoop(model, parallel=4, context=2048, chunk=16, remember=0)
     order: list[int] = []
     asked = [Asked(tokens[:length], 1, reuse=False) for length in lengths]
-    for one in asked:
+    late = [Asked(tokens[:length], 1, reuse=False) for length in later]
+    for one in (*asked, *late):
         tell = one.job.emit
 
         def emit(job: Any, word: Any, tell: Any = tell) -> None:
+            if not order:
+                for other in late:
+                    loop.submit(other.job)
             order.append(len(job.prompt))
             tell(job, word)
 
         one.job.emit = emit
+    for one in asked:
         loop.submit(one.job)
     with running(loop):
-        for one in asked:
+        for one in (*asked, *late):
             one.wait()
     return order
 
 
-def test_who_came_first_is_read_first_unless_it_is_long(model: LoadedModel) -> None:
-    """A prompt is read to its end before the next begins; a long one lets others pass after every fourth chunk."""
-    in_turn = order_of(model, [30, 64, 300])
-    passed = order_of(model, [300, 30])
+def test_the_shortest_of_those_that_come_at_once_is_read_first(model: LoadedModel) -> None:
+    """A prompt is read to its end before the next begins, the shortest first."""
+    order = order_of(model, [300, 30, 64], [])
 
-    assert [30] * in_turn.count(30) == in_turn[: in_turn.count(30)]
-    assert [64] * in_turn.count(64) == in_turn[in_turn.count(30) :][: in_turn.count(64)]
-    assert [300] * 4 + [30] == passed[:5]
-    assert 300 == passed[-1]
+    assert [30] * order.count(30) == order[: order.count(30)]
+    assert [64] * order.count(64) == order[order.count(30) :][: order.count(64)]
+
+
+def test_a_long_prompt_lets_others_pass(model: LoadedModel) -> None:
+    """A prompt that comes later is read after the fourth chunk of a long one."""
+    order = order_of(model, [300], [30])
+
+    assert [300] * 4 + [30] == order[:5]
+    assert 300 == order[-1]
+
+
+def test_prompts_of_about_one_length_are_read_together(model: LoadedModel) -> None:
+    """Prompts between which others have come are read in one, where they are about as long."""
+    tokens = model.tokenizer("A cat and a dog live in a house. " * 40)["input_ids"]
+    found = [(Asked(tokens[:length], 1, reuse=False).job, None) for length in (20, 90, 25, 100, 21)]
+    together, alone = (prefills(found, each, torch.device("cpu")) for each in (False, True))
+
+    assert [[20, 21, 25], [90, 100]] == [
+        [len(job.prompt) for job in prefill.jobs] for prefill in together
+    ]
+    assert [1] * 5 == [len(prefill.jobs) for prefill in alone]
 
 
 def test_sampling_with_a_seed_repeats_in_any_company(model: LoadedModel, loop: BatchLoop) -> None:
@@ -321,7 +369,7 @@ def test_a_failure_of_the_model_ends_what_ran_and_nothing_else(
         assert generated(model, second.job.prompt) == second.answer(loop)
 
 
-@pytest.mark.parametrize("where", ["_loop.Prefill", "_cache.BatchKVCache.join"])
+@pytest.mark.parametrize("where", ["_prefill.Prefill", "_cache.BatchKVCache.join"])
 def test_a_failure_between_the_steps_is_told(
     model: LoadedModel, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 from unilect.engines.transformers._beams import Beams
 from unilect.engines.transformers._cache import BatchKVCache, RowStates
 from unilect.engines.transformers._job import Failed, Job, Output, PromptRead, Reason, Step, failure
-from unilect.engines.transformers._prefill import Prefill, alike, may_share
+from unilect.engines.transformers._prefill import Found, Prefill, alike, prefills
 from unilect.engines.transformers._prefixes import Prefixes
 from unilect.engines.transformers._sampling import RowSampler, Sampler, logprobs
 
@@ -249,30 +249,23 @@ class BatchLoop:
         """Begin to read the prompts for which there is room."""
         free = self._free
         later: list[Job] = []
-        jobs: list[Job] = []
-        known: list[RowStates | None] = []
+        found: list[Found] = []
         while free > 0 and self._waiting:
             job = self._waiting.popleft()
             self._admitting.append(job)
-            if _width(job) > free and (self._rows or self._prefills or jobs):
+            if _width(job) > free and (self._rows or self._prefills or found):
                 later.append(job)  # beams wait for their whole room
                 break
-            if job.reuse and any(alike(job, other) for other in [*self._being_read(), *jobs]):
+            begun = (*self._being_read(), *(other for other, _ in found)) if job.reuse else ()
+            if any(alike(job, other) for other in begun):
                 later.append(job)  # what it shares will be known soon
                 continue
             states = None
             if job.reuse and not job.prompt_logprobs:
                 states = self._prefixes.find(job.adapter, job.prompt)
-            rest = _rest(job, states)
-            rests = [_rest(*pair) for pair in zip(jobs, known, strict=True)]
-            if jobs and (self._model.windowed or not may_share(job, jobs, rest, rests)):
-                self._prefills.append(Prefill(jobs, known, self._model.device))
-                jobs, known = [], []
-            jobs.append(job)
-            known.append(states)
+            found.append((job, states))
             free -= _width(job)
-        if jobs:
-            self._prefills.append(Prefill(jobs, known, self._model.device))
+        self._prefills += prefills(found, self._model.windowed, self._model.device)
         with self._news:
             self._waiting.extendleft(reversed(later))
         self._admitting.clear()
@@ -506,7 +499,3 @@ class BatchLoop:
 def _width(job: Job) -> int:
     """The rows that a job takes."""
     return max(1, job.sampling.num_beams)
-
-
-def _rest(job: Job, known: RowStates | None) -> int:
-    return len(job.prompt) - (known[0][0].shape[1] if known is not None else 0)

@@ -6,6 +6,7 @@ lies between is masked, and left out when the rows join the batch.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ MAX_ROWS = 8
 _OVER = 1.5  # a chunk may be so much longer than asked for, where it is the last one then
 _ALIKE = 2  # a prompt twice as long as another is padding to it
 
+#: a job, and what is known of its prompt
+Found: TypeAlias = tuple[Job, RowStates | None]
 #: (ids, mask, positions, cache, adapters, all logits wanted) -> logits of the last column, or of all
 Forward = Callable[..., Tensor]
 
@@ -120,14 +123,39 @@ class Prefill:
         return states_of(self._cache, row, [known, slice(end - self._rest[row], end)])
 
 
-def may_share(job: Job, others: Sequence[Job], rest: int, rests: Sequence[int]) -> bool:
-    """True when a prompt with this much to be read fits beside others."""
+def prefills(found: Sequence[Found], alone: bool, device: torch.device) -> list[Prefill]:
+    """
+    Prompts, those with about as much to be read together and the shortest first.
+
+    Args:
+        found: The prompts, and what the cache of prompts holds of each.
+        alone: Each is read by itself.
+    """
+    groups: list[list[Found]] = []
+    for one in sorted(found, key=_rest):
+        if groups and not alone and _may_share(one, groups[-1]):
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    return [
+        Prefill([job for job, _ in group], [known for _, known in group], device)
+        for group in groups
+    ]
+
+
+def _may_share(one: Found, others: Sequence[Found]) -> bool:
+    """True when a prompt fits beside others, none of which is longer."""
     return (
         len(others) < MAX_ROWS
-        and not job.prompt_logprobs
-        and not any(other.prompt_logprobs for other in others)
-        and max(rest, *rests) <= _ALIKE * min(rest, *rests)
+        and not any(job.prompt_logprobs for job, _ in (one, *others))
+        and _rest(one) <= _ALIKE * _rest(others[0])
     )
+
+
+def _rest(one: Found) -> int:
+    """How much of a prompt is to be read."""
+    job, known = one
+    return len(job.prompt) - (known[0][0].shape[1] if known is not None else 0)
 
 
 def alike(job: Job, other: Job) -> bool:
