@@ -86,6 +86,27 @@ async def test_request_that_had_not_begun_is_answered_by_the_new_engine(engine: 
 
 
 @on_each_engine
+async def test_a_whole_answer_whose_engine_dies(engine: str) -> None:
+    """A whole answer of which tokens were made, and the client has seen nothing, is made by the new engine, from the beginning."""
+    model = ModelConfig(source=SOURCES[engine], parallel=2)
+    async with site(Config(port=0, models={"demo": model}, log_level="warning")) as running:
+        child, asked = running.child, {"max_tokens": 400, "ignore_eos": True}
+        async with running.post(**asked, stream=True, seed=2) as stream:
+            await stream.content.readline()
+            whole = asyncio.ensure_future(running.post(**asked).__aenter__())
+            await running.until_busy(2)
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGKILL)
+            ending = await frames(stream)
+        response = await whole
+        answer = await response.json()
+
+        assert "engine_died" == ending[-1]["error"]["code"]
+        assert (200, 400) == (response.status, answer["usage"]["completion_tokens"])
+        assert 2 == child.starts
+
+
+@on_each_engine
 async def test_engine_dies_with_its_gateway(engine: str) -> None:
     """An engine whose gateway is killed ends by itself, and its socket with it."""
     from serving import serve

@@ -61,6 +61,30 @@ async def test_who_leaves_the_queue_is_never_sent() -> None:
     assert ["first", "third"] == asked
 
 
+async def test_nothing_is_kept_of_who_has_left_the_queue() -> None:
+    """While one request runs for long, the many that came and left take no memory."""
+
+    async def never(exchange: Exchange) -> None:
+        await asyncio.Event().wait()
+
+    async with scripted(never) as server:
+        backend = ConcurrencyLimit(upstream(server.url), 1)
+        first = asyncio.create_task(answer(backend.generate(chat("first"))))
+        while not server.requests:
+            await asyncio.sleep(0)
+        left = [asyncio.create_task(answer(backend.generate(chat()))) for _ in range(50)]
+        await asyncio.sleep(0)
+        kept = sum(map(len, backend._waiting.values()))
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await backend._backend.aclose()
+
+    assert (50, {}) == (kept, backend._waiting)
+
+
 async def test_leaving_in_the_middle_frees_the_place() -> None:
     """A stream that is given up gives its place back."""
 

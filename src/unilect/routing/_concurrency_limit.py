@@ -5,10 +5,9 @@ Some servers answer concurrent requests wrongly (PowerInfer), some refuse the se
 """
 
 import asyncio
-import heapq
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from itertools import count
 
 from unilect.backend import Backend, Batches, Capabilities, embeds
 from unilect.context import in_hand
@@ -27,8 +26,7 @@ class ConcurrencyLimit:
     def __init__(self, backend: Backend, places: int) -> None:
         self._backend = backend
         self._free = places
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._numbers = count()
+        self._waiting: dict[int, OrderedDict[asyncio.Future[None], None]] = {}  # by priority
 
     @property
     def capabilities(self) -> Capabilities:
@@ -48,20 +46,31 @@ class ConcurrencyLimit:
 
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:
-        turn = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (-in_hand().priority, next(self._numbers), turn))
+        turn, priority = asyncio.get_running_loop().create_future(), in_hand().priority
+        self._waiting.setdefault(priority, OrderedDict())[turn] = None
         self._give(0)
         try:
             yield await turn
         finally:
-            if not turn.cancelled():  # else it was never its turn
+            if turn.cancelled():  # it was never its turn
+                self._take_out(priority, turn)
+            else:
                 self._give(1)
 
     def _give(self, places: int) -> None:
         """Give what is free, and these places, to those who wait."""
         self._free += places
         while self._free and self._waiting:
-            turn = heapq.heappop(self._waiting)[2]
+            first = max(self._waiting)
+            turn = next(iter(self._waiting[first]))
+            self._take_out(first, turn)
             if not turn.done():  # who waited is still there
                 turn.set_result(None)
                 self._free -= 1
+
+    def _take_out(self, priority: int, turn: asyncio.Future[None]) -> None:
+        """Somebody no longer waits, who may have been taken out already."""
+        waiting = self._waiting.get(priority, OrderedDict())
+        waiting.pop(turn, None)
+        if not waiting:
+            self._waiting.pop(priority, None)

@@ -7,6 +7,7 @@ send half a body and wait cannot fill the memory. A body that makes no way is gi
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 
 from unilect.errors import BackendUnavailable, BodyTooLarge, RequestTimeout
 
@@ -53,8 +54,11 @@ class Bodies:
         """
         body, taken = bytearray(), 0
         try:
-            async with asyncio.timeout(self._timeout_s):
-                async for data in self.chunks(more, announced):
+            async with (
+                asyncio.timeout(self._timeout_s),
+                aclosing(self.chunks(more, announced)) as chunks,
+            ):
+                async for data in chunks:
                     body += data
                     beyond = max(0, len(body) - SMALL_BYTES)
                     self._free_bytes -= beyond - taken
