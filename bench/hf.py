@@ -12,12 +12,13 @@ Each server has the same core for all its processes; the load comes from the oth
 The folder has random weights (bench/random_model.py; 64 million parameters) and is made on first use. The load is that of
 bench/engine.py. Beside tokens per second stands the CPU time of a token, which other work on the machine hardly changes.
 
-usage: bench/hf.py [--rounds 3] [--streams 1 8 32] [--streams 1 8 32] [--only NAME ...] [--type float32 bfloat16 int8 ...]
+usage: bench/hf.py [--rounds 3] [--streams 1 8 32] [--only NAME ...] [--type float32 bfloat16 int8 ...]
 Needs the extra `transformers` here; the peers get environments of their own (torch and transformers again).
 """
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,7 @@ HERE = Path(__file__).parent
 FOLDER = processes.CACHE / "random-64m-hf"
 TYPES = ("float32", "bfloat16", "int8")
 Row: TypeAlias = dict[str, Any]
+_ON_CORE = ("taskset", "-c", "0")
 PASSIVE = (("OMP_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "passive"), ("HF_HUB_OFFLINE", "1"))
 
 
@@ -114,7 +116,7 @@ class Generate:
     """Plain `generate`, in a process of its own that waits for its turns. A context manager; see plain_generate.py."""
 
     def __init__(self, kind: str) -> None:
-        words = [sys.executable, str(HERE / "plain_generate.py"), str(model())]
+        words = [*_ON_CORE, sys.executable, str(HERE / "plain_generate.py"), str(model())]
         words += ["float32", "int8"] if kind == "int8" else [kind]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True)
@@ -163,7 +165,7 @@ def wanted(names: Sequence[str], kinds: Sequence[str]) -> list[Contestant]:
     makers += [("vllm", kind, vllm) for kind in kinds if kind != "int8"]
     makers += [("fastchat", kind, fastchat) for kind in kinds if kind == "float32"]
     found = [make(kind) for name, kind, make in makers if any(part in name for part in names)]
-    return [replace(one, command=["taskset", "-c", "0", *one.command]) for one in found]
+    return [replace(one, command=[*_ON_CORE, *one.command]) for one in found]
 
 
 def main() -> None:
@@ -177,6 +179,7 @@ def main() -> None:
     names = [name.lower() for name in given.only] or [""]
     for clients in set(engine.REQUESTS) - set(given.streams):
         del engine.REQUESTS[clients]
+    os.sched_setaffinity(0, os.sched_getaffinity(0) - {0} or {0})  # the load
     rows: list[Row] = []
     for kind in given.type:  # a type at a time: servers of others would only take memory
         with ExitStack() as stack:

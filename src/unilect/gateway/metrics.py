@@ -182,8 +182,7 @@ class Meter:
         last = batch[-1]
         if self._first is None:
             self._before_text(batch)
-        for event in batch:  # nearly always one
-            self._tokens += event.tokens
+        self._tokens += sum([event.tokens for event in batch])
         if isinstance(last, Usage) and (last.prompt_tokens or last.completion_tokens):
             self._usage = last
 

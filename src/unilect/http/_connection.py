@@ -92,6 +92,7 @@ class Connection(asyncio.Protocol):
     Attributes:
         gather_s: How long bytes may be buffered before they are readable; the end of a chunked body is readable at once.
             Waking a task costs more than reading a token's frame, so a non-streaming answer is buffered.
+        unread: The bytes that have arrived and were not taken, in pieces.
     """
 
     _transport: asyncio.Transport
@@ -101,7 +102,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._gathering: asyncio.TimerHandle | None = None
         self._poll: select.poll | None = None
-        self._pieces: list[bytes] = []
+        self.unread: list[bytes] = []
         self._size = 0
         self._paused = False
         self._lost: BaseException | None = None
@@ -113,7 +114,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_fresh(self) -> bool:
         """True while no bytes are unread, here or in the kernel, and the server has not closed: ready for another exchange."""
-        if self._lost is not None or self._pieces:
+        if self._lost is not None or self.unread:
             return False
         if self._poll is None:
             self._poll = select.poll()
@@ -128,7 +129,7 @@ class Connection(asyncio.Protocol):
         """A future that is done when bytes have arrived, or the connection has ended; `Silence` after `timeout_s` without."""
         if self._waiter.done():
             self._waiter = self._loop.create_future()
-        if self._pieces or self._lost is not None:
+        if self.unread or self._lost is not None:
             self._waiter.set_result(None)
             return self._waiter
         self._silent_at = self._loop.time() + timeout_s
@@ -146,10 +147,10 @@ class Connection(asyncio.Protocol):
         Raises:
             ConnectionError: The connection broke, and all bytes before that were taken.
         """
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        data = self.unread[0] if len(self.unread) == 1 else b"".join(self.unread)
         if not data and isinstance(self._lost, OSError):
             raise ConnectionResetError(*self._lost.args) from self._lost
-        self._pieces.clear()
+        self.unread.clear()
         self._size = 0
         if self._paused:
             self._paused = False
@@ -159,7 +160,7 @@ class Connection(asyncio.Protocol):
     def put_back(self, data: bytes) -> None:
         """Return bytes to the front of the buffer."""
         if data:
-            self._pieces.insert(0, data)
+            self.unread.insert(0, data)
             self._size += len(data)
 
     def close(self) -> None:
@@ -172,7 +173,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop when bytes arrive; reading pauses when too many are unread."""
-        self._pieces.append(data)
+        self.unread.append(data)
         self._size += len(data)
         if self._size > HIGH_WATER_BYTES and not self._paused:
             self._paused = True

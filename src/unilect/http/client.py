@@ -352,7 +352,8 @@ class Response:
         body, payload = self._body, b""
         try:
             while not payload and (body is None or not body.done):
-                await self._connection.readable(self.timeout_s)
+                if not self._connection.unread:
+                    await self._connection.readable(self.timeout_s)
                 payload = self._connection.take()
                 if body is None:
                     break

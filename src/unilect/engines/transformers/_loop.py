@@ -304,30 +304,38 @@ class BatchLoop:
                 job.emit(job, PromptRead(*counts, told))
         if logits is None:
             return
-        for row, job in enumerate(prefill.jobs):
-            if job.cancelled:
-                continue
-            states = prefill.states(row)
-            if job.reuse:
-                self._prefixes.keep(job.adapter, job.prompt, states)
-            if job.max_tokens < 1:
-                for choice in range(job.choices):
-                    job.emit(job, Step(finish="length", choice=choice))
-            elif job.sampling.num_beams > 1:
-                self._begin_beams(job, states, logits[row])
-            else:
-                self._begin(job, states, logits[row : row + 1])
+        self._begin(prefill, logits)
         self._prefills.remove(prefill)  # not before: a failure above is reported to all of them
 
-    def _begin(self, job: Job, states: RowStates, logits: Tensor) -> None:
-        """Choose an answer's first token, and let it join the batch for the others."""
-        row = _Row(job, self._row_sampler(job))
-        sampler = Sampler([row.sampler], self._model.device)
-        if self._choose([row], sampler, logits) == [None]:
-            self._cache.expected_rows = self.running
-            self._cache.join(states)
-            self._rows.append(row)
-            self._sampler = None
+    def _begin(self, prefill: Prefill, logits: Tensor) -> None:
+        """Choose the first tokens of answers, and let those join the batch for the others; all are told before anything is copied."""
+        wanted = [place for place, job in enumerate(prefill.jobs) if not job.cancelled]
+        single = [place for place in wanted if _is_single(prefill.jobs[place])]
+        rows = {
+            place: _Row(prefill.jobs[place], self._row_sampler(prefill.jobs[place]))
+            for place in single
+        }
+        ended: dict[int, Reason | None] = {}
+        if rows:
+            sampler = Sampler([row.sampler for row in rows.values()], self._model.device)
+            reasons = self._choose([*rows.values()], sampler, logits[single])
+            ended = dict(zip(single, reasons, strict=True))
+            self._after_step()
+        self._cache.expected_rows = self.running
+        for place in wanted:
+            job, states = prefill.jobs[place], prefill.states(place)
+            if job.reuse:
+                self._prefixes.keep(job.adapter, job.prompt, states)
+            if place in rows:
+                if ended[place] is None:
+                    self._cache.join(states)
+                    self._rows.append(rows[place])
+                    self._sampler = None
+            elif job.max_tokens < 1:
+                for choice in range(job.choices):
+                    job.emit(job, Step(finish="length", choice=choice))
+            else:
+                self._begin_beams(job, states, logits[place])
 
     def _begin_beams(self, job: Job, states: RowStates, logits: Tensor) -> None:
         beams = Beams(job, self._model.stop_ids | job.stop_ids, self._limit(job))
@@ -494,6 +502,11 @@ class BatchLoop:
         self._prefixes.clear()
         self._give_back()
         torch.zeros(1, device=self._model.device).item()
+
+
+def _is_single(job: Job) -> bool:
+    """Whether a job makes one answer, token by token."""
+    return job.max_tokens > 0 and job.sampling.num_beams <= 1
 
 
 def _width(job: Job) -> int:
