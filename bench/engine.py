@@ -208,6 +208,7 @@ def measure(
             for clients in REQUESTS:
                 for one, pid in up[turn:] + up[:turn]:
                     found[one.name][clients].append(loaded(one, pid, clients, number + 1))
+                    processes.settle(pid)  # what it does afterwards is not the next one's
                 if beside is not None:
                     beside(clients)
     return found
