@@ -11,9 +11,9 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from torch import Tensor
 from unilect.engines.transformers._beams import Beams
 from unilect.engines.transformers._cache import BatchKVCache, RowStates
 from unilect.engines.transformers._job import Failed, Job, Output, PromptRead, Reason, Step, failure
-from unilect.engines.transformers._prefill import Found, Prefill, alike, prefills
+from unilect.engines.transformers._prefill import Found, Model, Prefill, alike, prefills
 from unilect.engines.transformers._prefixes import Prefixes
 from unilect.engines.transformers._sampling import RowSampler, Sampler, logprobs
 
@@ -36,31 +36,6 @@ _GATHER_S = (
     0.02  # reading two prompts after each other costs more than to wait so long for the second
 )
 Value = TypeVar("Value")
-
-
-class Model(Protocol):
-    """What the loop needs of a model."""
-
-    device: torch.device
-    stop_ids: frozenset[int]
-    windowed: bool
-
-    def forward(
-        self,
-        ids: Tensor,
-        mask: Tensor,
-        positions: Tensor,
-        cache: Any,
-        adapters: Sequence[str | None],
-        all_logits: bool = False,
-    ) -> Tensor:
-        """
-        The logits after the last column, or after all: (n_rows, 1 or n_columns, n_vocab).
-
-        Args:
-            ids, positions: (n_rows, n_columns).
-            mask: (n_rows, n_columns before and now).
-        """
 
 
 class _Row:

@@ -6,7 +6,7 @@ lies between is masked, and left out when the rows join the batch.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,6 +24,31 @@ _ALIKE = 2  # a prompt twice as long as another is padding to it
 Found: TypeAlias = tuple[Job, RowStates | None]
 #: (ids, mask, positions, cache, adapters, all logits wanted) -> logits of the last column, or of all
 Forward = Callable[..., Tensor]
+
+
+class Model(Protocol):
+    """What the batch needs of a model."""
+
+    device: torch.device
+    stop_ids: frozenset[int]
+    windowed: bool
+
+    def forward(
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        positions: Tensor,
+        cache: Any,
+        adapters: Sequence[str | None],
+        all_logits: bool = False,
+    ) -> Tensor:
+        """
+        The logits after the last column, or after all: (n_rows, 1 or n_columns, n_vocab).
+
+        Args:
+            ids, positions: (n_rows, n_columns).
+            mask: (n_rows, n_columns before and now).
+        """
 
 
 class Prefill:
