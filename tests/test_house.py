@@ -30,7 +30,7 @@ BUDGETS = {
     "dialects": 79,
     "dialects/fastchat": 899,
     "dialects/llamacpp": 442,
-    "dialects/openai": 671,
+    "dialects/openai": 674,
     "engines": 224,
     "engines/chatglm": 560,
     "engines/gguf": 1_409,

@@ -5,6 +5,7 @@ Aliases of older servers' clients, normalized to OpenAI's parameters: other name
 Whoever writes OpenAI's own words pays one look at the names of the fields.
 """
 
+from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -18,6 +19,7 @@ RawFields: TypeAlias = dict[str, Raw]
 GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
 _LENGTHS = ("max_new_tokens", "n_predict", "max_length")
 _LIMITS = ("max_tokens", "max_completion_tokens")
+_limits = attrgetter(*_LIMITS)
 _OLDER = frozenset({*_LENGTHS, "do_sample", "n_cmpl"})
 _OLDER_OR_OF_CHATS = _OLDER | {"max_completion_tokens"}
 
@@ -27,7 +29,8 @@ def normalize_aliases(request: GenerationT) -> GenerationT:
     A request without older names: the first length becomes `max_tokens` where that is not given (-1 asks for no limit, and -2),
     and `do_sample: false` is greedy.
     """
-    if unlimited := [name for name in _LIMITS if getattr(request, name) == -1]:
+    if -1 in _limits(request):
+        unlimited = [name for name in _LIMITS if getattr(request, name) == -1]
         request = request.changed(**dict.fromkeys(unlimited))
     older = _OLDER_OR_OF_CHATS if isinstance(request, CompletionRequest) else _OLDER
     if older.isdisjoint(request.raw_fields):
