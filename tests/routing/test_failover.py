@@ -1,5 +1,6 @@
 """Tests of unilect.routing._failover: which failures are retried, and where."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,10 +19,13 @@ class Scripted:
     def __init__(self, *errors: UnilectError) -> None:
         self.capabilities = Capabilities()
         self.asked = 0
+        self.start_error: UnilectError | None = None
         self._errors = list(errors)
 
     async def start(self) -> None:
-        """Be ready."""
+        """Be ready, or not."""
+        if self.start_error is not None:
+            raise self.start_error
 
     async def aclose(self) -> None:
         """Stop."""
@@ -41,14 +45,33 @@ def died(blamed: bool = False) -> EngineDied:
     return error
 
 
-async def tried(*backends: Any, begun: bool = False, about: bool = False) -> str:
-    """What one request gets from a model with these backends; `about` is a call that brings no request."""
-    model = Model("m", [Member(backend) for backend in backends])
-    with Failover(model, None if about else chat()) as failover:
+def model_of(*backends: Any, name: str = "m", fallback: str | None = None) -> Model:
+    """A model with these backends."""
+    return Model(name, [Member(backend) for backend in backends], fallback=fallback)
+
+
+async def tried(
+    *backends: Any,
+    begun: bool = False,
+    about: bool = False,
+    fallback: Model | None = None,
+    after: Callable[[Model], object] = lambda model: None,
+) -> str:
+    """
+    What one request gets from a model with these backends.
+
+    Args:
+        about: It is a call that brings no request.
+        after: Called when an attempt has failed.
+    """
+    model = model_of(*backends, fallback=None if fallback is None else fallback.name)
+    other = None if fallback is None else {fallback.name: fallback}.__getitem__
+    with Failover(model, None if about else chat(), other) as failover:
         async for lease in failover:
             with lease:
                 lease.begun = begun
                 return await lease.bare.answer()
+            after(model)
     raise AssertionError("neither an answer nor an error")
 
 
@@ -91,3 +114,46 @@ async def test_another_failure_after_a_death() -> None:
 
     assert "answered" == await tried(first, second)
     assert (2, 1) == (first.asked, second.asked)
+
+
+async def test_an_engine_that_cannot_be_started_again() -> None:
+    """A request whose only engine died, and cannot be started again, hears why it cannot."""
+    only = Scripted(died())
+
+    def fail(model: Model) -> None:
+        only.start_error = BackendUnavailable("Too many deaths.", retry_after_s=600)
+
+    with pytest.raises(BackendUnavailable, match="Too many deaths"):
+        await tried(only, after=fail)
+
+
+async def test_each_engine_has_a_second_try() -> None:
+    """A request whose engine died, and cannot be started again, has a second try on the next engine that dies, too."""
+    first, second = Scripted(died(), BackendUnavailable("It is gone.")), Scripted(died())
+
+    assert "answered" == await tried(first, second)
+    assert (2, 2) == (first.asked, second.asked)
+
+
+async def test_a_model_that_is_stopped_after_a_death() -> None:
+    """A request whose model was stopped when its engine had died is answered by an engine of the fallback, not by the stopped one."""
+    first, other = Scripted(died()), Scripted()
+
+    def stop(model: Model) -> None:
+        model.closed = True
+
+    assert "answered" == await tried(first, fallback=model_of(other, name="other"), after=stop)
+    assert (1, 1) == (first.asked, other.asked)
+
+
+async def test_a_backend_that_was_removed_before_its_death() -> None:
+    """A request whose engine was taken out of the pool and died is not sent to it again; that may have been its own doing, so to no other."""
+    first, second = Scripted(died()), Scripted()
+    model = model_of(first, second)
+    with pytest.raises(EngineDied), Failover(model, chat()) as failover:
+        async for lease in failover:
+            with lease:
+                model.pool.remove(model.pool.members[0])
+                await lease.bare.answer()
+
+    assert (1, 0) == (first.asked, second.asked)

@@ -95,7 +95,8 @@ class Failover:
         self._seen = {model.name}
         self._failure: UnilectError | None = None
         self._again: Member | None = None
-        self._revived = self._answered = False
+        self._revived: set[Member] = set()
+        self._answered = False
 
     def __enter__(self) -> "Failover":
         self._model.arrive()
@@ -149,8 +150,10 @@ class Failover:
         self._failure, self._answered = failure, failure is None
         if failure is None or begun:
             return False
-        if isinstance(failure, EngineDied) and not failure.blamed and not self._revived:
-            self._again, self._revived = member, True
+        innocent = isinstance(failure, EngineDied) and not failure.blamed
+        if innocent and member not in self._revived and member in self._model.pool.members:
+            self._again, self._failure = member, None
+            self._revived.add(member)
             return True
         return _elsewhere(failure)
 
@@ -169,6 +172,7 @@ class Failover:
             ) from self._failure
         self._seen.add(name)
         self.tried.clear()
+        self._again = None
         self._model.left()
         self._model, self._failure = self._other(name), None
         self._model.arrive()

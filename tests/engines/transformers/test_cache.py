@@ -45,6 +45,14 @@ def test_room_for_all_that_come(kind: torch.dtype) -> None:
     assert [20.0 * 4, 6.0 * 4, 0.0] == [float(layer.keys[row].sum()) for row in range(3)]
 
 
+def test_values_of_no_numbers() -> None:
+    """A layer that keeps keys alone, with values of no numbers, has room for them."""
+    cache = BatchKVCache()
+    cache.join([(torch.ones(2, 3, 4), torch.ones(2, 3, 0))])
+
+    assert 0 == cache.layers[0].values.numel()
+
+
 @pytest.mark.parametrize("after", [0, 5])
 def test_what_is_no_number_goes_with_its_row(after: int) -> None:
     """A row whose numbers ran over leaves none of them behind for the next one."""

@@ -150,6 +150,21 @@ def test_prompts_that_come_together(model: LoadedModel, monkeypatch: pytest.Monk
     assert [2] == read
 
 
+def test_nobody_waits_for_prompts_in_vain(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a prompt is being prepared that never comes, calls are made and a full batch is read at once."""
+    monkeypatch.setattr(_loop, "_GATHER_S", 60.0)
+    made = BatchLoop(model, parallel=1, context=512, chunk=64, remember=0)
+    made.expect(1)
+    with running(made):
+        assert 0 == made.call(lambda: made.running).result(30)
+        asked = Asked(prompts(model)[0])
+        made.submit(asked.job)
+
+        assert generated(model, asked.job.prompt) == asked.wait()
+
+
 def test_cancelling_frees_the_row(model: LoadedModel, loop: BatchLoop) -> None:
     """Who leaves is not answered further, and who waits gets the row."""
     hogs = [Asked(prompts(model)[3], 480, ignore_eos=True) for _ in range(4)]

@@ -181,9 +181,10 @@ def _larger(old: Tensor, rows: int, columns: int) -> Tensor:
 
 def _zeros(like: Tensor, *shape: int) -> Tensor:
     """Zeros of a tensor's type; those of a processor take memory and time only where they are written, unlike torch's."""
-    if like.device.type != "cpu":
+    count = math.prod(shape)
+    if like.device.type != "cpu" or not count:
         return like.new_zeros(shape)
-    data = numpy.zeros(math.prod(shape) * like.element_size(), numpy.uint8)
+    data = numpy.zeros(count * like.element_size(), numpy.uint8)
     return torch.from_numpy(data).view(like.dtype).view(shape)
 
 

@@ -82,6 +82,7 @@ class BatchLoop:
         self._news = threading.Condition()
         self._waiting: deque[Job] = deque()
         self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._waiting_since = 0.0
         self._coming = 0
         self._stopping = False
         self._admitting: list[Job] = []
@@ -105,6 +106,8 @@ class BatchLoop:
         """Have a job done. May be called from any thread."""
         job.reuse = job.reuse and self._prefixes.max_tokens > 0
         with self._news:
+            if not self._waiting:
+                self._waiting_since = time.monotonic()
             self._waiting.append(job)
             self._news.notify()
 
@@ -169,12 +172,18 @@ class BatchLoop:
                 self._give_back()
                 self._news.wait_for(self._has_work)
             if not self._rows and not self._prefills:
-                self._news.wait_for(lambda: not self._coming, _GATHER_S)
+                rest_s = self._waiting_since + _GATHER_S - time.monotonic()
+                self._news.wait_for(self._is_complete, max(0.0, rest_s))
 
     def _has_work(self) -> bool:
         asked = self._stopping or self._waiting or self._calls or self._rows or self._prefills
         parked = (row.job for row, _ in self._parked)
         return bool(asked) or any(job.cancelled or not job.backpressured for job in parked)
+
+    def _is_complete(self) -> bool:
+        """Whether there is nothing to be gained by waiting for more prompts."""
+        full = not self._waiting or len(self._waiting) >= self._free
+        return full or not self._coming or bool(self._calls) or self._stopping
 
     def _give_back(self) -> None:
         """Give back the memory that running answers needed."""
