@@ -174,7 +174,7 @@ class GgufEngine:
                 batches = await self._generated(request, body | {"id_slot": slot})
                 async with aclosing(batches):
                     async for batch in batches:
-                        if tells(batch):
+                        if ticket.on_begin is not None and tells(batch):
                             ticket.begun()
                         yield batch
         except InvalidRequest as error:

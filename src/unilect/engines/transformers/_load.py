@@ -97,7 +97,7 @@ class LoadedModel:
         adapters: Sequence[str | None],
         all_logits: bool = False,
     ) -> Tensor:
-        """The logits; see `Model` of the loop."""
+        """The logits; see `Model` of `_prefill`."""
         self.adapters.choose(adapters)
         more: dict[str, Any] = {}
         if "position_ids" in self._takes:

@@ -32,9 +32,7 @@ _RAN_OVER = "The model produced NaN logits for this request."
 _CALLS_S = 0.05  # after which a step comes before the next call
 _TOO_SLOW = "Aborted: the client reads too slowly and no buffer is left."
 _IDLE_S = 20.0  # after which the memory of answers is given back
-_GATHER_S = (
-    0.02  # reading two prompts after each other costs more than to wait so long for the second
-)
+_GATHER_S = 0.02  # to read two prompts after each other costs more than to wait for the second
 Value = TypeVar("Value")
 
 
