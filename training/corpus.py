@@ -17,7 +17,7 @@ from typing import Any
 
 import jinja2
 
-from training import facts, tools
+from training import agents, facts, tools
 from training.draw import Draw, Turn
 from training.json_answers import json_answer
 from training.stories import plain, story
@@ -188,6 +188,25 @@ def with_tools(d: Draw) -> Conversation:
     return {"messages": messages, "tools": [tool.schema for tool in given]}
 
 
+def with_agents_tools(d: Draw) -> Conversation:
+    """Use tools as agents do one to three times, with other talk and questions about results between."""
+    given = agents.outfit(d)
+    roll = d.r.random()
+    messages: list[Message] = any_system(d) if roll < 0.4 else []
+    if roll >= 0.5:
+        messages = [{"role": "system", "content": agents.system(d)}]
+    for _ in range(d.pick([1, 1, 2, 2, 3])):
+        if d.chance(0.15):
+            messages += messages_of([simple_turn(d, leave_out=beside(given))])
+            continue
+        messages += use_messages(agents.request(d, d.pick(given)), whole=d.chance(0.8))
+        if messages[-1].get("tool_calls"):
+            break
+        if d.chance(0.25):
+            messages += messages_of([agents.again(d, messages[-1]["content"])])
+    return {"messages": messages, "tools": [tool.schema for tool in given]}
+
+
 def with_json(d: Draw) -> Conversation:
     """Answer in JSON."""
     item = json_answer(d)
@@ -202,6 +221,7 @@ MAKERS = {
     "memory": memory,
     "order": order,
     "tools": with_tools,
+    "agents": with_agents_tools,
     "json": with_json,
 }
 
@@ -229,6 +249,7 @@ def heldout_rows(seed: int) -> list[dict[str, Any]]:
             rows.append(row)
         if attempt > 15000 and min(per.values()) >= HELDOUT_PER_SKILL:
             break
+    rows += heldout_agents(Random(f"heldout agents {seed}"))
     return sorted(rows, key=lambda row: str(row["skill"]))
 
 
@@ -294,6 +315,44 @@ def heldout_tools(d: Draw, known: Draw) -> dict[str, Any]:
     return row | {"messages": before + messages[:3]}
 
 
+def heldout_agents(r: Random) -> list[dict[str, Any]]:
+    """Make the held-out requests of agents: a call, and an answer from its result."""
+    rows: list[dict[str, Any]] = []
+    for number in range(2 * HELDOUT_PER_SKILL):
+        d = Draw(r, heldout=True, lang="zh" if r.random() < 0.3 else "en")
+        given = agents.outfit(d)
+        own = [tool for tool in given if tool.kind in agents.KINDS]
+        use = agents.request(d, d.pick(own))
+        before = [{"role": "system", "content": agents.system(d)}] if d.chance(0.6) else []
+        messages = use_messages(use, whole=True)
+        row: dict[str, Any] = {"tools": [tool.schema for tool in given]}
+        if number % 2:
+            row |= {"skill": "agent result", "expect": {"text": use.answer}}
+            rows.append(row | {"messages": before + messages[:3]})
+        else:
+            call = {"name": use.name, "arguments": use.arguments}
+            row |= {"skill": "agent call", "expect": {"call": call}}
+            rows.append(row | {"messages": before + messages[:1]})
+    return rows
+
+
+def write(out: Path, count: int, seed: int, shares: dict[str, float], zh: float) -> None:
+    """Write `train.jsonl`: whole or not at all."""
+    out.mkdir(parents=True, exist_ok=True)
+    shape, r, part = template(), Random(seed), out / "train.part"
+    with part.open("w", encoding="utf-8") as file:
+        for _ in range(count):
+            file.write(json.dumps(training_text(r, shape, shares, zh), ensure_ascii=False) + "\n")
+    part.replace(out / "train.jsonl")
+
+
+def write_heldout(path: Path, seed: int) -> None:
+    """Write the held-out requests."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [json.dumps(row, ensure_ascii=False) + "\n" for row in heldout_rows(seed)]
+    path.write_text("".join(rows), encoding="utf-8")
+
+
 def main() -> None:
     """Write both files."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -304,16 +363,8 @@ def main() -> None:
     parser.add_argument("--share", nargs="*", default=[], help="e.g. json=0.3, instead of SHARES'")
     args = parser.parse_args()
     shares = SHARES | {k: float(v) for k, v in (item.split("=") for item in args.share)}
-    args.out.mkdir(parents=True, exist_ok=True)
-    shape, r = template(), Random(args.seed)
-    with (args.out / "train.jsonl").open("w", encoding="utf-8") as file:
-        for _ in range(args.count):
-            file.write(
-                json.dumps(training_text(r, shape, shares, args.zh), ensure_ascii=False) + "\n"
-            )
-    with (args.out / "heldout.jsonl").open("w", encoding="utf-8") as file:
-        for row in heldout_rows(args.seed):
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    write(args.out, args.count, args.seed, shares, args.zh)
+    write_heldout(args.out / "heldout.jsonl", args.seed)
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     sizes = json.loads((args.demo / "hf" / "config.json").read_text(encoding="utf-8"))
-    for manner in args.profile:
+    for manner in args.manners:
         model = train(args.demo, manner, args.steps, args.seed)
         model.save_pretrained(args.demo / f"lora-{manner}")
         tidy(args.demo / f"lora-{manner}")

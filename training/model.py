@@ -54,16 +54,20 @@ class Attention(nn.Module):
         """Attend. x: (batch, length, hidden)."""
         b, n, _ = x.shape
         s = self.s
-        q = rotate(self.q_proj(x).view(b, n, s.heads, s.head).transpose(1, 2), cos, sin)
-        k = rotate(self.k_proj(x).view(b, n, s.kv_heads, s.head).transpose(1, 2), cos, sin)
-        v = self.v_proj(x).view(b, n, s.kv_heads, s.head).transpose(1, 2)
+        weight = torch.cat((self.q_proj.weight, self.k_proj.weight, self.v_proj.weight))
+        heads = F.linear(x, weight).view(b, n, -1, s.head).transpose(1, 2)
+        turned = rotate(heads[:, : s.heads + s.kv_heads], cos, sin)
         group = s.heads // s.kv_heads
-        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        # Heads that share keys are rows of one product, so that keys and values are not repeated.
+        q = (turned[:, : s.heads] * s.head**-0.5).reshape(b, s.kv_heads, group * n, s.head)
+        k, v = turned[:, s.heads :], heads[:, s.heads + s.kv_heads :]
         # Plain products: the fused kernel's backward pass is 3 times slower at these lengths.
-        ahead = torch.ones(n, n, dtype=torch.bool).triu(1)
-        scores = (q * s.head**-0.5) @ k.transpose(-1, -2)
-        y = scores.masked_fill(ahead, -30000.0).softmax(-1) @ v
-        out: Tensor = self.o_proj(y.transpose(1, 2).reshape(b, n, -1))
+        ahead = torch.full((n, n), -30000.0, dtype=x.dtype).triu(1).repeat(group, 1)
+        scores = q @ k.transpose(-1, -2) + ahead
+        with torch.autocast("cpu", enabled=False):  # it would compute this in float32
+            shares = scores.softmax(-1)
+        y = (shares @ v).view(b, s.heads, n, s.head).transpose(1, 2).reshape(b, n, -1)
+        out: Tensor = self.o_proj(y)
         return out
 
 
@@ -78,7 +82,9 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply. x: (batch, length, hidden)."""
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        both = F.linear(x, torch.cat((self.gate_proj.weight, self.up_proj.weight)))
+        gate, up = both.chunk(2, dim=-1)
+        out: Tensor = self.down_proj(F.silu(gate) * up)
         return out
 
 
@@ -94,8 +100,9 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Apply. x: (batch, length, hidden)."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        # A product would convert its input by itself, but once for each product.
+        x = x + self.self_attn(self.input_layernorm(x).to(cos.dtype), cos, sin)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x).to(cos.dtype))
         return out
 
 

@@ -105,18 +105,23 @@ def save(tokenizer: Tokenizer, folder: Path, context: int) -> None:
     (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
 
 
+def make(corpus: Path, folder: Path, size: int = 4096) -> None:
+    """Train on the first conversations of a corpus and save."""
+    with corpus.open(encoding="utf-8") as file:
+        texts = [json.loads(line) for line, _ in zip(file, range(SAMPLE), strict=False)]
+    tokenizer = train(texts, size)
+    save(tokenizer, folder, 2048)
+    count = sum(len(e.ids) for e in tokenizer.encode_batch(texts[:5000]))
+    print(f"vocabulary {tokenizer.get_vocab_size()}, {count / 5000:.1f} tokens a conversation")
+
+
 def main() -> None:
-    """Train on the first conversations of the corpus and save."""
+    """Train the tokenizer of a corpus."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("training/out"))
     parser.add_argument("--size", type=int, default=4096)
     args = parser.parse_args()
-    with (args.out / "train.jsonl").open(encoding="utf-8") as file:
-        texts = [json.loads(line) for line, _ in zip(file, range(SAMPLE), strict=False)]
-    tokenizer = train(texts, args.size)
-    save(tokenizer, args.out / "tokenizer", 2048)
-    count = sum(len(e.ids) for e in tokenizer.encode_batch(texts[:5000]))
-    print(f"vocabulary {tokenizer.get_vocab_size()}, {count / 5000:.1f} tokens a conversation")
+    make(args.out / "train.jsonl", args.out / "tokenizer", args.size)
 
 
 if __name__ == "__main__":

@@ -97,22 +97,25 @@ def equip(d: Draw, kind: str) -> Tool:
         )
         names = [*LOOKUP_PARAMS, d.synthetic(2, 2).lower()]
         params = {"x": {"names": names, "about": "What it is about", "type": "string"}}
-        names_, abouts = [name.format(noun)], [about.format(noun)]
-    else:
-        pair = ("", "")
-        entry = KINDS[kind]
-        names_, abouts = entry["names"], entry["descriptions"]
-        params = entry.get("params", {})
-    named = {ours: d.pick(spec["names"]) for ours, spec in params.items()}
-    function: dict[str, Any] = {"name": d.pick(names_)}
-    if d.chance(0.85):
-        function["description"] = d.pick(abouts)
-    function["parameters"] = _parameters(d, params, named)
+        spec = {"names": [name.format(noun)], "descriptions": [about.format(noun)]}
+        return equip_as(d, kind, spec | {"params": params}, pair)
+    tool = equip_as(d, kind, KINDS[kind])
     if kind == "weather" and d.chance(0.3):
         unit = {"type": "string", "enum": ["celsius", "fahrenheit"]}
-        function["parameters"]["properties"]["unit"] = unit
-        named["unit"] = "unit"
-    return Tool(function, kind, named, pair)
+        tool.schema["parameters"]["properties"]["unit"] = unit
+        tool.params["unit"] = "unit"
+    return tool
+
+
+def equip_as(d: Draw, kind: str, entry: dict[str, Any], noun: tuple[str, str] = ("", "")) -> Tool:
+    """Make a tool from the names, descriptions and parameters of an entry of `phrases/`."""
+    params = entry.get("params", {})
+    named = {ours: d.pick(spec["names"]) for ours, spec in params.items()}
+    function: dict[str, Any] = {"name": d.pick(entry["names"])}
+    if d.chance(0.85):
+        function["description"] = d.pick(entry["descriptions"])
+    function["parameters"] = _parameters(d, params, named)
+    return Tool(function, kind, named, noun)
 
 
 def outfit(d: Draw) -> list[Tool]:
@@ -129,7 +132,8 @@ def outfit(d: Draw) -> list[Tool]:
     return tools
 
 
-def _phrase(d: Draw) -> str:
+def phrase(d: Draw) -> str:
+    """Write one to three words about something."""
     pool = TOPICS["zh"] if d.lang == "zh" else [*TOPICS["en"], *words.THINGS, *words.ANIMALS]
     parts = [
         d.synthetic() if d.chance(0.2) else str(d.pick(pool)).replace("-", " ")
@@ -155,7 +159,7 @@ def values(d: Draw, kind: str) -> dict[str, Any]:
         elif kind == "timer":
             found = {"minutes": d.r.randint(1, 120)}
         elif kind == "message":
-            found = {"to": d.name(kind), "text": _phrase(d)}
+            found = {"to": d.name(kind), "text": phrase(d)}
         elif kind == "switch":
             known = d.pick(DEVICES.values() if zh else DEVICES)
             found = {"device": known if d.chance(0.5) else d.synthetic(2, 2).lower()}
@@ -170,13 +174,13 @@ def values(d: Draw, kind: str) -> dict[str, Any]:
                     [
                         lambda: d.name(kind),
                         d.synthetic,
-                        lambda: _phrase(d),
+                        lambda: phrase(d),
                         lambda: d.city(kind),
                     ]
                 )()
             }
         else:
-            found = {"query" if kind == "search" else "song": _phrase(d)}
+            found = {"query" if kind == "search" else "song": phrase(d)}
         return ("call", kind, *found.values()), found
 
     result: dict[str, Any] = d.until(make)
@@ -221,7 +225,7 @@ def _result(d: Draw, tool: Tool, v: dict[str, Any]) -> tuple[str, str]:
         text = date if d.chance(0.5) else json.dumps({"date": date})
         return text, f"今天是{date}。" if zh else f"Today is {date}."
     if kind in ("search", "lookup"):
-        found = _phrase(d) if d.chance(0.6) else str(d.r.randint(1, 999))
+        found = phrase(d) if d.chance(0.6) else str(d.r.randint(1, 999))
         key = d.pick(["result", "value", "answer", tool.noun[0] or "text"])
         text = found if d.chance(0.5) else json.dumps({key: found}, ensure_ascii=False)
         if kind == "search":

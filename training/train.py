@@ -1,13 +1,13 @@
 """
 Train the network on the corpus.
 
-    python -m training.train --out training/out --steps 3500
+    python -m training.train --folder training/out/base --tokenizer training/out/tokenizer --steps 2200
 
 Batches hold conversations of similar length, each from position 0 and padded at its end, as they
 are served. The loss is taken on what the assistant says (and on all of a plain text). Matrices
 are optimised by Muon, the rest by AdamW; the rate is constant and falls to zero over the last
 part. SIGTERM does not stop at once: it begins a short fall, then saves, so that a training
-stopped at any time gives a good model.
+stopped at any time gives a good model. What was killed goes on from the state that it last saved.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from training.model import Llama, Shape
 ANSWER = re.compile(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", re.DOTALL)
 MUTED = re.compile(f"{MUTE}(.*?){UNMUTE}", re.DOTALL)
 POOL = 8192  # conversations sorted by length together
+SHORT_FALL = 300  # steps, after SIGTERM
 SHORT = 16  # answers longer than this count less per token, so that stories do not drown the rest
 
 
@@ -69,12 +71,12 @@ def weights(begins: np.ndarray, learned: list[tuple[int, int]]) -> np.ndarray:
     return out
 
 
-def encode(out: Path, longest: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Tokenize the corpus: per conversation its ids (uint16) and its weights (float32)."""
-    tokenizer = Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json"))
+def encode(corpus: Path, tokens: Path, longest: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Tokenize a corpus: per conversation its ids (uint16) and its weights (float32)."""
+    tokenizer = Tokenizer.from_file(str(tokens / "tokenizer.json"))
     ids: list[np.ndarray] = []
     masks: list[np.ndarray] = []
-    with (out / "train.jsonl").open(encoding="utf-8") as file:
+    with corpus.open(encoding="utf-8") as file:
         rows = [spans(json.loads(line)) for line in file]
     for start in range(0, len(rows), 4096):
         part = rows[start : start + 4096]
@@ -129,10 +131,10 @@ def factor(step: int, steps: int, fall: int) -> float:
     return min(1.0, (step + 1) / 80, max(0.0, (steps - step) / fall))
 
 
-def save(model: Llama, path: Path, **about: object) -> None:
-    """Write the weights and what is known about them."""
+def save(path: Path, **content: object) -> None:
+    """Write a file whole or not at all."""
     part = path.with_suffix(".part")
-    torch.save({"model": model.state_dict(), "shape": asdict(model.s), "about": about}, part)
+    torch.save(content, part)
     part.replace(path)
 
 
@@ -148,52 +150,75 @@ class Stopper:
         self.asked = True
 
 
-def main() -> None:
-    """Train until the last step or SIGTERM."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("training/out"))
-    parser.add_argument("--steps", type=int, default=3500)
-    parser.add_argument("--tokens", type=int, default=4096, help="tokens in a batch, with padding")
-    parser.add_argument("--rate", type=float, default=3e-3, help="of Muon; half for AdamW")
-    parser.add_argument(
-        "--fall", type=float, default=0.5, help="part of the steps in which the rate falls"
-    )
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--save-every", type=int, default=100, help="steps")
-    parser.add_argument("--start", type=Path, help="go on from these weights")
-    parser.add_argument("--compile", action="store_true")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
-    ids, masks = encode(args.out, 1500)
+@dataclass(frozen=True)
+class Plan:
+    """
+    How long and how fast to train.
+
+    Attributes:
+        steps: batches
+        tokens: in a batch, with padding
+        rate: of Muon; half for AdamW
+        fall: part of the steps in which the rate falls to 0
+        start: weights to go on from; None begins from nothing
+        save_every: steps
+    """
+
+    steps: int
+    tokens: int = 4096
+    rate: float = 3e-3
+    fall: float = 0.5
+    start: Path | None = None
+    save_every: int = 100
+
+
+def train(folder: Path, tokens: Path, plan: Plan, seed: int, stopper: Stopper) -> None:
+    """Train on `train.jsonl` of a folder; write `model.pt` there, and `state.pt` until then."""
+    ids, masks = encode(folder / "train.jsonl", tokens, 1500)
     print(
         f"{len(ids)} conversations, {sum(map(len, ids)) / 1e6:.1f} M tokens,"
         f" learned {sum(int((m > 0).sum()) for m in masks) / 1e6:.1f} M"
     )
     model = Llama(Shape())
-    if args.start:
-        model.load_state_dict(torch.load(args.start)["model"])
+    if plan.start:
+        model.load_state_dict(torch.load(plan.start)["model"])
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters", flush=True)
-    run(model, batches(ids, masks, args.tokens, args.seed), args)
+    chosen, about = optimizers(model, plan.rate), {"step": 0, "tokens": 0, "seconds": 0, "loss": 0}
+    source, state = batches(ids, masks, plan.tokens, seed), folder / "state.pt"
+    if state.exists():
+        saved = torch.load(state)
+        model.load_state_dict(saved["model"])
+        for opt, found in zip(chosen, saved["optimizers"], strict=True):
+            opt.load_state_dict(found)
+        about = saved["about"]
+        for _ in range(about["step"]):  # those that it has seen
+            next(source)
+        print("goes on", json.dumps(about), flush=True)
+    about = take_steps(model, chosen, source, plan, stopper, about, state)
+    shape = asdict(model.s)
+    save(folder / "model.pt", model=model.state_dict(), shape=shape, about=about | {"seed": seed})
+    state.unlink(missing_ok=True)
 
 
-def run(model: Llama, source: Iterator[tuple[Tensor, Tensor]], args: argparse.Namespace) -> None:
-    """Take the steps; print progress, save now and then and at the end."""
-    chosen = optimizers(model, args.rate)
-    loss_of = torch.compile(model.loss, dynamic=True) if args.compile else model.loss
-    steps, fall, stopper = args.steps, max(1, int(args.steps * args.fall)), Stopper()
-    begun, seen, recent, step = time.time(), 0, 0.0, 0
+def take_steps(
+    model: Llama, chosen: list[torch.optim.Optimizer], source: Iterator[tuple[Tensor, Tensor]],
+    plan: Plan, stopper: Stopper, about: dict[str, Any], state: Path,
+) -> dict[str, Any]:  # fmt: skip
+    """Take the steps; print progress, save now and then; return what is known about the last step."""
+    steps, fall, short = plan.steps, max(1, int(plan.steps * plan.fall)), False
+    begun, begun_at, recent = time.time() - about["seconds"], about["tokens"], about["loss"]
+    step, seen = about["step"], about["tokens"]
+    started = time.time()
     while step < steps:
-        if stopper.asked:
-            stopper.asked, fall = False, min(fall, 300)
+        if stopper.asked and not short:
+            short, fall = True, min(fall, SHORT_FALL)
             steps = min(steps, step + fall)
         x, mask = next(source)
-        for opt, rate in zip(chosen, (args.rate, args.rate / 2), strict=True):
+        for opt, rate in zip(chosen, (plan.rate, plan.rate / 2), strict=True):
             for group in opt.param_groups:
                 group["lr"] = rate * factor(step, steps, fall)
         with torch.autocast("cpu", torch.bfloat16):
-            loss = loss_of(x, mask)
+            loss = model.loss(x, mask)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for opt in chosen:
@@ -209,12 +234,34 @@ def run(model: Llama, source: Iterator[tuple[Tensor, Tensor]], args: argparse.Na
             "loss": round(recent, 4),
         }
         if step % 20 == 0:
-            print(
-                json.dumps({**about, "tokens_per_s": round(seen / (time.time() - begun))}),
-                flush=True,
-            )
-        if step % args.save_every == 0 or step == steps:
-            save(model, args.out / "model.pt", **about, seed=args.seed)
+            pace = round((seen - begun_at) / (time.time() - started))
+            print(json.dumps({**about, "tokens_per_s": pace}), flush=True)
+        if step % plan.save_every == 0:
+            found = [opt.state_dict() for opt in chosen]
+            save(state, model=model.state_dict(), optimizers=found, about=about)
+    return about
+
+
+def main() -> None:
+    """Train until the last step or SIGTERM."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="of the corpus and the weights")
+    parser.add_argument("--tokenizer", type=Path, default=Path("training/out/tokenizer"))
+    parser.add_argument("--steps", type=int, default=3500)
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens in a batch, with padding")
+    parser.add_argument("--rate", type=float, default=3e-3, help="of Muon; half for AdamW")
+    parser.add_argument(
+        "--fall", type=float, default=0.5, help="part of the steps in which the rate falls"
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--save-every", type=int, default=100, help="steps")
+    parser.add_argument("--start", type=Path, help="go on from these weights")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    plan = Plan(args.steps, args.tokens, args.rate, args.fall, args.start, args.save_every)
+    train(args.folder, args.tokenizer, plan, args.seed, Stopper())
 
 
 if __name__ == "__main__":
