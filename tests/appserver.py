@@ -16,6 +16,7 @@ from unilect.routing.service import Service
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits
 from unilect.server.app import GUARD, SITE, create_app
+from unilect.store.store import Store
 from unilect.upstreams.openai.backend import OpenAIUpstream
 from unilect.web.guard import Guard
 
@@ -65,22 +66,26 @@ async def serving(
     config: Config | None = None,
     limits: Limits | None = None,
     fallback: list[Member] | None = None,
+    store: Store | None = None,
     **model: Any,
 ) -> AsyncIterator[App]:
     """An application that serves one model, `m`, until the block ends, and its fallback `other` where there is one."""
     models = [Model("m", backend, fallback=None if fallback is None else "other", **model)]
     if fallback is not None:
         models.append(Model("other", fallback))
-    async with serving_models(config or Config(), Registry(models), limits) as app:
+    async with serving_models(config or Config(), Registry(models), limits, store) as app:
         yield app
 
 
 @asynccontextmanager
 async def serving_models(
-    config: Config, registry: Registry, limits: Limits | None = None
+    config: Config,
+    registry: Registry,
+    limits: Limits | None = None,
+    store: Store | None = None,
 ) -> AsyncIterator[App]:
     """An application that serves models until the block ends."""
-    app = create_app(config, registry)
+    app = create_app(config, registry, store=store)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     assert runner.server is not None

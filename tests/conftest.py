@@ -1,23 +1,47 @@
 """Fixtures that several folders of tests share."""
 
-import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
+from itertools import chain
+from pathlib import Path
 
 import pytest
 
-from engine import SOURCES
+from engine import SOURCES, THOROUGH
 from serving import KEY, Server, serve
+from unilect.context import IN_HAND
 
-#: Whole foreign servers and libraries, in environments of a gigabyte: CI runs them always, others with UNILECT_PEERS=1.
-PEERS = [
-    "five_systems/test_fastchat_real.py",
-    "sdk/test_client_libraries.py",
-    "sdk/test_litellm_proxy.py",
-]
-collect_ignore = [] if os.environ.get("CI") == "true" or "UNILECT_PEERS" in os.environ else PEERS
+#: How many modules the account of a whole run names.
+LONGEST = 25
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave tests that are marked `heavy` to continuous integration and UNILECT_PEERS=1, unless their file was named."""
+    if THOROUGH:
+        return
+    named = {Path(arg.partition("::")[0]).resolve() for arg in config.args}
+    heavy = [item for item in items if item.get_closest_marker("heavy") and item.path not in named]
+    config.hook.pytest_deselected(items=heavy)
+    left_out = set(heavy)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """After a whole run, say which modules took longest."""
+    seconds, tests = Counter[str](), Counter[str]()
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            module = report.nodeid.partition("::")[0]
+            seconds[module] += report.duration  # type: ignore[assignment]
+            tests[module] += report.when == "call"
+    if not THOROUGH or len(seconds) <= LONGEST:
+        return
+    terminalreporter.section(f"longest {LONGEST} of {len(seconds)} modules")
+    for module, took in seconds.most_common(LONGEST):
+        terminalreporter.write_line(f"{took:6.1f} s {tests[module]:5} tests {module}")
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +49,12 @@ def same_numbers() -> None:
     """torch's random numbers are the same in every run, whatever tests came before."""
     if torch := sys.modules.get("torch"):
         torch.manual_seed(7)
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_hand() -> None:
+    """A test that answers a request in its own task leaves none to those after it."""
+    IN_HAND.set(None)
 
 
 @pytest.fixture(scope="session")

@@ -25,21 +25,24 @@ __all__ = ["answer", "chat", "completion", "events_of"]  # what tests of engines
 #: engine -> the source that is the bundled model on it
 SOURCES = {"gguf": "demo:", "hf": f"hf:{FOLDER / 'hf'}"}
 IN_CI = os.environ.get("CI") == "true"  # nothing may be skipped there
+_HAS_TRANSFORMERS = IN_CI or all(
+    find_spec(name) for name in ("torch", "transformers", "llguidance", "safetensors")
+)
 needs_transformers = pytest.mark.skipif(
-    not IN_CI
-    and not all(find_spec(name) for name in ("torch", "transformers", "llguidance", "safetensors")),
-    reason="needs the extra transformers; UNILECT_EXTRAS=transformers",
+    not _HAS_TRANSFORMERS, reason="needs the extra transformers; UNILECT_EXTRAS=transformers"
 )
+#: Whether the tests that are marked `heavy` run too.
 THOROUGH = IN_CI or "UNILECT_PEERS" in os.environ
-takes_long = pytest.mark.skipif(
-    not THOROUGH,
-    reason="takes long; UNILECT_PEERS=1, and in CI",
-)
 #: How often something is asked of an engine that has to be so every time.
 TRIES = 200 if THOROUGH else 12
 ENGINES = [pytest.param("gguf"), pytest.param("hf", marks=needs_transformers)]
 #: For tests that start an engine of their own.
-ENGINES_IN_CI = [pytest.param("gguf"), pytest.param("hf", marks=[needs_transformers, takes_long])]
+ENGINES_IN_CI = [
+    pytest.param("gguf"),
+    pytest.param("hf", marks=[needs_transformers, pytest.mark.heavy]),
+]
+#: For tests that ask the same of each: what is dear is to make up what is asked.
+TOGETHER = ["gguf", "hf"] if THOROUGH and _HAS_TRANSFORMERS else ["gguf"]
 
 
 def made(engine: str, shared: dict[Any, Any] | None = None, **config: Any) -> Any:

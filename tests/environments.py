@@ -45,9 +45,20 @@ class Recipe:
 
 OPENAI = {  # major version 3 is in our own environment
     "0": Recipe(("openai==0.28.1", "numpy", "setuptools<80")),
-    "1": Recipe(("openai>=1.109,<2", "pydantic")),
-    "2": Recipe(("openai>=2,<3", "pydantic")),
+    "1": Recipe(("openai==1.109.1", "pydantic")),
+    "2": Recipe(("openai==2.54.0", "pydantic")),
 }
+
+LANGCHAIN = Recipe(("langchain==1.4.7", "langchain-openai==1.7.3", "langchain-anthropic==1.7.7"))
+ANTHROPIC = {
+    "2": Recipe(("anthropic==2.12.0",)),
+    "0": Recipe(("anthropic==0.125.0",)),
+}
+
+
+def anthropic_python(version: str) -> Path:
+    """The interpreter that has this major version of `anthropic`."""
+    return python(f"anthropic-{version}", ANTHROPIC[version])
 
 
 def openai_python(version: str) -> Path:
@@ -89,9 +100,16 @@ def plugin_python(package: Path) -> Path:
     return _made(package.name, f"{content} {sys.version} {here}", make) / "bin" / "python"
 
 
-def node_folder() -> Path:
-    """The folder with the JavaScript client; a script that imports it needs its `node_modules` beside itself."""
-    return _made("node", (SDK / "package-lock.json").read_text(), _install_node)
+def node_folder(name: str = "") -> Path:
+    """
+    The folder with JavaScript clients; a script that imports one needs its `node_modules` beside itself.
+
+    Args:
+        name: The folder of their package.json in tests/sdk; that of OpenAI's client is there itself.
+    """
+    recipe = SDK / name
+    content = (recipe / "package-lock.json").read_text()
+    return _made(f"node{name}", content, lambda folder: _install_node(folder, recipe))
 
 
 def _made(name: str, content: str, make: Callable[[Path], None]) -> Path:
@@ -136,10 +154,10 @@ def _uv() -> str:
     return os.environ.get("UV") or shutil.which("uv") or str(ROOT / ".cache" / "uv" / "bin" / "uv")
 
 
-def _install_node(folder: Path) -> None:
+def _install_node(folder: Path, recipe: Path) -> None:
     folder.mkdir(parents=True)
-    for name in ("package.json", "package-lock.json", ".npmrc"):
-        shutil.copy(SDK / name, folder)
+    for file in (recipe / "package.json", recipe / "package-lock.json", SDK / ".npmrc"):
+        shutil.copy(file, folder)
     _run("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts", cwd=folder)
 
 

@@ -14,10 +14,10 @@ CONTEXT = 512
 
 
 @contextmanager
-def llama_server(model: Path = MODEL) -> Iterator[str]:
-    """The URL of a running llama-server: two requests at a time, CONTEXT tokens each."""
+def llama_server(model: Path = MODEL, ranks: bool = False) -> Iterator[str]:
+    """The URL of a running llama-server: two requests at a time, CONTEXT tokens each; `ranks` has it rank documents."""
     process = subprocess.Popen(
-        [sys.executable, _PROGRAM, model, "0", "2", str(CONTEXT), "1"],
+        [sys.executable, _PROGRAM, model, "0", "2", str(CONTEXT), "1", *["rank"] * ranks],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -203,3 +203,23 @@ HELLO = frames(
     USAGE,
     DONE,
 )
+
+
+def small(context: int, tokens: int) -> Script:
+    """A server of vLLM's kind: it refuses a request whose prompt and answer together have more tokens than its context."""
+
+    async def script(exchange: Exchange) -> None:
+        body = exchange.json()
+        asked = body.get("max_completion_tokens") or body.get("max_tokens") or 0
+        if tokens + asked <= context:
+            await exchange.send(stream_of(HELLO))
+        else:
+            message = (
+                f"This model's maximum context length is {context} tokens. However, you requested {tokens + asked} tokens "
+                f"({tokens} in the messages, {asked} in the completion). Please reduce the length of the messages or completion."
+            )
+            told = {"object": "error", "message": message, "type": "BadRequestError", "code": 400}
+            await exchange.send(answer(msgspec.json.encode(told), "400 Bad Request"))
+        exchange.close()
+
+    return script

@@ -81,7 +81,7 @@ def serve(
             process = subprocess.Popen(
                 line,
                 cwd=folder,
-                env=_environment(env),
+                env=_environment({"XDG_DATA_HOME": folder} | dict(env or {})),
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,

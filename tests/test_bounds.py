@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from properties import given
 from unilect import bounds
-from unilect.bounds import MAX_ESCAPES, MAX_PARTS, MAX_VALUES, check_body, check_free_form, nested
+from unilect.bounds import (
+    MAX_ESCAPES,
+    MAX_LEVELS,
+    MAX_PARTS,
+    MAX_VALUES,
+    check_body,
+    check_free_form,
+    check_levels,
+    nested,
+)
 from unilect.errors import InvalidRequest
 
 SLICE = 128 * 1024
@@ -168,6 +177,14 @@ def test_the_values_of_a_schema_are_bounded() -> None:
     assert "x" == raised.value.param
 
 
+def test_free_forms_together() -> None:
+    """Parts of a kind are bounded together: a hundred tools may not each be as large as one may be."""
+    values = 0
+    with pytest.raises(InvalidRequest, match=r"`tools\[5\]`: up to here there are more than 50000"):
+        for number in range(128):
+            values = check_free_form(f"tools[{number}]", {"enum": [0] * 9_000}, before=values)
+
+
 def _deep(levels: int, kind: type) -> Any:
     value: Any = 0
     for _ in range(levels):
@@ -188,3 +205,21 @@ def test_nested(kind: type, deep: int, levels: int, expected: bool) -> None:
 def test_nested_is_found_beside_flat_ones() -> None:
     """A deep part beside many flat ones is found."""
     assert nested({"a": [1, 2, {"b": []}], "c": _deep(40, list)}, 32)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["[" * MAX_LEVELS + "]" * MAX_LEVELS, json.dumps(["[{" * 200]), "[" + "{}," * 999 + "0]"],
+)
+def test_levels_that_may_be(written: str) -> None:
+    """What is as deep as may be, or has brackets side by side or in its texts, is taken."""
+    check_levels("x", written.encode(), json.loads(written))
+
+
+@pytest.mark.parametrize(
+    "written", ["[" * (MAX_LEVELS + 1) + "]" * (MAX_LEVELS + 1), '{"a":' * 500 + "1" + "}" * 500]
+)
+def test_levels_that_may_not_be(written: str) -> None:
+    """What is deeper is refused by its name."""
+    with pytest.raises(InvalidRequest, match="`x` is nested more than 128 levels"):
+        check_levels("x", written.encode(), json.loads(written))

@@ -62,7 +62,8 @@ async def test_a_running_request_is_listed(leaves: bool) -> None:
         await response.content.readany()
         assert [context] == list(app.guard.requests.values())
         assert ("answering", 2) == told(context)
-        assert (Keys(["sk-test"]).caller(KEY), "m", "chat.completions", "openai", 0, None) == (
+        caller = await Keys(["sk-test"]).caller(KEY)
+        assert (caller.name, "m", "chat.completions", "openai", 0, None) == (
             context.caller,
             context.model,
             context.endpoint,

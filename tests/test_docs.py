@@ -22,6 +22,7 @@ from unilect.cli import main as cli
 from unilect.config import load as config_load
 from unilect.config.kinds import KIND_OF
 from unilect.config.server import Config, ModelConfig
+from unilect.config.store import StoreConfig
 from unilect.gateway.metrics import Metrics
 from unilect.routing import sources
 from unilect.routing.registry import Registry
@@ -35,7 +36,9 @@ DOCS = {file: file.read_text() for file in (ROOT / "docs").rglob("*.md")}
 PAGES = DOCS | {file: file.read_text() for file in ROOT.glob("*.md")}
 ALL_DOCS = "\n".join(DOCS.values())
 OPTIONS = [
-    field.name for struct in (Config, ModelConfig) for field in msgspec.structs.fields(struct)
+    field.name
+    for struct in (Config, StoreConfig, ModelConfig)
+    for field in msgspec.structs.fields(struct)
 ]
 START_TIMEOUT_S = 30.0
 
@@ -123,7 +126,7 @@ def test_example_file_has_every_option(tmp_path: Path) -> None:
 
     config_load.load(file, environment={"UPSTREAM_KEY": "a", "UNILECT_API_KEY": "b"})
 
-    assert sorted(names) == sorted(set(OPTIONS) - {"models"})
+    assert sorted(names) == sorted(set(OPTIONS) - {"models", "store"})
 
 
 @pytest.mark.parametrize(

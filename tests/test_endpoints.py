@@ -53,8 +53,8 @@ REFUSED: list[tuple[str, str, Any]] = [
     *((path, "stop_token_ids", [5]) for path in (CHAT, COMPLETIONS)),
     *((path, "prompt_logprobs", 0) for path in (CHAT, COMPLETIONS)),
     (CHAT, "skip_special_tokens", False),
-    (CHAT, "add_generation_prompt", False),
-    (CHAT, "continue_final_message", True),
+    (COMPLETIONS, "add_generation_prompt", False),
+    (COMPLETIONS, "continue_final_message", True),
     (CHAT, "enable_thinking", False),
 ]  # fmt: skip
 #: What SillyTavern sends to llama.cpp, but for what is about nothing there and is named as ignored.

@@ -22,32 +22,39 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_653,
-    "cli": 1_413,
-    "config": 1_195,
+    "": 1_806,
+    "cli": 1_750,
+    "cli/connect": 956,
+    "config": 1_371,
     "constraints": 1_136,
     "demo": 12,
-    "dialects": 79,
-    "dialects/fastchat": 899,
-    "dialects/llamacpp": 442,
-    "dialects/openai": 674,
-    "engines": 224,
-    "engines/chatglm": 560,
-    "engines/gguf": 1_409,
+    "dialects": 223,
+    "dialects/fastchat": 900,
+    "dialects/llamacpp": 730,
+    "dialects/messages": 1_007,
+    "dialects/ollama": 1_031,
+    "dialects/openai": 761,
+    "dialects/responses": 1_892,
+    "engines": 227,
+    "engines/chatglm": 554,
+    "engines/gguf": 2_058,
     "engines/process": 708,
-    "engines/tools": 654,
-    "engines/transformers": 3_423,
-    "gateway": 226,
-    "http": 906,
-    "parameters": 659,
-    "routing": 1_868,
-    "server": 855,
-    "testing": 282,
+    "engines/transformers": 3_757,
+    "gateway": 370,
+    "http": 925,
+    "parameters": 732,
+    "routing": 2_573,
+    "server": 892,
+    "store": 1_674,
+    "store/migrations": 9,
+    "store/migrations/versions": 122,
+    "testing": 337,
+    "tools": 1_596,
     "upstreams": 0,
-    "upstreams/fastchat": 644,
-    "upstreams/llamacpp": 716,
-    "upstreams/openai": 1_222,
-    "web": 856,
+    "upstreams/fastchat": 651,
+    "upstreams/llamacpp": 786,
+    "upstreams/openai": 1_757,
+    "web": 940,
 }
 
 #: Where the environment is read or passed on, and why.
@@ -257,8 +264,13 @@ def test_every_route_needs_a_key() -> None:
     """Every route needs a key, but those that say nothing else than that the server lives."""
     routes = all_routes(Site(Service(Registry([]), Metrics())))
 
-    assert {route.path for route in routes if route.public} == {"/healthz", "/readyz", "/health"}
-    assert len({(route.method, route.path) for route in routes}) == len(routes)
+    assert {route.path for route in routes if route.public} == {
+        "/healthz",
+        "/readyz",
+        "/health",
+        "/v1/health",
+    }
+    assert len({(route.method, route.path, route.needs_header) for route in routes}) == len(routes)
 
 
 def test_the_version_is_told_once() -> None:

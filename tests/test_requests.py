@@ -156,7 +156,6 @@ def test_a_client_cannot_write_the_wire() -> None:
         {"top_logprobs": 21},
         {"presence_penalty": 2.5},
         {"response_format": {"type": "xml"}},
-        {"response_format": {"type": "json_schema"}},
         {"tools": [{"type": "function", "function": {"name": "with blank"}}]},
         {"tools": [{"type": "retrieval"}]},
         {"tool_choice": "maybe"},

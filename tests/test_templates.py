@@ -84,3 +84,17 @@ def test_a_template_may_refuse() -> None:
     """`raise_exception` in a template is a 400 with its words."""
     with pytest.raises(InvalidRequest, match="only users"):
         templates.find("{{ raise_exception('only users') }}").render(TALK)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("{% set ns = namespace(a=1) %}{{ raise_exception(strftime_now(x)) }}{{ ns.a }}", {"x"}),
+        ("{% generation %}{{ date_string }}{% endgeneration %}", {"generation", "date_string", "endgeneration"}),
+        ("{{ namespace", set()),
+        ("no names", set()),
+    ],
+)  # fmt: skip
+def test_names_that_a_template_asks_for(text: str, names: set[str]) -> None:
+    """What a template has itself, and what Jinja has, is not asked for; of another Jinja every word may be."""
+    assert names == templates.variables(text)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from appserver import serving
@@ -15,14 +16,16 @@ from unilect.errors import (
     BackendError,
     BackendUnavailable,
     ConfigError,
+    ContextLengthExceeded,
     InvalidRequest,
     UnsupportedOperation,
 )
 from unilect.events import Finish, Progress, TextDelta, Usage
+from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import EmbeddingRequest, Embeddings
 from unilect.routing import sources
 from unilect.testing import ContractBroken, answer, chat, check_backend, completion
-from unilect.testing.echo import Echo, Options
+from unilect.testing.echo import Echo, Options, Scripted
 
 
 def served(source: str, **config: Any) -> Backend:
@@ -40,7 +43,15 @@ async def test_an_engine(engine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"load_s": 0.01, "tokens_per_s": 10_000.0}, {"text": "Never " * 20}], ids=str
+    "options",
+    [
+        {},
+        {"load_s": 0.01, "tokens_per_s": 10_000.0},
+        {"text": "Never " * 20},
+        {"answers": [{"text": "Never " * 20}]},
+        {"context": 60},
+    ],
+    ids=str,
 )
 async def test_an_echo(options: dict[str, Any]) -> None:
     """An echo keeps the contract, whatever its pace is."""
@@ -153,6 +164,29 @@ async def test_what_is_broken_is_told(name: str) -> None:
             task.cancel()
 
 
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([0.5, 0.1], "Of 3 documents there are 2 scores."),
+        ([0.5, 1.1, 0.5], "The scores are [0.5, 1.1, 0.5]."),
+        ([0.5, 0.1, 0.4], "Equal documents differ."),
+    ],
+)
+async def test_a_broken_ranking_is_told(scores: list[float], expected: str) -> None:
+    """A backend that ranks, and has too few scores, or scores that are no probabilities or differ for equal documents, is told so."""
+
+    class Broken(Echo):
+        capabilities = msgspec.structs.replace(Echo.capabilities, rerank=True)
+
+        async def rerank(self, request: RerankRequest) -> Ranking:
+            return Ranking(scores, 3)
+
+    with pytest.raises(ContractBroken) as caught:
+        await check_backend(Broken, limit_s=5.0)
+
+    assert expected in str(caught.value)
+
+
 # the echo
 
 
@@ -172,6 +206,42 @@ async def test_what_an_echo_says() -> None:
         assert len(text) == found.usage.completion_tokens
     cut = await answer(served("echo:").generate(chat("Hello!", max_tokens=2)))
     assert ("He", "length") == (cut.choices[0].text, cut.choices[0].finish_reason)
+
+
+async def test_an_echo_that_plays_a_part() -> None:
+    """It says the first answer whose `when` was told since its last one, by the user or a tool; else what it says without answers."""
+    answers = [
+        {"when": "go", "text": "1"},
+        {"when": "went", "text": "2"},
+        {"when": "go", "text": "never"},
+    ]
+    echo = served("echo:lost", options={"answers": answers})
+    went = [{"role": "assistant", "content": "1"}, {"role": "user", "content": "It went well."}]
+    says: list[tuple[list[dict[str, Any]], str]] = [
+        ([{"role": "user", "content": "Please go."}], "1"),
+        ([{"role": "user", "content": "go"}, {"role": "user", "content": "now"}], "1"),
+        ([{"role": "user", "content": "go"}, *went, {"role": "system", "content": "go"}], "2"),
+        ([{"role": "system", "content": "go"}, {"role": "user", "content": "stay"}], "lost"),
+        ([{"role": "user", "content": "go"}, {"role": "assistant", "content": "go"}], "lost"),
+    ]
+    for messages, text in says:
+        found = await answer(echo.generate(chat(messages=messages)))
+        assert text == found.choices[0].text
+    assert "2" == (await answer(echo.generate(completion("It went")))).choices[0].text
+    always = served("echo:", options={"answers": [{"text": "any"}]})
+    assert "any" == (await answer(always.generate(chat("go")))).choices[0].text
+
+
+async def test_an_echo_with_a_context() -> None:
+    """An answer is cut where the context is full, and a prompt that leaves no room for one is refused with both numbers."""
+    echo = served("echo:Good day", options={"context": 7})
+    cut = await answer(echo.generate(chat("Hi")))
+    with pytest.raises(ContextLengthExceeded) as caught:
+        await answer(echo.generate(chat("Hello!!")))
+
+    assert 7 == echo.capabilities.context
+    assert ("Good ", "length") == (cut.choices[0].text, cut.choices[0].finish_reason)
+    assert (7, 7) == (caught.value.prompt_tokens, caught.value.context)
 
 
 async def test_an_echo_that_fails() -> None:
@@ -209,6 +279,9 @@ async def test_what_an_echo_cannot_do() -> None:
     [
         ({"options": {"load": 3}}, "models.m.options.load: unknown option; did you mean `load_s`?"),
         ({"options": {"load_s": -1}}, "models.m.options.load_s: expected a number from 0 to 3600, found -1."),
+        ({"options": {"answers": [{"when": "a"}]}}, "models.m.options.answers[1].text: is missing; expected text."),
+        ({"options": {"answers": [{"text": "a", "after": "b"}]}}, "models.m.options.answers[1].after: unknown option; known: text, when."),
+        ({"options": {"answers": "a"}}, 'models.m.options.answers[1]: expected a table, found "a".'),
         ({"context": 512}, "models.m: context: applies to GGUF models, transformers models and chatglm.cpp models; it has no effect on echo:; leave it out."),
         ({"source": "demo:", "options": {"a": 1}}, "models.m: options: applies to `echo:` and backends of plugins; it has no effect on demo:; leave it out."),
     ],
@@ -221,16 +294,47 @@ def test_wrong_options(config: dict[str, Any], told: str) -> None:
     assert told == str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["response_format", "grammar", "tools"])
-async def test_an_echo_is_honest(name: str) -> None:
+async def test_an_echo_is_honest() -> None:
     """A form that an echo cannot keep to is refused, also where the model is set to report what it ignores."""
-    values = {
-        "response_format": {"type": "json_object"},
-        "grammar": 'root ::= "a"',
-        "tools": [{"type": "function", "function": {"name": "f"}}],
-    }
-    async with serving(Echo(), unsupported="report" if name != "tools" else "refuse") as app:
-        async with app.chat(**{name: values[name]}) as response:
-            body = await response.json()
+    async with serving(Echo(), unsupported="report") as app:
+        async with app.chat(grammar='root ::= "a"') as response:
+            refused = await response.json()
+        async with app.chat(response_format={"type": "json_object"}) as response:
+            violated = await response.json()
 
-    assert (400, name) == (response.status, body["error"]["param"])
+    assert ("grammar", "constraint_violated") == (refused["error"]["param"], violated["error"]["code"])  # fmt: skip
+
+
+async def test_an_echo_uses_a_tool() -> None:
+    """An echo with answers thinks, says something, calls a tool twice at once, and goes on with a result, so that agents are tested without a model."""
+    call = '<tool_call>{{"name": "f", "arguments": {{"a": {}}}}}</tool_call>'
+    answers = [
+        Scripted(when="begin", text=f"<think>Hm.</think>Look:\n{call.format(1)}\n{call.format(2)}"),
+        Scripted(when="found it", text="Done."),
+    ]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "begin"}]
+    async with serving(Echo(Options(answers=answers))) as app:
+        async with app.chat(tools=tools, stream=False, messages=messages) as response:
+            said = (await response.json())["choices"][0]["message"]
+        results = ("found it", "nothing")
+        for one, result in zip(said["tool_calls"], results, strict=True):
+            messages.append({"role": "tool", "tool_call_id": one["id"], "content": result})
+        messages.insert(1, said)
+        async with app.chat(tools=tools, stream=False, messages=messages) as response:
+            last = (await response.json())["choices"][0]["message"]
+
+    assert ("Hm.", "Look:") == (said["reasoning_content"], said["content"])
+    assert ['{"a": 1}', '{"a": 2}'] == [one["function"]["arguments"] for one in said["tool_calls"]]
+    assert "Done." == last["content"]
+
+
+async def test_an_echo_calls() -> None:
+    """An echo whose text is a call calls the tool, so that clients of tools are tested without a model."""
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    async with serving(Echo(Options(text='{"name": "f", "arguments": {"a": 1}}'))) as app:
+        async with app.chat(tools=tools, stream=False) as response:
+            choice = (await response.json())["choices"][0]
+
+    (call,) = choice["message"]["tool_calls"]
+    assert ("tool_calls", {"name": "f", "arguments": '{"a": 1}'}) == (choice["finish_reason"], call["function"])  # fmt: skip

@@ -9,6 +9,7 @@ import random
 import string
 import struct
 from array import array
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 WIDTH, HEADS, FEED_FORWARD, CONTEXT = 32, 4, 64, 2048
@@ -24,8 +25,88 @@ TEMPLATE = (
 )
 
 
-def make(path: Path, template: str = TEMPLATE, pooling: int | None = None) -> Path:
-    """Write the model, and return its path."""
+#: The tokens with which Qwen2.5-Coder fills a gap in.
+FILL_IN = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>")
+
+
+def make(
+    path: Path,
+    template: str = TEMPLATE,
+    pooling: int | None = None,
+    marks: Sequence[str] = (),
+    ids: Mapping[str, int] | None = None,
+    begins: bool = True,
+) -> Path:
+    """
+    Write the model, and return its path.
+
+    Args:
+        marks: Special tokens beside the others, at the end of its vocabulary.
+        ids: Ids of tokens that the head tells by these names.
+        begins: It reads a token before every prompt.
+    """
+    tokens = _vocabulary() + [(mark, _CONTROL) for mark in marks]
+    fields = _fields("llama", tokens, template, begins)
+    fields += [_number(f"tokenizer.ggml.{name}_token_id", id) for name, id in (ids or {}).items()]
+    if pooling is not None:
+        fields.append(_number("llama.pooling_type", pooling))
+    _write(path, fields, len(tokens))
+    return path
+
+
+def make_bert_reranker(path: Path, says_so: bool = True) -> Path:
+    """
+    Write a cross-encoder of one output, and return its path.
+
+    Args:
+        says_so: Its head says that it ranks.
+    """
+    tokens = _vocabulary()
+    fields = [
+        *_fields("bert", tokens, TEMPLATE),
+        *([_number("bert.pooling_type", 4)] if says_so else []),
+        _field("bert.attention.layer_norm_epsilon", _F32, struct.pack("<f", 1e-5)),
+        _field("bert.attention.causal", _BOOL, b"\0"),
+        _number("tokenizer.ggml.token_type_count", 1),
+        _number("tokenizer.ggml.seperator_token_id", 2),
+        _field("tokenizer.ggml.add_eos_token", _BOOL, b"\1"),
+    ]
+    shapes = {"token_embd": (WIDTH, len(tokens)), "position_embd": (WIDTH, CONTEXT)}
+    shapes["token_types"] = (WIDTH,)
+    shapes |= {f"blk.0.attn_{part}": (WIDTH, WIDTH) for part in ("q", "k", "v", "output")}
+    shapes |= {"blk.0.ffn_up": (WIDTH, FEED_FORWARD), "blk.0.ffn_down": (FEED_FORWARD, WIDTH)}
+    shapes |= {"cls": (WIDTH, WIDTH), "cls.output": (WIDTH, 1)}
+    every: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        every[f"{name}.weight"] = shape
+        if len(shape) > 1 and not name.endswith("_embd"):
+            every[f"{name}.bias"] = shape[1:]
+    for name in ("token_embd_norm", "blk.0.attn_output_norm", "blk.0.layer_output_norm"):
+        every |= {f"{name}.weight": (WIDTH,), f"{name}.bias": (WIDTH,)}
+    _write_tensors(path, fields, every)
+    return path
+
+
+def make_qwen3_reranker(path: Path) -> Path:
+    """Write a reranker of the form that llama.cpp makes of Qwen3-Reranker, and return its path."""
+    tokens = _vocabulary()
+    rerank = "[system] yes or no?\n[user] {query}\n{document}\n[assistant] "
+    fields = [
+        *_fields("qwen3", tokens, TEMPLATE),
+        _number("qwen3.pooling_type", 4),
+        _number("qwen3.attention.key_length", WIDTH // HEADS),
+        _number("qwen3.attention.value_length", WIDTH // HEADS),
+        _list("qwen3.classifier.output_labels", _STRING, [_text("yes"), _text("no")]),
+        _field("tokenizer.chat_template.rerank", _STRING, _text(rerank)),
+    ]
+    norms = [f"blk.0.attn_{part}_norm" for part in "qk"]
+    more = {"cls.output": (WIDTH, 2)} | dict.fromkeys(norms, (WIDTH // HEADS,))
+    _write(path, fields, len(tokens), more)
+    return path
+
+
+def _vocabulary() -> list[tuple[str, int]]:
+    """The tokens, each with its kind."""
     words = [
         "the",
         "and",
@@ -47,16 +128,23 @@ def make(path: Path, template: str = TEMPLATE, pooling: int | None = None) -> Pa
     tokens += [(f"<0x{byte:02X}>", _BYTE) for byte in range(256)]
     known = [BLANK, *words, *signs, *(BLANK + word for word in (*words, *signs))]
     tokens += [(token, _NORMAL) for token in dict.fromkeys(known)]
+    return tokens
+
+
+def _fields(
+    kind: str, tokens: list[tuple[str, int]], template: str, begins: bool = True
+) -> list[bytes]:
+    """The metadata of a network of this kind."""
     scores = [-float(number) if kind == _NORMAL else 0.0 for number, (_, kind) in enumerate(tokens)]
-    fields = [
-        _field("general.architecture", _STRING, _text("llama")),
-        _number("llama.context_length", CONTEXT),
-        _number("llama.embedding_length", WIDTH),
-        _number("llama.block_count", 1),
-        _number("llama.feed_forward_length", FEED_FORWARD),
-        _number("llama.attention.head_count", HEADS),
-        _number("llama.rope.dimension_count", WIDTH // HEADS),
-        _field("llama.attention.layer_norm_rms_epsilon", _F32, struct.pack("<f", 1e-5)),
+    return [
+        _field("general.architecture", _STRING, _text(kind)),
+        _number(f"{kind}.context_length", CONTEXT),
+        _number(f"{kind}.embedding_length", WIDTH),
+        _number(f"{kind}.block_count", 1),
+        _number(f"{kind}.feed_forward_length", FEED_FORWARD),
+        _number(f"{kind}.attention.head_count", HEADS),
+        _number(f"{kind}.rope.dimension_count", WIDTH // HEADS),
+        _field(f"{kind}.attention.layer_norm_rms_epsilon", _F32, struct.pack("<f", 1e-5)),
         _field("tokenizer.ggml.model", _STRING, _text("llama")),
         _list("tokenizer.ggml.tokens", _STRING, [_text(token) for token, _ in tokens]),
         _list("tokenizer.ggml.scores", _F32, [struct.pack("<f", score) for score in scores]),
@@ -64,31 +152,41 @@ def make(path: Path, template: str = TEMPLATE, pooling: int | None = None) -> Pa
         _number("tokenizer.ggml.unknown_token_id", 0),
         _number("tokenizer.ggml.bos_token_id", 1),
         _number("tokenizer.ggml.eos_token_id", 2),
-        _field("tokenizer.ggml.add_bos_token", _BOOL, b"\1"),
+        _field("tokenizer.ggml.add_bos_token", _BOOL, b"\1" if begins else b"\0"),
         _field("tokenizer.ggml.add_space_prefix", _BOOL, b"\1"),
         _field("tokenizer.chat_template", _STRING, _text(template)),
     ]
-    if pooling is not None:
-        fields.append(_number("llama.pooling_type", pooling))
-    _write(path, fields, len(tokens))
-    return path
 
 
-def _write(path: Path, fields: list[bytes], vocabulary: int) -> None:
+def _write(
+    path: Path,
+    fields: list[bytes],
+    vocabulary: int,
+    more: Mapping[str, tuple[int, ...]] | None = None,
+) -> None:
+    """Write a network of llama's kind; `more` are the shapes of tensors that not every one has."""
     square = (WIDTH, WIDTH)
-    shapes = {"token_embd": (WIDTH, vocabulary), "output": (WIDTH, vocabulary)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd": (WIDTH, vocabulary),
+        "output": (WIDTH, vocabulary),
+    }
     shapes |= {f"blk.0.attn_{part}": square for part in ("q", "k", "v", "output")}
     shapes |= {f"blk.0.ffn_{part}": (WIDTH, FEED_FORWARD) for part in ("gate", "up")}
     shapes["blk.0.ffn_down"] = (FEED_FORWARD, WIDTH)
-    norms = ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm")
+    shapes |= dict.fromkeys(("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"), (WIDTH,))
+    shapes |= more or {}
+    _write_tensors(path, fields, {f"{name}.weight": shape for name, shape in shapes.items()})
+
+
+def _write_tensors(path: Path, fields: list[bytes], shapes: Mapping[str, tuple[int, ...]]) -> None:
     dice, tensors, data = random.Random(3), [], b""
-    for name, shape in [*shapes.items(), *((name, (WIDTH,)) for name in norms)]:
+    for name, shape in shapes.items():
         count = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        norm, spread = len(shape) == 1, 1.0 if name == "output" else 0.2
+        norm, spread = name.endswith("norm.weight"), 1.0 if name == "output.weight" else 0.2
         weights = array("f", (1.0 if norm else dice.gauss(0, spread) for _ in range(count)))
-        if name == "output":
+        if name == "output.weight":
             weights[WIDTH * _FIRST_BYTE : WIDTH * (_FIRST_BYTE + 256)] = array("f", [0.0]) * (256 * WIDTH)  # fmt: skip
-        described = _text(f"{name}.weight") + struct.pack("<I", len(shape))
+        described = _text(name) + struct.pack("<I", len(shape))
         described += struct.pack(f"<{len(shape)}Q", *shape) + struct.pack("<IQ", 0, len(data))
         tensors.append(described)
         data += weights.tobytes() + b"\0" * (-len(weights) * 4 % 32)

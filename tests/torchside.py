@@ -15,6 +15,7 @@ from unilect.demo import FOLDER
 SETTINGS: dict[str, Any] = {
     "path": str(FOLDER / "hf"),
     "generates": True,
+    "ranks": "",
     "size_bytes": 8_006_088,
     "stored_bytes": 2,
     "embedding_values": 0,

@@ -14,10 +14,19 @@ from unilect.config.model import ModelConfig
 from unilect.constraints.checker import Checker
 from unilect.errors import UnsupportedOperation
 from unilect.events import Event
+from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 
 Support: TypeAlias = Literal["native", "emulated", "accepted", "refused"]
 Batches: TypeAlias = AsyncGenerator[list[Event], None]
+SlotAction: TypeAlias = Literal["save", "restore", "erase"]
+
+
+class Adapter(Struct, frozen=True):
+    """A LoRA adapter: the name of its file, and how much of it a request gets that does not say."""
+
+    name: str
+    scale: float
 
 
 class Capabilities(Struct, frozen=True):
@@ -34,9 +43,17 @@ class Capabilities(Struct, frozen=True):
         slots: How many requests it answers side by side, where it says that; it takes more and lets them wait.
         context: The most tokens of prompt and answer together, or None where the backend does not say.
         vision: Messages may hold images.
+        image_urls: An image may be anything that a client sends; else it is always a `data:` URL.
+        continues: A conversation may end with a turn of the assistant, which the answer goes on with.
+        thinking: The model's template has a place for what it thinks before it answers; None where that is not known.
+        template_names: The names that the model's chat template asks for, which `chat_template_kwargs` may hold; None where that is
+            not known, and all are passed on.
         schema_keywords: The JSON Schema keywords that the backend enforces while it generates, as `constraints.schema.Use` names
             them; finished answers are held against what they must satisfy then. None where it is not known.
-        chat, completions, embeddings: Whether the backend answers these at all.
+        tool_form: The form in which the model was trained to call tools, by its name in `tools.forms`, where the backend knows it; for
+            tools that unilect writes into the prompt, since the backend takes none.
+        adapters: Those whose scales a request may choose, in the order of their ids.
+        chat, completions, embeddings, rerank: Whether the backend answers these at all.
         why_not: Why it does not, in a clause for the client, by the name of what it does not answer.
         settled: What it cannot do is refused without starting it; false while `start` may find that it can do more.
     """
@@ -49,10 +66,17 @@ class Capabilities(Struct, frozen=True):
     slots: int | None = None
     context: int | None = None
     vision: bool = False
+    image_urls: bool = True
+    continues: bool = False
+    thinking: bool | None = None
+    template_names: frozenset[str] | None = None
     schema_keywords: frozenset[str] | None = None
+    tool_form: str = ""
+    adapters: tuple[Adapter, ...] = ()
     chat: bool = True
     completions: bool = True
     embeddings: bool = True
+    rerank: bool = False
     why_not: Mapping[str, str] = {}
     settled: bool = True
 
@@ -66,12 +90,31 @@ class Description(Struct, frozen=True, omit_defaults=True):
         parameters: How many it has; about, where its files do not count them.
         quantization: The type of most of its weights, such as `Q4_K_M` or `bfloat16`.
         context: The most tokens that it was made for.
+        format: The form of its files, such as `gguf`.
+        size_bytes: The size of its files.
+        width: The numbers of one token's embedding.
     """
 
     family: str | None = None
     parameters: int | None = None
     quantization: str | None = None
     context: int | None = None
+    format: str | None = None
+    size_bytes: int | None = None
+    width: int | None = None
+
+
+class NativeFacts(Struct, frozen=True):
+    """
+    What llama.cpp's own server says of a model, as far as it is there to be asked.
+
+    Attributes:
+        props: As its /props has it: `default_generation_settings`, `chat_template`, `modalities` and the like.
+        meta: As its list of models has it: `n_vocab`, `n_ctx_train`, `n_embd`, `n_params`, `size` and the like.
+    """
+
+    props: Mapping[str, Any] = {}
+    meta: Mapping[str, Any] = {}
 
 
 class Generates(Protocol):
@@ -95,7 +138,8 @@ class Generates(Protocol):
 
 class Backend(Generates, Protocol):
     """
-    All that a backend must have. What else it has, it has by the methods of `Embeds`, `Tokenizes`, `Checks` and `Describes`.
+    All that a backend must have. What else it has, it has by the methods of `Embeds`, `Reranks`, `Tokenizes`, `Spells`, `Renders`, `Checks`
+    and `Describes`.
 
     All methods may be called at the same time, any number of times, between `start` and `aclose`.
     """
@@ -119,6 +163,18 @@ class Embeds(Protocol):
         """Embed the inputs of a request."""
 
 
+class Reranks(Protocol):
+    """A backend that ranks documents for a query."""
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """
+        Score the documents of a request.
+
+        Raises:
+            UnsupportedParameter: `max_tokens_per_doc`, `raw_scores` or `truncate` is set, and the backend has no such thing.
+        """
+
+
 class Tokenizes(Protocol):
     """A backend that tells the tokens of its model."""
 
@@ -130,6 +186,28 @@ class Tokenizes(Protocol):
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read for this request."""
+
+
+class Spells(Protocol):
+    """A backend that tells what its tokens stand for, or reads texts in which nothing is special; it may have one of both."""
+
+    async def pieces(self, tokens: list[int]) -> list[bytes]:
+        """What each token id stands for; it may be a part of a character."""
+
+    async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
+        """As `tokenize`, of a text in which the names of special tokens are text like any other."""
+
+
+class Renders(Protocol):
+    """A backend that tells the prompt of a conversation."""
+
+    async def render(self, request: ChatRequest) -> str:
+        """
+        The prompt of a chat, as the model reads it.
+
+        Raises:
+            InvalidRequest: The chat template refuses the conversation.
+        """
 
 
 class Checks(Protocol):
@@ -144,11 +222,48 @@ class Checks(Protocol):
         """
 
 
+class Slotted(Protocol):
+    """A backend that shows the places in which it answers side by side."""
+
+    async def slots(self) -> list[dict[str, Any]]:
+        """Each as llama.cpp tells it, in order; nothing but `id`, `n_ctx` and `is_processing` of what another caller has asked."""
+
+
+class ChangesSlots(Protocol):
+    """A backend whose slots a caller may save, fill again and empty."""
+
+    async def change_slot(self, slot: int, action: SlotAction, name: str) -> dict[str, Any]:
+        """
+        Do it, and tell it as llama.cpp does.
+
+        Args:
+            name: Of the file that is written or read; the caller's own.
+
+        Raises:
+            InvalidRequest: The slot is not the caller's, or answers a request, or the name is none.
+            NotStored: The caller has no such file.
+            UnsupportedOperation: Nothing is saved here.
+        """
+
+
 class Describes(Protocol):
     """A backend that knows what its model is."""
 
     def describe(self) -> Description:
         """What the model is; an engine says it before its start, from its files, and an upstream after it."""
+
+
+class KnowsNatively(Protocol):
+    """A backend that is, or has, llama.cpp's server."""
+
+    def native_facts(self) -> NativeFacts:
+        """What that server says of its model; nothing before it has been started."""
+
+
+def native_facts(backend: object) -> NativeFacts:
+    """What llama.cpp's server says of a backend's model; nothing where there is no such server."""
+    known = hasattr(backend, "native_facts")
+    return cast(KnowsNatively, backend).native_facts() if known else NativeFacts()
 
 
 def described(backend: object) -> Description:
@@ -157,27 +272,58 @@ def described(backend: object) -> Description:
 
 
 def embeds(backend: object) -> Embeds:
-    """
-    A backend as one that embeds texts.
+    """A backend as one that embeds texts; errors as `_able`."""
+    return cast(Embeds, _able(backend, "embed", "embed texts. Ask another model"))
 
-    Raises:
-        UnsupportedOperation: It does not.
-    """
-    if hasattr(backend, "embed"):  # an isinstance does not see what `__getattr__` gives
-        return cast(Embeds, backend)
-    raise UnsupportedOperation("The model's backend does not embed texts. Ask another model.")
+
+def reranks(backend: object) -> Reranks:
+    """A backend as one that ranks documents; errors as `_able`."""
+    return cast(Reranks, _able(backend, "rerank", "rank documents. Ask a reranker"))
 
 
 def tokenizes(backend: object) -> Tokenizes:
+    """A backend as one that tells tokens; errors as `_able`."""
+    return cast(Tokenizes, _able(backend, "tokenize", "tell tokens. Ask another model"))
+
+
+def spells(backend: object, method: str, what: str) -> Spells:
+    """A backend as one that has a method of `Spells`, which a parameter wants; errors as `_able`."""
+    return cast(
+        Spells, _able(backend, method, f"support `{what}`. Remove it, or ask another model")
+    )
+
+
+def renders(backend: object) -> Renders:
+    """A backend as one that tells prompts; errors as `_able`."""
+    return cast(Renders, _able(backend, "render", "tell prompts. Ask another model"))
+
+
+def slotted(backend: object) -> Slotted:
+    """A backend as one that shows its slots; errors as `_able`."""
+    instead = (
+        "show slots. Ask a GGUF model, or GET /metrics, which counts requests that run and wait"
+    )
+    return cast(Slotted, _able(backend, "slots", instead))
+
+
+def changes_slots(backend: object) -> ChangesSlots:
+    """A backend as one whose slots are changed on demand; errors as `_able`."""
+    return cast(ChangesSlots, _able(backend, "change_slot", "change slots. Ask a GGUF model"))
+
+
+def _able(backend: object, method: str, what: str) -> object:
     """
-    A backend as one that tells tokens.
+    A backend that has a method; an `isinstance` does not see what `__getattr__` gives.
+
+    Args:
+        what: What one without it does not do, and what to do instead.
 
     Raises:
-        UnsupportedOperation: It does not.
+        UnsupportedOperation: It has not.
     """
-    if hasattr(backend, "tokenize"):
-        return cast(Tokenizes, backend)
-    raise UnsupportedOperation("The model's backend does not tell tokens. Ask another model.")
+    if hasattr(backend, method):
+        return backend
+    raise UnsupportedOperation(f"The model's backend does not {what}.")
 
 
 class Report(Protocol):

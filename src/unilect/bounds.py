@@ -18,7 +18,11 @@ MAX_PARTS = 120_000  # texts, names, lists and objects; 65,536 prompts are as ma
 MAX_FIELDS = 256
 MAX_NAME = 256
 MAX_DEPTH = 32  # of a JSON schema or any other free-form part; deeper ones are bombs
-MAX_NODES = 10_000  # of the same
+MAX_LEVELS = (
+    128  # of what is only kept and told again, which writes it from deeper within than it was read
+)
+MAX_NODES = 10_000  # of a JSON schema or any other free-form part
+MAX_ALL_NODES = 50_000  # of all tools of a request: a look at each value takes a microsecond
 MAX_ESCAPES = 1_500_000  # as many Chinese characters are a million tokens
 _SLICE_BYTES = 128 * 1024
 _LONG_BYTES = 4096
@@ -81,9 +85,20 @@ def _short(text: bytes) -> bytes:
     return text[:_SHOWN_BYTES].translate(None, _CUTTABLE) + b"..."
 
 
-def check_free_form(name: str, value: Any, max_bytes: int = 64 * 1024) -> None:
+def most_values(text: str) -> int:
+    """More values than JSON text holds; a text that is none is counted as well."""
+    return text.count(",") + text.count("[") + text.count("{")
+
+
+def check_free_form(name: str, value: Any, max_bytes: int = 64 * 1024, before: int = 0) -> int:
     """
     Bound a part of a request that has no fixed form: a schema, a tool's parameters.
+
+    Args:
+        before: The values of the parts of its kind that stand before it: many may be as large as none of them may be.
+
+    Returns:
+        The values up to here.
 
     Raises:
         InvalidRequest: It is nested too deep, holds too many values, or is too large.
@@ -101,9 +116,31 @@ def check_free_form(name: str, value: Any, max_bytes: int = 64 * 1024) -> None:
         raise InvalidRequest(
             f"`{name}` is nested more than {MAX_DEPTH} levels deep; flatten it.", param=name
         )
+    if before + nodes > MAX_ALL_NODES:
+        raise InvalidRequest(
+            f"`{name}`: up to here there are more than {MAX_ALL_NODES} values; at most so many are read.",
+            param=name,
+        )
     if (size := len(msgspec.json.encode(value))) > max_bytes:
         raise InvalidRequest(
             f"`{name}` has {size} bytes of JSON; at most {max_bytes} are read.", param=name
+        )
+    return before + nodes
+
+
+def check_levels(name: str, written: bytes, value: Any) -> None:
+    """
+    Bound the nesting of a part of a request that is kept, or told again.
+
+    Args:
+        written: Its JSON, whose brackets nearly always say that it cannot be so deep.
+
+    Raises:
+        InvalidRequest: It is nested too deep.
+    """
+    if written.count(b"[") + written.count(b"{") > MAX_LEVELS and nested(value, MAX_LEVELS):
+        raise InvalidRequest(
+            f"`{name}` is nested more than {MAX_LEVELS} levels deep; flatten it.", param=name
         )
 
 

@@ -36,6 +36,7 @@ class Context(Struct, eq=False, kw_only=True):
     Attributes:
         request_id: The request's id, as the client and the access log have it.
         caller: The name of the caller's key; empty where it is not known.
+        models: The names of the models that the caller may use; None for all.
         endpoint: What was called, as metrics name it.
         dialect: The API that was called.
         priority: Of those that wait for a backend, the highest goes first.
@@ -44,11 +45,14 @@ class Context(Struct, eq=False, kw_only=True):
         model: The model that was asked for; empty until then.
         answering: The model that answers: its fallback, where that is another one.
         source: Where the answering backend comes from.
+        leased_at: When a started backend was ready for the request, by `time.perf_counter`; None before that.
         meter: What measures the request.
+        lowered: The limit of tokens that a backend has lowered to what fits; empty where none has.
     """
 
     request_id: str = ""
     caller: str = ""
+    models: frozenset[str] | None = None
     endpoint: str = ""
     dialect: str = ""
     priority: int = 0
@@ -57,7 +61,9 @@ class Context(Struct, eq=False, kw_only=True):
     model: str = ""
     answering: str = ""
     source: str = ""
+    leased_at: float | None = None
     meter: Measured | None = None
+    lowered: str = ""
 
     @property
     def state(self) -> str:
@@ -75,6 +81,7 @@ class Context(Struct, eq=False, kw_only=True):
         """A backend is about to answer."""
         self.answering = model
         self.source = source
+        self.leased_at = time.perf_counter()
 
     def check_deadline(self) -> None:
         """

@@ -7,12 +7,14 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + InvalidRequest                400  the request can never work as it is
     | + WrongType                   400  a body that is no JSON, or a field that is missing or of another type
     | + UnsupportedParameter        400  the model's backend does not honour this parameter
+    | + PreviousNotFound            400  the response that the request goes on from is not stored
     | + ContextLengthExceeded       400  the prompt is longer than the model's context
     | + RequestKilledEngine         400  the model's engine has died of such a request, not long ago
     + AuthenticationError           401  no key, or a wrong one
     | + MissingKey                  401  no key was sent
     + PermissionDenied              403  known, but not allowed here
     + ModelNotFound                 404
+    + NotStored                     404  no such response, conversation or item is stored
     + RouteNotFound                 404
     + MethodNotAllowed              405
     + RequestTimeout                408  the body did not come in time
@@ -31,6 +33,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + BackendUnavailable            503  no backend can take the request now
     | + BackendUnreachable          503  nobody listens where the backend should be
     | + CheckerUnavailable          503  grammars and schemas cannot be compiled now
+    | + StoreUnavailable            503  stored responses cannot be read or written now
     + BackendTimeout                504  the backend was silent for too long
     ConfigError, ConfigErrors            no answers: mistakes in the configuration, told at start
 
@@ -148,6 +151,12 @@ class WrongType(InvalidRequest):
     number = 40001
 
 
+class PreviousNotFound(InvalidRequest):
+    """The response that a request goes on from is not stored, or not the caller's."""
+
+    code = "previous_response_not_found"
+
+
 class UnsupportedParameter(InvalidRequest):
     """The model's backend does not support a parameter at this value."""
 
@@ -163,10 +172,24 @@ class UnsupportedOperation(UnilectError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt exceeds the model's maximum context length."""
+    """
+    The prompt exceeds the model's maximum context length.
+
+    Attributes:
+        prompt_tokens: How many tokens the prompt has, at least; None where that is not known.
+        context: The most tokens of prompt and answer together; None where that is not known.
+    """
 
     code = "context_length_exceeded"
     number = 40303
+    prompt_tokens: int | None = None
+    context: int | None = None
+
+    def counted(self, prompt_tokens: object, context: object) -> Self:
+        """This error with its numbers, where they are known."""
+        if isinstance(prompt_tokens, int) and isinstance(context, int):
+            self.prompt_tokens, self.context = prompt_tokens, context
+        return self
 
 
 class RequestKilledEngine(InvalidRequest):
@@ -208,6 +231,13 @@ class ModelNotFound(_OfCaller, UnilectError):
     status = 404
     code = "model_not_found"
     number = 40301
+
+
+class NotStored(_OfCaller, UnilectError):
+    """A stored response, conversation or item does not exist, or is not the caller's."""
+
+    status = 404
+    code = "not_found"
 
 
 class RouteNotFound(_OfCaller, UnilectError):
@@ -336,6 +366,13 @@ class CheckerUnavailable(BackendUnavailable):
     """Grammars and schemas cannot be compiled now; the backend itself is available."""
 
     code = "checker_unavailable"
+
+
+class StoreUnavailable(BackendUnavailable):
+    """Stored responses and conversations cannot be read or written now; the backend itself is available."""
+
+    type = "server_error"
+    code = "store_unavailable"
 
 
 class BackendTimeout(UnilectError):

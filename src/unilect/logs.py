@@ -74,13 +74,13 @@ class LogSink:
         """Log a line, soon."""
         line = f"{stamp(time.time() if now is None else now)} {level} {text}\n"
         with self._lock:
-            count, size = len(self._lines), self._size + len(line)
-            if count >= self._max_lines or size > self._max_bytes or not self._takes:
+            lines, size = self._lines, self._size + len(line)
+            if len(lines) >= self._max_lines or size > self._max_bytes or not self._takes:
                 self.lost += 1
                 return
-            self._lines.append(line)
+            lines.append(line)
             self._size = size
-            if count:
+            if lines[0] is not line:  # the thread knows that there are some
                 return
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="log", daemon=True)

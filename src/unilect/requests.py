@@ -19,6 +19,8 @@ MAX_TOKENS_FIELD = 2**31 - 1
 MAX_CHOICES = 16
 MAX_PARTS = 1024
 MAX_TOOLS = 128
+MAX_SNIPPETS = 128
+MAX_ADAPTERS = 64
 RAW_FIELDS = "unilect:raw_fields"  # not `raw_fields`: a client may send a field of that name, which is unknown like any other
 
 Text = Annotated[str, Meta(max_length=16 * 1024 * 1024)]
@@ -33,7 +35,7 @@ MAX_LOGPROBS = 20
 ANY_SEED = -1  # as llama.cpp has it
 MAX_PROBS = 1000  # likeliest tokens of a place; more would swell a stream
 #: Of the native dialect, which answers for them itself; every other backend and dialect refuses them.
-LLAMACPP_NATIVE = ("response_fields", "return_progress")
+LLAMACPP_NATIVE = ("response_fields",)
 #: llama.cpp's names of its samplers, and a text of their letters; a name that it does not know it would leave out.
 Sampler = Literal[
     "penalties", "dry", "top_k", "typ_p", "top_p", "top_n_sigma", "min_p", "temperature", "xtc", "infill", "adaptive_p",
@@ -162,18 +164,21 @@ class JsonObjectFormat(Struct, frozen=True, tag_field="type", tag="json_object")
 
 
 class JsonSchema(Struct, frozen=True, omit_defaults=True):
-    """A JSON Schema that the answer must satisfy."""
+    """A JSON Schema that the answer must satisfy; llama.cpp's clients give it no name."""
 
-    name: str
+    name: str = ""
     schema: dict[str, Any] | None = None
     description: str | None = None
     strict: bool | None = None
 
 
-class JsonSchemaFormat(Struct, frozen=True, tag_field="type", tag="json_schema"):
-    """JSON that satisfies a schema."""
+class JsonSchemaFormat(
+    Struct, frozen=True, omit_defaults=True, tag_field="type", tag="json_schema"
+):
+    """JSON that satisfies a schema; `schema` is how llama.cpp's clients write it, and is put into `json_schema`."""
 
-    json_schema: JsonSchema
+    json_schema: JsonSchema = JsonSchema()
+    schema: dict[str, Any] | None = None
 
 
 class JsonFormat(Struct, frozen=True, tag_field="type", tag="json"):
@@ -296,6 +301,13 @@ class _CommonRequest(Request, frozen=True, kw_only=True):
     n_cmpl: Choices | None = None  # an older name of `n`, see `dialects/openai/_older.py`
 
 
+class LoraScale(Struct, frozen=True):
+    """How much of an adapter a request gets; adapters that are left out count as 0."""
+
+    id: Count
+    scale: Annotated[float, Meta(ge=-100, le=100)]
+
+
 class GenerationRequest(_CommonRequest, frozen=True, kw_only=True):
     """What chat and plain completions have in common; the fields here are llama.cpp's own, in its names."""
 
@@ -303,6 +315,7 @@ class GenerationRequest(_CommonRequest, frozen=True, kw_only=True):
     post_sampling_probs: bool | None = None
     return_tokens: bool | None = None
     timings_per_token: bool | None = None
+    return_progress: bool | None = None
     samplers: Annotated[list[Sampler], Meta(max_length=32)] | SamplerLetters | None = None
     min_keep: Count | None = None
     dynatemp_range: Annotated[float, Meta(ge=0, le=10)] | None = None
@@ -325,6 +338,7 @@ class GenerationRequest(_CommonRequest, frozen=True, kw_only=True):
     n_keep: Annotated[int, Meta(ge=-1, le=MAX_TOKENS_FIELD)] | None = None
     n_discard: Count | None = None
     id_slot: Annotated[int, Meta(ge=-1, le=MAX_TOKENS_FIELD)] | None = None
+    lora: Annotated[list[LoraScale], Meta(max_length=MAX_ADAPTERS)] | None = None
 
     gateway_fields: ClassVar[frozenset[str]] = frozenset(
         {"model", "stream", "stream_options"}
@@ -390,6 +404,11 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     web_search_options: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     enable_thinking: bool | None = None  # the same by itself, as Qwen's servers have it
+    # llama.cpp's, where the prompt ends and how thoughts are told; the second is transformers' and vLLM's, too
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | Literal["content", "reasoning_content"] | None = None
+    reasoning_format: Literal["", "none", "auto", "deepseek", "deepseek-legacy"] | None = None
+    thinking_budget_tokens: Limit | None = None
 
     gateway_fields: ClassVar[frozenset[str]] = GenerationRequest.gateway_fields | {"messages"}
 
@@ -397,11 +416,19 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
 Prompt: TypeAlias = str | list[int]
 
 
+class Snippet(Struct, frozen=True, omit_defaults=True):
+    """A piece of another file, for what is to be filled in."""
+
+    text: Text = ""
+    filename: Annotated[str, Meta(max_length=4096)] = ""
+
+
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """POST /v1/completions. `prompt` holds texts or token ids, one or many; `prompts` sorts that out."""
 
     prompt: Text | Annotated[list[Text | TokenId | list[TokenId]], Meta(max_length=65536)] | None
     suffix: Text | None = None
+    input_extra: Annotated[list[Snippet], Meta(max_length=MAX_SNIPPETS)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
 
@@ -413,6 +440,11 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
         if isinstance(self.prompt, str):
             return [self.prompt]
         return one_by_one(self.prompt or [""])
+
+    @property
+    def fills_in(self) -> bool:
+        """True where the answer stands between the prompt and the suffix, even an empty one."""
+        return bool(self.suffix) or self.input_extra is not None
 
 
 class EmbeddingRequest(Request, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ Source: https://huggingface.co/docs/transformers/chat_templating
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
@@ -18,12 +19,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
+import jinja2.meta
 import msgspec
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from msgspec import Struct
 
 from unilect.errors import ConfigError, InvalidRequest
 from unilect.requests import Message, TextPart
+
+#: The formats of older servers, and llama.cpp's built-in ones.
+_FORMATS = ("formats.toml", "formats_llamacpp.toml")
+_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 class Format(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -183,6 +189,21 @@ def jinja(form: Format) -> str:
     return "\n".join(lines)
 
 
+def variables(text: str) -> frozenset[str]:
+    """
+    The names that a template asks for, without Jinja's own; of one in another Jinja than ours every word, since it may be one.
+
+    >>> sorted(variables("{% for m in messages %}{{ m.role }}{% endfor %}{{ date_string }}"))
+    ['date_string', 'messages']
+    """
+    environment = _environment()
+    try:
+        found = jinja2.meta.find_undeclared_variables(environment.parse(text))
+    except (jinja2.TemplateError, RecursionError):
+        found = set(_WORD.findall(text))
+    return frozenset(found - environment.globals.keys())
+
+
 def names() -> list[str]:
     """The names of all formats, sorted."""
     return sorted(forms(), key=str.lower)
@@ -198,7 +219,9 @@ def flat_text(message: Message) -> str:
 @cache
 def forms() -> dict[str, Format]:
     """All named formats."""
-    tables = msgspec.toml.decode(files("unilect").joinpath("formats.toml").read_bytes())
+    tables: dict[str, dict[str, Any]] = {}
+    for name in _FORMATS:
+        tables |= msgspec.toml.decode(files("unilect").joinpath(name).read_bytes())
     return {name: msgspec.convert(_whole(tables, name), Format) for name in tables}
 
 

@@ -184,10 +184,37 @@ def test_the_tokenizer_of_an_adapter(tmp_path: Path) -> None:
     )
 
 
+def test_ollama() -> None:
+    """Models come from `--model`, and the address, the origins and the context from Ollama's variables."""
+    given = {
+        "OLLAMA_HOST": "0.0.0.0:7000",
+        "OLLAMA_ORIGINS": "http://a,http://b",
+        "OLLAMA_CONTEXT_LENGTH": "4096",
+        "OLLAMA_FLASH_ATTENTION": "1",
+    }
+    done = setup("ollama", ["--model", "a/x.gguf,y=http://h/v1", "--api-key", "k"], given)
+    plain = setup("ollama", [], {})
+
+    assert {"x": ("a/x.gguf", 4096), "y": ("http://h/v1", 4096)} == {
+        name: (one.source, one.context) for name, one in done.config.models.items()
+    }
+    assert ("0.0.0.0", 7000) == (done.config.host, done.config.port)
+    assert ["http://a", "http://b"] == done.config.allowed_origins
+    assert ["OLLAMA_FLASH_ATTENTION: no effect; see docs/configuration.md for the options."] == (
+        done.notices
+    )
+    assert ("demo:", "127.0.0.1", 11434, []) == (
+        model(plain).source,
+        plain.config.host,
+        plain.config.port,
+        plain.notices,
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "environment", "said"),
     [
-        ("nope", [], {}, "llamacpp, chatglm, fastchat, alpaca"),
+        ("nope", [], {}, "llamacpp, chatglm, fastchat, alpaca, ollama"),
         ("llamacpp", ["--user-name", "{}: "], {}, "{}"),
         ("fastchat", ["--allowed-origins", "*"], {}, "--allowed-origins"),
         ("fastchat", [], {"API_KEYS": "k"}, "API_KEYS"),
@@ -195,6 +222,9 @@ def test_the_tokenizer_of_an_adapter(tmp_path: Path) -> None:
         ("chatglm", [], {"NUM_THREADS": "many"}, "NUM_THREADS"),
         ("alpaca", ["--base_model", "folder", "--alpha", "far"], {}, "--alpha"),
         ("alpaca", ["--base_model", "folder", "--alpha", "0.5"], {}, "--alpha"),
+        ("ollama", [], {"OLLAMA_HOST": "h:many"}, "OLLAMA_HOST"),
+        ("ollama", [], {"OLLAMA_CONTEXT_LENGTH": "long"}, "OLLAMA_CONTEXT_LENGTH"),
+        ("ollama", ["--model", "x.nothing"], {}, "x.nothing"),
     ],
 )
 def test_what_cannot_be_done(

@@ -255,6 +255,7 @@ def test_a_model_in_upper_case() -> None:
         ("serve --port abc", "'--port'", "valid integer"),
         ("run qwen3", "No such command 'run'.", "`unilect chat SOURCE`"),
         ("pull qwen3", "No such command 'pull'.", "`unilect serve gguf:org/repo/file.gguf`"),
+        ("launch codex", "No such command 'launch'.", "`unilect connect CLIENT`"),
         ("ps", "No such command 'ps'.", "`unilect models --url URL`"),
         ("model.gguf", "No such command 'model.gguf'.", "`unilect serve model.gguf`"),
         ("hf:org/name", "No such command 'hf:org/name'.", "`unilect serve hf:org/name`"),
@@ -278,7 +279,7 @@ def test_the_command_line(arguments: str, what: str, to_do: str) -> None:
         ("chat --url localhost:8000", "--url localhost:8000: expected a URL", "http://127.0.0.1:8000/v1"),
         ("models --url http://127.0.0.1:1", "http://127.0.0.1:1: ", "refused by 127.0.0.1:1. Start it, or check the address."),
         ("chat --url http://127.0.0.1:1", "http://127.0.0.1:1/v1: ", "refused by 127.0.0.1:1. Start it, or check the address."),
-        ("compat llamacp", "unknown server `llamacp`", "Use one of llamacpp, chatglm, fastchat, alpaca."),
+        ("compat llamacp", "unknown server `llamacp`", "Use one of llamacpp, chatglm, fastchat, alpaca, ollama."),
         ("worker", "worker: serves one model, but the configuration has none", "`unilect worker NAME=SOURCE`"),
     ],
 )  # fmt: skip

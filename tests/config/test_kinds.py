@@ -32,6 +32,7 @@ OF_ALL = {
     "load",
     "idle_stop_s",
     "unsupported",
+    "drop_billing_header",
     "defaults",
     "completion_defaults",
     "completion_template",

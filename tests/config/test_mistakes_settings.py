@@ -86,6 +86,16 @@ MISTAKES = [
     Mistake("a device", 'found "gpu"', ":2: models.a.device:", "`cuda:0`", '[models.a]\ndevice = "gpu"\n'),
     Mistake("what is missing", "is missing", ":1: listeners[1].port:", "integer from 0", '[[listeners]]\nhost = "localhost"\n'),
     Mistake("a name with a blank", "found a space", ':1: models."a b":', "letters, digits", '[models."a b"]\n'),
+    # the store
+    Mistake("a misspelt option of the store", "unknown option", ":2: store.max_age:", "`max_age_days`", "[store]\nmax_age = 30\n"),
+    Mistake("[stores]", "unknown table [stores]", ":1: stores:", "[store]", "[stores]\nmax_age_days = 30\n"),
+    Mistake("the server's in the store", "option of the server", ":2: store.port:", "at the top", "[store]\nport = 1\n"),
+    Mistake("a value for the store", "found 1", ":1: store:", "expected a table", "store = 1\n"),
+    Mistake("an age in words", 'found "30d"', ":2: store.max_age_days:", "number above 0", '[store]\nmax_age_days = "30d"\n'),
+    Mistake("a path for the store's URL", "is not the URL of a database", ":2: store.url:", "`sqlite:///FILE`", '[store]\nurl = "unilect.db"\n'),
+    Mistake("another database", "`mysql:...` is not the URL", ":2: store.url:", "`postgresql://", '[store]\nurl = "mysql://me:pw@host/db"\n'),
+    Mistake("the store's unset $VARIABLE", "variable NOPE is not set", ":2: store.url:", "Set it", '[store]\nurl = "$NOPE"\n'),
+    Mistake("the store's folder", "the folder FOLDER/none does not exist", ":2: store.url:", "Make it", '[store]\nurl = "sqlite:///none/x.db"\n'),
     # addresses and keys
     Mistake("a URL as host", "is not an address", ":1: host:", "127.0.0.1", 'host = "http://127.0.0.1"\n'),
     Mistake("a port in the host", "is not an address", "--host:", "`port`", args=("serve", "--host", "localhost:8000")),

@@ -60,6 +60,7 @@ def test_sources(folder: Path, source: str, expected: str) -> None:
     ("option", "value", "expected"),
     [
         ("mmproj", "x.gguf", "FOLDER/x.gguf"),
+        ("slot_save_path", "slots", "FOLDER/slots"),
         ("tokenizer", "../tok", "FOLDER/../tok"),
         ("tokenizer", "~/tok", "/home/me/tok"),
         ("lora", ["x.gguf", "y.gguf=0.5", "a=b.gguf", "~/z=1e-1"], ["FOLDER/x.gguf", "FOLDER/y.gguf=0.5", "FOLDER/a=b.gguf", "/home/me/z=1e-1"]),

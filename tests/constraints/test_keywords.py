@@ -8,7 +8,7 @@ from unilect.constraints._jobs import Jobs
 from unilect.constraints.checker import MODEL
 from unilect.constraints.keywords import FORMATS, LLAMACPP, LLGUIDANCE
 from unilect.constraints.schema import ASSERTIONS
-from unilect.engines.tools.forced import compact
+from unilect.tools.forced import compact
 
 
 @pytest.fixture(scope="module")

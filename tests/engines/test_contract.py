@@ -513,7 +513,6 @@ async def test_requests_that_cannot_be_answered(base: Backend) -> None:
         ("logit_bias", chat("Hi", logit_bias={"1000000": 1})),
         ("logit_bias", completion("Hi", logit_bias={"1000000": 1})),
         ("grammar", chat("Hi", grammar='root ::= "a"', response_format=WANTED)),
-        ("chat_template_kwargs", chat("Hi", chat_template_kwargs={"tokenize": True})),
     ]:
         with pytest.raises(InvalidRequest) as caught:
             await answer(base.generate(request))

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
-from engine import ENGINES, SOURCES
+from engine import ENGINES_IN_CI, SOURCES
 from llama_server import llama_server
 from serving import Server, serve
 
@@ -124,7 +124,7 @@ def shell(server: Server, folder: Path, *addresses: str) -> Shell:
     return run
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=ENGINES_IN_CI)
 def base_model(request: pytest.FixtureRequest) -> str:
     """The bundled model, in either of its forms."""
     return SOURCES[request.param]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import openai
 import pytest
 
 import environments
@@ -31,7 +32,7 @@ model = "*"
 """
 ANSWER = "The capital of France is Paris."
 START_TIMEOUT_S = 60.0
-pytestmark = environments.may_install
+pytestmark = [pytest.mark.heavy, environments.may_install]
 
 
 class World(NamedTuple):
@@ -244,3 +245,29 @@ def test_clients(world: World, version: str, where: str) -> None:
     assert 1 == len(set(found["dimensions"]))
     expected = {("ours", "0"): "InvalidRequestError", ("its", "0"): "APIError"}
     assert expected.get((where, version), "BadRequestError") == found["unknown model"]
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools(world: World, choice: str, stream: bool) -> None:
+    """A model on FastChat's worker, which drops tools, calls them through us."""
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}  # fmt: skip
+    tool: Any = {"type": "function", "function": {"name": "get_weather", "description": "Get the weather.", "parameters": parameters}}  # fmt: skip
+    with openai.OpenAI(base_url=world.ours.url, api_key="sk-test", max_retries=0) as client:
+        body: Any = {
+            "model": "far",
+            "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+            "tools": [tool],
+            "tool_choice": choice,
+            "temperature": 0,
+            "max_tokens": 64,
+        }
+        if stream:
+            with client.chat.completions.stream(**body) as events:
+                answer = events.get_final_completion().choices[0]
+        else:
+            answer = client.chat.completions.create(**body).choices[0]
+
+    (call,) = answer.message.tool_calls or ()
+    assert ("get_weather", {"city": "Paris"}) == (call.function.name, json.loads(call.function.arguments))  # fmt: skip
+    assert "tool_calls" == answer.finish_reason

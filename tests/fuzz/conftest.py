@@ -24,13 +24,14 @@ settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")
-def targets() -> Iterator[dict[str, Target]]:
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Target]]:
     """The servers that are attacked, by engine: those that have been wanted so far."""
     with ExitStack() as stack:
 
         class Targets(dict[str, Target]):
             def __missing__(self, engine: str) -> Target:
-                self[engine] = stack.enter_context(attacked(engine))
+                folder = tmp_path_factory.mktemp("attacked")
+                self[engine] = stack.enter_context(attacked(engine, folder))
                 return self[engine]
 
         yield Targets()

@@ -8,6 +8,7 @@ tokenizers and grammars; constraints are those of hard.py. The order is fixed, s
 import itertools
 import json
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +16,11 @@ from typing import Any
 
 import hard
 import msgspec
+import worst
 from msgspec import inspect
 
 from unilect.gateway.metrics import Metrics
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
+from unilect.requests import Request
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
 from unilect.server.app import all_routes
@@ -41,20 +43,47 @@ BASES: dict[str, dict[str, Any]] = {
     "/api/v1/token_check": {"prompts": [{"model": "demo", "prompt": "Hi", "max_tokens": 2}]},
     "/v1/engines/{model:.+}/embeddings": {"input": "Hi"},
     "/completion": {"prompt": "Hi", "n_predict": 2},
-    "/infill": {"input_prefix": "a", "input_suffix": "b"},
-    "/tokenize": {"content": "Hi"},
+    "/infill": {"model": "filler", "input_prefix": "a", "input_suffix": "b", "n_predict": 2},
+    "/apply-template": {"messages": HI},
+    "/v1/chat/completions/input_tokens": {"messages": HI},
+    "/chat/completions/input_tokens": {"messages": HI},
+    "/tokenize": {"content": "Hi", "with_pieces": True},
     "/detokenize": {"tokens": [5, 6]},
     "/embedding": {"content": "Hi"},
     "/": {"prompt": "Hi", "history": [], "max_length": 64},
+    "/v1/responses": {"input": "Hi", "max_output_tokens": 2},
+    "/responses": {"input": "Hi", "max_output_tokens": 2, "store": False},
+    "/v1/responses/input_tokens": {"input": "Hi"},
+    "/responses/input_tokens": {"input": "Hi"},
+    "/v1/responses/compact": {"input": "Hi"},
+    "/responses/compact": {"input": "Hi"},
+    "/v1/conversations": {"metadata": {}},
+    "/v1/conversations/{conversation_id}": {"metadata": {}},
+    "/v1/conversations/{conversation_id}/items": {"items": HI},
+    "/v1/responses/{response_id}/cancel": {},
+    "/responses/{response_id}/cancel": {},
+    "/v1/messages": {"messages": HI, "max_tokens": 2},
+    "/messages": {"messages": HI, "max_tokens": 2},
+    "/v1/messages/count_tokens": {"messages": HI},
+    "/messages/count_tokens": {"messages": HI},
+    "/api/chat": {"model": "demo", "messages": HI, "options": {"num_predict": 2}},
+    "/api/generate": {"model": "demo", "prompt": "Hi", "options": {"num_predict": 2}},
+    "/api/embed": {"model": "demo", "input": "Hi"},
+    "/api/embeddings": {"model": "demo", "prompt": "Hi"},
+    "/api/show": {"model": "demo"},
+    "/api/pull": {"model": "demo"},
+    "/v1/rerank": {"model": "ranker", "query": "a", "documents": ["b", "c"]},
+    "/v2/rerank": {"model": "ranker", "query": "a", "documents": ["b", "c"]},
+    "/rerank": {"model": "ranker", "query": "a", "texts": ["b", "c"]},
+    "/v1/reranking": {"model": "ranker", "query": "a", "documents": ["b", "c"]},
+    "/reranking": {"model": "ranker", "query": "a", "documents": ["b", "c"]},
+    "/slots/{slot_id}": {},
 }
+#: What answers 501 here, whatever the body; and what takes a list, which `worst.py` attacks.
+NOT_HERE = {"/api/create", "/api/copy", "/api/push", "/api/blobs/{digest:.+}", "/lora-adapters"}
 #: The texts of an endpoint without a Struct, and the lists.
 TEXTS = ("prompt", "content", "input_prefix", "input_suffix", "system_prompt", "model")
 LISTS = ("prompt", "tokens", "prompts", "history", "stop", "input_extra", "samplers")
-STRUCTS = {
-    "/v1/chat/completions": ChatRequest,
-    "/v1/completions": CompletionRequest,
-    "/v1/embeddings": EmbeddingRequest,
-}
 
 
 @dataclass(frozen=True)
@@ -68,17 +97,24 @@ class Hostile:
 
 def bodies(count: int) -> Iterator["Made"]:
     """
-    The first so many hostile bodies: all constraints first, then the rest in one fixed random order.
+    The first so many hostile bodies: what did harm once, all constraints, and then the rest in one fixed random order.
 
     Raises:
         AssertionError: A route that takes a body is not attacked.
     """
-    posted = {route.path for route in all_routes(Site(_service())) if route.method == "POST"}
-    assert posted <= set(BASES), posted - set(BASES)
-    rest = [*_by_rule()]
+    posted = {route.path: route for route in all_routes(Site(_service())) if route.method == "POST"}
+    assert set(posted) <= set(BASES) | NOT_HERE, set(posted) - set(BASES) - NOT_HERE
+    rest = [*_by_rule({path: posted[path].request for path in BASES})]
     random.Random(9).shuffle(rest)
-    order = itertools.chain(_known(), rest[:40], _known_elsewhere(), rest[40:])
+    others = map(_worst, worst.bodies(MAX_BODY))
+    mended = itertools.islice(others, len(worst.MENDED))
+    order = itertools.chain(mended, _known(), rest[:40], others, _known_elsewhere(), rest[40:])
     return itertools.islice(order, count)
+
+
+def _worst(one: tuple[str, str, Callable[[], bytes]]) -> "Made":
+    name, path, body = one
+    return lambda: Hostile(name, path, body())
 
 
 def _service() -> Service:
@@ -126,12 +162,11 @@ def _known_elsewhere() -> Iterator[Made]:
         yield _with(f"stop pattern: {name}", CHAT, stop=[pattern[:256]])
 
 
-def _by_rule() -> Iterator[Made]:
+def _by_rule(structs: dict[str, Any]) -> Iterator[Made]:
     """Every field of every endpoint, with what its type takes."""
-    for path in BASES:
+    for path, struct in structs.items():
         yield from _whole(path)
-        struct = STRUCTS.get(path)
-        if struct is not None:
+        if isinstance(struct, type) and issubclass(struct, Request):
             for field in msgspec.structs.fields(struct):
                 if field.name != "raw_fields":
                     kind = inspect.type_info(field.type)
@@ -147,7 +182,7 @@ def _by_rule() -> Iterator[Made]:
 
 def _whole(path: str) -> Iterator[Made]:
     """A body that is wrong as a whole."""
-    base = json.dumps(BASES[path])[1:-1]
+    base = json.dumps(BASES[path] or {"y": 1})[1:-1]
     texts: dict[str, Callable[[], str]] = {
         "nested lists": lambda: "[" * 1_000_000,
         "nested objects": lambda: '{"a":' * 200_000,
@@ -262,7 +297,7 @@ def _conversation(number: int) -> Made:
     return _with(f"conversation {number}", CHAT, messages=messages, tools=tools)
 
 
-def _with(name: str, path: str, lazy: dict[str, Any] | None = None, **fields: Any) -> Made:
+def _with(name: str, path: str, /, lazy: dict[str, Any] | None = None, **fields: Any) -> Made:
     def made() -> Hostile:
         large = {
             field: text * (size // _written(text)) if isinstance(text, str) else text * size
@@ -284,7 +319,7 @@ def _raw(name: str, path: str, text: Callable[[], str]) -> Made:
 
 
 def _url(path: str) -> str:
-    return path.replace("{model:.+}", "demo")
+    return re.sub(r"{(\w+)(:.\+)?}", "demo", path)
 
 
 def _kinds(kind: inspect.Type) -> set[str]:
@@ -298,8 +333,10 @@ def _kinds(kind: inspect.Type) -> set[str]:
             return {"text"}
         case inspect.IntType() | inspect.FloatType():
             return {"number"}
-        case inspect.ListType():
+        case inspect.ListType() | inspect.VarTupleType() | inspect.TupleType():
             return {"list"}
         case inspect.DictType() | inspect.StructType():
             return {"object"}
+        case inspect.AnyType() | inspect.RawType():
+            return {"text", "list", "object", "number"}
     return set()

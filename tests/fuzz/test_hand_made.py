@@ -193,7 +193,7 @@ BODIES: list[tuple[str, str, str | bytes, int, str | None]] = [
     ("a grammar of a million", COMPLETIONS, '{"prompt": "a", "grammar": "root ::= \\"a\\"{1000000}"}', 400, "*"),
     ("a grammar 30,000 deep", COMPLETIONS, '{"prompt": "a", "grammar": "root ::= %s"}' % ("(" * 30_000), 400, "grammar"),
     ("a grammar of 100 KB", COMPLETIONS, '{"prompt": "a", "grammar": "%s"}' % ("a" * 100_000), 400, "grammar"),
-    ("a template's program", CHAT, '{%s, "chat_template_kwargs": {"tokenize": true}}' % HI, 400, "chat_template_kwargs"),  # noqa: UP031
+    ("a template's program", CHAT, '{%s, "chat_template_kwargs": {"messages": []}}' % HI, 400, "chat_template_kwargs"),  # noqa: UP031
     ("a template", CHAT, '{%s, "chat_template": "{{ 1 }}"}' % HI, 400, "chat_template"),  # noqa: UP031
 ]  # fmt: skip
 #: engine, name -> the statuses of which one is right there: what costs it nothing need not be refused.

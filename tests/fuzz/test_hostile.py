@@ -9,31 +9,32 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from attack import FLAGS, Attacker, Request, Target, assert_sound, many
+from attack import Attacker, Request, Target, assert_sound, attackable, many
 from hostile import bodies
 from watch import Felt, Watch, watching
 
-from engine import ENGINES_IN_CI, SOURCES, THOROUGH
-from serving import KEY, serve
+from engine import ENGINES_IN_CI, THOROUGH
+from serving import KEY
 
 #: How many bodies; on demand more, such as 5,000, and then the seconds are held against the promise, too.
-COUNT = int(os.environ.get("UNILECT_HOSTILE", "100" if THOROUGH else "40"))
+COUNT = int(os.environ.get("UNILECT_HOSTILE", "110" if THOROUGH else "40"))
 TIMED = "UNILECT_HOSTILE" in os.environ
 ANSWER_S = 15.0 if TIMED else 60.0  # a test that runs beside others gives up late
 GROWTH_BYTES = 10**9
 STALL_S = 0.5
 LOOK_EVERY = 10
+pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture(scope="module", params=ENGINES_IN_CI)
-def watched(request: pytest.FixtureRequest) -> Iterator[tuple[Target, Watch]]:
+def watched(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Target, Watch]]:
     """A server on an engine, and who feels how it does."""
     with ExitStack() as stack:
-        flags = [f"demo={SOURCES[request.param]}", "--api-key", KEY, *FLAGS]
-        server = stack.enter_context(serve(*flags))
+        folder = tmp_path_factory.mktemp("watched")
+        server = stack.enter_context(attackable(request.param, folder))
         attacker = stack.enter_context(Attacker(server, timeout_s=ANSWER_S))
-        [reply] = attacker.send([Request("/v1/embeddings", b'{"input": "a"}')])
-        assert reply.status == 200, reply
         watch = stack.enter_context(watching(server.port, server.pid, KEY))
         yield Target(server, attacker), watch
 

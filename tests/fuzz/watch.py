@@ -19,7 +19,8 @@ from typing import Any
 
 import psutil
 
-PAUSE_S = 0.01
+#: Between two questions, and between two stories. Only where the seconds are held against the promise must none be missed.
+PAUSE_S = 0.01 if "UNILECT_HOSTILE" in os.environ else 0.1
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CHAT = {
     "messages": [{"role": "user", "content": "Tell me a story."}],
@@ -142,6 +143,7 @@ class _State:
                 with self._connected() as connection:
                     connection.sendall(head.encode() + body)
                     self._read_stream(connection)
+                time.sleep(PAUSE_S)
             except OSError as error:
                 with self._lock:
                     self._felt.broken.append(repr(error))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from properties import given
 from unilect.errors import BackendError, ContextLengthExceeded, InvalidRequest
-from unilect.http.error_bodies import clean, missing, parse_error, refused_request
+from unilect.http.error_bodies import clean, missing, parse_error, refused_request, too_long
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,51 @@ def test_refused_without_a_reason(body: bytes) -> None:
 def test_context_length(body: bytes) -> None:
     """A prompt that is too long is told as such, in every form that servers give it."""
     assert type(refused_request(body)) is ContextLengthExceeded
+
+
+@pytest.mark.parametrize(
+    ("message", "numbers"),
+    [
+        (
+            "This model's maximum context length is 4096 tokens. However, you requested 4100 tokens (100 in the messages, 4000 "
+            "in the completion).",
+            (100, 4096),
+        ),
+        (
+            "'max_tokens' or 'max_completion_tokens' is too large: 32000. This model's maximum context length is 32768 tokens and "
+            "your request has 1000 input tokens (32000 > 32768 - 1000).",
+            (1000, 32768),
+        ),
+        (
+            "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total of 5000 tokens: "
+            "4000 tokens from the input messages and 1000 tokens for the completion.",
+            (4000, 4096),
+        ),
+        (
+            "This model's maximum context length is 8 tokens. However, your messages resulted in 9 tokens.",
+            (9, 8),
+        ),
+        ("This model's maximum context length is 8 tokens.", (None, None)),
+        ("context length exceeded: 9 input tokens", (None, None)),
+    ],
+)
+def test_numbers_of_too_long_a_prompt(
+    message: str, numbers: tuple[int, int] | tuple[None, None]
+) -> None:
+    """The prompt's tokens and the context are read from the words of vLLM, SGLang and OpenAI, where both are there."""
+    error = refused_request(msgspec.json.encode({"error": {"message": message, "code": 400}}))
+
+    assert isinstance(error, ContextLengthExceeded)
+    assert numbers == (error.prompt_tokens, error.context)
+
+
+def test_words_of_too_long_a_prompt() -> None:
+    """The words are there by which clients know the error: LangChain and Claude Code, and those that match OpenAI's own."""
+    message = too_long(9000, 2048).message
+
+    assert "prompt is too long" in message
+    assert message.startswith("This model's maximum context length is 2048 tokens")
+    assert (9000, 2048) == (too_long(9000, 2048).prompt_tokens, too_long(9000, 2048).context)
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,8 @@ def test_a_server_that_takes_anything_gets_it_as_it_is(name: str, value: Any) ->
         ("llama-server", "guided_regex", "a", {"grammar"}),
         ("Ollama", "guided_json", SCHEMA, {"response_format"}),
         ("Ollama", "guided_regex", "a", None),
-        ("FastChat", "guided_json", SCHEMA, None),
+        ("FastChat", "guided_json", SCHEMA, {"response_format"}),
+        ("FastChat", "guided_regex", "a+", None),
         ("transformers serve", "guided_choice", ["a"], None),
     ],
 )

@@ -15,6 +15,7 @@ from unilect.parameters.foreign import CHANGES_ANSWER, CHANGES_CHAT
 from unilect.parameters.rules import (
     ACCEPTED,
     CONSTRAINTS,
+    EMULATED,
     ignored_header,
     is_neutral,
     parameters_of,
@@ -99,7 +100,7 @@ def test_neutral(name: str, value: Any) -> None:
     assert (request, ()) == resolve_parameters(request, REFUSES)
 
 
-@pytest.mark.parametrize(("name", "value"), MATTER)
+@pytest.mark.parametrize(("name", "value"), [pair for pair in MATTER if pair[0] not in EMULATED])
 def test_refused(name: str, value: Any) -> None:
     """A parameter that matters and is not honoured is refused by name."""
     with pytest.raises(UnsupportedParameter) as raised:
@@ -109,7 +110,20 @@ def test_refused(name: str, value: Any) -> None:
     assert f"`{name}`" in raised.value.message
 
 
-@pytest.mark.parametrize(("name", "value"), [pair for pair in MATTER if pair[0] not in CONSTRAINTS])
+@pytest.mark.parametrize(("name", "value"), [pair for pair in MATTER if pair[0] in EMULATED])
+def test_made_up_for(name: str, value: Any) -> None:
+    """What is made up for on every backend goes through in a chat, and in a plain completion it is refused by name."""
+    request = chat(**{name: value})
+
+    assert (request, ()) == resolve_parameters(request, REFUSES)
+    with pytest.raises(UnsupportedParameter) as raised:
+        resolve_parameters(request_of(CompletionRequest, {"prompt": "a", name: value}), REFUSES)
+    assert name == raised.value.param
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [pair for pair in MATTER if pair[0] not in CONSTRAINTS | EMULATED]
+)
 def test_reported(name: str, value: Any) -> None:
     """Where a model reports instead, the parameter is taken out, on the wire too, and named."""
     request, ignored = resolve_parameters(chat(**{name: value}), REFUSES, "report")
@@ -120,7 +134,7 @@ def test_reported(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("grammar", "root ::= x"), ("response_format", {"type": "json_object"}), ("guided_json", {})],
+    [("grammar", "root ::= x"), ("guided_json", {})],
 )
 def test_a_constraint_is_never_reported(name: str, value: Any) -> None:
     """An answer that was to be bound to a form is refused where it cannot be, also by a model that reports the rest."""
@@ -196,7 +210,7 @@ def test_a_parameter_of_another_endpoint(kind: type[Request], name: str) -> None
         return
     request = request_of(kind, BODIES[kind] | {name: "something"})
     nothing = request_of(kind, BODIES[kind] | {name: None})
-    if name in ("stream_options", "cache_prompt", "timings_per_token"):
+    if name in ("stream_options", "cache_prompt", "timings_per_token", "return_progress"):
         assert (name,) == resolve_parameters(request, PASSES)[1]
     else:
         with pytest.raises(UnsupportedParameter, match="belongs to /v1/") as raised:
@@ -375,3 +389,25 @@ def test_token_biases() -> None:
     assert {7: 1.0} == token_biases({"7": 1.0}, tokens=8)
     with pytest.raises(InvalidRequest, match="has 7"):
         token_biases({"7": 1.0}, tokens=7)
+
+
+def test_names_of_a_template() -> None:
+    """What a chat template asks for goes through, the rest is named and taken out, on the wire too."""
+    given = {"date_string": "x", "other": 1}
+    can = Capabilities(template_names=frozenset({"date_string"}), parameters={"chat_template_kwargs": "native"})  # fmt: skip
+    request, ignored = resolve_parameters(chat(chat_template_kwargs=given, n_keep=1), can, "report")
+
+    assert ("n_keep", "chat_template_kwargs.other") == ignored
+    assert {"date_string": "x"} == request.chat_template_kwargs
+    assert b'{"date_string":"x"}' == bytes(request.raw_fields["chat_template_kwargs"])
+
+
+def test_names_that_a_template_may_not_be_told() -> None:
+    """What would replace the conversation is refused; where the template is not known, all goes through."""
+    can = Capabilities(template_names=frozenset({"messages"}), parameters={"chat_template_kwargs": "native"})  # fmt: skip
+    request = chat(chat_template_kwargs={"messages": []})
+    with pytest.raises(InvalidRequest) as raised:
+        resolve_parameters(request, can)
+    assert "chat_template_kwargs" == raised.value.param
+
+    assert (request, ()) == resolve_parameters(request, PASSES)

@@ -11,11 +11,14 @@ import msgspec
 from engine import process
 from unilect.config.server import Config
 from unilect.engines.gguf.engine import GgufEngine
+from unilect.engines.process._suspects import Suspects
 from unilect.engines.process.child_process import ChildProcess
 from unilect.engines.transformers.engine import HfEngine
 from unilect.routing import sources
 from unilect.routing.registry import Registry
 from unilect.server.listener import Listener
+
+PAUSE_S = 0.005
 
 
 class Site:
@@ -37,6 +40,14 @@ class Site:
     def child(self) -> ChildProcess:
         """The process that runs the default model."""
         return process(self.registry.get(None).pool.members[0].backend)
+
+    @property
+    def suspects(self) -> Suspects:
+        """What is known of the requests of the default model's engine, when it dies."""
+        backend = self.registry.get(None).pool.members[0].backend
+        if isinstance(backend, HfEngine):
+            return backend._server.supervisor.suspects
+        return self.engine()._supervisors[self.child].suspects
 
     def engine(self, name: str | None = None) -> GgufEngine:
         """The engine of a model."""
@@ -97,14 +108,16 @@ class Site:
 
 async def until(condition: Callable[[], Any], deadline_s: float = 60.0) -> None:
     """
-    Wait until an asynchronous condition holds, asking again as fast as it answers.
+    Wait until an asynchronous condition holds, asking again and again.
+
+    It leaves the processor to what it waits for: a child that starts needs it for seconds.
 
     Raises:
         TimeoutError: It did not hold in time.
     """
     async with asyncio.timeout(deadline_s):
         while not await condition():
-            await asyncio.sleep(0)
+            await asyncio.sleep(PAUSE_S)
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ Two network namespaces with a cable between them, for tests of networks that fai
 Needs root and iproute2.
 """
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 SERVER_ADDRESS, CLIENT_ADDRESS = "10.201.0.1", "10.201.0.2"
+_NUMBERS = itertools.count()
 
 
 class Namespaces:
@@ -22,7 +24,8 @@ class Namespaces:
     """
 
     def __init__(self) -> None:
-        self.server, self.client = (f"unilect-{os.getpid()}-{side}" for side in "sc")
+        name = f"unilect-{os.getpid()}-{next(_NUMBERS)}"
+        self.server, self.client = (f"{name}-{side}" for side in "sc")
 
     def command(self, namespace: str, command: Sequence[str]) -> list[str]:
         """The command line that runs a command in a namespace."""

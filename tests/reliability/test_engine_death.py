@@ -5,10 +5,12 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from inprocess import Site, site, until
 
 from engine import ENGINES_IN_CI, SOURCES
@@ -17,7 +19,30 @@ from unilect.config.server import Config, ModelConfig
 from unilect.engines.process.child_process import MAX_DEATHS
 
 STREAMS = 8
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 on_each_engine = pytest.mark.parametrize("engine", ENGINES_IN_CI)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=ENGINES_IN_CI)
+async def mortal_site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    """A server of the bundled model on each engine, whose child dies again and again: it takes seconds to start one."""
+    model = ModelConfig(source=SOURCES[request.param], parallel=STREAMS)
+    async with site(Config(port=0, models={"demo": model}, log_level="error")) as running:
+        yield running
+        pid, folder = running.child.pid, Path(running.child.socket_path).parent
+    assert not folder.exists()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def mortal(mortal_site: Site) -> Site:
+    """The server when its child is up and idle, and nothing is known of earlier deaths."""
+    assert (200, None) == await status_of(mortal_site, max_tokens=1)
+    await mortal_site.until_busy(0)
+    mortal_site.child._deaths.clear()
+    suspects = mortal_site.suspects
+    suspects._deaths, suspects._lingering = [], []
+    return mortal_site
 
 
 async def frames(response: Any) -> list[Any]:
@@ -29,81 +54,68 @@ async def frames(response: Any) -> list[Any]:
     return [block if block == "[DONE]" else json.loads(block) for block in data]
 
 
-@on_each_engine
-async def test_streams_end_with_one_error_frame_and_the_engine_comes_back(engine: str) -> None:
+async def test_streams_end_with_one_error_frame_and_the_engine_comes_back(mortal: Site) -> None:
     """kill -9 under eight streams: eight error frames, no finish reason, no [DONE], and the next request is answered."""
-    model = ModelConfig(source=SOURCES[engine], parallel=STREAMS)
-    async with site(Config(port=0, models={"demo": model}, log_level="warning")) as running:
-        child = running.child
-        folder, pid = Path(child.socket_path).parent, child.pid
-        body = {"max_tokens": 1500, "ignore_eos": True, "stream": True}
-        responses = [await running.post(**body).__aenter__() for _ in range(STREAMS)]
-        for response in responses:
-            await response.content.readline()
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        endings = [await frames(response) for response in responses]
-        async with running.post(max_tokens=5) as response:
-            answer = await response.json()
-
-        for ending in endings:
-            assert ending[-1]["error"]["code"] == "engine_died"
-            assert {"message", "type", "param", "code"} == set(ending[-1]["error"])
-            reasons = [c["finish_reason"] for f in ending[:-1] for c in f["choices"]]
-            assert set(reasons) <= {None}
-        assert response.status == 200
-        assert answer["choices"][0]["finish_reason"] in ("stop", "length")
-        assert pid != child.pid
-        assert not folder.exists()
-        last = Path(child.socket_path).parent
-    assert not last.exists()
-    assert not Path(f"/proc/{child.pid}").exists() or child.pid is None
-
-
-@on_each_engine
-async def test_request_that_had_not_begun_is_answered_by_the_new_engine(engine: str) -> None:
-    """An answer whose engine dies before its first token, and vectors, are begun again; the client sees nothing of it."""
-    model = ModelConfig(source=SOURCES[engine], parallel=1)
-    async with site(Config(port=0, models={"demo": model}, log_level="warning")) as running:
-        child = running.child
-        long = asyncio.ensure_future(
-            running.post(max_tokens=1500, ignore_eos=True, stream=True).__aenter__()
-        )
-        await running.until_busy(1)
-        queued = asyncio.ensure_future(running.post(max_tokens=5).__aenter__())
-        await until(lambda: waiting(running, 1))
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGSTOP)
-        vectors = asyncio.ensure_future(
-            running.post(path="/v1/embeddings", input="Paris").__aenter__()
-        )
-        await until(lambda: waiting(running, 2))
-        os.kill(child.pid, signal.SIGKILL)
-
-        assert (await queued).status == 200
-        assert (await vectors).status == 200
-        (await long).close()
-
-
-@on_each_engine
-async def test_a_whole_answer_whose_engine_dies(engine: str) -> None:
-    """A whole answer of which tokens were made, and the client has seen nothing, is made by the new engine, from the beginning."""
-    model = ModelConfig(source=SOURCES[engine], parallel=2)
-    async with site(Config(port=0, models={"demo": model}, log_level="warning")) as running:
-        child, asked = running.child, {"max_tokens": 400, "ignore_eos": True}
-        async with running.post(**asked, stream=True, seed=2) as stream:
-            await stream.content.readline()
-            whole = asyncio.ensure_future(running.post(**asked).__aenter__())
-            await running.until_busy(2)
-            assert child.pid is not None
-            os.kill(child.pid, signal.SIGKILL)
-            ending = await frames(stream)
-        response = await whole
+    child = mortal.child
+    folder, pid = Path(child.socket_path).parent, child.pid
+    body = {"max_tokens": 1500, "ignore_eos": True, "stream": True}
+    responses = [await mortal.post(**body).__aenter__() for _ in range(STREAMS)]
+    for response in responses:
+        await response.content.readline()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    endings = [await frames(response) for response in responses]
+    async with mortal.post(max_tokens=5) as response:
         answer = await response.json()
 
-        assert "engine_died" == ending[-1]["error"]["code"]
-        assert (200, 400) == (response.status, answer["usage"]["completion_tokens"])
-        assert 2 == child.starts
+    for ending in endings:
+        assert ending[-1]["error"]["code"] == "engine_died"
+        assert {"message", "type", "param", "code"} == set(ending[-1]["error"])
+        reasons = [c["finish_reason"] for f in ending[:-1] for c in f["choices"]]
+        assert set(reasons) <= {None}
+    assert response.status == 200
+    assert answer["choices"][0]["finish_reason"] in ("stop", "length")
+    assert pid != child.pid
+    assert not folder.exists()
+
+
+async def test_request_that_had_not_begun_is_answered_by_the_new_engine(mortal: Site) -> None:
+    """An answer whose engine dies before its first token, and vectors, are begun again; the client sees nothing of it."""
+    child = mortal.child
+    long = {"ignore_eos": True, "stream": True}
+    busy = [await mortal.post(max_tokens=1400 + n, **long).__aenter__() for n in range(STREAMS)]
+    await mortal.until_busy(STREAMS)
+    queued = asyncio.ensure_future(mortal.post(max_tokens=6).__aenter__())
+    await until(lambda: waiting(mortal, 1))
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGSTOP)
+    vectors = asyncio.ensure_future(mortal.post(path="/v1/embeddings", input="Paris").__aenter__())
+    await until(lambda: waiting(mortal, 2))
+    os.kill(child.pid, signal.SIGKILL)
+
+    assert (await queued).status == 200
+    assert (await vectors).status == 200
+    for response in busy:
+        response.close()
+
+
+async def test_a_whole_answer_whose_engine_dies(mortal: Site) -> None:
+    """A whole answer of which tokens were made, and the client has seen nothing, is made by the new engine, from the beginning."""
+    child, asked = mortal.child, {"max_tokens": 400, "ignore_eos": True}
+    starts = child.starts
+    async with mortal.post(**asked, stream=True, seed=2) as stream:
+        await stream.content.readline()
+        whole = asyncio.ensure_future(mortal.post(**asked).__aenter__())
+        await mortal.until_busy(2)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        ending = await frames(stream)
+    response = await whole
+    answer = await response.json()
+
+    assert "engine_died" == ending[-1]["error"]["code"]
+    assert (200, 400) == (response.status, answer["usage"]["completion_tokens"])
+    assert 1 == child.starts - starts
 
 
 @on_each_engine
@@ -206,22 +218,19 @@ async def status_of(running: Site, **body: Any) -> tuple[int, str | None]:
         return response.status, answer.get("error", {}).get("code")
 
 
-@on_each_engine
-async def test_a_request_that_ran_at_two_deaths_is_refused(engine: str) -> None:
+async def test_a_request_that_ran_at_two_deaths_is_refused(mortal: Site) -> None:
     """Of the requests that ran when an engine was killed the one that ran when it was killed again is refused, and no other."""
-    model = ModelConfig(source=SOURCES[engine], parallel=4)
-    async with site(Config(port=0, models={"demo": model}, log_level="error")) as running:
-        for others in ((1501, 1502), (1503, 1504)):
-            streams = [await streaming(running, count) for count in (1500, *others)]
-            pid = running.child.pid
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-            endings = [(await frames(stream))[-1]["error"]["code"] for stream in streams]
-            assert ["engine_died"] * 3 == endings
-        refused = await status_of(running, max_tokens=1500, stream=True)
-        answered = [await streaming(running, count) for count in (1501, 1503)]
-        for stream in answered:
-            stream.close()
+    for others in ((1501, 1502), (1503, 1504)):
+        streams = [await streaming(mortal, count) for count in (1510, *others)]
+        pid = mortal.child.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        endings = [(await frames(stream))[-1]["error"]["code"] for stream in streams]
+        assert ["engine_died"] * 3 == endings
+    refused = await status_of(mortal, max_tokens=1510, stream=True)
+    answered = [await streaming(mortal, count) for count in (1501, 1503)]
+    for stream in answered:
+        stream.close()
 
     assert (400, "request_killed_engine") == refused
     assert [200, 200] == [stream.status for stream in answered]
@@ -235,28 +244,24 @@ async def streaming(running: Site, max_tokens: int) -> Any:
     return response
 
 
-@on_each_engine
 async def test_a_request_is_refused_before_the_engine_is_back(
-    engine: str, monkeypatch: pytest.MonkeyPatch
+    mortal: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an engine has died of is refused while the engine still starts; another request waits for it and is answered."""
-    model = ModelConfig(source=SOURCES[engine], parallel=2)
-    async with site(Config(port=0, models={"demo": model}, log_level="error")) as running:
-        child, may_start = running.child, asyncio.Event()
-        monkeypatch.setattr(child, "_pause", may_start.wait)
-        stream = await streaming(running, 1500)
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGSEGV)
-        told = (await frames(stream))[-1]["error"]["code"]
-        other = asyncio.create_task(status_of(running, max_tokens=5))
-        refused = await asyncio.wait_for(status_of(running, max_tokens=1500, stream=True), 60)
-        lives = child.starts
-        assert not other.done()
-        may_start.set()
+    child, may_start = mortal.child, asyncio.Event()
+    starts = child.starts
+    monkeypatch.setattr(child, "_pause", may_start.wait)
+    stream = await streaming(mortal, 1520)
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGSEGV)
+    told = (await frames(stream))[-1]["error"]["code"]
+    other = asyncio.create_task(status_of(mortal, max_tokens=7))
+    refused = await asyncio.wait_for(status_of(mortal, max_tokens=1520, stream=True), 60)
+    assert (starts, False) == (child.starts, other.done())
+    may_start.set()
 
-        assert ("engine_died", (400, "request_killed_engine")) == (told, refused)
-        assert 1 == lives
-        assert (200, None) == await other
+    assert ("engine_died", (400, "request_killed_engine")) == (told, refused)
+    assert (200, None) == await other
 
 
 async def test_requests_that_kill_do_not_put_a_model_out() -> None:
@@ -275,14 +280,11 @@ async def test_requests_that_kill_do_not_put_a_model_out() -> None:
     assert (200, None) == answered
 
 
-@on_each_engine
-async def test_a_socket_that_was_removed_is_made_again(engine: str) -> None:
+async def test_a_socket_that_was_removed_is_made_again(mortal: Site) -> None:
     """Where a cleaner of temporary files has removed an engine's socket the next request is answered, by a new child."""
-    models = {"demo": ModelConfig(source=SOURCES[engine])}
-    async with site(Config(port=0, models=models, log_level="error")) as running:
-        old = running.child.pid
-        shutil.rmtree(Path(running.child.socket_path).parent)
-        answered = [await status_of(running, max_tokens=5) for _ in range(2)]
+    old = mortal.child.pid
+    shutil.rmtree(Path(mortal.child.socket_path).parent)
+    answered = [await status_of(mortal, max_tokens=5) for _ in range(2)]
 
-        assert [(200, None)] * 2 == answered
-        assert old != running.child.pid
+    assert [(200, None)] * 2 == answered
+    assert old != mortal.child.pid

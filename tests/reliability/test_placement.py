@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from inprocess import Site, site, until
 
-from engine import takes_long
 from unilect.config.server import Config, ModelConfig
 
 LONG = {"max_tokens": 1500, "ignore_eos": True, "stream": True}
@@ -74,7 +74,7 @@ async def test_conversation_is_not_lost_when_another_takes_its_slot() -> None:
     assert all(held > tokens - 10 for held, tokens in counts)
 
 
-@takes_long
+@pytest.mark.heavy
 async def test_conversations_do_not_fill_the_memory() -> None:
     """Of more conversations than the bundled model may remember the oldest are dropped, and its engine grows no further."""
     text = "The bear has a red hat. " * 180

@@ -70,6 +70,46 @@ async def test_an_idle_backend_is_stopped(spy: Spy, caplog: pytest.LogCaptureFix
     assert 2 == caplog.text.count("m: started in ")
 
 
+async def test_a_stay_that_is_asked_for(spy: Spy) -> None:
+    """How long a model stays can be said until it is stopped: for ever, for a time, or no longer than something runs."""
+    model = Model("m", spy, idle_stop_s=3600)
+    lease = await acquire(model)
+    model.stay(0)
+    assert (None, True) == (model.stopping, model.runs_here)
+    lease.release()
+    await until_stopped(model)
+    assert not alive(spy)
+
+    (await acquire(model)).release()
+    now_s = asyncio.get_running_loop().time()
+    assert model.idle_stop_at is not None
+    assert 3000 < model.idle_stop_at - now_s <= 3601
+    model.stay(60)
+    assert model.idle_stop_at < now_s + 3000
+    model.stay(None)
+    assert model.idle_stop_at is None
+    model.stay(0)
+    await until_stopped(model)
+    assert (False, 2) == (model.runs_here, spy.stops)
+
+
+async def test_a_stay_of_what_never_stops(spy: Spy) -> None:
+    """A model that is never stopped by itself is stopped once it was said how long it stays, and then stays again; one of another server always does."""
+    model = Model("m", spy)
+    for seconds in (IDLE_S, 0):
+        (await acquire(model)).release()
+        assert (None, None) == (model.idle_stop_at, model.stopping)
+        model.stay(seconds)
+        await until_stopped(model)
+        assert not alive(spy)
+    elsewhere = Model("m", spy, required=False)
+    (await acquire(elsewhere)).release()
+    for seconds in (IDLE_S, 0):
+        elsewhere.stay(seconds)
+
+    assert (None, None, 2) == (elsewhere.idle_stop_at, elsewhere.stopping, spy.stops)
+
+
 async def test_a_lease_keeps_the_backend(spy: Spy) -> None:
     """A backend is not stopped while one of its leases is out."""
     model = Model("m", spy, idle_stop_s=IDLE_S)

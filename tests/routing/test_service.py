@@ -10,7 +10,9 @@ import pytest
 import pytest_asyncio
 
 from engine import Spy, chat, completion, engine
-from scripted import Exchange, delta, frames, says, scripted, stream_of
+from scripted import Exchange, delta, frames, says, scripted, small, stream_of
+from unilect.backend import Capabilities
+from unilect.context import IN_HAND, Context
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.errors import (
     BackendError,
@@ -18,15 +20,18 @@ from unilect.errors import (
     ContextLengthExceeded,
     InvalidRequest,
     ModelNotFound,
+    UnsupportedOperation,
     UnsupportedParameter,
 )
 from unilect.events import Event, Progress, TextDelta
 from unilect.gateway.metrics import Metrics
 from unilect.http.client import HttpServer
+from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import EmbeddingRequest
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.routing.service import Run, Service
+from unilect.testing.echo import Echo
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -196,7 +201,44 @@ async def test_ignored_parameters(demo: GgufEngine) -> None:
     await events_of(run)
 
     assert {"verbosity", "x_new"} == set(run.ignored)
-    assert not {"verbosity", "x_new"} & set(spy.asked[0].raw_fields)
+
+
+async def test_optional_parameters(demo: GgufEngine) -> None:
+    """What a dialect calls optional is left out where the backend lacks it, under the dialect's name, and kept where it has it."""
+    spy = Spy(demo)
+    run = service_of(spy).run(
+        chat(verbosity="low", enable_thinking=True, reasoning_effort="low", max_tokens=2)
+    )
+    run.optional = {"verbosity": "output.words", "enable_thinking": "", "reasoning_effort": "x"}
+    await events_of(run)
+
+    (asked,) = spy.asked
+    assert run.ignored == ("output.words",)
+    assert (None, None, "low") == (asked.verbosity, asked.enable_thinking, asked.reasoning_effort)
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_a_limit_that_a_server_has_no_room_for(name: str) -> None:
+    """A limit that an upstream refuses, since its prompt leaves less room, is lowered to that, and named as the client named it."""
+    IN_HAND.set(Context())
+    async with scripted(small(4096, 1000)) as server:
+        service = service_of(OpenAIUpstream(HttpServer(server.url), "theirs"))
+        run = service.run(chat(**{name: 4000}))
+        assert await events_of(run)
+
+    assert [4000, 3096] == [request.json()[name] for request in server.requests]
+    assert (name,) == run.ignored
+    assert counted(service, 200)
+
+
+async def test_a_limit_beyond_the_context(demo: GgufEngine) -> None:
+    """A limit that no context has is lowered, and named as its dialect calls it, or as the request does."""
+    named, plain = (service_of(demo).run(chat(max_tokens=9000)) for _ in range(2))
+    named.limit_name = "limit"
+
+    for run in (named, plain):
+        assert await events_of(run)
+    assert (("limit",), ("max_tokens",)) == (named.ignored, plain.ignored)
 
 
 async def test_defaults_are_judged_too(demo: GgufEngine) -> None:
@@ -388,3 +430,39 @@ async def test_a_begun_answer_is_not_begun_again(demo: GgufEngine) -> None:
 
     assert 1 == len(told) == len(one.asked + other.asked)
     await service.registry.aclose()
+
+
+class Ranks(Echo):
+    """A backend that ranks documents by their length, one request at a time."""
+
+    capabilities = Capabilities(rerank=True, max_in_flight=1)
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """The part of nine characters that each document has."""
+        return Ranking([len(text) / 9 for text in request.texts], 7)
+
+
+async def test_rerank() -> None:
+    """Documents are ranked by the backend of the model that can, also behind its limit of requests, and counted."""
+    members = [Member(Echo()), Member(Ranks())]
+    service = Service(Registry([Model("m", members)]), Metrics())
+    asked = RerankRequest(query="a", documents=["abc", "a"])
+    model, ranking, ignored = await service.rerank(asked)
+
+    assert ("m", [3 / 9, 1 / 9], ()) == (model.name, ranking.scores, ignored)
+    assert counted(service, 200)
+    assert 7 == service.metrics.registry.get_sample_value(
+        "unilect_tokens_total", {"model": "m", "kind": "prompt"}
+    )
+
+
+async def test_nobody_else_ranks() -> None:
+    """A model that does not rank is 501, whatever its fallback can, and is not started for it."""
+    echo, fallback = Echo(), Ranks()
+    models = [Model("m", echo, fallback="other"), Model("other", fallback)]
+    service = Service(Registry(models), Metrics())
+    with pytest.raises(UnsupportedOperation, match="`m` is no reranker"):
+        await service.rerank(RerankRequest(query="a", documents=["a"]))
+
+    assert counted(service, 501)
+    assert (0, 0) == (echo.starts, fallback.starts)

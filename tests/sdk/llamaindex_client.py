@@ -5,10 +5,12 @@ import importlib.metadata
 from typing import Any, Literal
 
 import openai
-from checks import check, equal, main, raises
+from checks import check, equal, follow, main, raises
+from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.embeddings.openai import OpenAIEmbedding
+from llama_index.llms.openai import OpenAIResponses
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel, Field
 
@@ -89,6 +91,27 @@ def calls_tools(base: str, key: str) -> None:
 
 
 @check
+def runs_agents(base: str, key: str) -> None:
+    """An agent calls a function and answers from its result, over chat completions and over Responses."""
+
+    def get_weather(city: str) -> str:
+        """Get the weather."""
+        called.append(city)
+        return "sunny, 21 degrees"
+
+    async def answer(llm: Any) -> str:
+        return str(await FunctionAgent(tools=[get_weather], llm=llm).run("What is the weather in Paris?"))  # fmt: skip
+
+    called: list[str] = []
+    fields = {"temperature": 0, "max_output_tokens": 64, "max_retries": 0, "context_window": 2048}
+    responses = OpenAIResponses(model="demo", api_base=base, api_key=key, **fields)
+    for llm in (model(base, key), responses):
+        text = asyncio.run(answer(llm))
+        assert "21" in text or "sunny" in text, text
+    equal(["Paris", "Paris"], called)
+
+
+@check
 def fills_schemas(base: str, key: str) -> None:
     """A structured model is filled, by a tool call and by a schema."""
     for structured in (False, True):
@@ -114,6 +137,14 @@ def tells_errors(base: str, key: str) -> None:
     raises(openai.NotFoundError, lambda: model(base, key, model="none").chat(HELLO), "`none`")
     raises(openai.AuthenticationError, lambda: model(base, "sk-wrong").chat(HELLO))
     raises(openai.BadRequestError, lambda: model(base, key).chat(long), "context")
+
+
+@check
+def does_what_its_page_says(base: str, key: str) -> None:
+    """The lines in the documentation run as they are."""
+    said = follow("llamaindex.md", base, key)
+
+    equal(2, said.count("21 degrees"))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 // The official `openai` package for JavaScript against a running server, one check after the other.
 //
-//     node node_client.mjs BASE_URL KEY [--knowledge]
+//     node node_client.mjs PACKAGE BASE_URL KEY [--knowledge]
 //
-// For each check it prints one line of JSON: name, ok, detail. `--knowledge` adds the checks of what the bundled model knows.
-// Each check stands as `check("name", ...)` or `knows("name", ...)` at the beginning of a line: the tests read the names there.
+// PACKAGE is the folder of the package under `node_modules`. For each check it prints one line of JSON: name, ok, detail. `--knowledge` adds
+// the checks of what the bundled model knows. Each check stands as `check("name", ...)` or `knows("name", ...)` at the beginning of a line: the tests read the names there.
 
 import assert from "node:assert/strict";
 
-import OpenAI from "openai";
-import { zodResponseFormat } from "openai/helpers/zod";
-import { VERSION } from "openai/version";
 import { z } from "zod";
 
-const [base, key, flag] = process.argv.slice(2);
+const [name, base, key, flag] = process.argv.slice(2);
+const { default: OpenAI } = await import(name);
+const { zodResponseFormat, zodTextFormat } = await import(`${name}/helpers/zod`);
+const { VERSION } = await import(`${name}/version`);
 const client = new OpenAI({ baseURL: base, apiKey: key, maxRetries: 0, timeout: 60_000 });
 const model = "demo";
 const checks = [];
@@ -34,7 +34,7 @@ const FORCED = { tools: [WEATHER], tool_choice: "required", max_tokens: 64 };
 const Verdict = z.strictObject({
   likes_it: z.boolean(),
   colour: z.enum(["red", "green", "blue"]),
-  stars: z.int().min(1).max(5),
+  stars: z.number().int().min(1).max(5),
 });
 
 function tool(name, description, properties) {
@@ -278,6 +278,67 @@ check("models_all", async () => {
   assert.equal((await client.models.retrieve(model)).object, "model");
 });
 
+// responses
+
+function respond(input = "Hello!", rest = {}) {
+  return client.responses.create({ model, input, max_output_tokens: 32, temperature: 0, ...rest });
+}
+
+check("responses_whole", async () => {
+  const answer = await respond();
+  assert.deepEqual([answer.object, answer.status], ["response", "completed"]);
+  assert.equal(answer.output_text, (await chat({ max_tokens: 32 })).choices[0].message.content);
+});
+
+check("responses_stream", async () => {
+  const events = await all(respond("Hello!", { stream: true }));
+  assert.deepEqual(events.map((event) => event.sequence_number), events.map((_, i) => i));
+  const deltas = events.filter((event) => event.type === "response.output_text.delta");
+  assert.equal(deltas.map((event) => event.delta).join(""), (await respond()).output_text);
+});
+
+check("responses_stream_helper", async () => {
+  const stream = client.responses.stream({ model, input: "Hello!", max_output_tokens: 32, temperature: 0 });
+  const final = await stream.finalResponse(); // version 5 tells no `output_text` here
+  assert.equal(final.output[0].content[0].text, (await respond()).output_text);
+});
+
+check("responses_tools", async () => {
+  const tools = [{ type: "function", strict: false, ...WEATHER.function }];
+  const stream = client.responses.stream({ model, input: ASK, tools, tool_choice: "required", max_output_tokens: 64, temperature: 0 });
+  const [call] = (await stream.finalResponse()).output;
+  assert.deepEqual([call.type, call.name], ["function_call", "get_weather"]);
+  assert.ok(CITIES.includes(JSON.parse(call.arguments).city));
+});
+
+check("responses_parse", async () => {
+  const text = { format: zodTextFormat(Verdict, "verdict") };
+  const fields = { model, input: "Hello!", text, max_output_tokens: 64, temperature: 0 };
+  const whole = await client.responses.parse(fields);
+  Verdict.parse(whole.output_parsed);
+  const final = await client.responses.stream(fields).finalResponse();
+  assert.deepEqual(final.output_parsed, whole.output_parsed);
+});
+
+check("responses_background", async () => {
+  const answer = await respond("Hello!", { background: true });
+  assert.equal(answer.status, "queued");
+  const events = await all(client.responses.retrieve(answer.id, { stream: true, starting_after: 1 }));
+  assert.deepEqual([events[0].sequence_number, events.at(-1).type], [2, "response.completed"]);
+  assert.equal((await client.responses.retrieve(answer.id)).status, "completed");
+  const long = await respond("Hello!", { background: true, max_output_tokens: 2000, ignore_eos: true });
+  assert.equal((await client.responses.cancel(long.id)).status, "cancelled");
+});
+
+check("responses_stored", async () => {
+  const answer = await respond();
+  const next = await respond("And?", { previous_response_id: answer.id });
+  assert.equal(next.previous_response_id, answer.id);
+  assert.equal((await client.responses.retrieve(answer.id)).output_text, answer.output_text);
+  await client.responses.delete(answer.id);
+  await raises(OpenAI.NotFoundError, () => client.responses.retrieve(answer.id));
+});
+
 // errors
 
 check("error_key", async () => {
@@ -349,6 +410,19 @@ knows("knows_run_tools", async () => {
     const runner = client.chat.completions.runTools({ ...fields, stream }, { maxChatCompletions: 3 });
     const answer = await runner.finalContent();
     assert.match(answer, /sunny|21/);
+  }
+  assert.deepEqual(asked, ["Paris", "Paris"]);
+});
+
+knows("knows_run_response_tools", async () => {
+  if (Number.parseInt(VERSION) < 7) return; // they have no such runner
+  const { ResponsesToolRunner } = await import(`${name}/helpers/responses-tool-runner`);
+  const asked = [];
+  const execute = ({ city }) => (asked.push(city), '{"weather": "sunny", "temperature": 21}');
+  const runner = new ResponsesToolRunner({ functions: [{ tool: { type: "function", strict: false, ...WEATHER.function }, execute }] });
+  for (const stream of [false, true]) {
+    const answer = await runner.run(client, { model, input: ASK, max_output_tokens: 64, temperature: 0 }, { stream, maxSteps: 3 });
+    assert.match(answer.output_text, /sunny|21/);
   }
   assert.deepEqual(asked, ["Paris", "Paris"]);
 });

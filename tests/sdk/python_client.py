@@ -663,6 +663,172 @@ def models_retrieve(client: Client) -> None:
         )
 
 
+# responses
+
+
+def respond(client: Client, input: Any = "Hello!", **rest: Any) -> Any:
+    """A response of at most 32 tokens, greedy."""
+    fields = {"max_output_tokens": 32, "temperature": 0} | rest
+    return client.sync.responses.create(model=client.model, input=input, **fields)
+
+
+def flat(tool: dict[str, Any]) -> Any:
+    """A tool as the Responses API has it."""
+    return {"type": "function", "strict": False, **tool["function"]}
+
+
+@check
+def responses_whole(client: Client) -> None:
+    """A response has the chat's text, an id, and a usage that adds up."""
+    answer = respond(client)
+    equal(("response", "completed"), (answer.object, answer.status))
+    chat = client.chat(max_tokens=32)
+    equal(chat.choices[0].message.content, answer.output_text)
+    usage = answer.usage
+    equal(usage.input_tokens + usage.output_tokens, usage.total_tokens)
+
+
+@check
+def responses_stream(client: Client) -> None:
+    """Events are typed, numbered without gaps, and add up to the whole text."""
+    events = list(respond(client, stream=True))
+    equal(list(range(len(events))), [event.sequence_number for event in events])
+    equal(("response.created", "response.completed"), (events[0].type, events[-1].type))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    equal(text, events[-1].response.output_text)
+    equal(respond(client).output_text, text)
+
+
+@check
+def responses_stream_helper(client: Client) -> None:
+    """The helper `stream()` puts the same response together as the server does."""
+    fields: dict[str, Any] = {"max_output_tokens": 32, "temperature": 0}
+    with client.sync.responses.stream(model=client.model, input="Hello!", **fields) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_response()
+    assert {"response.output_text.delta", "response.output_text.done"} <= kinds, kinds
+    equal(respond(client).output_text, final.output_text)
+
+
+@check
+def responses_parse(client: Client) -> None:
+    """`parse()` with a pydantic class gives an instance of it."""
+    fields: dict[str, Any] = {"max_output_tokens": 64, "temperature": 0}
+    answer = client.sync.responses.parse(model=client.model, input="Hello!", text_format=Verdict, **fields)  # fmt: skip
+    equal(Verdict, type(answer.output_parsed))
+
+
+@check
+def responses_parse_stream(client: Client) -> None:
+    """`stream()` with a pydantic class gives the same instance of it as `parse()`."""
+    fields: dict[str, Any] = {"max_output_tokens": 64, "temperature": 0, "text_format": Verdict}
+    whole = client.sync.responses.parse(model=client.model, input="Hello!", **fields)
+    with client.sync.responses.stream(model=client.model, input="Hello!", **fields) as stream:
+        equal(whole.output_parsed, stream.get_final_response().output_parsed)
+
+
+@check
+def responses_tools_stream_helper(client: Client) -> None:
+    """The helper `stream()` puts a call together from its deltas, and `parse()` its arguments."""
+    fields: dict[str, Any] = {"tools": [flat(WEATHER)], "tool_choice": "required", "temperature": 0}
+    whole = client.sync.responses.parse(model=client.model, input=ASK, **fields).output[-1]
+    with client.sync.responses.stream(model=client.model, input=ASK, **fields) as stream:
+        kinds = {event.type for event in stream}
+        call = stream.get_final_response().output[-1]
+    assert "response.function_call_arguments.done" in kinds, kinds
+    equal((whole.name, whole.arguments), (call.name, call.arguments))
+    among(CITIES, json.loads(call.arguments)["city"])
+
+
+@check
+def responses_tools(client: Client) -> None:
+    """A call comes whole and as a stream, and its output goes back by the response before it."""
+    forced: dict[str, Any] = {"tools": [flat(WEATHER)], "tool_choice": "required"}
+    answer = respond(client, ASK, **forced)
+    call = answer.output[-1]
+    equal(("function_call", "get_weather"), (call.type, call.name))
+    among(CITIES, json.loads(call.arguments)["city"])
+    events = list(respond(client, ASK, stream=True, **forced))
+    done = [event for event in events if event.type == "response.function_call_arguments.done"]
+    equal(call.arguments, done[0].arguments)
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "It is sunny."}
+    after = respond(client, [output], previous_response_id=answer.id, tools=[flat(WEATHER)])
+    equal(answer.id, after.previous_response_id)
+
+
+@check
+def responses_stored(client: Client) -> None:
+    """A response is told again as it was, its input is listed page by page, and it is gone once it is removed."""
+    answer = respond(client, [{"role": "user", "content": text} for text in ("a", "b", "c")])
+    stored = client.sync.responses
+    equal(answer.output_text, stored.retrieve(answer.id).output_text)
+    equal(3, len(list(stored.input_items.list(answer.id, limit=1))))
+    stored.delete(answer.id)
+    raises(openai.NotFoundError, lambda: stored.retrieve(answer.id))
+    raises(openai.BadRequestError, lambda: respond(client, previous_response_id=answer.id), code="previous_response_not_found")  # fmt: skip
+
+
+@check
+def responses_background(client: Client) -> None:
+    """A response in the background is queued, and then completed; its events can be read from any on."""
+    answer = respond(client, background=True)
+    equal("queued", answer.status)
+    events = list(client.sync.responses.retrieve(answer.id, stream=True, starting_after=1))
+    equal((2, "response.completed"), (events[0].sequence_number, events[-1].type))
+    equal("completed", client.sync.responses.retrieve(answer.id).status)
+
+
+@check
+def responses_cancelled(client: Client) -> None:
+    """A response in the background is cancelled, and stays so; one that its client waits for cannot be."""
+    more: dict[str, Any] = {"max_output_tokens": 2000, "extra_body": {"ignore_eos": True}}
+    answer = respond(client, background=True, **more)
+    equal("cancelled", client.sync.responses.cancel(answer.id).status)
+    equal("cancelled", client.sync.responses.retrieve(answer.id).status)
+    raises(openai.BadRequestError, lambda: client.sync.responses.cancel(respond(client).id))
+
+
+@check
+def responses_counted(client: Client) -> None:
+    """The tokens of an input are those that an answer's usage tells."""
+    if not hasattr(client.sync.responses, "input_tokens"):
+        return among("12", openai.__version__[0])
+    counted = client.sync.responses.input_tokens.count(model=client.model, input="Hello!")
+    equal(respond(client).usage.input_tokens, counted.input_tokens)
+
+
+@check
+def responses_compacted(client: Client) -> None:
+    """A conversation is shortened, and goes on from what is left of it."""
+    if not hasattr(client.sync.responses, "compact"):
+        return among("12", openai.__version__[0])
+    talk: list[Any] = [{"role": "user", "content": "My name is Ada."}, *respond(client).output]
+    short = client.sync.responses.compact(model=client.model, input=talk)
+    equal(["message", "compaction"], [item.type for item in short.output])
+    left = [item.to_dict(warnings=False) for item in short.output]  # some are of the input's types
+    assert respond(client, [*left, {"role": "user", "content": "Hello!"}]).output_text
+
+
+@check
+def responses_conversation(client: Client) -> None:
+    """A conversation takes in what is asked and answered."""
+    if not hasattr(client.sync, "conversations"):
+        return  # of versions before 2
+    talk = client.sync.conversations.create(metadata={"a": "b"})
+    respond(client, conversation=talk.id)
+    items = list(client.sync.conversations.items.list(talk.id, order="asc"))
+    equal(["user", "assistant"], [item.role for item in items])
+    client.sync.conversations.delete(talk.id)
+    raises(openai.NotFoundError, lambda: client.sync.conversations.retrieve(talk.id))
+
+
+@check
+def responses_error(client: Client) -> None:
+    """What is wrong with a response's request is told by its own names."""
+    raises(openai.BadRequestError, lambda: respond(client, "word " * 5000), code="context_length_exceeded")  # fmt: skip
+    raises(openai.BadRequestError, lambda: respond(client, []), param="input")
+
+
 # async
 
 
@@ -854,6 +1020,27 @@ def knows_tools(client: Client) -> None:
         answer = client.chat(history, tools=[weather], max_tokens=64).choices[0]
         equal("stop", answer.finish_reason)
         assert "sunny" in answer.message.content or "21" in answer.message.content, answer
+
+
+@knows
+def knows_run_tools(client: Client) -> None:
+    """The runner calls a function for the model and ends with an answer from its result, whole and streamed."""
+    try:
+        from openai.lib.responses_tool_runner import RegisteredFunction, ResponsesToolRunner
+    except ImportError:
+        return among("12", openai.__version__[0])
+    asked = []
+
+    def weather(arguments: dict[str, Any]) -> str:
+        asked.append(arguments)
+        return '{"weather": "sunny", "temperature": 21}'
+
+    runner = ResponsesToolRunner(functions=[RegisteredFunction(flat(WEATHER), weather)])
+    params: Any = {"model": client.model, "input": ASK, "max_output_tokens": 64, "temperature": 0}
+    for stream in (False, True):
+        answer = runner.run(client.sync, params, stream=stream, max_steps=3)
+        assert "sunny" in answer.output_text or "21" in answer.output_text, answer.output_text
+    equal([{"city": "Paris"}] * 2, asked)
 
 
 @knows

@@ -13,7 +13,9 @@ TIMEOUT_S = 120
 Results: TypeAlias = dict[str, tuple[bool, str]]
 
 
-def run(command: Sequence[str], server: Server, cwd: Path | None = None) -> Results:
+def run(
+    command: Sequence[str], server: Server, cwd: Path | None = None, timeout_s: float = TIMEOUT_S
+) -> Results:
     """
     Run a client's script to its end.
 
@@ -26,7 +28,7 @@ def run(command: Sequence[str], server: Server, cwd: Path | None = None) -> Resu
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
     )
     assert 0 == done.returncode, done.stderr[-4000:]
     lines = [json.loads(line) for line in done.stdout.splitlines()]

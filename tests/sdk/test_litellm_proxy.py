@@ -11,7 +11,7 @@ from litellm_proxy import Proxy
 import environments
 from serving import KEY, Server, serve
 
-pytestmark = environments.may_install
+pytestmark = [pytest.mark.heavy, environments.may_install]
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
 WEATHER: Any = {
     "type": "function",

@@ -101,17 +101,17 @@ def test_names_of_others() -> None:
     context.asked("a\x1b[2Jb\nc", Metrics().start("x", "y"))
     context.leased("d\re", "hf:/models/\x1bq")
 
-    assert told(context).isprintable()
+    assert told(context, "POST", "/v1/\x1b[2J", 200).isprintable()
 
 
 async def test_lines_keep_their_order(lines: Closing) -> None:
     """Lines of requests and log records come out in the order in which they were logged."""
     log = AccessLog()
     for number in range(50):
-        log.add(f"request {number}")
+        log.add(Context(request_id=f"request {number}"), "GET", "/", 200)
         logging.getLogger("unilect").info("record %d", number)
 
-    found = [line.split(" INFO ")[1] for line in lines.all()]
+    found = [line.split(" INFO ")[1].partition(" GET ")[0] for line in lines.all()]
     assert [f"{what} {n}" for n in range(50) for what in ("request", "record")] == found
 
 

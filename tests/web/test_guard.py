@@ -12,7 +12,17 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout, web
 
 from unilect.config.server import Config
-from unilect.errors import BackendUnavailable, InvalidRequest, RateLimited, UnilectError
+from unilect.errors import (
+    BackendError,
+    BackendUnavailable,
+    InvalidRequest,
+    OutOfMemory,
+    QuotaExceeded,
+    RateLimited,
+    UnilectError,
+    UnsupportedOperation,
+)
+from unilect.web._access_log import told
 from unilect.web.bodies import SMALL_BYTES, Bodies
 from unilect.web.guard import Guard
 from unilect.web.profile import profile_of
@@ -244,7 +254,7 @@ async def test_what_a_page_may_send() -> None:
         _, after, _ = await own.ask("OPTIONS", headers=page)
 
     assert "Access-Control-Allow-Credentials" not in before
-    assert "GET, POST, OPTIONS" == before["Access-Control-Allow-Methods"]
+    assert "GET, HEAD, POST, DELETE, OPTIONS" == before["Access-Control-Allow-Methods"]
     assert "true" == after["Access-Control-Allow-Credentials"]
     assert "POST" == after["Access-Control-Allow-Methods"]
     assert f"{before['Access-Control-Allow-Headers']}, X-Team" == after["Access-Control-Allow-Headers"]  # fmt: skip
@@ -447,7 +457,7 @@ async def test_errors_in_a_dialects_own_form(
     assert expected == (status, body["error"]["type"])
     assert {"type", "error"} == body.keys()
     assert headers["X-Request-Id"].startswith("req_")
-    assert ("2" if status == 429 else None) == headers.get("Retry-After")
+    assert {429: "2", 529: "1"}.get(status) == headers.get("Retry-After")
     assert ("Bearer" if status == 401 else None) == headers.get("WWW-Authenticate")
 
 
@@ -480,6 +490,27 @@ async def test_our_errors() -> None:
     )
     assert RateLimited("Slow.").envelope() == body
     assert headers["X-Request-Id"].startswith("req_")
+
+
+@pytest.mark.parametrize(
+    ("error", "after", "again"),
+    [
+        (RateLimited("Slow."), "1", None),
+        (BackendUnavailable("Busy."), "1", None),
+        (BackendUnavailable("Busy.", retry_after_s=6.5), "7", None),
+        (BackendError("Broken."), None, None),
+        (QuotaExceeded("Spent."), None, "false"),
+        (QuotaExceeded("Spent.", retry_after_s=60), "60", "false"),
+        (UnsupportedOperation("No."), None, "false"),
+        (OutOfMemory("Full."), None, "false"),
+    ],
+)
+async def test_when_to_try_again(error: UnilectError, after: str | None, again: str | None) -> None:
+    """What may succeed soon says when, and what a second try would not change says so."""
+    async with served(raising(error)) as server:
+        _, headers, _ = await server.ask(headers=BEARER)
+
+    assert (after, again) == (headers.get("Retry-After"), headers.get("x-should-retry"))
 
 
 @pytest.mark.parametrize(
@@ -592,7 +623,7 @@ async def test_the_log_line() -> None:
     async with served() as server:
         lines: list[str] = []
         server.guard.log.on = True
-        server.guard.log.add = lines.append  # type: ignore[method-assign]
+        server.guard.log.add = lambda *asked: lines.append(told(*asked))  # type: ignore[method-assign]
         await server.ask(
             "POST", "/x/a%0ab%1b", headers=BEARER, data=b"SECRET", params={"q": "SECRET"}
         )

@@ -180,25 +180,3 @@ async def test_a_slash_at_the_end() -> None:
             assert 404 == response.status
         async with client.post(f"{url}/v1/chat/completions/", json={}) as response:
             assert 400 == response.status
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "api", "instead"),
-    [
-        ("POST", "/v1/responses", "OpenAI's Responses API", "POST /v1/chat/completions"),
-        ("POST", "/v1/messages", "Anthropic's Messages API", "POST /v1/chat/completions"),
-        ("POST", "/v1/messages/count_tokens", "Anthropic's Messages API", "POST /tokenize"),
-        ("POST", "/api/chat", "Ollama's API", "POST /v1/chat/completions"),
-        ("POST", "/api/generate/", "Ollama's API", "POST /v1/completions"),
-        ("GET", "/api/tags", "Ollama's API", "GET /v1/models"),
-    ],
-)
-async def test_urls_of_other_apis(method: str, path: str, api: str, instead: str) -> None:
-    """A client of an API that is not spoken here is told so, and what it can use."""
-    async with served("one") as (url, client):
-        async with client.request(method, url + path) as response:
-            message = (await response.json())["error"]["message"]
-
-    assert 404 == response.status
-    assert f"There is no {method} {path} here" in message
-    assert f"{api} is not supported yet; use {instead}." in message

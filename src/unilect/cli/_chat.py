@@ -177,7 +177,7 @@ class Chat:
                 self._screen.show(batch)
 
     def _names(self) -> list[str]:
-        return self._runner.run(_listed(self._server))
+        return self._runner.run(listed_models(self._server))
 
     def _system(self, rest: str) -> None:
         self._conversation.system = rest or None
@@ -244,22 +244,28 @@ def model_names(url: str, api_key: str | None) -> list[str]:
         ConfigError: It does not say.
     """
     with asyncio.Runner() as runner:
-        server = _server_at(_with_path(url), api_key)
+        server = server_at(with_path(url), api_key)
         try:
-            return runner.run(_listed(server))
+            return runner.run(listed_models(server))
         except UnilectError as error:
-            raise ConfigError(f"{url}: {_with_remedy(error)}") from error
+            raise ConfigError(f"{url}: {with_remedy(error)}") from error
         finally:
             runner.run(server.aclose())
 
 
-def _with_remedy(error: UnilectError) -> str:
+def with_remedy(error: UnilectError) -> str:
     """Why a server does not answer, and what to do."""
     todo = " Start it, or check the address." if error.connection_failed else ""
     return error.for_operator + todo
 
 
-async def _listed(server: HttpServer) -> list[str]:
+async def listed_models(server: HttpServer) -> list[str]:
+    """
+    The names of a server's models.
+
+    Raises:
+        UnilectError: It does not answer, or not in OpenAI's format.
+    """
     answer = await server.get("/models")
     try:
         return [model.id for model in msgspec.json.decode(answer, type=_Models).data]
@@ -267,7 +273,7 @@ async def _listed(server: HttpServer) -> list[str]:
         raise BackendError("The server's model list is not in OpenAI's format.") from error
 
 
-def _server_at(url: str, api_key: str | None) -> HttpServer:
+def server_at(url: str, api_key: str | None) -> HttpServer:
     """The server at a URL, which says what to do where it does not take the key."""
 
     def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:
@@ -311,9 +317,9 @@ def run(
         if url is None:
             url, api_key = stack.enter_context(own_server(arguments))
         else:
-            url = _with_path(url)
+            url = with_path(url)
         screen, conversation = Console(), Conversation(model or "", system)
-        server = _server_at(url, api_key)
+        server = server_at(url, api_key)
         runner = stack.enter_context(asyncio.Runner())
         chat = Chat(runner, server, conversation, screen)
         try:
@@ -323,7 +329,7 @@ def run(
                 screen.note(f"{conversation.model} at {redacted(url)}. {hint}")
             chat.run()
         except UnilectError as error:
-            raise ConfigError(f"{redacted(url)}: {_with_remedy(error)}") from error
+            raise ConfigError(f"{redacted(url)}: {with_remedy(error)}") from error
         finally:
             runner.run(server.aclose())
     return 1 if chat.failed and not screen.interactive else 0
@@ -370,7 +376,7 @@ def _stop(process: "subprocess.Popen[str]") -> None:
         process.communicate()
 
 
-def _with_path(url: str) -> str:
+def with_path(url: str) -> str:
     """
     A server's base URL; a bare host gets the usual `/v1`.
 

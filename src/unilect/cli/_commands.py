@@ -17,6 +17,7 @@ from unilect.config.file import Origin
 from unilect.config.kinds import OPTIONS, has, in_words
 from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.server import Config
+from unilect.config.store import may_have_keys
 from unilect.config.values import convert
 from unilect.errors import ConfigError, Mistakes
 from unilect.logs import log_to_stderr
@@ -53,7 +54,7 @@ class Given(NamedTuple):
 
 def serve(given: Given) -> None:
     """Serve until SIGTERM."""
-    _serve(_or_exit(lambda: _checked(given)), given.origin)
+    _serve(or_exit(lambda: _checked(given)), given.origin)
 
 
 def compat(name: str, arguments: Sequence[str]) -> None:
@@ -67,7 +68,7 @@ def compat(name: str, arguments: Sequence[str]) -> None:
     from unilect.cli import _compat as older
 
     environment = configuration.process_environment()
-    done = _or_exit(lambda: older.setup(name, arguments, environment))
+    done = or_exit(lambda: older.setup(name, arguments, environment))
     for notice in done.notices:
         print(f"unilect: {redacted(notice)}", file=sys.stderr)
     configuration.set_variables(done.variables)
@@ -92,14 +93,15 @@ def _serve(settings: Config, origin: Origin) -> None:
                 for name, model in registry.models.items()
             ]
             names = list(registry.models)
-            print(start_screen(urls[0], settings, urls[1:], names, facts), flush=True)
+            environment = configuration.process_environment()
+            print(start_screen(urls[0], settings, urls[1:], names, facts, environment), flush=True)
 
         try:
             http.run(settings, registry, started)
         finally:
             progress.stop()
 
-    _or_exit(run, origin=origin)
+    or_exit(run, origin=origin)
 
 
 def _registry(settings: Config, progress: sources.Progress | None = None) -> Registry:
@@ -181,6 +183,7 @@ def start_screen(
     further: Sequence[str] = (),
     models: Sequence[str] = (),
     facts: Sequence[str] = (),
+    environment: Mapping[str, str] = {},
 ) -> str:
     """
     One screen: where it listens, what it serves, and how to call it.
@@ -190,15 +193,17 @@ def start_screen(
         further: The other ones.
         models: The names of its models.
         facts: What there is to say of each, one line each.
+        environment: Says where a user's data is.
     """
     names = list(models) or ["MODEL"]
     every = [redacted(one.sources[0]) for one in config.models.values() if one.model == sources.ALL]
     every += ["workers that register"] if config.fastchat_controller else []
     base = url.replace("//0.0.0.0", "//127.0.0.1").replace("//[::]", "//[::1]")
-    key = "$UNILECT_API_KEY" if config.api_keys else "none"
-    header = f' -H "Authorization: Bearer {key}"' if config.api_keys else ""
-    python_key = "os.environ['UNILECT_API_KEY']" if config.api_keys else "'none'"
-    imports = "import os, openai" if config.api_keys else "import openai"
+    has_keys = bool(config.api_keys) or may_have_keys(config.store, environment)
+    key = "$UNILECT_API_KEY" if has_keys else "none"
+    header = f' -H "Authorization: Bearer {key}"' if has_keys else ""
+    python_key = "os.environ['UNILECT_API_KEY']" if has_keys else "'none'"
+    imports = "import os, openai" if has_keys else "import openai"
     hello = {"model": names[0], "messages": [{"role": "user", "content": "Hello!"}]}
     body = json.dumps(hello)
     python = (
@@ -229,12 +234,12 @@ def check_config(config: Path | None) -> None:
     """Say what a configuration is, and that it is right, or all that is wrong with it (exit code 2). Nothing is started."""
     from unilect.cli import _preflight as preflight
 
-    settings, found = _or_exit(lambda: config_load.read(config), code=2)
+    settings, found = or_exit(lambda: config_load.read(config), code=2)
     later = Mistakes()
     for line in preflight.look(settings, later):
         print(line)
     found.errors += config_load.origin_of(config).told(later.errors)
-    _or_exit(found.raise_all, code=2)
+    or_exit(found.raise_all, code=2)
     print("OK")
 
 
@@ -243,14 +248,40 @@ def list_models(config: Path | None, url: str | None = None, api_key: str | None
     if url is not None:
         from unilect.cli import _chat as terminal
 
-        print("\n".join(_or_exit(lambda: terminal.model_names(url, api_key))))
+        print("\n".join(or_exit(lambda: terminal.model_names(url, api_key))))
         return
-    settings = _or_exit(lambda: config_load.load(config))
+    settings = or_exit(lambda: config_load.load(config))
     models = sources.served(settings)
     width = max((len(name) for name in models), default=0)
     for name, model in models.items():
         aliases = f"  (also {', '.join(model.aliases)})" if model.aliases else ""
         print(f"{name:{width}}  {', '.join(map(redacted, model.sources))}{aliases}")
+
+
+def connect(
+    client: str | None,
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    write: bool,
+    replace: bool,
+) -> None:
+    """Print the lines of a client for a running server, and write them; without a client list them all."""
+    from unilect.cli.connect import command
+
+    if client is None:
+        print(command.overview())
+        return
+    environment = configuration.process_environment()
+
+    def run() -> None:
+        pieces = command.connect(
+            client, url, model, api_key, environment, write_files=write, replace=replace
+        )
+        for piece in pieces:
+            print(piece, flush=True)
+
+    or_exit(run)
 
 
 def worker(given: Given, names: Sequence[str] = ()) -> None:
@@ -261,7 +292,7 @@ def worker(given: Given, names: Sequence[str] = ()) -> None:
         given: Its one model, or none for the only one of the file.
         names: What the model is called, instead of its source's name; the first is its name and the others are aliases.
     """
-    settings = _or_exit(lambda: _named(_single(_checked(given)), names))
+    settings = or_exit(lambda: _named(_single(_checked(given)), names))
     _log_to_stderr(settings.log_level)
     from unilect.server import lifecycle as http
     from unilect.web.site import reachable
@@ -270,7 +301,7 @@ def worker(given: Given, names: Sequence[str] = ()) -> None:
         ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}
         print(json.dumps({"ready": ready}), flush=True)
 
-    _or_exit(lambda: http.run(settings, _registry(settings), started), origin=given.origin)
+    or_exit(lambda: http.run(settings, _registry(settings), started), origin=given.origin)
 
 
 def chat(
@@ -297,7 +328,7 @@ def chat(
         for one in value if isinstance(value, list) else [value]:
             arguments += [_flag(name), str(one)]
     try:
-        code = _or_exit(lambda: terminal.run(url, model, api_key, system, arguments))
+        code = or_exit(lambda: terminal.run(url, model, api_key, system, arguments))
     except KeyboardInterrupt:
         code = 130
     raise SystemExit(code)
@@ -371,7 +402,8 @@ def _log_to_stderr(level: str) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def _or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = None) -> Any:
+def or_exit(step: Callable[[], Any], code: int = 1, origin: Origin | None = None) -> Any:
+    """What a step returns; a mistake ends the process with what is wrong on stderr."""
     try:
         return step()
     except ConfigError as error:

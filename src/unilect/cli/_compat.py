@@ -1,5 +1,5 @@
 """
-The command lines of the five older servers, word for word: `unilect compat NAME [ARGUMENTS]`.
+The command lines of the five older servers, word for word, and Ollama's variables: `unilect compat NAME [ARGUMENTS]`.
 
 `FLAGS` has each server's own flags with their defaults; a function for each makes a configuration of them. What unilect does
 otherwise than the server did is told in a notice, and what it cannot do is an error: nothing is dropped silently. No address that
@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -67,6 +68,7 @@ ADDRESSES = {
     "chatglm": ("0.0.0.0", 8000),
     "fastchat": ("localhost", 8000),
     "alpaca": ("0.0.0.0", 19327),
+    "ollama": ("127.0.0.1", 11434),
 }
 #: Every server's own flags, but for `--host` and `--port`; those of `_OURS` are taken beside them.
 FLAGS: dict[str, list[Flag]] = {
@@ -108,6 +110,9 @@ FLAGS: dict[str, list[Flag]] = {
         Flag("--only_cpu", False, "run on the CPU"),
         Flag("--alpha", "1.0", "RoPE scaling factor: a number, or auto"),
     ],
+    "ollama": [
+        Flag("--model", "demo:", "[NAME=]SOURCE of a model; several separated by commas"),
+    ],
 }
 _OURS = [
     Flag("--host", None, "address to listen on"),
@@ -115,6 +120,7 @@ _OURS = [
     Flag("--insecure-no-auth", False, "listen beyond loopback without a key (unilect's own)"),
     Flag("--api-key", None, "API key for clients (unilect's own)"),
 ]
+_OLLAMA_VARIABLES = ("OLLAMA_HOST", "OLLAMA_ORIGINS", "OLLAMA_CONTEXT_LENGTH")
 _ALIASES = ["gpt-3.5-turbo", "text-davinci-003", "text-embedding-ada-002"]
 #: Flags of Alpaca's server for its transformers model, and the values at which each asks for nothing.
 _TRANSFORMERS = {"tokenizer_path": (None,), "load_in_8bit": (False,), "alpha": ("1.0", "1")}
@@ -125,7 +131,7 @@ def setup(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -
     What an older command line comes to.
 
     Args:
-        name: `llamacpp`, `chatglm`, `fastchat` or `alpaca`.
+        name: `llamacpp`, `chatglm`, `fastchat`, `alpaca` or `ollama`.
 
     Raises:
         ConfigError: There is no such server, or something cannot be done.
@@ -142,6 +148,7 @@ def setup(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -
     if given["insecure_no_auth"]:
         values["insecure_no_auth"] = True
     host, port = ("127.0.0.1", 8000) if given.get("app") else ADDRESSES[name]
+    host, port = values.pop("address", (host, port))
     values |= {
         "dialect": name,
         "port": port if given["port"] is None else given["port"],
@@ -353,6 +360,40 @@ def _alpaca(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     return {"models": {"chinese-llama-alpaca": model}}
 
 
+def _ollama(given: Values, env: Mapping[str, str], done: Setup) -> Values:
+    models: dict[str, Values] = {}
+    context = _number(env, "OLLAMA_CONTEXT_LENGTH")
+    for argument in given["model"].split(","):
+        name, source = sources.named(argument, models)
+        models[name] = {"source": source} | ({"context": context} if context else {})
+    values: Values = {"models": models}
+    if host := env.get("OLLAMA_HOST", ""):
+        values["address"] = _ollama_address(host)
+    if origins := env.get("OLLAMA_ORIGINS", ""):
+        values |= _cors(origins.split(","), ["*"], ["*"], False, done.notices)
+    for name in sorted(env):
+        if name.startswith("OLLAMA_") and name not in _OLLAMA_VARIABLES and env[name]:
+            done.notices.append(f"{name}: no effect; see docs/configuration.md for the options.")
+    return values
+
+
+def _ollama_address(text: str) -> tuple[str, int]:
+    """
+    Host and port of `[http://]HOST[:PORT]`; Ollama's own where one is left out.
+
+    Raises:
+        ConfigError: It is no address.
+    """
+    host, port = ADDRESSES["ollama"]
+    try:
+        url = urlsplit(text if "://" in text else f"http://{text}")
+        return url.hostname or host, port if url.port is None else url.port
+    except ValueError as error:
+        raise ConfigError(
+            f"OLLAMA_HOST: expected HOST:PORT such as 127.0.0.1:11434, got {text[:50]!r}."
+        ) from error
+
+
 def _cors(
     origins: list[str],
     methods: list[str],
@@ -394,4 +435,5 @@ _BUILD: dict[str, Callable[[Values, Mapping[str, str], Setup], Values]] = {
     "chatglm": _chatglm,
     "fastchat": _fastchat,
     "alpaca": _alpaca,
+    "ollama": _ollama,
 }

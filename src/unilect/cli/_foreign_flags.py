@@ -66,6 +66,7 @@ COMMANDS: dict[str, str] = {
     "help": "Use `unilect --help`, or `unilect COMMAND --help`.",
     "version": "Use `unilect --version`.",
     "check": "Use `unilect config check FILE`.",
+    "launch": "Use `unilect connect CLIENT` for the lines of a client such as codex or claude.",
     "create": "There is no Modelfile: a model's options are in a configuration file (unilect.example.toml).",
 }
 

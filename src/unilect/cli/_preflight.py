@@ -14,7 +14,8 @@ from unilect.backend import Backend, BackendSpec
 from unilect.config.kinds import UPSTREAMS
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
-from unilect.config.server import Config, each_listener
+from unilect.config.server import Config, each_listener, process_environment
+from unilect.config.store import check_place, may_have_keys
 from unilect.errors import Mistakes
 from unilect.redact import redacted
 from unilect.routing import sources
@@ -34,12 +35,16 @@ def look(config: Config, found: Mistakes) -> Iterator[str]:
     """
     with found:
         server_context(config)
+    with found:
+        check_place(config.store)
     scheme = "http" if config.tls_cert is None else "https"
-    keys = f"{len(config.api_keys)} keys" if len(config.api_keys) > 1 else "a key"
+    count = len(config.api_keys)
+    keys = [f"{count} keys" if count > 1 else "a key"] if count else []
+    keys += ["keys of the store"] if may_have_keys(config.store, process_environment()) else []
     for each in each_listener(config):
         host = f"[{each.host}]" if ":" in each.host else each.host
         port = each.port or "(a free port)"
-        yield f"{scheme}://{host}:{port}: {each.dialect}, {keys if config.api_keys else 'no key'}"
+        yield f"{scheme}://{host}:{port}: {each.dialect}, {' and '.join(keys) or 'no key'}"
     models, shared = sources.served(config), dict[Any, Any]()
     for name, table in models.items():
         yield from _model(name, table, models, shared, found)

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from unilect.cli import _foreign_flags as foreign_flags
+from unilect.cli import keys, store
 
 
 class _Group(TyperGroup):
@@ -183,9 +184,36 @@ def chat(
     commands.chat(url, model, api_key, system, source, config, engine)
 
 
+@app.command(cls=_Command)
+def connect(
+    client: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CLIENT]",
+            help="codex, claude, opencode, aider ...; without it, all are listed.",
+        ),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Base URL of the running server [http://127.0.0.1:8000/v1].")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model name [the first model].")] = None,
+    api_key: ServersKey = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write the client's configuration file, too.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="With --write: replace settings with other values.")
+    ] = False,
+) -> None:
+    """Print the lines with which a client (Codex, Zed, LangChain ...) uses a running server."""
+    from unilect.cli import _commands as commands
+
+    commands.connect(client, url, model, api_key, write, replace)
+
+
 @app.command(context_settings={"allow_interspersed_args": False})
 def compat(
-    name: Annotated[str, typer.Argument(help="llamacpp, chatglm, fastchat or alpaca.")],
+    name: Annotated[str, typer.Argument(help="llamacpp, chatglm, fastchat, alpaca or ollama.")],
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -244,6 +272,8 @@ def worker(
     commands.worker(commands.Given(models, config, server, engine), names)
 
 
+app.add_typer(keys.app, name="keys")
+app.add_typer(store.app, name="store")
 config_app = typer.Typer(no_args_is_help=True, help="Commands for configuration files.")
 app.add_typer(config_app, name="config")
 

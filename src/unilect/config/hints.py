@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from unilect.config.model import ModelConfig, RopeScaling
-from unilect.config.server import TABLES, Config, ListenerConfig
+from unilect.config.model import ModelConfig
+from unilect.config.server import TABLES, Config
 from unilect.config.values import OptionPath, nearest, shown
 from unilect.errors import Mistakes
 from unilect.requests import ChatRequest, CompletionRequest
@@ -32,6 +32,8 @@ _NAMES_ELSEWHERE = {
     "batch": "n_batch",
     "source": "path file url base_url model_path",
     "chat_template": "template",
+    "max_age_days": "max_age ttl retention",
+    "max_size_mib": "max_size max_bytes",
     "tls_cert": "ssl_certfile",
     "tls_key": "ssl_keyfile",
     "host": "bind address",
@@ -50,17 +52,17 @@ VARIABLES = {
 }
 
 
-def unknown_option(path: OptionPath, name: str, value: Any) -> str:
+def unknown_option(path: OptionPath, here: Collection[str], name: str, value: Any) -> str:
     """What to say of a name in a table of a file that is no option there."""
     if not path:
         return _unknown_at_the_top(name, value)
-    if path[0] == "listeners":
-        return unknown_in(ListenerConfig.__struct_fields__, name, _SERVER, f"put it {_TOP}")
+    if path[0] in ("listeners", "store"):
+        return unknown_in(here, name, _SERVER, f"put it {_TOP}")
     if len(path) > 2:
-        return unknown_in(RopeScaling.__struct_fields__, name)
+        return unknown_in(here, name)
     if name in _parameters():
         return f"is a parameter of requests; put it under `defaults`: {_as_default(name, value)}."
-    return unknown_in(_MODEL, name, _SERVER, f"put it {_TOP}")
+    return unknown_in(here, name, _SERVER, f"put it {_TOP}")
 
 
 def unknown_variables(env: Mapping[str, str], found: Mistakes) -> None:
@@ -117,6 +119,8 @@ def _unknown_at_the_top(name: str, value: Any) -> str:
         return f"unknown table [{name}]; did you mean [models.{inner or 'NAME'}]?"
     if nearest(name, ["listeners"]):
         return f"unknown table [{name}]; did you mean [[listeners]]?"
+    if nearest(name, ["store"]) or name in ("database", "storage", "db"):
+        return f"unknown table [{name}]; did you mean [store]?"
     return f"unknown table [{name}]; did you mean [models.{name}]?"
 
 

@@ -73,6 +73,13 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "header `X-Unilect-Ignored`. Unsupported constraints (schemas, grammars) are always refused."
         ),
     ] = "refuse"
+    drop_billing_header: Annotated[
+        bool,
+        described(
+            "Drop Claude Code's billing header (`x-anthropic-billing-header: ...`) from system messages, in every API. It changes with "
+            "each request, and no prompt cache would find what follows it. Nothing else of a prompt is dropped or moved for a cache."
+        ),
+    ] = True
     defaults: Annotated[
         dict[str, Any],
         described("Default values of request parameters, such as `temperature`."),
@@ -198,15 +205,28 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = None
     cache_type_k: Annotated[
         Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"],
-        described("KV cache data type for K."),
+        described(
+            "KV cache data type for K. With `f32` for K and V attention is computed in 32 bits, too, without flash attention: the "
+            "log probabilities are then those of the transformers engine, to 3 decimals."
+        ),
     ] = "f16"
     cache_type_v: Annotated[
         Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"],
         described("KV cache data type for V."),
     ] = "f16"
+    slot_save_path: Annotated[
+        str | None,
+        described(
+            "Folder for what clients save of slots (`POST /slots/{id}?action=save`): the KV cache of a prompt, to be restored later, also "
+            "after a restart. Each caller has files of their own, at most 64 for each model. Default: none, nothing is saved."
+        ),
+    ] = None
     pooling: Annotated[
-        Literal["mean", "cls", "last"] | None,
-        described("Pooling of embeddings. Default: the model's own, else the mean."),
+        Literal["mean", "cls", "last", "rank"] | None,
+        described(
+            "Pooling of embeddings. *rank* serves the model as a reranker, whose files may not say that it is one; the others serve a "
+            "reranker as an embedding model. Default: the model's own, else the mean."
+        ),
     ] = None
     start_timeout_s: Annotated[float, described("Timeout for loading the model.", gt=0)] = 600.0
     hang_timeout_s: Annotated[

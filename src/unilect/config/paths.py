@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from unilect.config.store import SQLITE, sqlite_path
+
 _SERVER = ("tls_cert", "tls_key")
 _TEMPLATES = ("chat_template", "completion_template")
 _LOCAL = re.compile(r"^(gguf|hf|chatglm):(.+)$", re.DOTALL)
@@ -21,7 +25,10 @@ _FILE_NAME = re.compile(r"\.[A-Za-z]\w*$")
 def placed_server(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     """The options of the server with their paths made absolute, see `placed`."""
     paths = {name: _at(values[name], folder) for name in _SERVER if values.get(name)}
-    return {**values, **paths}
+    placed = {**values, **paths}
+    if (store := values.get("store")) is not None and (path := sqlite_path(store.url or "")):
+        placed["store"] = structs.replace(store, url=f"{SQLITE}/{_at(path, folder)}")
+    return placed
 
 
 def placed(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
@@ -38,7 +45,7 @@ def placed(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
         changed["source"] = _source(source, folder)
     elif source:
         changed["source"] = [_source(one, folder) for one in source]
-    for name in ("mmproj", "tokenizer"):
+    for name in ("mmproj", "tokenizer", "slot_save_path"):
         if values.get(name):
             changed[name] = _at(values[name], folder)
     for name in _TEMPLATES:

@@ -15,12 +15,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from unilect.config.model import NAME, ModelConfig, described
+from unilect.config.store import StoreConfig, check_url, may_have_keys
 from unilect.config.values import OptionPath, dotted, nearest, shown
 from unilect.errors import ConfigError, Mistakes
 
-TABLES = ("models", "listeners")  # options that only a file can set
+TABLES = ("models", "listeners", "store")  # options that only a file can set
 
-Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca"]
+Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
 
 
 class ListenerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +62,16 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "IP addresses, its own host name, and names without a dot or in `.local`, `.lan`, `.internal` or `.home.arpa`."
         ),
     ] = []
+    image_hosts: Annotated[
+        list[
+            Annotated[str, Meta(pattern=r"^(\*\.)?[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?$")]
+        ],
+        described(
+            "Hosts from which images are fetched that a message names by an http(s) URL, for GGUF models, llama.cpp's native protocol "
+            "and FastChat's workers; servers with OpenAI's API get the URL. `*.example.org` allows all names below it, `name:8080` "
+            "another port. Addresses that are not public are never connected to. Default: none are fetched."
+        ),
+    ] = []
     allowed_origins: Annotated[
         list[str],
         described(
@@ -75,12 +86,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = False
     allowed_methods: Annotated[
         list[str],
-        described("CORS: allowed methods. Default: GET, POST and OPTIONS."),
+        described("CORS: allowed methods. Default: GET, HEAD, POST, DELETE and OPTIONS."),
     ] = []
     allowed_headers: Annotated[
         list[str],
         described(
-            "CORS: allowed request headers, in addition to those of OpenAI clients; `*` allows any."
+            "CORS: allowed request headers, in addition to those of OpenAI's and Anthropic's clients; `*` allows any."
         ),
     ] = []
     max_body_bytes: Annotated[
@@ -186,6 +197,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         str | None,
         described("TLS private key (a PEM file). Default: the key in `tls_cert`."),
     ] = None
+    store: Annotated[
+        StoreConfig,
+        described(
+            "What is kept of the Responses API beyond a request: the table `[store]`, see below."
+        ),
+    ] = StoreConfig()
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
         described("Models by name. The first is the default model."),
@@ -257,6 +274,8 @@ def check(config: Config, broken: Container[object] = ()) -> None:
     with found:
         _check_fastchat(config)
     with found:
+        _check_store(config, broken)
+    with found:
         check_names(config)
     found.raise_all()
 
@@ -279,12 +298,26 @@ def _check_address(config: Config, path: OptionPath, broken: Container[object]) 
             "127.0.0.1, without a scheme; set the port in `port`.",
             where,
         )
-    without = not config.api_keys and "api_keys" not in broken
-    if without and not config.insecure_no_auth and not is_loopback(host):
+    if "api_keys" not in broken and not may_have_keys(config.store, process_environment()):
+        check_keys(config, False, path)
+
+
+def check_keys(config: Config, of_store: bool, path: OptionPath = ()) -> None:
+    """
+    An address that other machines reach is open to none but those who have a key.
+
+    Args:
+        of_store: The store has keys.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    without = not config.api_keys and not of_store
+    if without and not config.insecure_no_auth and not is_loopback(config.host):
         raise ConfigError(
-            f"{dotted(where)}: {host} can be reached from other machines, but no API key is set. "
-            "Set one with --api-key, or allow access without a key with --insecure-no-auth.",
-            where,
+            f"{dotted((*path, 'host'))}: {config.host} can be reached from other machines, but no API key is set. Make one with "
+            "`unilect keys create`, set one with --api-key, or allow access without a key with --insecure-no-auth.",
+            (*path, "host"),
         )
 
 
@@ -339,6 +372,20 @@ def _check_fastchat(config: Config) -> None:
             "fastchat_token: expected at least 8 ASCII characters without a space or colon. Choose another token.",
             ("fastchat_token",),
         )
+
+
+def _check_store(config: Config, broken: Container[object]) -> None:
+    """
+    The store has a database that can be used.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    if config.store.url is not None and "store" not in broken:
+        try:
+            check_url(config.store.url)
+        except ConfigError as error:
+            raise ConfigError(f"store.url: {error}", ("store", "url")) from error
 
 
 def _check_fallback(config: Config, name: str, model: ModelConfig) -> None:

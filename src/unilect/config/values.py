@@ -7,7 +7,7 @@ msgspec validates; but its errors name one mistake of many, and tell it in words
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
@@ -17,8 +17,8 @@ from msgspec import Struct, inspect
 from unilect.errors import Mistakes
 
 OptionPath: TypeAlias = tuple[str | int, ...]
-#: What to say of a name that is no option: the path of its table, the name, its value.
-Unknown: TypeAlias = Callable[[OptionPath, str, Any], str]
+#: What to say of a name that is no option: the path of its table, the options there, the name, its value.
+Unknown: TypeAlias = Callable[[OptionPath, Collection[str], str, Any], str]
 
 _SECRET = re.compile(r"key|token|secret")  # in the names of options whose values are never shown
 _SHOWN = 60
@@ -49,7 +49,7 @@ def accepted(
     for name, value in values.items():
         where = (*path, name)
         if name not in fields:
-            found.add(f"{dotted(where)}: {unknown(path, name, value)}", where)
+            found.add(f"{dotted(where)}: {unknown(path, fields, name, value)}", where)
             continue
         before = len(found.errors)
         converted = _convert(fields[name].type, value, where, unknown, found)

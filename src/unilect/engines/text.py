@@ -1,10 +1,12 @@
 """
 Incremental detokenization: only whole characters, and stop sequences that match across tokens.
 
-It imports nothing, since the child that generates does.
+It imports nothing that imports, since the child that generates does.
 """
 
 from collections.abc import Callable, Sequence
+
+from unilect.tools import begun
 
 REPLACEMENT = "\ufffd"
 #: What an older tokenizer rewrites to full width once it sees the character after it.
@@ -88,10 +90,3 @@ class StopWords:
         """What was held back, once it is known that nothing follows."""
         held, self.held = self.held, ""
         return held
-
-
-def begun(text: str, word: str) -> int:
-    """The length of the longest end of a text that begins a word."""
-    return next(
-        (n for n in range(min(len(word) - 1, len(text)), 0, -1) if text.endswith(word[:n])), 0
-    )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from unilect.errors import ContextLengthExceeded, InvalidRequest
+from unilect.ranking import RerankRequest
 from unilect.requests import (
     ChatRequest,
     CompletionRequest,
@@ -30,7 +31,8 @@ def most_bytes(context: int) -> int:
 
 
 def check_request(
-    request: ChatRequest | CompletionRequest | EmbeddingRequest | Prompt, context: int
+    request: ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest | Prompt,
+    context: int,
 ) -> None:
     """
     Raises:
@@ -42,7 +44,11 @@ def check_request(
     elif isinstance(request, EmbeddingRequest):
         for text in request.inputs:
             _check_prompt(text, context, "input")
+    elif isinstance(request, RerankRequest):  # a document may be cut
+        _check_prompt(request.query, context, "query")
     else:
+        if isinstance(request, CompletionRequest) and request.suffix:
+            _check_prompt(request.suffix, context, "suffix")
         prompts = request.prompts if isinstance(request, CompletionRequest) else [request]
         for prompt in prompts:
             _check_prompt(prompt, context, "prompt")
@@ -79,16 +85,16 @@ def beyond(context: int, count: int, param: str) -> ContextLengthExceeded:
     return ContextLengthExceeded(
         f"This model's maximum context length is {context} tokens, and `{param}` has {count}. Shorten it.",
         param=param,
-    )
+    ).counted(count, context)
 
 
 def _check(size: int, context: int, param: str, subject: str) -> None:
     if size > most_bytes(context):
         raise ContextLengthExceeded(
             f"This model's maximum context length is {context} tokens, and {subject} {size} bytes, more than the "
-            f"{most_bytes(context)} that are read at all. Shorten `{param}`.",
+            f"{most_bytes(context)} that are read at all: the prompt is too long. Shorten `{param}`.",
             param=param,
-        )
+        ).counted(size // BYTES_PER_TOKEN, context)
 
 
 def _texts(request: ChatRequest) -> Iterator[str]:

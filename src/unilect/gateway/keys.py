@@ -1,15 +1,33 @@
 """
-API keys of clients.
+API keys of clients: those of the configuration, and those of the store.
 
-Keys are stored as SHA-256 digests and looked up by the whole digest. The timing of a look-up depends on the digest of the sent
+Keys are held as SHA-256 digests and looked up by the whole digest. The timing of a look-up depends on the digest of the sent
 string only, which reveals nothing about a key; no two strings are compared.
 """
 
 import base64
-import hashlib
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from unilect.errors import AuthenticationError, MissingKey
+from unilect.errors import MissingKey
+from unilect.gateway.known_keys import KnownKeys, wrong
+from unilect.gateway.secret import digest
+
+
+class Caller(NamedTuple):
+    """
+    Who sends a request.
+
+    Attributes:
+        name: In logs, and of whom things are stored: the id of a key of the store, or a part of the digest of another.
+        models: The names of the models that it may use; None for all.
+    """
+
+    name: str
+    models: frozenset[str] | None = None
+
+
+ANONYMOUS = Caller("anonymous")
 
 
 class Keys:
@@ -17,47 +35,62 @@ class Keys:
     The accepted keys.
 
     Args:
-        keys: The secrets. If there are none, no key is required.
+        keys: The secrets of the configuration.
         any_scheme: `Authorization` may hold the key after any word, as llama.cpp's older server had it.
+        known: The keys of the store, if it has any.
     """
 
-    def __init__(self, keys: Iterable[str] = (), any_scheme: bool = False) -> None:
+    def __init__(
+        self,
+        keys: Iterable[str] = (),
+        any_scheme: bool = False,
+        known: KnownKeys | None = None,
+    ) -> None:
         self._any_scheme = any_scheme
-        self._names = {_digest(key): _name(key) for key in keys}
+        self._callers = {digest(key): Caller(_name(key)) for key in keys}
+        self._known = known
 
-    def __bool__(self) -> bool:
-        """True when a key is required."""
-        return bool(self._names)
+    @property
+    def required(self) -> bool:
+        """
+        Whether a request has to have a key.
+
+        Raises:
+            StoreUnavailable: Nobody knows whether the store has keys.
+        """
+        return bool(self._callers) or (self._known is not None and self._known.required)
 
     def knows(self, headers: Mapping[str, str]) -> bool:
-        """Whether an accepted key was sent; false if none is required."""
+        """Whether a key of the configuration was sent."""
         secret = self._secret(headers)
-        return secret is not None and _digest(secret) in self._names
+        return secret is not None and digest(secret) in self._callers
 
-    def caller(self, headers: Mapping[str, str], as_password: bool = False) -> str:
+    async def caller(self, headers: Mapping[str, str], as_password: bool = False) -> Caller:
         """
-        The caller's name for logs, from `Authorization: Bearer`, `X-API-Key` or `api-key`.
+        Who has sent a request, by `Authorization: Bearer`, `X-API-Key` or `api-key`.
 
         Args:
             as_password: `Authorization: Basic` may hold the key too, as a browser sends it that was asked for a password.
 
         Raises:
             AuthenticationError: No key, or a wrong one.
+            StoreUnavailable: The keys of the store cannot be read.
         """
-        if not self._names:
-            return "anonymous"
+        if not self._callers and not self.required:
+            return ANONYMOUS
         secret = (_password(headers) if as_password else None) or self._secret(headers)
         if secret is None:
             raise MissingKey(
                 "No API key was sent. Send one as `Authorization: Bearer KEY`, `X-API-Key: KEY` or "
                 "`api-key: KEY`."
             )
-        name = self._names.get(_digest(secret))
-        if name is None:
-            error = AuthenticationError("Incorrect API key provided: this server does not know it.")
-            error.wrong = True
-            raise error
-        return name
+        caller = self._callers.get(digest(secret))
+        if caller is not None:
+            return caller
+        if self._known is None:
+            raise wrong("this server does not know it.")
+        key = await self._known.key(secret)
+        return Caller(key.id, None if key.models is None else frozenset(key.models))
 
     def _secret(self, headers: Mapping[str, str]) -> str | None:
         authorization = headers.get("Authorization")
@@ -82,8 +115,4 @@ def _password(headers: Mapping[str, str]) -> str | None:
 
 def _name(key: str) -> str:
     """The name of a key in logs: a part of its digest."""
-    return f"key-{_digest(key).hex()[:8]}"
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+    return f"key-{digest(key).hex()[:8]}"

@@ -17,7 +17,7 @@ from unilect.redact import redacted
 MAX_TOLD = 300  # characters of what a server said
 _SELF_SIGNED = frozenset({18, 19})  # OpenSSL's X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT, ..._IN_CHAIN
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
-_ENDPOINT = re.compile(r"/(chat/completions|completions|embeddings|models)/?$")
+_ENDPOINT = re.compile(r"/(chat/completions|completions|embeddings|rerank|models)/?$")
 _VERSION = re.compile(r"/v\d+$")
 _TRUST = "SSL_CERT_FILE names a file of trusted certificates"
 

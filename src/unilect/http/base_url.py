@@ -17,7 +17,7 @@ def key_headers(config: ModelConfig) -> dict[str, str]:
     return {config.api_key_header: f"Bearer {config.api_key}" if bearer else config.api_key}
 
 
-_ENDPOINT = re.compile(r"(/chat/completions|/completions|/embeddings|/models)/*$")
+_ENDPOINT = re.compile(r"(/chat/completions|/completions|/embeddings|/rerank|/models)/*$")
 
 
 def check_base(url: str) -> None:

@@ -18,7 +18,6 @@ from unilect.errors import (
     BackendTimeout,
     BackendUnavailable,
     BackendUnreachable,
-    RateLimited,
     UnilectError,
     UnsupportedOperation,
 )
@@ -41,6 +40,7 @@ from unilect.http.error_bodies import (
     no_stream,
     plain,
     refused_request,
+    too_many,
 )
 from unilect.redact import redacted
 
@@ -432,9 +432,7 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
         raise missing(body) if status == 404 else refused_request(body)
     retry_after_s = _seconds(headers.get("retry-after"))
     if status == 429:
-        raise RateLimited(
-            "The model's server is at its rate limit. Try again later.", retry_after_s=retry_after_s
-        )
+        raise too_many(body, retry_after_s)
     if status == 503:
         raise BackendUnavailable(
             "The model's server is busy or not ready. Try again.",

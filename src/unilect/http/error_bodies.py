@@ -16,6 +16,7 @@ from unilect.errors import (
     BackendError,
     BackendUnavailable,
     ContextLengthExceeded,
+    EngineOverloaded,
     InvalidRequest,
     RateLimited,
     UnilectError,
@@ -88,6 +89,13 @@ def parse_error(raw: Any) -> UnilectError | None:
     return None if error is None else _judged(error, refused=False)
 
 
+def too_many(body: bytes, retry_after_s: float | None) -> RateLimited:
+    """The error for an answer of status 429."""
+    error = _too_many((_error_object(plain(body)) or {}).get("code"))
+    error.retry_after_s = retry_after_s
+    return error
+
+
 def error_text(body: bytes) -> str:
     """The error text in the body of an error answer, cleaned."""
     return clean((_error_object(plain(body)) or {}).get("message"))
@@ -157,6 +165,12 @@ def _error_object(raw: Any) -> dict[str, Any] | None:
 
 #: What servers say of a prompt that does not fit.
 _TOO_LONG = ("maximum context length", "available context size", "context length exceeded")
+_CONTEXT = re.compile(r"context length (?:is|of) (?:only )?(\d{1,12})\b")
+#: The prompt's tokens, as vLLM (three generations), SGLang, OpenAI and unilect tell them.
+_PROMPT = re.compile(
+    r"\b(\d{1,12}) (?:in the messages|in the prompt|input tokens|tokens from the input|in your prompt)"
+    r"|\b(?:messages resulted in|prompt contains(?: at least)?|the prompt has) (\d{1,12})\b"
+)
 _OVERLOADED = frozenset({"overloaded_error", "service_unavailable_error", "server_overloaded"})
 _LEAST_FASTCHAT = (
     10_000  # FastChat's codes have five digits, and mean more than its status, which is always 400
@@ -180,9 +194,9 @@ def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
         or "context_length" in kind
         or any(words in message.lower() for words in _TOO_LONG)
     ):
-        return ContextLengthExceeded(message)
+        return _counted(ContextLengthExceeded(message), error["message"])
     if number == 429 or number // 100 == 429 or kind == "rate_limit_error":
-        return RateLimited("The model's server is at its rate limit. Try again later.")
+        return _too_many(code)
     if number == 503 or kind in _OVERLOADED:
         return BackendUnavailable(
             "The model's server is busy or not ready. Try again.", retry_after_s=1
@@ -200,6 +214,13 @@ def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
     )
 
 
+def _too_many(code: Any) -> RateLimited:
+    """A server's engine has too much to do, or its client asks too much."""
+    if code == EngineOverloaded.code:
+        return EngineOverloaded("The model's server is overloaded. Try again later.")
+    return RateLimited("The model's server is at its rate limit. Try again later.")
+
+
 def _number(code: Any) -> int:
     """A status or a code that is a number, also as a string; 0 for any other."""
     if isinstance(code, str) and code.isascii() and code.isdecimal() and len(code) < 10:
@@ -208,11 +229,21 @@ def _number(code: Any) -> int:
 
 
 def too_long(prompt_tokens: Any, context: Any) -> ContextLengthExceeded:
-    """The error for a prompt that is too long, with both numbers, in the wording that clients match."""
+    """The error for a prompt that is too long, with both numbers, in the wording that clients match (LangChain: `prompt is too long`)."""
     return ContextLengthExceeded(
-        f"This model's maximum context length is {context} tokens, and the prompt has {prompt_tokens}. "
+        f"This model's maximum context length is {context} tokens, and the prompt has {prompt_tokens}: the prompt is too long. "
         "Shorten the prompt, or serve the model with a larger context."
-    )
+    ).counted(prompt_tokens, context)
+
+
+def _counted(error: ContextLengthExceeded, message: Any) -> ContextLengthExceeded:
+    """An error with the numbers that a server's message has; servers of several kinds write them in words only."""
+    if not isinstance(message, str):
+        return error
+    context, prompt = _CONTEXT.search(message[:2000]), _PROMPT.search(message[:2000])
+    if context is None or prompt is None:
+        return error
+    return error.counted(int(prompt[1] or prompt[2]), int(context[1]))
 
 
 def unknown_token(param: str) -> InvalidRequest:

@@ -121,6 +121,7 @@ def support(capabilities: Capabilities) -> dict[str, Support]:
             found[name] = "native"
         else:
             made_of = any(_is_taken(capabilities, one) for one in ours)
+            made_of = made_of or (capabilities.chat and "response_format" in ours)
             found[name] = "emulated" if made_of else "refused"
     return found
 

@@ -31,8 +31,8 @@ EMPTY: Values = (False, 0, "", [], {})
 _EMPTY_IS_NEUTRAL = _names("""
     min_tokens min_new_tokens min_length stop_token_ids stop_regex no_stop_trim stop_sequences include_stop_str_in_output bad_words
     logits_processors custom_logit_processor custom_params documents chat_template mm_processor_kwargs vllm_xargs
-    continue_final_message early_stopping return_tokens_as_token_ids return_token_ids return_hidden_states logprob_token_ids
-    input_ids input_embeds prompt_embeds image_data video_data multimodal_data lora lora_path adapter_id adapters
+    early_stopping return_tokens_as_token_ids return_token_ids return_hidden_states logprob_token_ids
+    input_ids input_embeds prompt_embeds image_data video_data multimodal_data lora_path adapter_id adapters
     guided_whitespace_pattern thinking_token_budget reasoning
     dynamic_temperature grammar_lazy
     thinking_forced_open generation_prompt
@@ -49,7 +49,7 @@ _NULL_IS_NEUTRAL = _names("""
     random_seed eos_token_id
 """)
 _TRUE_IS_NEUTRAL = _names("""
-    skip_special_tokens spaces_between_special_tokens add_generation_prompt add_special_tokens add_bos_token include_reasoning
+    skip_special_tokens spaces_between_special_tokens add_special_tokens add_bos_token include_reasoning
     separate_reasoning stream_reasoning parse_tool_calls normalize
 """)
 _ONE_IS_NEUTRAL = _names(
@@ -57,7 +57,9 @@ _ONE_IS_NEUTRAL = _names(
 )
 #: What to do instead, where that is not to leave a field out.
 INSTEAD = {
-    "input_type": "the model has no prompts for types of inputs; write the prefix into `input`"
+    "input_type": "the model has no prompts for types of inputs; write the prefix into `input`",
+    "lora": "the model has no adapters whose scales a request can choose",
+    "suffix": "the model has no fill-in-the-middle tokens, or its backend does not use them",
 }
 #: The orders of samplers that ask for nothing: llama.cpp's own, and SillyTavern's.
 SAMPLER_ORDERS = (
@@ -76,9 +78,7 @@ CHANGES_ANSWER: dict[str, Values] = {
     **dict.fromkeys(("format", "grammar_string"), ("",)),
     **dict.fromkeys(_TRUE_IS_NEUTRAL, (True,)),
     **dict.fromkeys(_ONE_IS_NEUTRAL, (1,)),
-    "reasoning_format": ("", "auto", "deepseek"),
     "reasoning_budget": (-1,),
-    "thinking_budget_tokens": (-1,),
 }
 #: The name of a field -> ours for the same: SillyTavern says each thing by the names that all its servers have.
 SAME_AS: dict[str, tuple[str, ...]] = {

@@ -8,6 +8,8 @@ and reported in `ignored` for any other.
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from itertools import compress, repeat
+from operator import is_not
 from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -17,10 +19,19 @@ from unilect.backend import Capabilities, Support
 from unilect.bounds import MAX_NAME
 from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.parameters import foreign
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Request
+from unilect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    GenerationRequest,
+    LoraScale,
+    Request,
+)
 
 Unsupported: TypeAlias = Literal["refuse", "report"]
 RequestT = TypeVar("RequestT", bound=Request)
+GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
+_Names: TypeAlias = Collection[str]
 
 #: About the caller or the bookkeeping: they change no answer, and every backend may ignore them.
 ACCEPTED = frozenset(
@@ -36,6 +47,12 @@ ACCEPTED = frozenset(
     }
 )
 
+#: What the service makes up for in a chat where the backend lacks it: it stands in the prompt, and the answer is read for it.
+EMULATED = frozenset(
+    {"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format"}
+)
+#: What agents send to every model, also to one that can neither think nor be brief; an API that agents speak leaves it out for such.
+AGENTS_SEND = ("reasoning_effort", "enable_thinking", "verbosity")
 _NOT_KEPT = "store"  # accepted, and yet a promise that no backend keeps: answers are not stored
 _HONOURED = frozenset({"native", "emulated", "accepted"})
 
@@ -67,6 +84,9 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "samplers": ("", [], *(order.split(";") for order in foreign.SAMPLER_ORDERS)),
     "encoding_format": ("float",),
     "enable_thinking": (),
+    "add_generation_prompt": (True,),
+    "reasoning_format": ("", "auto", "deepseek"),
+    "thinking_budget_tokens": (-1,),
 }
 #: What has no effect while another parameter is neutral.
 _SWITCHED_BY = {
@@ -88,9 +108,20 @@ ENDPOINTS: dict[str, type[Request]] = {
     "/v1/embeddings": EmbeddingRequest,
 }
 #: Without a word about them an answer of another endpoint than theirs is the same, and the text of one that does not honour them.
-_WITHOUT_EFFECT = frozenset({"stream_options", "cache_prompt", "timings_per_token"})
+_WITHOUT_EFFECT = frozenset(
+    {"stream_options", "cache_prompt", "timings_per_token", "return_progress"}
+)
 #: An answer that was to be bound to a form is never free, whatever the model's settings say.
 CONSTRAINTS = foreign.CONSTRAINTS | {"response_format", "grammar"}
+#: What a prompt is made of, beside the settings of its template, and where it comes from.
+_OF_PROMPTS = {
+    "messages": "send `messages` beside it",
+    "tools": "send `tools` beside it",
+    "add_generation_prompt": "send `add_generation_prompt` beside it",
+    "continue_final_message": "send `continue_final_message` beside it",
+    "bos_token": "the model has it",
+    "eos_token": "the model has it",
+}
 _NEUTRAL_BYTES = 1024  # no neutral value is as long
 _HEADER_NAMES = 32  # a client gives up on headers of some kilobytes
 _HEADER_NAME = 64
@@ -99,13 +130,13 @@ _NOT_HONOURED = "this model's backend does not support it"
 
 
 def resolve_parameters(
-    request: RequestT, capabilities: Capabilities, unsupported: Unsupported = "refuse"
+    request: RequestT, can: Capabilities, unsupported: Unsupported = "refuse", optional: _Names = ()
 ) -> tuple[RequestT, tuple[str, ...]]:
     """
     Resolve the parameters of a request for a backend.
 
     Args:
-        unsupported: *refuse* a request with a parameter that the backend refuses, or *report* the parameter as ignored.
+        unsupported: *refuse* a request with a parameter that the backend refuses, or *report* it as ignored, as one of `optional` always is.
 
     Returns:
         The request without the ignored parameters, and their names.
@@ -114,21 +145,59 @@ def resolve_parameters(
         UnsupportedParameter: A parameter has an effect and is not honoured.
     """
     ignored: list[str] = []
-    fields, unlisted = parameters_of(type(request)), _unlisted(capabilities)
-    for name in request.raw_fields or _asked(request):
-        if name in request.gateway_fields or (name in ACCEPTED and name != _NOT_KEPT):
+    fields, kept, unlisted = parameters_of(type(request)), _kept(type(request)), _unlisted(can)
+    emulated = EMULATED if isinstance(request, ChatRequest) else ()
+    for name in request.raw_fields or given_fields(request):
+        if name in kept:
             continue
         if name in fields and name != _NOT_KEPT:
-            support = capabilities.parameters.get(name, unlisted)
+            support = can.parameters.get(name, unlisted)
         else:
-            support = _support(request, name, capabilities)
-        if support in _HONOURED or is_neutral(request, name):
+            support = _support(request, name, can)
+        if support in _HONOURED or name in emulated or is_neutral(request, name):
             continue
-        strict = unsupported == "refuse" and name not in _WITHOUT_EFFECT
+        strict = unsupported == "refuse" and not (name in _WITHOUT_EFFECT or name in optional)
         if (support == "refused" and strict) or name in CONSTRAINTS:
             raise _refused(name, fields)
         ignored.append(name)
-    return _without(request, ignored) if ignored else request, tuple(ignored)
+    return _left(request, ignored, can) if ignored or _of_template(request) else (request, ())
+
+
+def _of_template(request: Request) -> Mapping[str, Any]:
+    """What the chat template is told beside the conversation."""
+    return getattr(request, "chat_template_kwargs", None) or {}
+
+
+def _left(
+    request: RequestT, ignored: list[str], can: Capabilities
+) -> tuple[RequestT, tuple[str, ...]]:
+    """
+    A request without what is ignored, also of what its model's chat template does not ask for; and the names of all that.
+
+    Raises:
+        InvalidRequest: What the template is told would replace what the request says elsewhere.
+    """
+    request = _without(request, ignored) if ignored else request
+    given = _of_template(request)
+    if not given or can.template_names is None:
+        return request, tuple(ignored)
+    for name in given:
+        if name in _OF_PROMPTS:
+            raise InvalidRequest(
+                f"`chat_template_kwargs` has `{name}`, which is not a setting of the template: {_OF_PROMPTS[name]}.",
+                param="chat_template_kwargs",
+            )
+    unused = [name for name in given if name not in can.template_names]
+    if not unused:
+        return request, tuple(ignored)
+    left = {name: value for name, value in given.items() if name in can.template_names}
+    told = [f"chat_template_kwargs.{name[:MAX_NAME]}" for name in unused]
+    return request.changed(chat_template_kwargs=left or None), (*ignored, *told)
+
+
+def honours(capabilities: Capabilities, name: str) -> bool:
+    """Whether a backend itself honours a parameter that every one may have."""
+    return capabilities.parameters.get(name, _unlisted(capabilities)) in _HONOURED
 
 
 def _without(request: RequestT, names: Collection[str]) -> RequestT:
@@ -183,6 +252,13 @@ def filled(request: RequestT, defaults: Mapping[str, Any]) -> RequestT:
     return request.changed(**missing) if missing else request
 
 
+def limited(request: GenerationT, most: int) -> tuple[GenerationT, str]:
+    """A request for at most so many tokens, and the name of the parameter that asks for more."""
+    given = {name: getattr(request, name) for name in ("max_completion_tokens", "max_tokens")}
+    names = [name for name, limit in given.items() if limit is not None and limit > most]
+    return request.changed(**dict.fromkeys(names, most)), names[0]
+
+
 def ignored_header(ignored: Sequence[str]) -> str:
     """The names for a header: clients choose them, so each is quoted like a part of a URL, and they are bounded."""
     names = [quote(name[:_HEADER_NAME], safe="") for name in ignored[:_HEADER_NAMES]]
@@ -229,6 +305,28 @@ def token_biases(
     return {int(token): value for token, value in given.items()}
 
 
+def lora_scales(given: Sequence[LoraScale], count: int, where: str) -> list[float]:
+    """
+    The scales of a model's LoRA adapters, of which those that are left out are 0.
+
+    Args:
+        count: The adapters of the model.
+        where: The field that lists the scales; empty where the body is the list.
+
+    Raises:
+        InvalidRequest: There is no such adapter.
+    """
+    scales = [0.0] * count
+    for place, wanted in enumerate(given):
+        if wanted.id >= count:
+            raise InvalidRequest(
+                f"`{where}[{place}].id` is {wanted.id}; the model has {count} adapters, from 0 on. GET /lora-adapters lists them.",
+                param=f"{where}[{place}].id",
+            )
+        scales[wanted.id] = wanted.scale
+    return scales
+
+
 def is_neutral(request: Request, name: str) -> bool:
     """True when a parameter of a request asks for nothing."""
     if name not in parameters_of(type(request)):
@@ -270,16 +368,25 @@ def _is_neutral_raw(request: Request, name: str) -> bool:
     return foreign.is_said(name, value, msgspec.structs.asdict(request))
 
 
-def _asked(request: Request) -> Sequence[str]:
-    """The fields that are set in a request that another dialect built."""
-    fields = msgspec.structs.asdict(request)
-    return [name for name, value in fields.items() if value is not None and name != "raw_fields"]
+def given_fields(request: Request) -> dict[str, Any]:
+    """The fields that are set in a request that another dialect built. Most are not, and no step in Python is taken for these."""
+    values = msgspec.structs.astuple(request)
+    fields = zip(request.__struct_fields__, values, strict=True)
+    found = dict(compress(fields, map(is_not, values, repeat(None))))
+    found.pop("raw_fields", None)
+    return found
 
 
 @cache
 def parameters_of(kind: type[Request]) -> frozenset[str]:
     """The parameters that a kind of request has a place for; an attribute alone is none."""
     return frozenset(kind.__struct_fields__) - {"raw_fields"}
+
+
+@cache
+def _kept(kind: type[Request]) -> frozenset[str]:
+    """What every backend may leave to the server, or ignore."""
+    return kind.gateway_fields | (ACCEPTED - {_NOT_KEPT})
 
 
 @cache

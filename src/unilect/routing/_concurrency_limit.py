@@ -9,8 +9,9 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
-from unilect.backend import Backend, Batches, Capabilities, embeds
+from unilect.backend import Backend, Batches, Capabilities, embeds, reranks
 from unilect.context import in_hand
+from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
 
 
@@ -43,6 +44,11 @@ class ConcurrencyLimit:
         """Embed the inputs of a request, when its turn has come."""
         async with self._place():
             return await embeds(self._backend).embed(request)
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """Score the documents of a request, when its turn has come."""
+        async with self._place():
+            return await reranks(self._backend).rerank(request)
 
     @asynccontextmanager
     async def _place(self) -> AsyncIterator[None]:

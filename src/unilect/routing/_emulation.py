@@ -13,11 +13,14 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Raw, Struct
 
-from unilect.backend import Batches, Generates, tokenizes
+from unilect.backend import Batches, Capabilities, Generates, tokenizes
 from unilect.errors import InvalidRequest
 from unilect.events import Choice, Event, Extra, Finish, Fold, Opaque, Progress, TextDelta, Usage
 from unilect.parameters.rules import refusal
 from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, Prompt
+from unilect.routing import _tools as tools
+from unilect.routing._enforcement import bonds
+from unilect.routing.images import other_images
 
 #: What llama.cpp tells of an answer's length, by the field it stands in.
 _LENGTHS = {"timings": ("predicted_n",), "generation_settings": ("n_predict", "max_tokens")}
@@ -45,10 +48,19 @@ def generate(
     return _merge(backend, [_Part(i, _single(request, i)) for i in range(request.n or 1)])
 
 
-def needed(request: ChatRequest | CompletionRequest) -> bool:
+def several(request: ChatRequest | CompletionRequest) -> bool:
     """False for one answer to one conversation, which every backend gives."""
-    several = (request.n or 1) > 1 or (request.best_of or 1) > 1
-    return several or request.token_limit == 0 or isinstance(request, CompletionRequest)
+    more = (request.n or 1) > 1 or (request.best_of or 1) > 1
+    return more or request.token_limit == 0 or isinstance(request, CompletionRequest)
+
+
+def needed(request: ChatRequest | CompletionRequest, can: Capabilities) -> bool:
+    """Whether something stands between a request and a backend that can do so much."""
+    if can.schema_keywords is not None and bonds(request):
+        return True
+    if not can.image_urls and other_images(request):
+        return True
+    return (can.fans_out and several(request)) or tools.plan(request, can) is not None
 
 
 class _Part(Struct):

@@ -131,7 +131,7 @@ class Enforced:
             if not request.stream:
                 missing = [use for use in missing if not keywords.can_be_validated(use)]
             if missing and self._unsupported == "refuse":
-                raise _refusal(bond.param, missing[0], bool(request.stream))
+                raise refused_keyword(bond.param, missing[0], bool(request.stream))
             for use in missing:
                 self._report(f"{bond.param}.{use.keyword}")
             lenient = lenient or bool(missing)
@@ -146,7 +146,7 @@ class Enforced:
                 if not lenient and any(_ends(event) for event in batch):
                     why = await self._broken(request, wanted, folding.answer().choices)
                     if why is not None:
-                        raise _violated(why, 1)
+                        raise violated(why, 1)
                 yield batch
 
     async def _whole(self, request: Generation, wanted: list[Bond], lenient: bool) -> Batches:
@@ -155,8 +155,8 @@ class Enforced:
         why: str | None = None
         for attempt in range(ATTEMPTS):
             folding, events = Fold(), list[Event]()
-            again = request if attempt == 0 else _again(request, attempt)
-            async with aclosing(self._backend.generate(again)) as batches:
+            asked = request if attempt == 0 else again(request, attempt)
+            async with aclosing(self._backend.generate(asked)) as batches:
                 async for batch in batches:
                     folding.add(batch)
                     events += batch
@@ -165,12 +165,12 @@ class Enforced:
             why = await self._broken(request, wanted, answer.choices)
             if why is None or lenient:
                 yield [
-                    _sum(used) if isinstance(event, Usage) else event
+                    summed(used) if isinstance(event, Usage) else event
                     for event in events
                     if not isinstance(event, Progress)
                 ]
                 return
-        raise _violated(why or "", ATTEMPTS)
+        raise violated(why or "", ATTEMPTS)
 
     async def _broken(
         self, request: Generation, wanted: list[Bond], choices: list[Choice]
@@ -221,7 +221,7 @@ def _may_be_cut(request: Generation, bond: Bond, text: str) -> bool:
     return False
 
 
-def _again(request: Generation, attempt: int) -> Generation:
+def again(request: Generation, attempt: int) -> Generation:
     """The request with other dice."""
     changes: dict[str, Any] = {}
     if request.seed not in (None, ANY_SEED):
@@ -233,7 +233,7 @@ def _again(request: Generation, attempt: int) -> Generation:
     return request.changed(**changes)
 
 
-def _sum(used: list[Usage]) -> Usage:
+def summed(used: list[Usage]) -> Usage:
     """What all attempts used together."""
     if len(used) == 1:
         return used[0]
@@ -248,7 +248,8 @@ def _sum(used: list[Usage]) -> Usage:
     )
 
 
-def _refusal(param: str, use: Use, streamed: bool) -> UnsupportedParameter:
+def refused_keyword(param: str, use: Use, streamed: bool) -> UnsupportedParameter:
+    """The error for a keyword that nothing can enforce."""
     use = Use(use.keyword, shortened(use.path))
     why = (
         "the model's engine does not enforce it during generation, and a stream cannot be retried. Remove it, or "
@@ -261,7 +262,8 @@ def _refusal(param: str, use: Use, streamed: bool) -> UnsupportedParameter:
     )
 
 
-def _violated(why: str, attempts: int) -> ConstraintViolated:
+def violated(why: str, attempts: int) -> ConstraintViolated:
+    """The error for so many answers, of which none is as it must be."""
     which = "The answer" if attempts == 1 else f"None of {attempts} answers"
     does = "does not satisfy" if attempts == 1 else "satisfies"
     return ConstraintViolated(

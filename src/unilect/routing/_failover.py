@@ -69,7 +69,8 @@ class Failover:
         model: The requested model.
         request: The request; None for a call about the model, such as to count tokens.
         other: Finds a model by its name, for the fallback; None where that may not answer.
-        judge: Raises an error for what the request asks of a model's backend in vain.
+        judges: Each raises an error for what the request asks of a model's backend in vain; where one of them tells backends apart,
+            the later ones are not asked.
 
     Attributes:
         request: As given.
@@ -77,7 +78,7 @@ class Failover:
     """
 
     __slots__ = (
-        "_again", "_answered", "_failure", "_judge", "_model", "_other", "_revived", "_seen", "request", "tried",
+        "_again", "_answered", "_failure", "_judges", "_model", "_other", "_revived", "_seen", "request", "tried",
     )  # fmt: skip
 
     def __init__(
@@ -85,13 +86,13 @@ class Failover:
         model: Model,
         request: Request | None = None,
         other: Callable[[str], Model] | None = None,
-        judge: Callable[[Model, Capabilities], object] = lambda model, can: None,
+        *judges: Callable[[Model, Capabilities], object],
     ) -> None:
         self.request = request
         self.tried: set[Member] = set()
         self._model = model
         self._other = other
-        self._judge = judge
+        self._judges = judges
         self._seen = {model.name}
         self._failure: UnilectError | None = None
         self._again: Member | None = None
@@ -143,7 +144,11 @@ class Failover:
     def _unable(self, model: Model) -> Set[Member]:
         """The backends of a model that cannot do what the request asks for; a single one says so itself."""
         pool = model.pool
-        return pool.unable(partial(self._judge, model)) if len(pool.members) > 1 else frozenset()
+        if len(pool.members) > 1:
+            for judge in self._judges:
+                if unable := pool.unable(partial(judge, model)):
+                    return unable
+        return frozenset()
 
     def goes_on(self, member: Member, failure: UnilectError | None, begun: bool) -> bool:
         """Record how an attempt ended; whether its failure is retried."""

@@ -45,7 +45,7 @@ def limits(model: Model) -> list[str]:
     if can.completions and not can.chat:
         told.append("no chat template, so no chat completions")
     if not can.chat and not can.completions:
-        told.append("embeddings only")
+        told.append("rerank only" if can.rerank and not can.embeddings else "embeddings only")
     return told
 
 

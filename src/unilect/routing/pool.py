@@ -41,7 +41,7 @@ LOOK_TIMEOUT_S = 5.0
 TELL_EVERY_S = 60.0  # a backend that fails now and then is told no more often
 _SUSPECTS = 256  # failed requests of which it is not known yet whose fault they were
 _EQUAL_FACTOR = 1.25  # how much more work counts as the same
-_ABILITIES = ("passes_unknown", "vision", "chat", "completions", "embeddings")
+_ABILITIES = ("passes_unknown", "vision", "chat", "completions", "embeddings", "rerank")
 #: None is what a backend does not know, and does not refuse.
 _BEST: tuple[Support | None, ...] = ("native", "emulated", "accepted", None, "refused")
 _SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cache
@@ -390,6 +390,7 @@ def _together(every: Sequence[Capabilities]) -> Capabilities:
         context=min(contexts, default=None),
         why_not={name: why for one in every for name, why in one.why_not.items()},
         settled=bool(every) and all(one.settled for one in every),
+        adapters=every[0].adapters if len({one.adapters for one in every}) == 1 else (),
     )
     return msgspec.structs.replace(known, **abilities)
 

@@ -17,9 +17,11 @@ import msgspec
 from unilect.backend import Backend, Capabilities
 from unilect.config.values import convert, dotted, nearest
 from unilect.constraints.checker import Checker
+from unilect.context import in_hand
 from unilect.errors import Mistakes, ModelNotFound, UnilectError
 from unilect.parameters.rules import Unsupported, filled
 from unilect.requests import Request
+from unilect.routing._prefixes import without_billing
 from unilect.routing.pool import Asked, Member, Pool
 from unilect.tasks import apart
 
@@ -35,7 +37,7 @@ class Model:
         members: Its backends, not yet started; or the only one.
         aliases: Other names for it.
         defaults: Values for parameters that a request leaves out.
-        prepare: What else is done to each request.
+        prepare: What else is done to each request; without it Claude Code's billing header is left out.
         unsupported: What happens to parameters that the backend refuses.
         fallback: The model that answers when no backend of this one can.
         idle_stop_s: Stop the backends after so long without a request; None for never.
@@ -45,6 +47,7 @@ class Model:
     Attributes:
         pool: Its backends.
         closed: It was stopped for good.
+        own_defaults: Values that a caller has set for its own requests, by the caller; before those of `defaults`.
         stopping: Stops the backends, until they are stopped.
     """
 
@@ -55,7 +58,7 @@ class Model:
         *,
         aliases: Iterable[str] = (),
         defaults: Mapping[str, Any] | None = None,
-        prepare: Callable[[Any], Any] = lambda request: request,
+        prepare: Callable[[Any], Any] = without_billing,
         unsupported: Unsupported = "refuse",
         fallback: str | None = None,
         idle_stop_s: float | None = None,
@@ -72,12 +75,36 @@ class Model:
         self.fallback = fallback
         self.required = required
         self.created = created
-        self._idle_stop_s = idle_stop_s
+        self._idle_stop_s = self._stays_s = idle_stop_s
         self._in_use = 0
         self._retired = self.closed = False
         self._cold = required  # nothing of it runs, as far as we are to start it
         self._idle_timer: asyncio.TimerHandle | None = None
         self.stopping: asyncio.Task[None] | None = None
+        self.own_defaults: dict[str, dict[str, Any]] = {}
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether something of it runs, of what is ours to start and to stop."""
+        return self.required and not self._cold and self.stopping is None
+
+    @property
+    def idle_stop_at(self) -> float | None:
+        """The event loop's time at which it is stopped, unless a request comes; None for never, or while a request runs."""
+        return None if self._idle_timer is None else self._idle_timer.when()
+
+    def stay(self, seconds: float | None) -> None:
+        """
+        Say how long it stays after its last request, until it is stopped, instead of what is configured.
+
+        Args:
+            seconds: None for ever; 0 to stop it once no request runs.
+        """
+        if not self.required or self.closed:
+            return
+        self._stays_s = seconds
+        if self._in_use == 0 and not self._cold:
+            self._await_idle()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -125,6 +152,8 @@ class Model:
 
     def with_defaults(self, request: Any) -> Any:
         """The request with this model's defaults for what it leaves out."""
+        if self.own_defaults and (own := self.own_defaults.get(in_hand().caller)):
+            request = filled(request, own)
         return filled(request, self.defaults) if self.defaults else request
 
     def arrive(self) -> None:
@@ -139,9 +168,8 @@ class Model:
         self._in_use -= 1
         if self._retired:
             self.retire()
-        elif self._in_use == 0 and self._idle_stop_s is not None and not self.closed:
-            loop = asyncio.get_running_loop()
-            self._idle_timer = loop.call_later(self._idle_stop_s, self._stop_idle)
+        elif self._in_use == 0 and not self.closed:
+            self._await_idle()
 
     def record_result(
         self, member: Member, error: UnilectError | None, asked: Asked | None = None
@@ -170,6 +198,17 @@ class Model:
         """Whether it has been retired, and stopped."""
         return self.closed and (self.stopping is None or self.stopping.done())
 
+    def _await_idle(self) -> None:
+        """Set the time of the idle stop."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        if self._stays_s == 0:
+            self._stop_idle()
+        elif self._stays_s is not None:
+            loop = asyncio.get_running_loop()
+            self._idle_timer = loop.call_later(self._stays_s, self._stop_idle)
+
     def _stop_idle(self) -> None:
         self._idle_timer = None
         if self.stopping is not None:
@@ -182,6 +221,7 @@ class Model:
             await self.pool.aclose()
         finally:
             self._cold, self.stopping = self.required, None
+            self._stays_s = self._idle_stop_s
 
 
 class Registry:

@@ -6,32 +6,49 @@ back and its meter is finished, exactly once.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Literal, TypeVar
 
-from unilect.backend import Backend, Batches, Capabilities, Generates, embeds
+from unilect.backend import (
+    Backend,
+    Batches,
+    Capabilities,
+    Generates,
+    embeds,
+    renders,
+    reranks,
+    tokenizes,
+)
 from unilect.context import in_hand
 from unilect.errors import (
     BackendUnavailable,
     ContextLengthExceeded,
-    InvalidRequest,
     ModelNotFound,
+    PermissionDenied,
     UnilectError,
+    UnsupportedOperation,
+    listed,
 )
 from unilect.events import Event, Usage, tells
 from unilect.gateway.metrics import Metrics
 from unilect.parameters import constraints as foreign_constraints
-from unilect.parameters.rules import resolve_parameters
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, ImagePart
+from unilect.parameters.rules import limited, refusal, resolve_parameters
+from unilect.ranking import Ranking, RerankRequest
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
 from unilect.routing import _emulation as emulation
+from unilect.routing import _tools as tools
 from unilect.routing._enforcement import Enforced, bonds
 from unilect.routing._failover import Failover, Lease
+from unilect.routing._kinds import check_kind, not_for
+from unilect.routing.images import Images, other_images
 from unilect.routing.registry import Model, Registry
 
 log = logging.getLogger("unilect")
 _Value = TypeVar("_Value")
+_Asked = TypeVar("_Asked", EmbeddingRequest, RerankRequest)
+_Answer = TypeVar("_Answer", Embeddings, Ranking)
 
 
 class Run:
@@ -41,7 +58,11 @@ class Run:
     Attributes:
         model: The model that was asked for.
         answering: The model that answers: the same, or its fallback; final when the first batch has come.
-        ignored: Parameters that were ignored; final when the first batch has come.
+        left_out: What the client asked for and its dialect has left out; a dialect sets it before the first batch.
+        optional: Parameters that are left out where the backend lacks them, instead of refused: what the dialect calls each, or nothing
+            for one that is not told. A dialect sets it, too.
+        limit_name: What the dialect calls the limit of tokens, where it has another name for it than the request.
+        attempts: How many answers a backend gave before one was valid, where unilect validates it; else 0.
         streams: The client reads the answer as it comes.
         usage: What the answer has used so far; final after the last batch.
     """
@@ -52,14 +73,19 @@ class Run:
         model: Model,
         request: ChatRequest | CompletionRequest,
         metrics: Metrics,
+        images: Images,
     ) -> None:
         self.model = self.answering = model
-        self.ignored: tuple[str, ...] = ()
+        self._images = images
+        self._ignored = self.left_out = tuple[str, ...]()
+        self.optional: Mapping[str, str] = {}
+        self.limit_name: str | None = None
+        self.attempts = 0
         self.streams = bool(request.stream)
         self._request = request
         self._checker = registry.checker
         self._names: dict[str, str] = {}
-        self._failover = Failover(model, request, registry.get, self._fitted)
+        self._failover = Failover(model, request, registry.get, self._check_native, self._fitted)
         self._context = in_hand()
         self._meter = metrics.start(self.model.name, self._context.endpoint)
         self._context.asked(self.model.name, self._meter)
@@ -68,6 +94,14 @@ class Run:
     def usage(self) -> Usage:
         """What the answer has used so far."""
         return self._meter.usage
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """What was left out, and parameters that were ignored or lowered; final when the first batch has come."""
+        lowered = self._context.lowered and (self.limit_name or self._context.lowered)
+        if not lowered or lowered in self._ignored:
+            return self._ignored
+        return (*self._ignored, lowered)
 
     async def batches(self) -> Batches:
         """
@@ -105,14 +139,40 @@ class Run:
         """What a leased backend answers; errors as `_fitted`."""
         self.answering = model = lease.model
         self._context.leased(model.name, lease.source)
-        backend: Generates = lease.backend
-        capabilities = backend.capabilities
+        capabilities = lease.backend.capabilities
         request = self._fitted(model, capabilities)
-        if capabilities.schema_keywords is not None and bonds(request):
-            backend = Enforced(backend, self._checker, model.unsupported, self._ignore)
-        if capabilities.fans_out and emulation.needed(request):
+        if emulation.needed(request, capabilities):
+            return self._emulated(lease, request)
+        return lease.backend.generate(request)
+
+    def _emulated(self, lease: Lease, request: ChatRequest | CompletionRequest) -> Batches:
+        """What a leased backend answers with all that stands in front of it for this request."""
+        backend: Generates = lease.backend
+        can = backend.capabilities
+        if isinstance(request, ChatRequest) and not can.image_urls and other_images(request):
+            return self._with_images(lease, request)
+        if (made := tools.plan(request, can)) is not None:
+            backend = tools.Prompted(backend, made, self._checker, self._note)
+        if can.schema_keywords is not None and bonds(request):
+            backend = Enforced(backend, self._checker, lease.model.unsupported, self._ignore)
+        if (can.fans_out or made is not None) and emulation.several(request):
             return emulation.generate(backend, request, lease.bare)
         return backend.generate(request)
+
+    async def _with_images(self, lease: Lease, request: ChatRequest) -> Batches:
+        """What it answers to a request whose images are at hand."""
+        request = await self._images.filled(request)
+        async with aclosing(self._emulated(lease, request)) as batches:
+            async for batch in batches:
+                yield batch
+
+    def _check_native(self, model: Model, can: Capabilities) -> None:
+        """
+        Raises:
+            UnilectError: The model cannot answer such a request, or not without what unilect makes up for.
+        """
+        if tools.plan(self._fitted(model, can), can) is not None:
+            raise refusal("tools")
 
     def _fitted(self, model: Model, can: Capabilities) -> ChatRequest | CompletionRequest:
         """
@@ -123,8 +183,14 @@ class Run:
         """
         request, self._names = foreign_constraints.normalize_aliases(self._request, can)
         request = model.with_defaults(model.prepare(request))
-        request, self.ignored = resolve_parameters(request, can, model.unsupported)
-        _check_kind(request, model, can)
+        request, ignored = resolve_parameters(request, can, model.unsupported, self.optional)
+        told = [self.optional.get(name, name) for name in ignored] if ignored else []
+        limit = request.token_limit
+        if limit is not None and can.context is not None and limit > can.context:
+            request, name = limited(request, can.context)
+            told.append(self.limit_name or name)
+        self._ignored = (*self.left_out, *filter(None, told))
+        check_kind(request, model, can)
         return request
 
     def _name_as_asked(self, error: UnilectError) -> None:
@@ -133,10 +199,14 @@ class Run:
         if isinstance(error, ContextLengthExceeded) and error.param is None:
             error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
 
+    def _note(self, attempts: int) -> None:
+        """Take note of how many attempts an answer has taken."""
+        self.attempts = max(self.attempts, attempts)
+
     def _ignore(self, name: str) -> None:
         """Take note of something that is ignored, once."""
-        if name not in self.ignored:
-            self.ignored += (name,)
+        if name not in self._ignored:
+            self._ignored += (name,)
 
 
 class Service:
@@ -147,6 +217,7 @@ class Service:
         registry: The models.
         metrics: Where everything is counted.
         unknown_model: A name that no model has is an error, or means the default model.
+        images: Fetches the images of requests; without it none are fetched.
 
     Attributes:
         ready: True while requests are taken; false once the server is stopping.
@@ -157,7 +228,9 @@ class Service:
         registry: Registry,
         metrics: Metrics,
         unknown_model: Literal["error", "default"] = "error",
+        images: Images | None = None,
     ) -> None:
+        self._images = images or Images()
         self._unknown_model = unknown_model
         self.registry = registry
         self.metrics = metrics
@@ -174,7 +247,68 @@ class Service:
         """
         self._check_ready()
         model = self.model(request.model)
-        return Run(self.registry, model, request, self.metrics)
+        return Run(self.registry, model, request, self.metrics, self._images)
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        """
+        How many tokens the prompt of a chat has, as it would be answered.
+
+        Raises:
+            UnilectError: As `call`; or its backend does not tell tokens.
+        """
+
+        async def ask(model: Model, backend: Backend) -> int:
+            can = backend.capabilities
+            whole = await self._at_hand(model.with_defaults(model.prepare(request)), can)
+            return await tokenizes(backend).count_tokens(tools.prompted(whole, can))
+
+        return await self.call(request.model, ask)
+
+    async def counted(self, request: ChatRequest) -> tuple[int, tuple[str, ...]]:
+        """
+        How many tokens the prompt of a chat has, and the parameters that are ignored.
+
+        Raises:
+            UnilectError: As `rendered`; or the backend does not tell tokens.
+        """
+        return await self._of_prompt(
+            request, lambda backend, chat: tokenizes(backend).count_tokens(chat)
+        )
+
+    async def rendered(self, request: ChatRequest) -> tuple[str, tuple[str, ...]]:
+        """
+        The prompt of a chat as the model reads it, and the parameters that are ignored.
+
+        Raises:
+            UnilectError: As `call`; the model answers no such chat; or its backend does not tell prompts.
+        """
+        return await self._of_prompt(request, lambda backend, chat: renders(backend).render(chat))
+
+    async def _of_prompt(
+        self, request: ChatRequest, ask: Callable[[Backend, ChatRequest], Awaitable[_Value]]
+    ) -> tuple[_Value, tuple[str, ...]]:
+        """What a backend says of a chat that is judged as if it were to be answered."""
+        names: dict[str, str] = {}
+
+        async def judged(model: Model, backend: Backend) -> tuple[_Value, tuple[str, ...]]:
+            can = backend.capabilities
+            chat, told = foreign_constraints.normalize_aliases(request, can)
+            names.update(told)
+            chat = model.with_defaults(model.prepare(chat))
+            chat, ignored = resolve_parameters(chat, can, model.unsupported)
+            check_kind(chat, model, can)
+            chat = await self._at_hand(chat, can)
+            return await ask(backend, tools.prompted(chat, can)), ignored
+
+        try:
+            return await self.call(request.model, judged)
+        except UnilectError as error:
+            raise foreign_constraints.told_as(error, names) from error
+
+    async def _at_hand(self, chat: ChatRequest, can: Capabilities) -> ChatRequest:
+        """A chat with the images that its backend would not fetch; errors as `Images.filled`."""
+        wants = can.vision and not can.image_urls and other_images(chat)
+        return await self._images.filled(chat) if wants else chat
 
     def model(self, name: str | None) -> Model:
         """
@@ -182,13 +316,30 @@ class Service:
 
         Raises:
             ModelNotFound: There is none, and this listener does not take the default one then.
+            PermissionDenied: The caller may not use it.
         """
         try:
-            return self.registry.get(name)
+            return self.named(name)
         except ModelNotFound:
             if self._unknown_model == "default":
-                return self.registry.get(None)
+                return self.named(None)
             raise
+
+    def named(self, name: str | None) -> Model:
+        """The model of a name, or the default one for none. Raises as `model`, whatever this listener takes."""
+        found = self.registry.get(name)
+        if (allowed := in_hand().models) is not None and found.name not in allowed:
+            raise PermissionDenied(
+                f"model: this API key may not use `{found.name}`; it may use {listed(sorted(allowed))}.",
+                param="model",
+            )
+        return found
+
+    @property
+    def models(self) -> list[Model]:
+        """The models that the caller may use."""
+        allowed, every = in_hand().models, self.registry.models.values()
+        return [model for model in every if allowed is None or model.name in allowed]
 
     async def embed(self, request: EmbeddingRequest) -> tuple[Model, Embeddings, tuple[str, ...]]:
         """
@@ -200,9 +351,36 @@ class Service:
         Raises:
             UnilectError: As the backend.
         """
+
+        async def ask(backend: Generates, fitted: EmbeddingRequest) -> Embeddings:
+            return await embeds(backend).embed(fitted)
+
+        return await self._answered(request, ask)
+
+    async def rerank(self, request: RerankRequest) -> tuple[Model, Ranking, tuple[str, ...]]:
+        """
+        Rank the documents of a request.
+
+        Returns:
+            The model that answered, its scores, and the parameters that were ignored.
+
+        Raises:
+            UnsupportedOperation: The model is no reranker.
+            UnilectError: As the backend.
+        """
+
+        async def ask(backend: Generates, fitted: RerankRequest) -> Ranking:
+            return await reranks(backend).rerank(fitted)
+
+        return await self._answered(request, ask)
+
+    async def _answered(
+        self, request: _Asked, ask: Callable[[Generates, _Asked], Awaitable[_Answer]]
+    ) -> tuple[Model, _Answer, tuple[str, ...]]:
+        """The model that answered a request of which nothing is streamed, what `ask` has it say, and the parameters that were ignored."""
         self._check_ready()
         model = self.model(request.model)
-        # no fallback: its vectors differ
+        # no fallback: its vectors and its scores differ
         context = in_hand()
         with (
             self.metrics.start(model.name, context.endpoint) as meter,
@@ -215,9 +393,9 @@ class Service:
                 context.leased(lease.model.name, lease.source)
                 with lease:
                     fitted, ignored = _fitted(request, lease.model, lease.backend.capabilities)
-                    embeddings = await embeds(lease.backend).embed(fitted)
-            meter.see([Usage(embeddings.prompt_tokens, 0)])
-            return model, embeddings, ignored
+                    answer = await ask(lease.backend, fitted)
+            meter.see([Usage(answer.prompt_tokens, 0)])
+            return model, answer, ignored
 
     async def call(
         self, name: str | None, ask: Callable[[Model, Backend], Awaitable[_Value]]
@@ -264,54 +442,19 @@ async def _nothing(model: Model, backend: Backend) -> None:
     """Ask a backend nothing but to be there."""
 
 
-def _fitted(
-    request: EmbeddingRequest, model: Model, can: Capabilities
-) -> tuple[EmbeddingRequest, tuple[str, ...]]:
-    """The request as it is for a model that can do so much, and the parameters that were ignored."""
+def _fitted(request: _Asked, model: Model, can: Capabilities) -> tuple[_Asked, tuple[str, ...]]:
+    """
+    The request as it is for a model that can do so much, and the parameters that were ignored.
+
+    Raises:
+        UnilectError: The model does not answer such a request.
+    """
+    if isinstance(request, RerankRequest) and not can.rerank:
+        raise UnsupportedOperation(
+            f"The model `{model.name}` is no reranker: it does not rank documents. Use a model that does; "
+            "GET /v1/models/{model} says `rerank` of each."
+        )
     fitted = resolve_parameters(request, can, model.unsupported)
-    if not can.embeddings:
-        raise _not_for(model, "embeddings", can)
+    if isinstance(request, EmbeddingRequest) and not can.embeddings:
+        raise not_for(model, "embeddings", can)
     return fitted
-
-
-def _check_kind(
-    request: ChatRequest | CompletionRequest, model: Model, capabilities: Capabilities
-) -> None:
-    if isinstance(request, ChatRequest):
-        if not capabilities.chat:
-            # what writes text, and cannot chat, does not know how turns are written
-            if capabilities.completions:
-                raise _no_template(model)
-            raise _not_for(model, "chat completions", capabilities)
-        if not capabilities.vision:
-            _check_no_image(request, model)
-    elif not capabilities.completions:
-        raise _not_for(model, "completions", capabilities)
-
-
-def _check_no_image(request: ChatRequest, model: Model) -> None:
-    for number, message in enumerate(request.messages):
-        if isinstance(message.content, list) and any(
-            isinstance(part, ImagePart) for part in message.content
-        ):
-            where = f"messages[{number}].content"
-            raise InvalidRequest(
-                f"`{where}` holds an image, and the model `{model.name}` reads text only.",
-                param=where,
-            )
-
-
-def _not_for(model: Model, what: str, capabilities: Capabilities) -> InvalidRequest:
-    why = f": {capabilities.why_not[what]}" if what in capabilities.why_not else ""
-    return InvalidRequest(
-        f"The model `{model.name}` does not answer {what}{why}. GET /v1/models lists the models.",
-        param="model",
-    )
-
-
-def _no_template(model: Model) -> InvalidRequest:
-    return InvalidRequest(
-        f"The model `{model.name}` has no chat template, so it answers no chat completions. Use /v1/completions, or "
-        "configure `chat_template` for it: the name of a format such as `chatml`, or a Jinja file.",
-        param="model",
-    )

@@ -19,7 +19,7 @@ from unilect.hub import REPO
 _HUB_ADDRESS = re.compile(r"^(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(.*)$", re.I)
 _NO_MODELS = ("datasets", "spaces", "collections", "papers", "docs", "blog", "models")
 _ENDPOINT = re.compile(
-    r"/(?:chat/completions|completions?|embeddings|responses|(?<=/v1/)models)/*$"
+    r"/(?:chat/completions|completions?|embeddings|rerank(?:ing)?|responses|(?<=/v1/)models)/*$"
 )
 _HOST = re.compile(
     r"^(localhost|[\w-]+(\.[\w-]+)*\.[A-Za-z][\w-]*|\d+(\.\d+){3}|[\w-]+(?=:\d\d))(:\d+)?(/\S*)?$"

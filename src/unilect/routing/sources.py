@@ -32,6 +32,7 @@ from unilect.errors import ConfigError, ConfigErrors, Mistakes, unreadable
 from unilect.redact import Secrets, redacted, secrets_of
 from unilect.requests import ChatRequest, CompletionRequest
 from unilect.routing import source_hints as hints
+from unilect.routing._prefixes import without_billing
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry, check_defaults
 
@@ -343,8 +344,8 @@ def _with_options(spec: BackendSpec, module: ModuleType) -> BackendSpec:
         if given and spec.scheme not in _ours():
             raise ConfigError(f"options: the backend of `{spec.scheme}:` has none; leave it out.")
         return spec
-    names, found = [one.name for one in structs.fields(kind)], Mistakes()
-    good = accepted(kind, given, path, lambda at, name, value: unknown_in(names, name), found)
+    found = Mistakes()
+    good = accepted(kind, given, path, lambda at, here, name, value: unknown_in(here, name), found)
     found.raise_all()
     return structs.replace(spec, options=kind(**good))
 
@@ -369,13 +370,15 @@ def told_of(name: str) -> Iterator[None]:
 
 
 def _request_defaults(config: ModelConfig) -> Callable[[Any], Any]:
+    first = without_billing if config.drop_billing_header else lambda request: request
     if not (config.stop or config.completion_template or config.completion_defaults):
-        return lambda request: request
+        return first
     from unilect.routing._request_defaults import (
         request_defaults,
     )  # with Jinja, which takes 30 ms to import
 
-    return request_defaults(config)
+    more = request_defaults(config)
+    return lambda request: more(first(request))
 
 
 def _lister(name: str, config: ModelConfig) -> Callable[[BackendSpec], Awaitable[list[str]]]:

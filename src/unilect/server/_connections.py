@@ -137,18 +137,11 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Take bytes of a head or a body."""
         super().data_received(data)
-        if self.state == ANSWERING:
-            return
-        if (
-            self._messages
-        ):  # nearly always: a head comes in one piece, and what changes twice costs twice
-            self._table.turn(self, ANSWERING)
-        elif not data:  # aiohttp's own look at what it has kept
-            return
-        elif self.state == IDLE:
-            self._table.turn(self, SILENT)
-        else:
-            self._table.begun(self)
+        if self.state != ANSWERING:
+            if self._messages:  # nearly always: a head comes in one piece
+                self._table.turn(self, ANSWERING)
+            elif data:  # none: aiohttp's own look at what it has kept
+                self._table.begun(self)
 
     def log_access(
         self, request: web.BaseRequest, response: web.StreamResponse, time: float | None
@@ -240,8 +233,9 @@ class Connections:
         self.limits = limits
         self.accepted = 0
         self._all: dict[Connection, None] = {}
-        self._silent: dict[Connection, float] = {}  # since when; the oldest first, as in `_idle`
-        self._idle: dict[Connection, float] = {}
+        # by state, and since when; the oldest first
+        self._since: tuple[dict[Connection, float], ...] = ({}, {}, {})
+        self._silent, _, self._idle = self._since
         self._fresh: set[Connection] = set()  # silent ones of which not a byte has come
         self._addresses = Counter[str]()
         self._closed, self._refused, self._told_at = Counter[str](), 0, 0.0
@@ -292,34 +286,28 @@ class Connections:
             self._timer = loop.call_later(self.limits.sweep_s, self._sweep)
 
     def begun(self, connection: Connection) -> None:
-        """Bytes of a head came; the first of them starts its clock anew."""
-        if connection in self._fresh:
+        """Bytes of a head came, which is not whole; the first of them starts its clock anew."""
+        if connection.state == IDLE:
+            self._fresh.discard(connection)
+            self.turn(connection, SILENT)
+        elif connection in self._fresh:
             self._fresh.discard(connection)
             del self._silent[connection]
             self._silent[connection] = self._now()
 
     def turn(self, connection: Connection, state: int) -> None:
         """A connection changes its state."""
-        if connection not in self._all:
-            return
-        if connection.state == SILENT:
-            self._silent.pop(connection, None)
-            self._fresh.discard(connection)
-        elif connection.state == IDLE:
-            self._idle.pop(connection, None)
-        connection.state = state
-        if state == SILENT:
-            self._silent[connection] = self._now()
-        elif state == IDLE:
-            self._idle[connection] = self._now()
+        if connection in self._all:
+            self._since[connection.state].pop(connection, None)
+            connection.state = state
+            self._since[state][connection] = self._now()
 
     def discard(self, connection: Connection) -> None:
         """A connection has ended, or is about to."""
         if connection not in self._all:
             return
         del self._all[connection]
-        self._silent.pop(connection, None)
-        self._idle.pop(connection, None)
+        self._since[connection.state].pop(connection, None)
         self._fresh.discard(connection)
         self._addresses[connection.address] -= 1
         if not self._addresses[connection.address]:

@@ -13,17 +13,18 @@ import msgspec
 from aiohttp import web
 
 from unilect.errors import UnilectError
+from unilect.gateway.keys import Keys
 from unilect.requests import RAW_FIELDS
 from unilect.web.pages import HEADERS, page, table
-from unilect.web.route import Route
+from unilect.web.route import Route, openai_error
 
 _INTERNAL = (RAW_FIELDS,)  # fields of the Structs that no client sends
 
 
-def routes(documented: Sequence[Route], has_keys: bool = True) -> list[Route]:
+def routes(documented: Sequence[Route], keys: Keys) -> list[Route]:
     """The routes that document the others."""
     document = msgspec.json.encode(openapi(documented))
-    shown = docs_page(documented, has_keys).encode()
+    shown = {has_keys: docs_page(documented, has_keys).encode() for has_keys in (False, True)}
 
     async def openapi_json(request: web.Request) -> web.StreamResponse:
         """Give the OpenAPI document."""
@@ -31,7 +32,7 @@ def routes(documented: Sequence[Route], has_keys: bool = True) -> list[Route]:
 
     async def docs(request: web.Request) -> web.StreamResponse:
         """Show the endpoints to a person."""
-        return web.Response(body=shown, headers=HEADERS)
+        return web.Response(body=shown[keys.required], headers=HEADERS)
 
     return [
         Route("GET", "/openapi.json", openapi_json, page=True, summary="The OpenAPI document"),
@@ -51,6 +52,8 @@ def openapi(documented: Sequence[Route]) -> dict[str, Any]:
     components["Error"] = _error_schema()
     paths: dict[str, Any] = {}
     for route in documented:
+        if route.needs_header:
+            continue  # a path has one operation for a method
         path, parameters = _path(route.path)
         paths.setdefault(path, {})[route.method.lower()] = _operation(route, parameters)
     return {
@@ -70,10 +73,9 @@ def openapi(documented: Sequence[Route]) -> dict[str, Any]:
 
 
 def _operation(route: Route, parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    error = {
-        "description": "The request was refused, or could not be answered.",
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-    }
+    error: dict[str, Any] = {"description": "The request was refused, or could not be answered."}
+    if route.error is openai_error:
+        error["content"] = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     name = route.handler.__name__
     operation: dict[str, Any] = {
         "operationId": name

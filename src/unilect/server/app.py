@@ -4,7 +4,7 @@ The HTTP application: every route in one table, behind the guard.
 A route that is not declared public needs a key; there is no other way to add one.
 """
 
-from functools import partial
+from functools import partial, wraps
 from importlib.metadata import version
 from typing import Any
 
@@ -13,12 +13,16 @@ from msgspec import structs
 
 from unilect import plugins
 from unilect.config.server import Config
+from unilect.config.store import SQLITE
 from unilect.context import Requests
+from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.metrics import Metrics
+from unilect.routing.images import Images
 from unilect.routing.model_facts import kind, limits
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
 from unilect.server import _openapi as openapi
+from unilect.store.store import Store
 from unilect.web import pages
 from unilect.web.bodies import Bodies
 from unilect.web.guard import Guard
@@ -44,6 +48,8 @@ def create_app(
     metrics: Metrics | None = None,
     bodies: Bodies | None = None,
     requests: Requests | None = None,
+    store: Store | None = None,
+    known: KnownKeys | None = None,
 ) -> web.Application:
     """
     The application for a configuration and its models.
@@ -53,23 +59,55 @@ def create_app(
         metrics: Where to count; new ones by default.
         bodies: What reads request bodies; one of its own by default.
         requests: Where the requests that are being answered are listed.
+        store: What is kept beyond a request; one in memory by default.
+        known: The keys of the store; by default those of the configuration are the only ones.
     """
-    site = Site(Service(registry, metrics or Metrics(), profile_of(config).unknown_model), config)
+    kept = store or Store(structs.replace(config.store, url=SQLITE), {})
+    images = Images(config.image_hosts)
+    service = Service(registry, metrics or Metrics(), profile_of(config).unknown_model, images)
+    site = Site(service, config, kept.answers, known)
     routes: dict[web.AbstractRoute, Route] = {}
-    guard = Guard(config, routes, site.profile, bodies, registry.look_again, requests)
+    guard = Guard(config, routes, site.profile, bodies, registry.look_again, requests, site.keys)
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SITE], app[GUARD] = site, guard
-    for route in all_routes(site):
+    for route in _grouped(all_routes(site)):
         for path in _spellings(route):
             for method in (route.method, "HEAD")[: 1 + (route.method == "GET")]:
                 routes[app.router.add_route(method, path, route.handler)] = route
 
     async def clean_up(app: web.Application) -> None:
         await site.aclose()
+        if store is None:
+            await kept.aclose()
         await registry.aclose()
 
     app.on_cleanup.append(clean_up)
     return app
+
+
+def _grouped(routes: list[Route]) -> list[Route]:
+    """One route for each URL and method, with those of the same that need a header."""
+    others = dict[tuple[str, str], tuple[Route, ...]]()
+    for route in routes:
+        if route.needs_header:
+            key = (route.method, route.path)
+            others[key] = (*others.get(key, ()), route)
+    alone = [route for route in routes if not route.needs_header]
+    return [_with_others(route, others.get((route.method, route.path), ())) for route in alone]
+
+
+def _with_others(route: Route, others: tuple[Route, ...]) -> Route:
+    """A route that hands requests with a header of the others' to them."""
+    if not others:
+        return route
+    both = structs.replace(route, others=others)
+
+    @wraps(route.handler)
+    async def handler(request: web.Request) -> web.StreamResponse:
+        chosen = route if (found := both.for_request(request)) is both else found
+        return await chosen.handler(request)
+
+    return structs.replace(both, handler=handler)
 
 
 def _spellings(route: Route) -> tuple[str, ...]:
@@ -80,15 +118,14 @@ def _spellings(route: Route) -> tuple[str, ...]:
 
 def all_routes(site: Site) -> list[Route]:
     """The routes of every dialect, unilect's own before those of other packages, and those that belong to none."""
-    has_keys = bool(site.config.api_keys)
-    routes = own_routes(site.service, has_keys)
+    routes = own_routes(site)
     for entry in plugins.ours(plugins.DIALECTS).values():
         module = entry.load()
         routes += _named(module, module.routes(site))
     _, left_out = plugins.use_all(plugins.DIALECTS, partial(_add, routes, site))
     for why in left_out:
         plugins.warn(why)
-    return routes + openapi.routes(routes, has_keys)
+    return routes + openapi.routes(routes, site.keys)
 
 
 def _add(routes: list[Route], site: Site, module: Any) -> None:
@@ -114,15 +151,18 @@ def _named(module: Any, routes: list[Route]) -> list[Route]:
     return [structs.replace(route, dialect=name) for route in routes]
 
 
-def own_routes(service: Service, has_keys: bool = True) -> list[Route]:
+def own_routes(site: Site) -> list[Route]:
     """The routes that belong to no dialect."""
+    service, greeting = site.service, site.profile.home
 
     async def home(request: web.Request) -> web.StreamResponse:
         """Say what this server is: a page for a browser, links for a program."""
         if not pages.wants_html(request.headers.get("Accept", "")):
+            if greeting is not None:
+                return web.Response(text=greeting, headers=_VARY)
             return web.json_response(_LINKS | {"version": version("unilect")}, headers=_VARY)
-        models = [(m.name, kind(m), limits(m)) for m in service.registry.models.values()]
-        text = pages.home(request.host, request.secure, models, has_keys)
+        models = [(m.name, kind(m), limits(m)) for m in service.models]
+        text = pages.home(request.host, request.secure, models, site.keys.required)
         return web.Response(body=text.encode(), headers=pages.HEADERS)
 
     async def healthz(request: web.Request) -> web.StreamResponse:

@@ -15,15 +15,17 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from unilect.config.server import Config, each_listener
+from unilect.config.server import Config, check_keys, each_listener, process_environment
 from unilect.context import Requests
-from unilect.errors import ConfigError
+from unilect.errors import ConfigError, StoreUnavailable
+from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.metrics import Metrics
 from unilect.routing.registry import Registry
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
 from unilect.server.app import SITE, create_app
 from unilect.server.tls import server_context
+from unilect.store.store import Store
 from unilect.web.bodies import Bodies
 
 log = logging.getLogger("unilect")
@@ -39,7 +41,11 @@ class Listener:
             limits or limits_of_system(config.max_connections, config.max_connections_per_address)
         )
         self._requests: Requests = {}
-        shared = (registry, Metrics(), Bodies(config.max_body_bytes), self._requests)
+        self._store = Store(config.store, process_environment())
+        bodies = Bodies(config.max_body_bytes)
+        known = KnownKeys(self._store.keys) if self._store.keys is not None else None
+        self._known = known
+        shared = (registry, Metrics(), bodies, self._requests, self._store, known)
         self._doors = [
             _Address(each, create_app(each, *shared), self._connections)
             for each in each_listener(config)
@@ -56,9 +62,20 @@ class Listener:
             ConfigError: An address cannot be listened on, or the certificate cannot be used.
         """
         tls = server_context(self._config)
+        if self._known is not None:
+            await self._known.open()
+        for at, each in enumerate(each_listener(self._config)):
+            check_keys(each, self._has_stored_keys(), ("listeners", at - 1) if at else ())
         urls = [await door.open(tls) for door in self._doors]
         log.info("up to %d connections at a time", self._connections.limits.connections)
         return urls
+
+    def _has_stored_keys(self) -> bool:
+        """Whether the store lets nobody in without a key: also where nobody knows whether it has any."""
+        try:
+            return self._known is not None and self._known.required
+        except StoreUnavailable:
+            return True
 
     async def drain(self, hurry: asyncio.Event) -> None:
         """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
@@ -71,10 +88,13 @@ class Listener:
                     await asyncio.sleep(0.02)
 
     async def aclose(self) -> None:
-        """Close every connection, and stop the models."""
+        """Close every connection, stop the models, and close the store."""
         for door in self._doors:
             await door.aclose()
         await self._connections.aclose(CUT_TIMEOUT_S)
+        if self._known is not None:
+            await self._known.aclose()
+        await self._store.aclose()
 
 
 class _Address:

@@ -12,10 +12,11 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from unilect.backend import Backend, Batches, Capabilities, Support, embeds, tokenizes
-from unilect.errors import UnilectError
+from unilect.backend import Backend, Batches, Capabilities, Support, embeds, reranks, tokenizes
+from unilect.errors import UnilectError, UnsupportedOperation
 from unilect.events import Answer, Event, Finish, Progress, Usage, fold
-from unilect.parameters.rules import ACCEPTED, ENDPOINTS, parameters_of
+from unilect.parameters.rules import ACCEPTED, CONSTRAINTS, ENDPOINTS, parameters_of
+from unilect.ranking import RerankRequest
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Request
 
 LIMIT_S = 120.0  # a backend that has not done by then hangs
@@ -96,14 +97,14 @@ async def says_what_it_can(backend: Backend) -> None:
     """`capabilities` name parameters of requests, and each support by its word."""
     can = backend.capabilities
     _hold(isinstance(can, Capabilities), f"They are {can!r}.")
-    known = ACCEPTED.union(*map(parameters_of, ENDPOINTS.values()))
+    known = ACCEPTED.union(CONSTRAINTS, *map(parameters_of, ENDPOINTS.values()))
     for name, support in can.parameters.items():
         _hold(support in get_args(Support), f"`{name}` is {support!r}.")
         _hold(
             name in known or can.passes_unknown or support == "refused",
             f"There is no parameter `{name}`.",
         )
-    _hold(can.chat or can.completions or can.embeddings, "It answers nothing at all.")
+    _hold(can.chat or can.completions or can.embeddings or can.rerank, "It answers nothing at all.")
 
 
 async def ends_each_answer_once(backend: Backend) -> None:
@@ -186,6 +187,9 @@ async def counts_its_tokens(backend: Backend) -> None:
 
 async def embeds_in_order(backend: Backend) -> None:
     """Inputs are embedded in their order, equal ones equally; a backend that embeds nothing says so."""
+    can = backend.capabilities
+    if can.rerank and not can.embeddings:  # an engine may have the method for other models
+        return
     request = _request(EmbeddingRequest, {"input": ["Paris", "a story of a dog", "Paris"]})
     try:
         found = await embeds(backend).embed(request)
@@ -196,6 +200,22 @@ async def embeds_in_order(backend: Backend) -> None:
     first, other, last = found.vectors
     _hold(max(abs(a - b) for a, b in zip(first, last, strict=True)) < 1e-3, "Equal inputs differ.")
     _hold(first != other, "Different inputs are the same.")
+
+
+async def ranks_in_order(backend: Backend) -> None:
+    """Where `rerank` is true, each document has a score from 0 to 1 in its place, and equal documents have equal ones."""
+    if not backend.capabilities.rerank:
+        return
+    documents = ["Paris", "a story of a dog", "Paris"]
+    try:
+        found = await reranks(backend).rerank(
+            _request(RerankRequest, {"query": "Paris", "documents": documents})
+        )
+    except UnsupportedOperation:  # an upstream may find only then that its server does not
+        return
+    _hold(len(found.scores) == 3, f"Of 3 documents there are {len(found.scores)} scores.")
+    _hold(all(0 <= score <= 1 for score in found.scores), f"The scores are {found.scores}.")
+    _hold(abs(found.scores[0] - found.scores[2]) < 1e-3, "Equal documents differ.")
 
 
 async def stops_while_it_answers(backend: Backend) -> None:
@@ -222,6 +242,7 @@ RULES: tuple[Rule, ...] = (
     lets_clients_leave,
     counts_its_tokens,
     embeds_in_order,
+    ranks_in_order,
     stops_while_it_answers,
 )
 

@@ -1,32 +1,50 @@
 """
 `echo:` says what it was told, at a settable pace and with settable faults: for tests of clients, of gateways and of this server.
 
+With `answers` it plays a part in a conversation of several turns. Thoughts and calls of tools are text as well, as models of the form
+`hermes` write them, and the service reads them: `<think>..</think>`, `<tool_call>{"name": "read", "arguments": {}}</tool_call>`.
+
 A token is a character, and its id the character's code point.
 """
 
 import asyncio
+import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from unilect.backend import BackendSpec, Batches, Capabilities
-from unilect.engines.tools.messages import text
-from unilect.errors import BackendError, BackendUnavailable, InvalidRequest
+from unilect.errors import BackendError, BackendUnavailable, ContextLengthExceeded, InvalidRequest
 from unilect.events import Finish, Progress, TextDelta, Usage
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
 from unilect.tasks import apart, shared
+from unilect.tools.messages import text
 
 CAPABILITIES = Capabilities(
     parameters={
         **dict.fromkeys(("max_tokens", "max_completion_tokens", "stop"), "native"),
         **dict.fromkeys(("n", "echo"), "emulated"),
-        **dict.fromkeys(("tools", "functions", "logprobs", "best_of", "suffix"), "refused"),
+        **dict.fromkeys(("tools", "functions", "logprobs", "best_of", "suffix", "lora"), "refused"),
     },
     fans_out=True,
     embeddings=False,
     why_not={"embeddings": "it has none"},
 )
+
+
+class Scripted(Struct, frozen=True, kw_only=True):
+    """
+    One of `answers`.
+
+    Attributes:
+        text: What is said.
+        when: Text that was told since the last answer, by the user or by a tool; empty for whatever was told.
+    """
+
+    text: str
+    when: str = ""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -35,6 +53,8 @@ class Options(Struct, frozen=True, kw_only=True):
 
     Attributes:
         text: What is said instead of what it was told.
+        answers: What is said to what: the first that fits. Where none fits, it is as if there were none.
+        context: The most tokens of prompt and answer together; None for no limit.
         load_s: Seconds that a start takes.
         tokens_per_s: The pace of an answer; None for as fast as it is read.
         failing_starts: So many starts fail before one succeeds.
@@ -43,6 +63,8 @@ class Options(Struct, frozen=True, kw_only=True):
     """
 
     text: str | None = None
+    answers: list[Scripted] = []
+    context: Annotated[int, Meta(ge=1)] | None = None
     load_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0
     tokens_per_s: Annotated[float, Meta(gt=0)] | None = None
     failing_starts: Annotated[int, Meta(ge=0)] = 0
@@ -67,11 +89,16 @@ class Echo:
         starts: How often it was loaded, or tried to.
     """
 
-    capabilities = CAPABILITIES
+    capabilities = CAPABILITIES  # of one without options
 
     def __init__(self, options: Options | None = None) -> None:
         self.starts = self.answers = 0
         self._options = options or Options()
+        self.capabilities = replace(
+            self.capabilities,
+            context=self._options.context,
+            tool_form="hermes" if self._options.answers else "",
+        )
         self._loading: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -95,11 +122,15 @@ class Echo:
         told = (
             _messages(request) if isinstance(request, ChatRequest) else [_text(request.prompts[0])]
         )
-        whole = told[-1] if options.text is None else options.text
+        whole = _scripted(options.answers, request, told)
+        if whole is None:
+            whole = told[-1] if options.text is None else options.text
         prompt = sum(map(len, told))
+        most = _room(prompt, options.context)
+        limit = most if request.token_limit is None else min(most, request.token_limit)
         ends = [(at, word) for word in request.stop_words if (at := whole.find(word)) >= 0]
         end, stop = min(ends, default=(len(whole), None))
-        said = whole[:end][: request.token_limit]
+        said = whole[: min(end, limit)]
         yield [Progress(prompt, prompt)]
         for count, token in enumerate(said):
             if breaks and count == options.breaks_after:
@@ -134,6 +165,23 @@ class Echo:
             await asyncio.wait([loading])
 
 
+def _room(prompt: int, context: int | None) -> int:
+    """
+    The most tokens that an answer to so many can have.
+
+    Raises:
+        ContextLengthExceeded: There is no room for one.
+    """
+    if context is None:
+        return sys.maxsize
+    if prompt >= context:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {context} tokens, and the prompt has {prompt}. "
+            "Shorten the prompt, or set another `context` in the options of the echo."
+        ).counted(prompt, context)
+    return context - prompt
+
+
 def _text(prompt: Prompt) -> str:
     """
     Raises:
@@ -160,3 +208,18 @@ def _messages(request: ChatRequest) -> list[str]:
         InvalidRequest: One holds something else.
     """
     return [text(one, f"messages[{number}].content") for number, one in enumerate(request.messages)]
+
+
+def _scripted(
+    answers: Sequence[Scripted], request: ChatRequest | CompletionRequest, told: list[str]
+) -> str | None:
+    """The text of the first answer that fits; None where none does."""
+    new = told
+    if isinstance(request, ChatRequest):
+        roles = [message.role for message in request.messages]
+        begin = max((at for at, role in enumerate(roles, 1) if role == "assistant"), default=0)
+        turn = list(zip(roles, told, strict=True))[begin:]
+        new = [said for role, said in turn if role not in ("system", "developer")]
+    return next(
+        (one.text for one in answers if not one.when or any(one.when in said for said in new)), None
+    )

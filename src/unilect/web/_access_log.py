@@ -15,23 +15,30 @@ from unilect.logs import sink_of
 access = logging.getLogger("unilect.access")
 
 
-def told(context: Context) -> str:
-    """The end of a request's line: its time, its caller, and what is known of its answer where a model was asked."""
-    text = f"{(time.perf_counter() - context.started) * 1000:.1f} ms {context.caller or '-'}"
-    meter = context.meter
+#: `%` takes a third of the time of an f-string with as many numbers in it, and one of it less than two.
+_LINE = "%s %s %r %d %.1f ms %s"
+_ASKED = f"{_LINE} model=%s%s"
+_ANSWERED = f"{_ASKED} prompt=%d completion=%d first=%.1f ms"
+
+
+def told(context: Context, method: str, path: str, status: int) -> str:
+    """A request's line: what was asked, its status, its time, its caller, and what is known of its answer where a model was asked."""
+    took_ms = (time.perf_counter() - context.started) * 1000
+    caller, meter = context.caller or "-", context.meter
     if meter is None:
-        return text
-    text += f" model={_printable(context.model)}"
-    if context.source:
-        text += f" backend={_without_secrets(context.source)}"
+        return _LINE % (context.request_id, method, path, status, took_ms, caller)
+    model, backend = _printable(context.model), _backend(context.source)
+    known = (context.request_id, method, path, status, took_ms, caller, model, backend)
     usage, first_s = meter.usage, meter.first_token_s
-    if usage.prompt_tokens or usage.completion_tokens:
-        text += f" prompt={usage.prompt_tokens} completion={usage.completion_tokens}"
+    tokens = (usage.prompt_tokens, usage.completion_tokens)
+    if first_s is not None and tokens != (0, 0) and context.answering == context.model:
+        return _ANSWERED % (known + tokens + (first_s * 1000,))
+    rest = f" prompt={tokens[0]} completion={tokens[1]}" if tokens != (0, 0) else ""
     if first_s is not None:
-        text += f" first={first_s * 1000:.1f} ms"
+        rest += f" first={first_s * 1000:.1f} ms"
     if context.answering != context.model:
-        text += f" fallback={_printable(context.answering)}"
-    return text
+        rest += f" fallback={_printable(context.answering)}"
+    return _ASKED % known + rest
 
 
 class AccessLog:
@@ -46,8 +53,9 @@ class AccessLog:
         self.on = access.isEnabledFor(logging.INFO)
         self._sink = sink_of(access)
 
-    def add(self, line: str) -> None:
-        """Log a line: straight into the sink, since a log record costs ten times as much; as a record where there is no sink."""
+    def add(self, context: Context, method: str, path: str, status: int) -> None:
+        """Log a request: straight into the sink, since a log record costs ten times as much; as a record where there is no sink."""
+        line = told(context, method, path[:200], status)
         if self._sink is not None:
             self._sink.add(line)
         else:
@@ -55,6 +63,11 @@ class AccessLog:
 
 
 @lru_cache(256)
+def _backend(source: str) -> str:
+    """The source of an answer; nothing where none was asked."""
+    return f" backend={_without_secrets(source)}" if source else ""
+
+
 def _without_secrets(source: str) -> str:
     """A source as a log may show it: of a server scheme, host and port, of a model file its name."""
     parts = urlsplit(source)

@@ -26,6 +26,9 @@ class Bodies:
         most_bytes: The longest body.
         budget_bytes: What the large ones may take together, as far as they have come.
         timeout_s, pace_s: How long one may take, and how long for `SMALL_BYTES` more.
+
+    Attributes:
+        most_bytes: As given.
     """
 
     def __init__(
@@ -35,7 +38,7 @@ class Bodies:
         timeout_s: float = BODY_TIMEOUT_S,
         pace_s: float = PACE_S,
     ) -> None:
-        self._most_bytes = most_bytes
+        self.most_bytes = most_bytes
         self._free_bytes = max(budget_bytes, most_bytes)
         self._timeout_s = timeout_s
         self._pace_s = pace_s
@@ -87,7 +90,7 @@ class Bodies:
         Raises:
             BodyTooLarge, RequestTimeout: As they say.
         """
-        limit, loop = most_bytes or self._most_bytes, asyncio.get_running_loop()
+        limit, loop = most_bytes or self.most_bytes, asyncio.get_running_loop()
         if announced is not None and announced > limit:
             raise self.too_large(most_bytes)
         size, goal, left_s = 0, SMALL_BYTES, self._timeout_s
@@ -113,7 +116,7 @@ class Bodies:
         configured = (
             "" if most_bytes else ", or raise `max_body_bytes` in the server's configuration"
         )
-        limit = most_bytes or self._most_bytes
+        limit = most_bytes or self.most_bytes
         return BodyTooLarge(
             f"The request's body is larger than {limit} bytes. Send less{configured}."
         )

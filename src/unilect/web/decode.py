@@ -30,7 +30,7 @@ from aiohttp import web
 from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
-from unilect.bounds import LARGE_BYTES, MAX_FIELDS
+from unilect.bounds import LARGE_BYTES, MAX_FIELDS, check_body
 from unilect.errors import InvalidRequest, WrongType
 from unilect.requests import Prompt, Request
 from unilect.web.streaming import SHORTENED
@@ -93,27 +93,35 @@ async def decoded(
     if len(body) <= LARGE_BYTES:
         return decode(body, None)
     await asyncio.sleep(0)
-    check_short(request.get(SHORTENED, b""), lambda short: decode(short, None))
+    return await _in_steps(body, request.get(SHORTENED, b""), decode)
+
+
+async def decoded_again(body: bytes, decode: Callable[[bytes, RawFields | None], AskedT]) -> AskedT:
+    """
+    What a body says that was made of a request's, in the words of another API; errors as `decoded`.
+
+    It may hold more values than the request's, and is bounded like that.
+    """
+    if len(body) <= LARGE_BYTES:
+        return decode(body, None)
+    return await _in_steps(body, await check_body(body), decode)
+
+
+async def _in_steps(
+    body: bytes, short: bytes, decode: Callable[[bytes, RawFields | None], AskedT]
+) -> AskedT:
+    """A large body, with others served between the passes over it; what is wrong is looked for in its shortened form first."""
+    try:
+        if short:
+            decode(short, None)
+    except InvalidRequest as error:
+        if error.param:  # a place in the body is told of the body itself
+            raise
     raw = raw_fields_of(body.removeprefix(codecs.BOM_UTF8))
     await asyncio.sleep(0)
     asked = decode(body, raw)
     await asyncio.sleep(0)
     return asked
-
-
-def check_short(short: bytes, decode: Callable[[bytes], object]) -> None:
-    """
-    Look for what is wrong in a body whose long texts are shortened, if it has any.
-
-    Raises:
-        InvalidRequest: A field is missing or wrong; the message names it.
-    """
-    try:
-        if short:
-            decode(short)
-    except InvalidRequest as error:
-        if error.param:  # a place in the body is told of the body itself
-            raise
 
 
 def raw_fields_of(body: bytes) -> RawFields:

@@ -28,23 +28,29 @@ from unilect.errors import (
     MethodNotAllowed,
     MisdirectedRequest,
     ModelNotFound,
+    OutOfMemory,
     PermissionDenied,
+    QuotaExceeded,
     RouteNotFound,
     UnilectError,
     UnsupportedEncoding,
+    UnsupportedOperation,
 )
 from unilect.gateway.keys import Keys
-from unilect.web._access_log import AccessLog, told
-from unilect.web._foreign_urls import hint
+from unilect.web._access_log import AccessLog
 from unilect.web.bodies import Bodies
-from unilect.web.pages import HEADERS, sign_in, wants_html
+from unilect.web.pages import HEADERS as PAGE_HEADERS
+from unilect.web.pages import sign_in, wants_html
 from unilect.web.profile import OPENAI, CompatProfile
-from unilect.web.route import BODY, ErrorForm, Handler, Route, openai_error
-from unilect.web.streaming import CORS_HEADERS, SHORTENED
+from unilect.web.route import BODY, ErrorForm, Handler, Route
+from unilect.web.streaming import HEADERS, SHORTENED
 
 log = logging.getLogger("unilect")
 _HAS_PORT = re.compile(r":\d*$")
-_SDK_HEADERS = (  # what the official JavaScript client sends from a browser
+_SDK_HEADERS = (  # what the official JavaScript clients send from a browser
+    "anthropic-beta",
+    "anthropic-dangerous-direct-browser-access",
+    "anthropic-version",
     "X-Stainless-Arch",
     "X-Stainless-Lang",
     "X-Stainless-OS",
@@ -54,10 +60,14 @@ _SDK_HEADERS = (  # what the official JavaScript client sends from a browser
     "X-Stainless-Runtime-Version",
     "X-Stainless-Timeout",
 )
-_SIGN_IN = {**HEADERS, "WWW-Authenticate": 'Basic realm="unilect", charset="UTF-8"'}
+_SIGN_IN = {**PAGE_HEADERS, "WWW-Authenticate": 'Basic realm="unilect", charset="UTF-8"'}
 _NO_HEADERS: dict[str, str] = {}
 _WILDCARDS = ("0.0.0.0", "::", "")
-_METHODS = ("GET", "POST", "OPTIONS")
+_METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
+#: A second try would do the same work again, in vain; the official clients make two of every 5xx and 429 unless they are told.
+_FINAL = (UnsupportedOperation, OutOfMemory, QuotaExceeded)
+_SOON = (429, 503, 529)  # some clients give up where these say no time
+_RETRY_AFTER_S = 1  # where nobody knows better
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 #: Addresses, and names that nobody can have on the internet, so that no stranger's page comes from there.
 _NO_DOMAIN = re.compile(
@@ -76,6 +86,7 @@ class Guard:
         bodies: What reads request bodies, for all listeners.
         look_again: Looks for models that have come meanwhile, where a request's is not known; false where there are none to come.
         requests: Where the requests that are being answered are listed, for all listeners.
+        keys: Who may send requests; who has one of `config` by default.
 
     Attributes:
         requests: As given.
@@ -90,6 +101,7 @@ class Guard:
         bodies: Bodies | None = None,
         look_again: Callable[[], Awaitable[bool]] | None = None,
         requests: Requests | None = None,
+        keys: Keys | None = None,
     ) -> None:
         self.requests: Requests = {} if requests is None else requests
         self.log = AccessLog()
@@ -97,7 +109,7 @@ class Guard:
         self._look_again = look_again
         self._bodies = bodies or Bodies(config.max_body_bytes)
         self._profile = profile
-        self._keys = Keys(config.api_keys, profile.any_key_scheme)
+        self._keys = keys or Keys(config.api_keys, profile.any_key_scheme)
         self._hosts, self._is_open = _host_names(config), config.host in _WILDCARDS
         self._origins = frozenset(config.allowed_origins)
         self._cors = _cors_headers(config)
@@ -115,18 +127,18 @@ class Guard:
         status = 499
         try:
             allowed = self._check_origin(request)
-            request[CORS_HEADERS] = self._cors_for(request) if allowed else _NO_HEADERS
+            request[HEADERS] = self._cors_for(request) if allowed else _NO_HEADERS
             self._check_host(request)
             if request.method == "OPTIONS" and allowed:
                 status = 204
                 return web.Response(status=204, headers=self._cors_for(request))
             if not route.public:
-                as_password = route.page and route.method == "GET"
-                context.caller = self._keys.caller(request.headers, as_password)
+                who = await self._keys.caller(request.headers, route.takes_password)
+                context.caller, context.models = who
             response = await self._answer(request, handler, route)
             status = response.status
             if allowed and not response.prepared:  # a stream has sent its head already, with these
-                response.headers.update(request[CORS_HEADERS])
+                response.headers.update(request[HEADERS])
             return response
         except UnilectError as error:
             response = self._error(request, route, error)
@@ -135,9 +147,7 @@ class Guard:
         finally:
             del self.requests[request_id]
             if self.log.on:
-                self.log.add(
-                    f"{request_id} {request.method} {request.path[:200]!r} {status} {told(context)}"
-                )
+                self.log.add(context, request.method, request.path, status)
 
     async def _answer(
         self, request: web.Request, handler: Handler, route: Route
@@ -179,13 +189,12 @@ class Guard:
             request[BODY] = self._bodies.chunks(more, announced, streamed_bytes)
             return
         if request.content.is_eof():  # all of it came with the head, as nearly always
-            try:
-                body = await request.read()
-            except web.HTTPRequestEntityTooLarge as error:
-                raise self._bodies.too_large() from error
+            body = request.content.read_nowait()
+            if len(body) > self._bodies.most_bytes:
+                raise self._bodies.too_large()
         else:
             body = await self._bodies.read(more, announced)
-            request._read_bytes = body  # what `request.read` returns from now on
+        request._read_bytes = body  # what `request.read` returns from now on
         if len(body) > LARGE_BYTES:
             request[SHORTENED] = await check_body(body)
 
@@ -196,7 +205,7 @@ class Guard:
         Raises:
             MisdirectedRequest: The Host header names another host.
         """
-        if self._hosts is None:
+        if self._hosts is None or (self._is_open and self._keys.required):
             return
         host = _host_name(request.headers.get("Host", ""))
         if host not in self._hosts and not (self._is_open and _NO_DOMAIN.fullmatch(host)):
@@ -232,22 +241,27 @@ class Guard:
             status = self._profile.wrong_key_status
         elif self._profile.error_status is not None and status != 401:
             status = self._profile.error_status
-        form = route.error if route.path else self._form(request.path)
+        form = route.for_request(request).error if route.path else self._form(request.path)
         response = form(error.for_client(request_id), status)
         if not route.path:  # what a form says instead is said of its own routes
             response.set_status(status)
         response.headers["X-Request-Id"] = request_id
         if response.status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
-        if error.retry_after_s is not None:
-            response.headers["Retry-After"] = str(math.ceil(error.retry_after_s))
-        response.headers.update(request.get(CORS_HEADERS, _NO_HEADERS))
+        if isinstance(error, _FINAL):
+            response.headers["x-should-retry"] = "false"
+        after_s = error.retry_after_s
+        if after_s is None and response.status in _SOON and not isinstance(error, _FINAL):
+            after_s = _RETRY_AFTER_S
+        if after_s is not None:
+            response.headers["Retry-After"] = str(math.ceil(after_s))
+        response.headers.update(request.get(HEADERS, _NO_HEADERS))
         return response
 
     def _form(self, path: str) -> ErrorForm:
         """The form of errors where there is no route: that of the route whose path this one is, or lies below."""
-        own = [route for route in self._routes.values() if route.error is not openai_error]
-        above = [route for route in own if f"{path}/".startswith(f"{route.path}/")]
+        every = self._routes.values()
+        above = [route for route in every if f"{path}/".startswith(f"{route.path}/")]
         return max(above, key=lambda route: len(route.path), default=_NO_ROUTE).error
 
     def _cors_for(self, request: web.Request) -> dict[str, str]:
@@ -284,9 +298,7 @@ def _refusal(request: web.Request, error: web.HTTPException) -> UnilectError:
     """What aiohttp refused, as an error of ours."""
     path = request.path[:100]
     if isinstance(error, web.HTTPNotFound):
-        return RouteNotFound(
-            f"There is no {request.method} {path} here; see GET /docs.{hint(request.path)}"
-        )
+        return RouteNotFound(f"There is no {request.method} {path} here; see GET /docs.")
     if isinstance(error, web.HTTPMethodNotAllowed):
         methods = ", ".join(sorted(error.allowed_methods))
         return MethodNotAllowed(f"{path} does not support {request.method[:20]}; use {methods}.")
@@ -304,7 +316,7 @@ def _cors_headers(config: Config) -> dict[str, str]:
     headers = {
         "Access-Control-Allow-Methods": ", ".join(config.allowed_methods or _METHODS),
         "Access-Control-Allow-Headers": ", ".join([*names, *config.allowed_headers]),
-        "Access-Control-Expose-Headers": "X-Request-Id, X-Unilect-Ignored, X-Unilect-Fallback",
+        "Access-Control-Expose-Headers": "X-Request-Id, request-id, X-Unilect-Ignored, X-Unilect-Fallback, X-Unilect-Attempts",
         "Access-Control-Max-Age": "600",
         "Vary": "Origin",
     }
@@ -320,9 +332,8 @@ def _host_name(host: str) -> str:
 
 
 def _host_names(config: Config) -> frozenset[str] | None:
-    """The names that a Host header may have; None for any: where every machine may call, and has to have a key."""
-    open_with_keys = config.host in _WILDCARDS and config.api_keys
-    if "*" in config.allowed_hosts or open_with_keys:
+    """The names that a Host header may have; None for any."""
+    if "*" in config.allowed_hosts:
         return None
     own = socket.gethostname() if config.host in _WILDCARDS else config.host
     names = {own.lower(), *(host.lower() for host in config.allowed_hosts)}

@@ -27,6 +27,7 @@ class CompatProfile(Struct, frozen=True, kw_only=True):
         wrong_key_status: The status for a key that is unknown; a missing one is always 401.
         any_key_scheme: `Authorization` may hold the key after any word, not only after `Bearer`.
         error_status: The status of every other error, instead of its own.
+        home: The text that programs get at `GET /`, instead of links.
     """
 
     done: bool = True
@@ -38,6 +39,7 @@ class CompatProfile(Struct, frozen=True, kw_only=True):
     wrong_key_status: int = 401
     any_key_scheme: bool = False
     error_status: int | None = None
+    home: str | None = None
 
 
 OPENAI = CompatProfile()
@@ -54,6 +56,7 @@ PROFILES = {
     "chatglm": CompatProfile(unknown_model="default", tool_finish="function_call"),
     "fastchat": CompatProfile(string_messages="raw", error_status=400),
     "alpaca": CompatProfile(unknown_model="default", conversation_choices=True),
+    "ollama": CompatProfile(home="Ollama is running"),
 }
 
 

@@ -20,7 +20,7 @@ BODY = web.RequestKey("body", AsyncGenerator[bytes, None])
 def openai_error(error: UnilectError, status: int) -> web.Response:
     """An error in OpenAI's form."""
     body = msgspec.json.encode(error.envelope())
-    return web.Response(status=status, body=body, content_type=JSON.content_type)
+    return web.Response(status=status, body=body, content_type=JSON)
 
 
 class Route(Struct, frozen=True):
@@ -38,7 +38,9 @@ class Route(Struct, frozen=True):
         summary: One line for the documentation.
         error: The form of its errors: of the handler's, and of the guard's.
         streamed_bytes: The most bytes of a body that the handler reads from `BODY` as it comes; None where the guard reads it first.
-        dialect: The dialect that it belongs to; the application sets it.
+        needs_header: A header with which a request comes here, and without which to the route of the same URL that needs none.
+        dialect: The dialect that it belongs to; the application sets it, as it does `others`.
+        others: The routes of the same URL that need a header.
     """
 
     method: str
@@ -51,7 +53,18 @@ class Route(Struct, frozen=True):
     summary: str = ""
     error: ErrorForm = openai_error
     streamed_bytes: int | None = None
+    needs_header: str = ""
     dialect: str = ""
+    others: "tuple[Route, ...]" = ()
+
+    @property
+    def takes_password(self) -> bool:
+        """A browser may send the key as a password: to look, and no more."""
+        return self.page and self.method == "GET"
+
+    def for_request(self, request: web.Request) -> "Route":
+        """The route that answers a request to this URL: one whose header the request has, else this one."""
+        return next((one for one in self.others if one.needs_header in request.headers), self)
 
 
 def call(path: str, handler: Handler, summary: str, body: Any = None, endpoint: str = "") -> Route:
@@ -69,4 +82,4 @@ def both(
 
 def json_answer(request: web.Request, body: bytes, ignored: Sequence[str] = ()) -> web.Response:
     """A whole answer, with the names of the parameters that were ignored."""
-    return web.Response(body=body, headers=headers_of(request, JSON.content_type, ignored))
+    return web.Response(body=body, headers=headers_of(request, JSON, ignored))

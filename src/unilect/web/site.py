@@ -5,7 +5,10 @@ One address of the server, for its dialects: the service, the compatibility prof
 import socket
 
 from unilect.config.server import Config
+from unilect.gateway.keys import Keys
+from unilect.gateway.known_keys import KnownKeys
 from unilect.routing.service import Service
+from unilect.store.answers import Answers
 from unilect.tasks import Tasks
 from unilect.web.profile import CompatProfile, profile_of
 
@@ -30,18 +33,30 @@ class Site:
     Args:
         service: Answers the requests.
         config: The address's configuration.
+        answers: Stored responses, of all addresses.
+        known: The keys of the store, of all addresses.
 
     Attributes:
         service, config: As given.
+        answers: As given; None where none are stored.
+        keys: Who may send requests to this address.
         profile: How clients of this address want their answers.
         residents: What goes on while it is open; a dialect's `routes` adds its own.
         background: Work apart from requests, such as of a batch; it is cancelled once no more requests are taken.
     """
 
-    def __init__(self, service: Service, config: Config | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        config: Config | None = None,
+        answers: Answers | None = None,
+        known: KnownKeys | None = None,
+    ) -> None:
         self.service = service
+        self.answers = answers
         self.config = config or Config()
         self.profile: CompatProfile = profile_of(self.config)
+        self.keys = Keys(self.config.api_keys, self.profile.any_key_scheme, known)
         self.residents: list[Resident] = []
         self.background = Tasks()
 

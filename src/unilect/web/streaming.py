@@ -5,7 +5,7 @@ Writes all answers: events in, an HTTP response out, non-streaming or as server-
    phase, and `aclosing` then closes the generator, which stops the backend. Where a write meets a closed connection first, the
    guard makes the same of it.
 2. The status is 200 only once there is something to say: an error before the first event is an ordinary error answer.
-   The exception is a long silence: after `KEEP_ALIVE_S` a comment is sent, and what fails later is told in the stream.
+   The exception is a long silence: after `KEEP_ALIVE_S` the encoder's keep-alive is sent, and what fails later is told in the stream.
 3. A broken answer is never called finished: a stream ends with its finish reasons and `[DONE]`, or with one error frame.
 4. A whole answer is one body, for which aiohttp is writer enough; streams, ours and those passed on, have one between them.
 5. A client that does not read stops the backend's reading. `server/_connections.py` lets it go in the end, whoever writes here.
@@ -17,38 +17,26 @@ from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Protocol
 
 from aiohttp import HttpVersion11, web
-from msgspec import Struct
 
+from unilect.backend import Batches
 from unilect.context import in_hand
 from unilect.errors import UnilectError
 from unilect.events import Answer, Event, Fold, Usage
 from unilect.parameters.rules import ignored_header
-from unilect.routing.service import Run
+from unilect.routing.registry import Model
 
 SHORTENED = web.RequestKey("shortened", bytes)  # a large body with its long texts shortened, if any
-#: What a page of another origin is told, where it asks and may.
-CORS_HEADERS = web.RequestKey("cors_headers", dict[str, str])
+#: What every answer to the request has, such as what a page of another origin is told.
+HEADERS = web.RequestKey("headers", dict[str, str])
 HIGH_WATER_BYTES = 64 * 1024  # what a client may leave unread before the backend is read no further
 KEEP_ALIVE_S = 10.0  # client libraries and proxies give up after 30 to 60 s without a byte
 #: Proxies pass a stream on as it comes.
 _UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-class Framing(Struct, frozen=True):
-    """
-    What the frames of a stream are.
-
-    Attributes:
-        content_type: How the answer is announced.
-        keep_alive: Bytes that every reader of such frames skips; empty where there are none, and a silence stays one.
-    """
-
-    content_type: str
-    keep_alive: bytes
-
-
-JSON = Framing("application/json", b"")
-SERVER_SENT_EVENTS = Framing("text/event-stream; charset=utf-8", b": keep-alive\n\n")
+JSON = "application/json"
+SERVER_SENT_EVENTS = "text/event-stream; charset=utf-8"
+COMMENT = b": keep-alive\n\n"  # every reader of server-sent events skips it
 
 
 class Encoder(Protocol):
@@ -56,6 +44,9 @@ class Encoder(Protocol):
 
     def encode(self, batch: list[Event]) -> bytes:
         """The frames for a batch; empty where it has nothing to say."""
+
+    def keep_alive(self) -> bytes:
+        """What is sent in a silence, and changes nothing for the reader; empty where there is no such thing, or the answer's end is encoded."""
 
     def end(self) -> bytes:
         """The frames after the last batch."""
@@ -67,18 +58,40 @@ class Encoder(Protocol):
         """The body of a whole answer."""
 
 
+class Running(Protocol):
+    """A `Run`, or what stands in front of one."""
+
+    streams: bool
+    model: Model
+
+    @property
+    def answering(self) -> Model:
+        """The model that answers."""
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """What was ignored."""
+
+    @property
+    def attempts(self) -> int:
+        """How many answers a backend gave before one was valid."""
+
+    def batches(self) -> Batches:
+        """The events of the answer."""
+
+
 async def respond(
-    request: web.Request, run: Run, encoder: Encoder, framing: Framing = SERVER_SENT_EVENTS
+    request: web.Request, run: Running, encoder: Encoder, content_type: str = SERVER_SENT_EVENTS
 ) -> web.StreamResponse:
     """
-    Answer a request.
+    Answer a request; `content_type` is that of a stream.
 
     Raises:
         UnilectError: Before anything was sent; the caller turns it into an error answer.
     """
     if not run.streams:
         return await respond_whole(request, run, encoder.whole)
-    writer = _Writer(request, framing, encoder.error, run)
+    writer = _Writer(request, content_type, encoder.error, encoder.keep_alive, run)
     async with writer, aclosing(run.batches()) as batches:
         async for batch in batches:
             data = encoder.encode(batch)
@@ -91,7 +104,7 @@ async def respond(
 
 
 async def respond_whole(
-    request: web.Request, run: Run, whole: Callable[[Answer, tuple[str, ...]], bytes]
+    request: web.Request, run: Running, whole: Callable[[Answer, tuple[str, ...]], bytes]
 ) -> web.StreamResponse:
     """
     Answer a request with one body.
@@ -122,7 +135,7 @@ class Chunks(Protocol):
 async def relay(
     request: web.Request,
     chunks: Chunks,
-    framing: Framing,
+    content_type: str,
     told: Callable[[UnilectError], bytes],
 ) -> web.StreamResponse:
     """
@@ -134,8 +147,7 @@ async def relay(
     Raises:
         UnilectError: Before anything was sent.
     """
-    unbroken = Framing(framing.content_type, b"")  # a chunk may end within a frame
-    writer = _Writer(request, unbroken, told)
+    writer = _Writer(request, content_type, told)  # no keep-alive: a chunk may end within a frame
     async with writer, aclosing(chunks):
         async for data in chunks:
             if data:
@@ -150,15 +162,17 @@ def headers_of(
     headers = {"Content-Type": content_type, "X-Request-Id": in_hand().request_id}
     if ignored:
         headers["X-Unilect-Ignored"] = ignored_header(ignored)
-    return headers | request[CORS_HEADERS]
+    return headers | request[HEADERS]
 
 
-def _headers(request: web.Request, framing: Framing, run: Run | None) -> dict[str, str]:
-    headers = headers_of(request, framing.content_type, run.ignored if run is not None else ())
-    if framing is not JSON:
+def _headers(request: web.Request, content_type: str, run: Running | None) -> dict[str, str]:
+    headers = headers_of(request, content_type, run.ignored if run is not None else ())
+    if content_type is not JSON:
         headers |= _UNBUFFERED
     if run is not None and run.answering is not run.model:
         headers["X-Unilect-Fallback"] = run.answering.name
+    if run is not None and run.attempts:
+        headers["X-Unilect-Attempts"] = str(run.attempts)
     return headers
 
 
@@ -170,6 +184,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
 
     Args:
         told: The frame for an error.
+        keep_alive: What to send in a silence; None to leave it one.
         run: Who answers, where it is one of our models.
 
     Attributes:
@@ -182,22 +197,22 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
     def __init__(
         self,
         request: web.Request,
-        framing: Framing,
+        content_type: str,
         told: Callable[[UnilectError], bytes],
-        run: Run | None = None,
+        keep_alive: Callable[[], bytes] | None = None,
+        run: Running | None = None,
     ) -> None:
         self.last = b""
         self._request = request
-        self._framing = framing
+        self._content_type = content_type
         self._told = told
+        self._filler = keep_alive
         self._run = run
-        self._begun = False
-        self._over = False  # nothing may be written but the end
-        self._quiet = 0  # half times of KEEP_ALIVE_S without a byte
+        self._begun, self._quiet = False, 0  # half times of KEEP_ALIVE_S without a byte
         self._beginning = asyncio.Lock()
         self._comment: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        if framing.keep_alive:
+        if keep_alive is not None:
             self._set_timer()
 
     async def write(self, data: bytes) -> None:
@@ -214,7 +229,6 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         """Send the end of the body, with the error if one can be told; what cannot is raised."""
-        self._over = True
         if self._timer is not None:
             self._timer.cancel()
         if error is not None and not isinstance(error, UnilectError):
@@ -226,7 +240,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         if self._begun:
             await self.response.write_eof(self.last if error is None else self._told(error))
         else:
-            headers = _headers(self._request, self._framing, self._run)
+            headers = _headers(self._request, self._content_type, self._run)
             self.response = web.Response(body=self.last, headers=headers)
         return True
 
@@ -234,7 +248,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         """Send the head, once: this task and the keep-alive may come here at the same time."""
         async with self._beginning:
             if not self._begun:
-                headers = _headers(self._request, self._framing, self._run)
+                headers = _headers(self._request, self._content_type, self._run)
                 self.response = web.StreamResponse(headers=headers)
                 if self._request.version >= HttpVersion11:
                     self.response.enable_chunked_encoding()
@@ -250,14 +264,13 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         transport = self._request.transport
         if self._quiet >= 2 and transport is not None and not transport.get_write_buffer_size():
             self._quiet = 0
-            self._comment = asyncio.create_task(self._keep_alive())
+            # made here and now: what is encoded while the head is sent comes after it
+            if self._filler is not None and (filler := self._filler()):
+                self._comment = asyncio.create_task(self._keep_alive(filler))
         self._set_timer()
 
-    async def _keep_alive(self) -> None:
-        """Send what every reader skips, unless the answer has ended since the tick, or while the head was sent."""
-        if self._over:
-            return
+    async def _keep_alive(self, filler: bytes) -> None:
+        """Send what changes nothing for the reader; the end of the answer waits for it."""
         with suppress(ConnectionError):
             await self._begin()
-            if not self._over:
-                await self.write(self._framing.keep_alive)
+            await self.write(filler)

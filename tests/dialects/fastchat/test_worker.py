@@ -40,7 +40,7 @@ def app(spied: tuple[App, Spy]) -> App:
 async def frames(app: App, **params: Any) -> list[dict[str, Any]]:
     """The frames of an answer."""
     async with app.post("/worker_generate_stream", **params) as response:
-        assert (200, FRAMES.content_type) == (response.status, response.content_type)
+        assert (200, FRAMES) == (response.status, response.content_type)
         *found, rest = (await response.read()).split(b"\0")
     assert b"" == rest
     return [json.loads(frame) for frame in found]

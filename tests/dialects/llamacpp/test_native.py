@@ -19,7 +19,6 @@ from unilect.dialects.llamacpp._native import (
     NativeCompletionRequest,
     _completion,
     as_body,
-    is_mixed,
 )
 from unilect.dialects.openai import completions as openai_completions
 from unilect.errors import BackendError, InvalidRequest, UnilectError
@@ -165,14 +164,14 @@ async def test_tokens(app: App) -> None:
 @in_one_loop
 async def test_what_is_not_understood_is_named(app: App) -> None:
     """A field that a call has no place for is named in a header."""
-    async with app.post("/tokenize", content="a", parse_special=False) as response:
+    async with app.post("/tokenize", content="a", pad=False) as response:
         told = response.headers["X-Unilect-Ignored"]
     async with app.post(
         "/completion", prompt="a", n_predict=1, penalize_nl=True, n_keep=0
     ) as response:
         also = response.headers["X-Unilect-Ignored"]
 
-    assert ("parse_special", "penalize_nl") == (told, also)
+    assert ("pad", "penalize_nl") == (told, also)
 
 
 @in_one_loop
@@ -230,15 +229,14 @@ async def test_props_and_health(app: App) -> None:
         ("/completion", {"prompt": "a", "mirostat": 3}, 400, "mirostat"),
         ("/completion", {"prompt": "a", "logit_bias": [[1, True]]}, 400, "logit_bias"),
         ("/completion", {"prompt": "a", "logit_bias": [["he", 1]]}, 400, None),
-        ("/completion", {"prompt": {"prompt_string": "a"}}, 400, "prompt"),
+        ("/completion", {"prompt": {"prompt_string": 5}}, 400, "prompt.prompt_string"),
         ("/completion", {"prompt": ["a", 5] * 65}, 400, "prompt"),
-        ("/completion", {"prompt": [5, [6]]}, 400, "prompt"),
+        ("/completion", {"prompt": [5, [6]]}, 400, "prompt[0]"),
         ("/completion", {"prompt": "word " * 20_000}, 400, "prompt"),
         ("/completion", {"prompt": "a", "model": "other"}, 404, "model"),
         ("/infill", {"input_prefix": "a", "input_suffix": "b"}, 400, "input_suffix"),
         ("/infill", {"input_prefix": "a", "input_suffix": "b", "prompt": "c"}, 400, None),
         ("/tokenize", {"content": 5}, 400, "content"),
-        ("/tokenize", {"content": "a", "with_pieces": True}, 400, "with_pieces"),
         ("/detokenize", {"tokens": [-1]}, 400, None),
         ("/detokenize", {"tokens": [2**30]}, 400, "tokens"),
         ("/embedding", {}, 400, "content"),
@@ -321,13 +319,6 @@ def test_what_goes_on_as_it_was_written() -> None:
 
     assert {"prompt", "n_keep", "samplers"} == set(request.raw_fields)
     assert b'["top_k"]' == bytes(request.raw_fields["samplers"])
-
-
-def test_mixed() -> None:
-    """A prompt is mixed where texts and ids follow each other, and lists are no part of one."""
-    mixed = [is_mixed(prompt) for prompt in (["a"], [1], ["a", 1], [[1], [2]], ["a", [1]])]
-
-    assert [False, False, True, False, False] == mixed
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)

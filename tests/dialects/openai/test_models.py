@@ -40,6 +40,8 @@ def test_card() -> None:
         "owned_by": "unilect",
         "root": "m",
         "parent": None,
+        "aliases": ["gpt-4o"],
+        "meta": dict.fromkeys(("n_ctx", "n_ctx_train", "n_embd", "n_params", "size", "ftype")),
         "permission": [
             {
                 "id": "modelperm-62c66a7a5dd70c31466180",

@@ -61,7 +61,7 @@ def test_a_system_text_goes_before_the_user_for_older_models() -> None:
         system = {"role": "system", "content": "Be kind."}
 
         assert [{"role": "user", "content": "Be kind.\n\nHi"}] == turns(chat(system, USER), family)  # type: ignore[arg-type]
-        assert [{"role": "user", "content": "Hi\n\nBe kind."}] == turns(chat(USER, system), family)  # type: ignore[arg-type]
+        assert [{"role": "user", "content": "Be kind.\n\nHi"}] == turns(chat(USER, system), family)  # type: ignore[arg-type]
 
 
 ANSWER = {"role": "assistant", "content": "Hello"}
@@ -86,15 +86,24 @@ def test_conversations_that_no_model_takes(messages: list[Any], said: str, famil
         turns(chat(*messages), family)
 
 
+def test_older_models_get_roles_in_turn() -> None:
+    """Turns of one role in a row are one turn for ChatGLM and ChatGLM2, and a later system text is the user's."""
+    for family in ("ChatGLM", "ChatGLM2"):
+        found = turns(chat(USER, USER, ANSWER, ANSWER, SYSTEM), family)  # type: ignore[arg-type]
+        said = [USER["content"], ANSWER["content"]]
+        assert [
+            ("user", f"{said[0]}\n\n{said[0]}"),
+            ("assistant", f"{said[1]}\n\n{said[1]}"),
+            ("user", SYSTEM["content"]),
+        ] == [(turn["role"], turn["content"]) for turn in found]
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
-        ([USER, USER], "messages[1]"),
         ([ANSWER, USER], "messages[0]"),
-        ([USER, ANSWER, ANSWER, USER], "messages[2]"),
         ([USER, {"role": "tool", "content": "x"}], "messages[1]"),
         ([USER, {"role": "assistant", "tool_calls": [CALL]}, USER], "messages[1]"),
-        ([USER, ANSWER, SYSTEM], "messages"),
     ],
 )
 def test_conversations_that_older_models_do_not_take(messages: list[Any], param: str) -> None:

@@ -1,14 +1,18 @@
 """Tests of unilect.engines.gguf._answers: answers that the parser of a chat template cannot read."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from engine import answer, chat, engine, events_of
+import f32_gguf
+from engine import answer, chat, completion, engine, events_of, needs_transformers
+from unilect.config.model import ModelConfig
 from unilect.engines.gguf._answers import _Told
 from unilect.engines.gguf._errors import StrayAnswer, fault
+from unilect.engines.gguf.engine import GgufEngine
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import Event, Finish, ReasoningDelta, TextDelta, TokenLogprob, ToolCallDelta
 from unilect.requests import ChatRequest
@@ -33,7 +37,9 @@ async def model() -> AsyncIterator[Any]:
 
 @in_one_loop
 @pytest.mark.parametrize(
-    "fields", [{}, {"stream": True}, {"tools": [TOOL]}, {"temperature": 1.0}], ids=str
+    "fields",
+    [{}, {"stream": True}, {"tools": [TOOL]}, {"temperature": 1.0}, {"reasoning_format": "none"}],
+    ids=str,
 )
 async def test_an_answer_that_strays(model: Any, fields: dict[str, Any]) -> None:
     """What a model writes outside of its template's form is told as text, and not lost."""
@@ -94,3 +100,26 @@ def test_whose_fault(message: str, kind: type[Exception]) -> None:
 def test_no_request_is_changed() -> None:
     """A chat without a seed is no other request for being made with one."""
     assert ChatRequest.__struct_fields__.count("seed") == 1
+
+
+@needs_transformers
+@pytest.mark.heavy
+async def test_probabilities_of_a_prompt_as_the_other_engine_reckons_them(tmp_path: Path) -> None:
+    """Of a file of float32, each token of a prompt and its alternatives are as likely as on the transformers engine, to 3 decimals."""
+    model = GgufEngine("f32", f32_gguf.make(tmp_path / "f32.gguf"), ModelConfig(cache_type_k="f32", cache_type_v="f32"))  # fmt: skip
+    long = (
+        "What is the capital of Germany? The capital of Germany is Berlin. " * 9
+    )  # more than one piece
+    try:
+        async with engine("hf") as other:
+            for prompt in (long, "Hi<|im_end|>\n<|im_start|>user 😀 中国"):
+                asked = completion(prompt, echo=True, logprobs=3, max_tokens=0)
+                [found], [wanted] = [(await answer(one.generate(asked))).choices for one in (model, other)]  # fmt: skip
+                tokens = found.logprobs or []
+                expected = wanted.logprobs or []
+                assert [one.token for one in expected] == [one.token for one in tokens]
+                for one, same in zip(tokens[1:], expected[1:], strict=True):
+                    assert one.logprob == pytest.approx(same.logprob, abs=5e-4)
+                    assert [top.logprob for top in one.top_logprobs] == pytest.approx([top.logprob for top in same.top_logprobs], abs=1e-3)  # fmt: skip
+    finally:
+        await model.aclose()

@@ -14,10 +14,10 @@ import pytest_asyncio
 import tiny_gguf
 from engine import TRIES, answer, chat, completion
 from unilect.config.server import ModelConfig
-from unilect.engines.gguf._constraint import calls_grammar, renamed
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.engines.tools.forced import call_style
 from unilect.errors import BackendError, InvalidRequest, UnilectError
+from unilect.tools.forced import call_style
+from unilect.tools.grammar import calls_grammar, renamed
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 SLOTS = 4

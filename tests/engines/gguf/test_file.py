@@ -249,11 +249,11 @@ def test_any_bytes_after_the_magic(sparse: Path, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"general.architecture": "llama", "general.file_type": 15, "llama.context_length": 8}, Description("llama", 7, "Q4_K_M", 8)),
-        ({"general.file_type": [1], "general.architecture": ""}, Description(None, 7)),
-        ({"general.architecture": "x", "general.file_type": 999, "x.context_length": "many"}, Description("x", 7)),
+        ({"general.architecture": "llama", "general.file_type": 15, "llama.context_length": 8, "llama.embedding_length": 4}, Description("llama", 7, "Q4_K_M", 8, "gguf", 9, 4)),
+        ({"general.file_type": [1], "general.architecture": ""}, Description(None, 7, format="gguf", size_bytes=9)),
+        ({"general.architecture": "x", "general.file_type": 999, "x.context_length": "many", "x.embedding_length": "wide"}, Description("x", 7, format="gguf", size_bytes=9)),
     ],
 )  # fmt: skip
 def test_what_the_model_is(fields: dict[str, Any], expected: Description) -> None:
     """What a file says of its model is told; what is no such thing is not."""
-    assert expected == GgufHead(fields, 0, 7).description
+    assert expected == GgufHead(fields, 9, 7).description

@@ -14,10 +14,10 @@ from unilect.engines.gguf._request import (
     messages,
     template_body,
 )
-from unilect.engines.tools.forced import compact
 from unilect.errors import InvalidRequest, UnsupportedParameter
 from unilect.parameters.support import TOOL_PARAMETERS
 from unilect.requests import ChatRequest, CompletionRequest, Message
+from unilect.tools.forced import compact
 from unilect.upstreams.llamacpp.request import MAX_IMAGES
 
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -37,13 +37,13 @@ def told(*given: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_what_every_body_has() -> None:
     """Every body asks for a stream, its usage and progress, and names every adapter."""
-    lora = [{"id": 0, "scale": 0.5}]
+    lora = {"lora": [{"id": 0, "scale": 0.5}]}
     for body in (chat_body(chat(), lora), completion_body(CompletionRequest(prompt="a"), lora)):
         assert {
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_progress": True,
-            "lora": lora,
+            **lora,
         }.items() <= body.items()
 
 
@@ -74,7 +74,7 @@ def test_what_every_body_has() -> None:
 )  # fmt: skip
 def test_parameters(fields: dict[str, Any], expected: dict[str, Any]) -> None:
     """Each parameter is told in the engine's words."""
-    body = chat_body(chat(**fields), [])
+    body = chat_body(chat(**fields), {})
 
     assert expected == {name: body.get(name) for name in expected}
 
@@ -94,7 +94,7 @@ def test_parameters(fields: dict[str, Any], expected: dict[str, Any]) -> None:
 )
 def test_what_the_engine_is_not_told(fields: dict[str, Any], absent: str) -> None:
     """What was not asked for, or is not the engine's, is not told."""
-    assert absent not in chat_body(chat(**fields), [])
+    assert absent not in chat_body(chat(**fields), {})
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_the_engine_is_not_told(fields: dict[str, Any], absent: str) -> Non
 )
 def test_a_schema(given: dict[str, Any], name: str, schema: dict[str, Any]) -> None:
     """JSON is bound by a schema, also where any object will do."""
-    body = chat_body(chat(response_format=given), [])
+    body = chat_body(chat(response_format=given), {})
 
     expected = {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
     assert expected == body["response_format"]
@@ -123,13 +123,13 @@ def test_a_schema(given: dict[str, Any], name: str, schema: dict[str, Any]) -> N
         ({"logit_bias": {"hello": 1}}, "logit_bias", InvalidRequest),
         ({"logit_bias": {"-1": 1}}, "logit_bias", InvalidRequest),
         ({"logit_bias": {"99999999999": 1}}, "logit_bias", InvalidRequest),
-        ({"chat_template_kwargs": {"__class__": 1}}, "chat_template_kwargs", InvalidRequest),
+        ({"continue_final_message": True}, "continue_final_message", InvalidRequest),
     ],
 )  # fmt: skip
 def test_what_is_refused(fields: dict[str, Any], param: str, kind: type[InvalidRequest]) -> None:
     """What the engine cannot be given is refused by name."""
     with pytest.raises(kind) as raised:
-        chat_body(chat(**fields), [])
+        chat_body(chat(**fields), {})
 
     assert param == raised.value.param
 
@@ -225,7 +225,7 @@ def test_many_images() -> None:
 )
 def test_completions(fields: dict[str, Any], expected: dict[str, Any]) -> None:
     """A completion has one prompt, and at least one alternative where it has logprobs."""
-    body = completion_body(msgspec.convert(fields, CompletionRequest), [])
+    body = completion_body(msgspec.convert(fields, CompletionRequest), {})
 
     assert expected == {name: body.get(name) for name in expected}
 
@@ -233,7 +233,7 @@ def test_completions(fields: dict[str, Any], expected: dict[str, Any]) -> None:
 def test_the_template_is_given_what_the_chat_is() -> None:
     """Counting tokens renders the same messages, tools and flags as answering."""
     request = chat(tools=[TOOL], reasoning_effort="low")
-    body = chat_body(request, [])
+    body = chat_body(request, {})
 
     for name, value in template_body(request).items():
         assert body[name] == value
@@ -243,7 +243,7 @@ def test_every_body_is_json() -> None:
     """What the engine is told can be encoded, whatever was asked for."""
     request = chat(tools=[TOOL], stop=["a"], logit_bias={"1": 0.5}, seed=1)
 
-    assert json.loads(msgspec.json.encode(chat_body(request, [])))["stop"] == ["a"]
+    assert json.loads(msgspec.json.encode(chat_body(request, {})))["stop"] == ["a"]
 
 
 def test_tool_parameters_are_parameters() -> None:

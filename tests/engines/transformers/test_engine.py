@@ -255,21 +255,6 @@ async def test_what_leaves_no_token_is_an_error(base: HfEngine) -> None:
         assert param == caught.value.param
 
 
-async def test_a_request_at_the_bounds_of_its_fields(base: HfEngine) -> None:
-    """The largest seed counts on, and sixteen stop words go beside those of a named format."""
-    several = chat(seed=2**63 - 1, n=2, temperature=1, max_tokens=2)
-    found = await answer(emulation.generate(base, several))
-    named = HfEngine("x", BUNDLED, ModelConfig(chat_template="alpaca"))
-    stops = [f"word {number}" for number in range(16)]
-    try:
-        one = await answer(named.generate(chat(stop=stops, max_tokens=8)))
-    finally:
-        await named.aclose()
-
-    assert 2 == len(found.choices)
-    assert one.usage.prompt_tokens
-
-
 async def test_log_probabilities_and_echo(base: HfEngine) -> None:
     """Tokens come with their bytes and alternatives; a prompt that is echoed comes with its own."""
     found = await answer(

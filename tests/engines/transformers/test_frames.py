@@ -10,6 +10,7 @@ from unilect.engines.transformers import _frames as frames
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
+    ContextLengthExceeded,
     InternalError,
     InvalidRequest,
     UnilectError,
@@ -93,6 +94,16 @@ async def test_errors(error: UnilectError, expected: type[UnilectError]) -> None
 
     assert (error.message, error.param) == (caught.value.message, caught.value.param)
     assert error.retry_after_s == caught.value.retry_after_s
+
+
+async def test_too_long_a_prompt_keeps_its_numbers() -> None:
+    """An error of too long a prompt arrives with the prompt's tokens and the context."""
+    error = ContextLengthExceeded("Long.").counted(9, 8)
+
+    with pytest.raises(ContextLengthExceeded) as caught:
+        frames.reply_of(await body_of(frames.of_error(error)))
+
+    assert (9, 8) == (caught.value.prompt_tokens, caught.value.context)
 
 
 async def test_what_is_no_frame() -> None:

@@ -13,6 +13,8 @@ from unilect.engines.transformers import _load as _hf_load
 from unilect.engines.transformers._half import WideLinear, is_slow, widen
 from unilect.engines.transformers._load import LoadedModel
 
+pytestmark = pytest.mark.heavy
+
 ROWS = [(1, 1), (2, 1), (9, 1), (3, 70)]
 
 

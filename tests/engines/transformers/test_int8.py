@@ -11,6 +11,8 @@ from torch import nn
 
 from unilect.engines.transformers._int8 import Int8Linear, quantize
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_products_are_near(bias: bool) -> None:

@@ -14,6 +14,8 @@ need("torch", "transformers")
 from tiny_hf import CONTEXT, Tiny, generated
 from unilect.engines.transformers._loop import BatchLoop
 
+pytestmark = pytest.mark.heavy
+
 _GPT2 = {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 512}
 _WIDE = {"intermediate_size": 128, "num_key_value_heads": 2}
 _EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from unilect.engines.transformers._joined import Joined, Part, join
 
+pytestmark = pytest.mark.heavy
+
 
 class Attention(nn.Module):
     """What reads one input three times, or another one for keys and values."""

@@ -19,6 +19,8 @@ from unilect.engines.transformers._load import LoadedModel
 from unilect.engines.transformers._loop import BatchLoop
 from unilect.engines.transformers.folder import read_folder
 
+pytestmark = pytest.mark.heavy
+
 
 def copied(folder: Path, *without: str) -> dict[str, Any]:
     """Settings for a copy of the bundled model without these files."""

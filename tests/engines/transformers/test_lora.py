@@ -20,6 +20,8 @@ from unilect.engines.transformers._load import LoadedModel
 from unilect.engines.transformers._loop import BatchLoop
 from unilect.engines.transformers._lora import MixedLinear, Selection
 
+pytestmark = pytest.mark.heavy
+
 ADAPTERS = {"pirate": FOLDER / "lora-pirate", "robot": FOLDER / "lora-robot"}
 QUESTION = "What is the capital of France?"
 

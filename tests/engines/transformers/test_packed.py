@@ -1,5 +1,7 @@
 """Tests of unilect.engines.transformers._packed."""
 
+import pytest
+
 from torchside import need
 
 need("torch")
@@ -8,6 +10,8 @@ import torch
 from torch import nn
 
 from unilect.engines.transformers._packed import PackedLinear, pack
+
+pytestmark = pytest.mark.heavy
 
 
 def test_products_are_those_of_the_layer() -> None:

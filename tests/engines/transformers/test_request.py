@@ -13,16 +13,17 @@ need("torch", "transformers", "tokenizers", "llguidance")
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from engine import chat, completion
+from strict_templates import STYLES, TALK, missing
 from unilect.engines.transformers._constraint import AfterThought, Grammars
 from unilect.engines.transformers._job import Failed, Logprob, PromptRead, Step
 from unilect.engines.transformers._reader import Reader
 from unilect.engines.transformers._request import prepare
 from unilect.engines.transformers._text import Detokenizer
 from unilect.errors import InvalidRequest, UnsupportedParameter
-from unilect.events import Choice, Event, Fold, Usage
+from unilect.events import Choice, Event, Fold, Usage, fold
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
@@ -224,6 +225,12 @@ def test_a_format_of_ours_begins_as_the_tokenizer_does(foreign: bool, expected: 
     assert 1 == reader.chat_tokens("<s>ab").count(1)
 
 
+@pytest.mark.parametrize("style", STYLES)
+def test_conversations_of_agents(style: str) -> None:
+    """What agents send is in the prompt of every template, each word once."""
+    assert [] == missing(Model(STYLES[style][0]).reader.rendered(chat(messages=TALK)))
+
+
 def test_call_ids_for_mistral() -> None:
     """Its templates refuse ids that are not nine letters and digits; ours and others' are shortened, calls and results alike."""
     template = (
@@ -404,3 +411,31 @@ def test_one_call_where_one_may_be() -> None:
         choice.text,
         choice.finish_reason,
     )
+
+
+HARMONY = "<|start|>{{ messages[0].content }}<|end|>{{ tools }}<|start|>assistant{# <|channel|> #}"
+
+
+def test_channels() -> None:
+    """A model whose template has channels has its thoughts, its calls and its answer told as such."""
+    model = Model(HARMONY)
+    text = (
+        "<|channel|>analysis<|message|>ab<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
+        "<|constrain|>json<|message|>{}"
+    )
+    choice = fold([list(model.events(chat("a", tools=[WEATHER]), model.ids(text)))]).choices[0]
+    said = fold([list(model.events(chat("a"), model.ids("<|channel|>final<|message|>a b")))])
+
+    assert ("ab", None, "tool_calls") == (choice.reasoning, choice.text, choice.finish_reason)
+    assert [("get_weather", "{}")] == [(call.name, call.arguments) for call in choice.tool_calls]
+    assert "a b" == said.choices[0].text
+
+
+def test_plain_tokens_of_a_tokenizer_in_python() -> None:
+    """A tokenizer that is written in Python reads the names of special tokens as text, too, with those around a text where they are wanted."""
+    reader = Reader(ByT5Tokenizer(), "", 512, frozenset(), 0)
+    letters = [byte + 3 for byte in b"a</s>"]
+
+    assert reader.tokens("a</s>", special=False) != letters
+    assert letters == reader.plain_tokens("a</s>", special=False)
+    assert [*letters, 1] == reader.plain_tokens("a</s>", special=True)

@@ -23,6 +23,8 @@ from unilect.engines.transformers.engine import HfEngine
 from unilect.engines.transformers.folder import read_folder
 from unilect.errors import ConfigError
 
+pytestmark = pytest.mark.heavy
+
 DIMENSIONS, BASE, TRAINED = 32, 10_000.0, 2048
 LONGROPE = {
     "rope_type": "longrope",

@@ -18,7 +18,7 @@ from unilect.config.server import ModelConfig
 from unilect.engines.transformers.engine import HfEngine
 
 need("torch", "transformers", "llguidance", "safetensors")
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.heavy, pytest.mark.asyncio(loop_scope="module")]
 ARGUMENTS = {
     "type": "object",
     "properties": {

@@ -13,6 +13,7 @@ from appserver import serving
 from engine import answer, chat, completion, events_of
 from llama_server import CONTEXT, llama_server
 from scripted import Scripted, chunked, frames, says, scripted, stream_of
+from strict_templates import STYLES, TALK, missing
 from unilect.backend import BackendSpec
 from unilect.config.server import ModelConfig
 from unilect.errors import (
@@ -28,6 +29,7 @@ from unilect.errors import (
 from unilect.events import Finish, TextDelta, Usage
 from unilect.http.client import HttpServer
 from unilect.requests import EmbeddingRequest
+from unilect.templates import ChatTemplate
 from unilect.upstreams.llamacpp import backend as llamacpp
 from unilect.upstreams.llamacpp.backend import LlamaCppUpstream, backend
 from unilect.upstreams.llamacpp.frames import Busy, FrameDecoder
@@ -632,3 +634,11 @@ async def test_one_at_a_time() -> None:
 
     assert 1 == most
     assert 9 == sum(r.head.startswith(b"POST /completion ") for r in server.requests)
+
+
+@pytest.mark.parametrize("style", STYLES)
+async def test_conversations_of_agents(style: str) -> None:
+    """What agents send is in the prompt of every template, each word once."""
+    server = LlamaCppUpstream(HttpServer("http://127.0.0.1:1"), ChatTemplate(STYLES[style][0]))
+
+    assert [] == missing(await server.render(chat(messages=TALK)))

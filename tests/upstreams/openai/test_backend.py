@@ -22,7 +22,7 @@ from scripted import (
     scripted,
     stream_of,
 )
-from unilect.backend import BackendSpec, tokenizes
+from unilect.backend import BackendSpec
 from unilect.config.server import ModelConfig
 from unilect.errors import (
     BackendError,
@@ -554,11 +554,12 @@ async def test_fewer_vectors_than_inputs() -> None:
             )
 
 
-def test_calls_that_openai_does_not_have() -> None:
-    """Tokens cannot be asked of an OpenAI server."""
+async def test_calls_that_openai_does_not_have() -> None:
+    """Tokens cannot be asked of an OpenAI server of which nothing else is known."""
     upstream = OpenAIUpstream(HttpServer("http://127.0.0.1:1"), "m")
-    with pytest.raises(UnsupportedOperation, match="does not tell tokens"):
-        tokenizes(upstream)
+    for asked in (upstream.tokenize("a"), upstream.detokenize([1]), upstream.count_tokens(CHAT)):
+        with pytest.raises(UnsupportedOperation, match="does not tell tokens"):
+            await asked
 
 
 @pytest.mark.parametrize(

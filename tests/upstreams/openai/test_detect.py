@@ -25,6 +25,16 @@ def models(*cards: dict[str, Any]) -> dict[str, Any]:
     return {"object": "list", "data": list(cards)}
 
 
+def described(**fields: Any) -> dict[str, Any]:
+    """What a server says of the bodies of its chats."""
+    schema = {"$ref": "#/components/schemas/Chat"}
+    post = {"requestBody": {"content": {"application/json": {"schema": schema}}}}
+    return {
+        "paths": {"/v1/chat/completions": {"post": post}},
+        "components": {"schemas": {"Chat": {"type": "object", "properties": fields}}},
+    }
+
+
 @asynccontextmanager
 async def site(pages: dict[str, Any]) -> AsyncIterator[Scripted]:
     """A server of pages: values become JSON, bytes are sent as they are, and anything else is 404."""
@@ -79,14 +89,19 @@ LLAMA = card(
         ("unknown", {"/v1/models": answer(b"<html>", kind="text/html")}, None),
         ("unknown", {"/v1/models": b"HTTP/1.1 200 OK\r\n\r\n\xff"}, None),
         ("unknown", {"/v1/models": answer(b"", "401 Unauthorized")}, None),
+        ("the server", {"/openapi.json": described(messages={}, stream={})}, None),
+        ("unknown", {"/openapi.json": described(messages={}, tools={})}, None),
+        ("unknown", {"/openapi.json": described(prompt={})}, None),
+        ("unknown", {"/openapi.json": {"paths": {"/v1/chat/completions": {"post": []}}}}, None),
+        ("unknown", {"/openapi.json": {"paths": 1}}, None),
         ("unknown", {"/openapi.json": answer(b"[" * 9000)}, None),
         ("unknown", {}, None),
     ],
 )  # fmt: skip
 async def test_kinds(kind: str, pages: dict[str, Any], context: int | None) -> None:
-    """A server is known by what it says of its models, in two questions; what says nothing is unknown."""
+    """A server is known by what it says of its models, in two questions, or three where it has no list; what says nothing is unknown."""
     model = "gpt-3.5-turbo" if kind == "chatglm.cpp" else "m"
-    found = await detected(pages, model, asked=2)
+    found = await detected(pages, model, asked=2 if "/v1/models" in pages else 3)
 
     assert found is not None
     assert (kind, context) == (found.kind.name, found.capabilities.context)

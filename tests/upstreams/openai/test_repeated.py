@@ -55,6 +55,9 @@ def test_what_comes_after() -> None:
         ("half a character", [frame(rb"\ud83d")]),
         ("no UTF-8", [frame(b"\xff")]),
         ("shorter than the pattern", [PATTERN[:30] + PATTERN[-10:]]),
+        ("one quote for two", [frame(b"").replace(b'""', b'"')]),
+        ("one quote for two, of several", [frame(b"").replace(b'""', b'"'), frame(b"a")]),
+        ("one quote for two at the end", [frame(b"a"), frame(b"").replace(b'""', b'"')]),
     ],
 )
 def test_doubtful_frames(name: str, frames: list[bytes]) -> None:

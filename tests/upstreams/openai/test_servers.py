@@ -16,6 +16,7 @@ from unilect.events import Answer, fold
 from unilect.parameters.rules import CONSTRAINTS, resolve_parameters
 from unilect.requests import Request
 from unilect.routing._emulation import generate
+from unilect.routing._tools import Plan, plan
 from unilect.upstreams.openai._servers import KINDS, UNKNOWN, ServerKind, capabilities, description
 from unilect.upstreams.openai.backend import OpenAIUpstream, backend
 
@@ -71,7 +72,11 @@ async def asked(kind: str, request: Any) -> tuple[list[dict[str, Any]], Answer, 
     [
         ("unknown", {"best_of": 2, "x": 1}, {"best_of": 2, "x": 1, **STREAM}),
         ("vLLM", {"min_p": 0.1, "repetition_penalty": 1.1, "x": 1}, {"min_p": 0.1, "repetition_penalty": 1.1, "x": 1, **STREAM}),
-        ("llama-server", {"repetition_penalty": 1.1, "max_completion_tokens": 5}, {"repeat_penalty": 1.1, "max_completion_tokens": 5, **STREAM}),
+        ("llama-server", {"repetition_penalty": 1.1, "max_completion_tokens": 5}, {"repeat_penalty": 1.1, "max_completion_tokens": 5, "return_progress": True, **STREAM}),
+        ("llama-server", {"enable_thinking": False, "stop": "x"}, {"chat_template_kwargs": {"enable_thinking": False}, "stop": "x", "verbose": True, "response_fields": ["stopping_word"], "return_progress": True, **STREAM}),
+        ("llama-server", {"reasoning_effort": "high"}, {"chat_template_kwargs": {"reasoning_effort": "high", "enable_thinking": True}, "return_progress": True, **STREAM}),
+        ("vLLM", {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False, "a": 1}}, {"chat_template_kwargs": {"enable_thinking": False, "a": 1}, **STREAM}),
+        ("vLLM", {"thinking_budget_tokens": 9, "reasoning_effort": "high"}, {"thinking_token_budget": 9, "reasoning_effort": "high", **STREAM}),
         ("Ollama", {"max_completion_tokens": 5, "tools": [TOOL]}, {"max_tokens": 5, "tools": [TOOL], **STREAM}),
         ("Ollama", {"max_completion_tokens": 5, "max_tokens": 7}, {"max_tokens": 7, **STREAM}),
         ("FastChat", {"max_completion_tokens": 5, "user": "u", "metadata": {"a": "b"}}, {"max_tokens": 5, "user": "u", "stream": True}),
@@ -97,17 +102,11 @@ REFUSED = [
     ("llama-server", {"verbosity": "low"}),
     ("llama-cpp-python", {"n": 2}),
     ("Ollama", {"logit_bias": {"1": 5}}),
-    ("Ollama", {"tool_choice": "required", "tools": [TOOL]}),
     ("Ollama", {"top_k": 5}),
-    ("FastChat", {"tools": [TOOL]}),
-    ("FastChat", {"response_format": {"type": "json_object"}}),
     ("FastChat", {"seed": 1}),
-    ("chatglm.cpp", {"tools": [TOOL]}),
     ("chatglm.cpp", {"stop": "x"}),
     ("chatglm.cpp", {"n": 2}),
     ("transformers serve", {"logprobs": True}),
-    ("transformers serve", {"response_format": {"type": "json_object"}}),
-    ("transformers serve", {"tool_choice": "required", "tools": [TOOL]}),
     ("transformers serve", {"presence_penalty": 1}),
 ]
 
@@ -123,6 +122,30 @@ def test_what_is_refused(kind: str, fields: dict[str, Any]) -> None:
     assert name == raised.value.param
     if name not in CONSTRAINTS:
         assert name in resolve_parameters(chat(**fields), can, "report")[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "made"),
+    [
+        ("Ollama", {"tools": [TOOL]}, None),
+        ("Ollama", {"tool_choice": "required", "tools": [TOOL]}, Plan(True, "schema")),
+        ("Ollama", {"parallel_tool_calls": False, "tools": [TOOL]}, Plan(single=True)),
+        ("FastChat", {"tools": [TOOL]}, Plan(True)),
+        ("FastChat", {"response_format": {"type": "json_object"}}, Plan(formed=True)),
+        ("chatglm.cpp", {"tools": [TOOL], "tool_choice": "required"}, Plan(True, "retry")),
+        ("transformers serve", {"tools": [TOOL]}, None),
+        ("transformers serve", {"response_format": {"type": "json_object"}}, Plan(formed=True)),
+        ("transformers serve", {"tool_choice": "required", "tools": [TOOL]}, Plan(forced="retry")),
+        ("vLLM", {"tool_choice": "required", "tools": [TOOL]}, None),
+    ],
+)
+def test_what_is_made_up_for(kind: str, fields: dict[str, Any], made: Plan | None) -> None:
+    """What a server drops of tools and formats is made up for, with the best that the server has."""
+    can = capabilities(NAMED[kind], {})
+    request = chat(**fields)
+
+    assert (request, ()) == resolve_parameters(request, can)
+    assert made == plan(request, can)
 
 
 @pytest.mark.parametrize("kind", ["FastChat", "chatglm.cpp", "transformers serve"])
@@ -178,7 +201,7 @@ def test_an_unknown_server() -> None:
     """An unknown server refuses nothing."""
     can = capabilities(UNKNOWN, {})
 
-    assert Capabilities(passes_unknown=True, vision=True) == can
+    assert Capabilities(passes_unknown=True, vision=True, rerank=True) == can
 
 
 def test_images() -> None:

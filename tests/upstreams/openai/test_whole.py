@@ -44,6 +44,48 @@ def message(index: int = 0, finish: str | None = "stop", **fields: Any) -> dict[
     return {"index": index, "message": {"role": "assistant", **fields}, "finish_reason": finish}
 
 
+_FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": st.none() | st.text(),
+        "reasoning_content": st.none() | st.text(),
+        "refusal": st.none() | st.text(),
+        "tool_calls": st.none() | st.just([]),
+        "audio": st.none(),
+    },
+)
+_TOP = st.fixed_dictionaries(
+    {},
+    optional={
+        "usage": st.none() | st.just({"prompt_tokens": 3, "completion_tokens": 2}),
+        "system_fingerprint": st.none() | st.just("fp"),
+        "service_tier": st.none() | st.just("default"),
+        "created": st.none() | st.integers(0, 2**31),
+    },
+)
+
+
+@given(
+    fields=_FIELDS,
+    top=_TOP,
+    finish=st.sampled_from([None, "", "stop", "length", "tool_calls", "eos", "error"]),
+    logprobs=st.none() | st.just({"content": [{"token": "a", "logprob": -1.0}]}),
+)
+def test_a_usual_answer(
+    fields: dict[str, Any], top: dict[str, Any], finish: str | None, logprobs: Any
+) -> None:
+    """An answer that is decoded as it is says what it says where it is converted first, as one with an unknown field is."""
+    choice = message(finish=finish, **fields) | {"logprobs": logprobs}
+
+    def said(**more: Any) -> object:
+        try:
+            return whole(choice, **top, **more)
+        except UnilectError as error:
+            return error.message
+
+    assert said() == said(unknown=None)
+
+
 def test_text() -> None:
     """A chat answer with all that servers name and have not."""
     empty = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning"))

@@ -6,7 +6,6 @@ from unilect.dialects.fastchat import _api, _controller, _worker
 from unilect.dialects.fastchat._admission import Admission
 from unilect.dialects.fastchat._registration import FastChatRegistration
 from unilect.dialects.fastchat._workers import Workers
-from unilect.gateway.keys import Keys
 from unilect.web.route import Route
 from unilect.web.site import Site
 
@@ -24,14 +23,14 @@ def routes(site: Site) -> list[Route]:
         )
     if not config.fastchat_controller:
         return own + calls
-    keys, workers = Keys(config.api_keys), Workers(site.service.registry, config.fastchat_dispatch)
+    keys, workers = site.keys, Workers(site.service.registry, config.fastchat_dispatch)
     site.residents.append(workers)
     admission = Admission(config, keys.knows)
     is_worker = config.fastchat_register is not None
 
     def is_open(request: web.Request) -> bool:
         """Our own models need a key, where there are keys, unless this is a worker; those who may register need none."""
-        return is_worker or not keys or admission.is_trusted(request)
+        return is_worker or not keys.required or admission.is_trusted(request)
 
     handlers = {route.path: route.handler for route in calls}
     here = _controller.Own(handlers, work.names_of, is_open)

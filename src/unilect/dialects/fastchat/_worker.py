@@ -30,10 +30,10 @@ from unilect.routing.registry import Model
 from unilect.routing.service import Service
 from unilect.web.decode import no_json, wrong_field
 from unilect.web.route import Handler, Route, json_answer
-from unilect.web.streaming import JSON, Framing, respond
+from unilect.web.streaming import JSON, respond
 
 BodyT = TypeVar("BodyT")
-FRAMES = Framing("application/octet-stream", b"\0")  # readers skip an empty frame
+FRAMES = "application/octet-stream"
 WORKER_CALLS = (
     "/worker_generate_stream",
     "/worker_generate",
@@ -229,7 +229,7 @@ def worker_routes(handlers: Mapping[str, Handler]) -> list[Route]:
         frame = error_frame(error)
         status = status if status in _REFUSED else 200
         body = frame if path == "/worker_generate_stream" else frame[:-1]
-        return web.Response(status=status, body=body, content_type=JSON.content_type)
+        return web.Response(status=status, body=body, content_type=JSON)
 
     return [
         Route("POST", path, handler, "fastchat", public=True, error=partial(error_of, path))
@@ -311,6 +311,10 @@ class FrameEncoder:
                 case ReasoningDelta() | _:
                     continue
         return self._frame(None) + b"\0" if self._text != before else b""
+
+    def keep_alive(self) -> bytes:
+        """An empty frame, which readers skip."""
+        return b"\0"
 
     def end(self) -> bytes:
         """The text once more, with its finish reason and usage."""

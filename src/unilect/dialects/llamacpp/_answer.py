@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from unilect.dialects.openai.chunks import encode_json, ignored_object
+from unilect.dialects.openai.chunks import encode_json, ignored_object, progress_object
 from unilect.errors import UnilectError
 from unilect.events import (
     Answer,
@@ -29,6 +29,7 @@ from unilect.events import (
     Usage,
 )
 from unilect.requests import CompletionRequest
+from unilect.web.streaming import COMMENT
 
 _NO_SLOT = -1
 _NOTHING = object()
@@ -83,6 +84,10 @@ class NativeEncoder:
                         last["completion_probabilities"] = []
                     frames.append(_frame(self._wanted(last)))
         return b"".join(frames)
+
+    def keep_alive(self) -> bytes:
+        """A comment."""
+        return COMMENT
 
     def end(self) -> bytes:
         """Nothing: this protocol has no `[DONE]`."""
@@ -202,14 +207,8 @@ def _piece(event: TextDelta | ReasoningDelta) -> bytes:
 
 
 def _progress_frame(event: Progress) -> bytes:
-    told = {
-        "total": event.total,
-        "cache": event.cached,
-        "processed": event.processed,
-        "time_ms": event.time_ms,
-    }
     piece = {"index": 0, "content": "", "tokens": [], "stop": False, "id_slot": _NO_SLOT}
-    return _frame(piece | {"prompt_progress": told})
+    return _frame(piece | progress_object(event))
 
 
 def _at(value: Any, path: list[str]) -> Any:

@@ -2,7 +2,7 @@
 OpenAI's list of models: GET /v1/models and /v1/models/{model}, and both without /v1.
 
 A model's card has the fields that OpenAI requires, those that FastChat's clients read (`root`, `parent`, `permission`), and
-`unilect`: what the model's backend can do, parameter by parameter.
+`unilect`: what the model's backend can do, parameter by parameter. `aliases` and `meta` are llama.cpp's.
 
 Source: https://platform.openai.com/docs/api-reference/models
 """
@@ -12,10 +12,10 @@ from typing import Any
 
 from aiohttp import web
 
-from unilect.backend import described
+from unilect.backend import described, native_facts
 from unilect.dialects.openai.chunks import encode_json
 from unilect.parameters import constraints as foreign_constraints
-from unilect.parameters.rules import ACCEPTED, ENDPOINTS, parameters_of
+from unilect.parameters.rules import ACCEPTED, EMULATED, ENDPOINTS, honours, parameters_of
 from unilect.routing.registry import Model
 from unilect.web.route import Route, both, json_answer
 from unilect.web.site import Site
@@ -40,13 +40,13 @@ def routes(site: Site) -> list[Route]:
 
     async def list_models(request: web.Request) -> web.StreamResponse:
         """List the models that are served."""
-        data = [card(model) for model in service.registry.models.values()]
+        data = [card(model) for model in service.models]
         return json_answer(request, encode_json({"object": "list", "data": data}))
 
     async def retrieve_model(request: web.Request) -> web.StreamResponse:
         """Describe one model, and its capabilities."""
         name = request.match_info["model"]
-        model = service.registry.get(name if name in service.registry else name.rstrip("/"))
+        model = service.named(name if name in service.registry else name.rstrip("/"))
         return json_answer(request, encode_json(card(model) | {"unilect": abilities(model)}))
 
     return [
@@ -64,6 +64,8 @@ def card(model: Model) -> dict[str, Any]:
         "owned_by": "unilect",
         "root": model.name,
         "parent": None,
+        "aliases": list(model.aliases),
+        "meta": meta(model),
         "permission": [
             {
                 "id": f"modelperm-{hashlib.sha256(model.name.encode()).hexdigest()[:22]}",
@@ -75,10 +77,27 @@ def card(model: Model) -> dict[str, Any]:
     }
 
 
+def meta(model: Model) -> dict[str, Any]:
+    """The sizes of a model, as llama.cpp's server lists them, as far as they are known."""
+    backend = model.pool.members[0].backend
+    told, found = native_facts(backend).meta, described(backend)
+    known = {
+        "n_ctx": model.capabilities.context,
+        "n_ctx_train": found.context,
+        "n_embd": found.width,
+        "n_params": found.parameters,
+        "size": found.size_bytes,
+        "ftype": found.quantization,
+    }
+    return {**known, **told, "n_ctx": model.capabilities.context}
+
+
 def abilities(model: Model) -> dict[str, Any]:
     """What a model can do; complete once its backend has been started."""
     can = model.capabilities
     known: dict[str, str] = {**can.parameters, **dict.fromkeys(ACCEPTED, "accepted")}
+    if can.chat:
+        known |= {name: "emulated" for name in EMULATED if not honours(can, name)}
     for name, support in foreign_constraints.support(can).items():
         if name in known or not can.passes_unknown:
             known[name] = support
@@ -89,7 +108,11 @@ def abilities(model: Model) -> dict[str, Any]:
         "chat": can.chat,
         "completions": can.completions,
         "embeddings": can.embeddings,
+        "rerank": can.rerank,
         "vision": can.vision,
+        "continues": can.continues,
+        "thinking": can.thinking,
+        "template_names": None if can.template_names is None else sorted(can.template_names),
         "unknown_parameters": "passed on" if can.passes_unknown else "ignored and reported",
         "unsupported_parameters": model.unsupported,
         "defaults": model.defaults,

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Raw
 
 from unilect.bounds import LARGE_BYTES
-from unilect.errors import InvalidRequest
-from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest
+from unilect.errors import InvalidRequest, WrongType
+from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest, JsonSchemaFormat
 
 RawFields: TypeAlias = dict[str, Raw]
 GenerationT = TypeVar("GenerationT", bound=GenerationRequest)
@@ -32,6 +32,8 @@ def normalize_aliases(request: GenerationT) -> GenerationT:
     if -1 in _limits(request):
         unlimited = [name for name in _LIMITS if getattr(request, name) == -1]
         request = request.changed(**dict.fromkeys(unlimited))
+    if type(form := request.response_format) is JsonSchemaFormat and not _is_openais(form):
+        request = request.changed(response_format=_with_name(form))
     older = _OLDER_OR_OF_CHATS if isinstance(request, CompletionRequest) else _OLDER
     if older.isdisjoint(request.raw_fields):
         return request
@@ -51,6 +53,32 @@ def normalize_aliases(request: GenerationT) -> GenerationT:
             )
         changes["n"] = request.n_cmpl
     return request.changed(**changes)
+
+
+def _is_openais(form: JsonSchemaFormat) -> bool:
+    return form.json_schema.name != "" and form.schema is None
+
+
+def _with_name(form: JsonSchemaFormat) -> JsonSchemaFormat:
+    """
+    A schema as OpenAI has it, of one without a name, or beside `type`, as llama.cpp's clients write it.
+
+    Raises:
+        InvalidRequest: There is none, or two.
+    """
+    where = "response_format.json_schema"
+    given = form.json_schema
+    if given.schema is not None and form.schema is not None:
+        raise InvalidRequest(
+            f"`response_format.schema` and `{where}` cannot be combined; send one of them.",
+            param="response_format.schema",
+        )
+    schema = form.schema if given.schema is None else given.schema
+    if schema is None:
+        raise WrongType(f"`{where}` is missing; it is required, with a `schema`.", param=where)
+    return JsonSchemaFormat(
+        msgspec.structs.replace(given, name=given.name or "answer", schema=schema)
+    )
 
 
 def speaks_alpaca(request: ChatRequest, body: bytes) -> bool:

@@ -17,9 +17,15 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from unilect.bounds import MAX_PARTS, check_free_form
+from unilect.bounds import MAX_PARTS, check_free_form, most_values
 from unilect.dialects.openai import _older
-from unilect.dialects.openai.chunks import ChunkEncoder, chat_logprobs, encode_json
+from unilect.dialects.openai.chunks import (
+    ChunkEncoder,
+    chat_logprobs,
+    encode_json,
+    encode_lines,
+    progress_object,
+)
 from unilect.errors import InvalidRequest
 from unilect.events import (
     Answer,
@@ -55,8 +61,8 @@ from unilect.web.streaming import respond
 
 _decoder = BodyDecoder(ChatRequest)
 _raw_decoder = BodyDecoder(CompletionRequest)
-_MARKS = ",[{"  # there are no more values in a text than these
 _FIRST = b'"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}'
+_NOTHING = b'"delta":{},"logprobs":null,"finish_reason":null}'
 _TEXT = b'{"index":0,"delta":{"content":'
 _AFTER = b'},"logprobs":null,"finish_reason":null}'
 
@@ -139,8 +145,10 @@ def _check(request: ChatRequest) -> None:
     check_format(request)
     if request.chat_template_kwargs is not None:
         check_free_form("chat_template_kwargs", request.chat_template_kwargs)
+    values = 0
     for number, tool in enumerate(request.tools or ()):
-        check_free_form(f"tools[{number}].function.parameters", tool.function.parameters)
+        where = f"tools[{number}].function.parameters"
+        values = check_free_form(where, tool.function.parameters, before=values)
     _check_tool_choice(request)
 
 
@@ -180,7 +188,7 @@ def _check_messages(messages: Sequence[Message]) -> None:
             continue
         calls = [call.function for call in message.tool_calls or ()]
         for call in calls if message.function_call is None else [*calls, message.function_call]:
-            marks += sum(map(call.arguments.count, _MARKS))
+            marks += most_values(call.arguments)
         if marks > MAX_PARTS:
             raise InvalidRequest(
                 f"`messages[{number}]`: the calls up to here have more than {MAX_PARTS} values in their arguments; "
@@ -240,14 +248,15 @@ class ChatEncoder(ChunkEncoder):
         self._legacy = legacy
         self._tool_finish = "function_call" if legacy else profile.tool_finish
         self._echoed = echoed
+        self._stop_words = frozenset(request.stop_words)
         self._begun: set[int] = set()
 
     def encode(self, batch: list[Event]) -> bytes:
         """The frames for a batch of events."""
         frames: list[bytes] = []
-        head, tail = self.head, self.tail
+        texts: list[str] = []
         begun = 0 in self._begun
-        for event in batch:
+        for event in (*batch, None):
             if (
                 type(event) is TextDelta
                 and begun
@@ -255,12 +264,20 @@ class ChatEncoder(ChunkEncoder):
                 and event.logprobs is None
                 and event.extra is None
             ):
-                frames += (head, _TEXT, encode_json(event.text), _AFTER, tail)
-            else:
+                texts.append(event.text)
+                continue
+            if texts:
+                frames.append(self._text_frames(texts))
+                texts.clear()
+            if event is not None:
                 self._encode_other(event, frames)
                 begun = 0 in self._begun
-                head = self.head  # the event may have told a fingerprint
         return b"".join(frames)
+
+    def _text_frames(self, texts: list[str]) -> bytes:
+        """The frames of texts for the first choice, encoded in one call; no JSON text has a line end in it."""
+        before, after = self.head + _TEXT, _AFTER + self.tail
+        return before + encode_lines(texts)[:-1].replace(b"\n", after + before) + after
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
         """The body of a whole answer."""
@@ -277,6 +294,8 @@ class ChatEncoder(ChunkEncoder):
         delta = self._delta(event)
         if isinstance(event, Usage):
             self.usage = event
+        if isinstance(event, Progress) and self.tells_progress:
+            frames.append(self._progress(event))
         if delta is None or isinstance(event, Usage | Progress):
             return
         extra = event.extra
@@ -294,7 +313,15 @@ class ChatEncoder(ChunkEncoder):
         if isinstance(event, TextDelta) and not (event.text or event.logprobs or extra):
             return
         delta |= extra.delta if extra is not None else {}
+        if isinstance(event, Finish):
+            more = self.kept() | (more or {})
         frames.append(self.frame(self._delta_choice(event, delta, extra), more))
+
+    def _progress(self, event: Progress) -> bytes:
+        """The frame that tells how far the prompt has been read; the first one begins the answer, as any first frame does."""
+        choice = b'{"index":0,' + (_NOTHING if 0 in self._begun else _FIRST)
+        self._begun.add(0)
+        return self.frame(choice, progress_object(event))
 
     def _delta(self, event: Event) -> dict[str, Any] | None:
         """The `delta` of an event; None for an event that has none."""
@@ -319,7 +346,7 @@ class ChatEncoder(ChunkEncoder):
             "delta": delta,
             "logprobs": chat_logprobs(logprobs) if logprobs is not None else None,
             "finish_reason": self._reason(reason),
-        }
+        } | self._stop(getattr(event, "stop", None))
         return encode_json(choice | (extra.choice if extra is not None else {}))
 
     def _tool_delta(self, event: ToolCallDelta) -> dict[str, Any]:
@@ -351,7 +378,12 @@ class ChatEncoder(ChunkEncoder):
             "message": message | choice.message_extra,
             "logprobs": chat_logprobs(choice.logprobs) if choice.logprobs is not None else None,
             "finish_reason": self._reason(choice.finish_reason),
+            **self._stop(choice.stop),
         } | choice.extra
+
+    def _stop(self, word: str | None) -> dict[str, str]:
+        """The client's stop word that ended a choice, as vLLM tells it."""
+        return {"stop_reason": word} if word in self._stop_words and word is not None else {}
 
     def _reason(self, reason: str | None) -> str | None:
         """A client that sent `functions` knows no `tool_calls`, nor does one of an older server."""

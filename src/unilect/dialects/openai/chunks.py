@@ -11,10 +11,12 @@ from typing import Any
 import msgspec
 
 from unilect.errors import UnilectError
-from unilect.events import Answer, TokenLogprob, Usage
+from unilect.events import Answer, Progress, TokenLogprob, Usage
 from unilect.requests import GenerationRequest
+from unilect.web.streaming import COMMENT
 
 encode_json = msgspec.json.encode
+encode_lines = msgspec.json.Encoder().encode_lines
 DONE = b"data: [DONE]\n\n"
 _random = random.Random()  # seeded by the system; ids must be unique, and guard nothing
 _LASTING = ("system_fingerprint", "service_tier")
@@ -29,6 +31,7 @@ class ChunkEncoder:
         head: Up to and including `"choices":[`.
         tail: From the end of the choices to the end of the frame; `"usage":null` where the client asked for usage.
         usage: What was used, once it is known.
+        tells_progress: The client wants to know how far the prompt has been read.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class ChunkEncoder:
         self.usage: Usage | None = None
         self._done = DONE if done else b""
         self._usage_wanted = request.wants_usage_chunk
+        self.tells_progress = bool(request.return_progress)
         self._meta: dict[str, Any] = {
             "id": f"{prefix}{_random.getrandbits(96):024x}",
             "object": kind,
@@ -46,6 +50,10 @@ class ChunkEncoder:
         self.tail = b'],"usage":null}\n\n' if self._usage_wanted else b"]}\n\n"
         self._late: dict[str, Any] = {}
         self._build()
+
+    def keep_alive(self) -> bytes:
+        """A comment: a frame of data would be a chunk to every client."""
+        return COMMENT
 
     def end(self) -> bytes:
         """The usage chunk, where it was asked for and is known, and `[DONE]`, unless this listener leaves it out."""
@@ -89,8 +97,23 @@ class ChunkEncoder:
         """Keep fields that came without a choice for the usage chunk: `choices[0]` of any other must not fail."""
         self._late |= extra
 
+    def kept(self) -> dict[str, Any]:
+        """What was kept, where there will be no usage chunk for it: the last chunk of a choice tells it."""
+        return {} if self._usage_wanted else self._late
+
     def _build(self) -> None:
         self.head = b"data: " + encode_json(self._meta)[:-1] + b',"choices":['
+
+
+def progress_object(event: Progress) -> dict[str, Any]:
+    """How far a prompt has been read, in llama.cpp's words."""
+    told = {
+        "total": event.total,
+        "cache": event.cached,
+        "processed": event.processed,
+        "time_ms": event.time_ms,
+    }
+    return {"prompt_progress": told}
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:

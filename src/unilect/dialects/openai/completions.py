@@ -10,7 +10,12 @@ from aiohttp import web
 
 from unilect.dialects.openai._older import normalize_aliases
 from unilect.dialects.openai.chat import check_format
-from unilect.dialects.openai.chunks import ChunkEncoder, encode_json, legacy_logprobs
+from unilect.dialects.openai.chunks import (
+    ChunkEncoder,
+    encode_json,
+    legacy_logprobs,
+    progress_object,
+)
 from unilect.errors import InvalidRequest
 from unilect.events import (
     Answer,
@@ -18,6 +23,7 @@ from unilect.events import (
     Extra,
     Finish,
     Opaque,
+    Progress,
     ReasoningDelta,
     TextDelta,
     TokenLogprob,
@@ -128,6 +134,8 @@ class CompletionEncoder(ChunkEncoder):
             case Usage():
                 self.usage = event
                 return b""
+            case Progress() if self.tells_progress:
+                choice, more = self._choice(0, "", None, None), progress_object(event)
             case _:
                 return b""
         return self.frame(encode_json(choice | extra.choice), more)

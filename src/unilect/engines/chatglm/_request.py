@@ -9,22 +9,24 @@ Source: https://github.com/THUDM/ChatGLM3/blob/main/PROMPT_en.md
 from typing import Any, TypeAlias
 
 from unilect.engines.chatglm._file import Family
-from unilect.engines.tools.chatglm import system_text, written_call
-from unilect.engines.tools.messages import text
 from unilect.errors import InvalidRequest
 from unilect.parameters.support import honoured, names
 from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest, Message, Prompt
+from unilect.tools.chatglm import system_text, written_call
+from unilect.tools.messages import text
+from unilect.tools.turns import LEAST, placed
 
 Turn: TypeAlias = dict[str, str]
 
 #: What the library has itself where a request does not say.
 DEFAULTS = {"temperature": 0.95, "top_p": 0.7}
-TOOL_PARAMETERS = ("tools", "functions", "parallel_tool_calls")
+TOOL_PARAMETERS = ("tools", "functions", "parallel_tool_calls")  # it calls one tool at a time
 PARAMETERS = honoured(
     names(
-        "temperature top_p top_k repetition_penalty repeat_penalty max_tokens max_completion_tokens"
+        "temperature top_p top_k repetition_penalty repeat_penalty max_tokens max_completion_tokens "
+        "tools functions parallel_tool_calls"
     ),
-    ("stop", "n", "echo", *TOOL_PARAMETERS),
+    ("stop", "n", "echo"),
 )
 _ROLES = {
     "system": "system",
@@ -136,30 +138,21 @@ def _turns_of(message: Message, number: int, family: Family) -> list[Turn]:
 
 def _alternating(request: ChatRequest, family: Family) -> list[Turn]:
     """User and assistant in turn; these models know no system, so its text goes before what the user says next."""
-    found: list[Turn] = []
-    system = ""
+    told: list[Turn] = []
+    said = False  # by the user
     for number, message in enumerate(request.messages):
         role, content = _ROLES[message.role], text(message, f"messages[{number}].content")
         where = f"messages[{number}]"
         if role == "observation" or message.tool_calls or message.function_call:
             raise _wrong(f"`{where}` uses tools; {family} models do not support them.", where)
-        if role == "system":
-            system += f"{content}\n\n"
-            continue
-        expected = "assistant" if len(found) % 2 else "user"
-        if role != expected:
+        said = said or role == "user"
+        if role == "assistant" and not said:
             raise _wrong(
-                f"`{where}.role` is {message.role}, and {expected} was expected: {family} models want user and assistant "
-                "in turn.",
+                f"`{where}.role` is {message.role}, and user was expected: {family} models want user and assistant in turn.",
                 where,
             )
-        found.append({"role": role, "content": system + content if role == "user" else content})
-        system = system if role == "assistant" else ""
-    if found[-1]["role"] != "user":
-        raise _wrong(f"`messages` must end with the user's turn for {family} models.")
-    if system:
-        found[-1]["content"] += "\n\n" + system.rstrip()
-    return found
+        told.append({"role": role, "content": content})
+    return placed(told, LEAST)
 
 
 def _wrong(message: str, param: str = "messages") -> InvalidRequest:

@@ -21,12 +21,12 @@ from unilect.engines.chatglm._file import read_head
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.supervisor import Supervisor
 from unilect.engines.settings import checked, context_of
-from unilect.engines.tools.chatglm import AnswerReader
 from unilect.errors import ConfigError
 from unilect.extras import install
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import unknown_token
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
+from unilect.tools.chatglm import AnswerReader
 from unilect.upstreams.llamacpp.frames import Content, Tokens
 from unilect.upstreams.openai.backend import stream
 from unilect.upstreams.openai.chunks import ChunkDecoder
@@ -86,6 +86,7 @@ class ChatglmEngine:
             max_in_flight=1,
             context=self._context,
             embeddings=False,
+            tool_form="glm" if self._head.family == "ChatGLM4" else "",
         )
 
     async def start(self) -> None:
@@ -133,7 +134,7 @@ class ChatglmEngine:
 
     def describe(self) -> Description:
         """What the model is, as its file says; see `Describes`."""
-        return Description(self._head.family, context=self._head.context)
+        return Description(self._head.family, context=self._head.context, format="ggml")
 
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""

@@ -15,19 +15,14 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md (to
 import math
 import secrets
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
 
 from unilect.backend import Batches
-from unilect.engines.gguf import _request as wire
 from unilect.engines.gguf._errors import StrayAnswer, fault
-from unilect.engines.tools.channels import MARKS, events_of
-from unilect.engines.tools.chatglm import new_call_id
-from unilect.engines.tools.forced import Call, CallStyle, allowed_calls, call_head
-from unilect.engines.tools.formats import Tools
-from unilect.engines.tools.parser import Parser, family, thinks
+from unilect.engines.gguf._request import template_body
+from unilect.engines.gguf._tokens import applied, text_of
 from unilect.errors import BackendError, InvalidRequest
 from unilect.events import (
     Event,
@@ -44,7 +39,12 @@ from unilect.events import (
 from unilect.http.client import HttpServer
 from unilect.parameters.support import names
 from unilect.requests import ChatRequest, CompletionRequest, ImagePart
-from unilect.upstreams.llamacpp.frames import NO_PROBABILITY, Content, FrameDecoder
+from unilect.tools.channels import MARKS, events_of
+from unilect.tools.chatglm import new_call_id
+from unilect.tools.forced import Call, CallStyle, allowed_calls, call_head
+from unilect.tools.formats import Tools
+from unilect.tools.parser import THINK, Parser, family, thinks
+from unilect.upstreams.llamacpp.frames import NO_PROBABILITY, FrameDecoder
 from unilect.upstreams.llamacpp.request import top_logprobs
 from unilect.upstreams.openai.backend import stream
 from unilect.upstreams.openai.chunks import ChunkDecoder
@@ -52,7 +52,7 @@ from unilect.upstreams.openai.chunks import ChunkDecoder
 #: What belongs to a chat's body and not to that of its text alone.
 CONVERSATION = names(
     "messages tools tool_choice parallel_tool_calls response_format chat_template_kwargs verbose response_fields logprobs "
-    "top_logprobs"
+    "top_logprobs add_generation_prompt continue_final_message reasoning_format thinking_budget_tokens"
 )
 _VERBOSE = "__verbose"
 _BUILD = "system_fingerprint"
@@ -60,17 +60,6 @@ _SEEDS = 2**32 - 1  # the last one means any
 _AT_ONCE = 128  # tokens of a prompt
 _BIAS, _SURELY, _LEAST = 500.0, 30.0, 1e-45  # logits, and a probability
 _ODDS = {"temperature": 1, "samplers": ["temperature"], "post_sampling_probs": True, "n_probs": 2}
-
-
-class _Rendered(Struct):
-    prompt: str
-
-
-async def rendered(server: HttpServer, request: ChatRequest) -> str:
-    """A conversation as the model reads it."""
-    body = msgspec.json.encode(wire.template_body(request))
-    answer = await server.post("/apply-template", body)
-    return msgspec.json.decode(answer, type=_Rendered).prompt
 
 
 async def completed(
@@ -85,12 +74,6 @@ async def completed(
                 yield batch
     except BackendError as error:
         raise fault(error) from error
-
-
-async def text_of(server: HttpServer, tokens: list[int]) -> str:
-    """The text of token ids, special ones too."""
-    body = await server.post("/detokenize", msgspec.json.encode({"tokens": tokens}))
-    return msgspec.json.decode(body, type=Content).content
 
 
 async def echoed(
@@ -216,13 +199,49 @@ async def chatted(
         return
     except BackendError as error:
         lost = fault(error)
-        if not isinstance(lost, StrayAnswer) or told.calls or _has_images(request):
+        if (
+            not isinstance(lost, StrayAnswer)
+            or told.calls
+            or _has_images(request)
+            or _is_bound(request)
+        ):
             raise lost from error
     again = _made_again(server, request, body, template)
     async with aclosing(again) as batches:
         async for batch in batches:
             if rest := told.rest(batch, lost):
                 yield rest
+
+
+async def told_twice(
+    server: HttpServer, request: ChatRequest, body: dict[str, Any], template: str
+) -> Batches:
+    """
+    The events of a chat whose thoughts are told apart and in its text, too, with their marks.
+
+    llama.cpp documents this as `deepseek-legacy`, and tells them apart only.
+    """
+    marks = THINK[1] in template
+    form: Literal["none", "deepseek"] = "none" if marks else "deepseek"
+    request = request.changed(reasoning_format=form)
+    parser = Parser(family(template), None, new_call_id, thinking=marks)
+    answer = chatted(server, request, body | {"reasoning_format": form}, template)
+    async with aclosing(answer) as batches:
+        async for batch in batches:
+            yield [one for event in batch for one in _twice(event, parser)]
+
+
+def _twice(event: Event, parser: Parser) -> list[Event]:
+    """An event, and what it tells of thoughts; their tokens are counted once."""
+    found: list[Event] = []
+    if isinstance(event, TextDelta):
+        found = parser.add(event.text)
+    elif isinstance(event, Finish):
+        found = parser.end()
+    thoughts = [
+        msgspec.structs.replace(one, tokens=0) for one in found if isinstance(one, ReasoningDelta)
+    ]
+    return [*thoughts, event]
 
 
 class _Told:
@@ -276,8 +295,12 @@ async def _made_again(
     server: HttpServer, request: ChatRequest, body: dict[str, Any], template: str
 ) -> Batches:
     """The text of a chat, made with the same seed and read leniently: thoughts and calls as far as they are some."""
-    prompt = await rendered(server, request)
+    prompt = await applied(server, template_body(request) | {"messages": body["messages"]})
     kind, (marks, begun) = family(template), thinks(template, prompt)
+    if request.reasoning_format == "none":  # thoughts are text, with their marks
+        if begun:
+            yield [TextDelta(prompt[prompt.rindex(kind.think[0]) :])]
+        marks = begun = False
     tools = None
     if request.tools and request.tool_choice != "none":
         tools = {tool.function.name: tool.function.parameters for tool in request.tools}
@@ -297,7 +320,7 @@ async def _made_again(
     if top is not None:
         plain["n_probs"] = max(top, 1)
     answer = completed(server, request, plain)
-    if MARKS[0] in template:
+    if MARKS[0] in template and request.reasoning_format != "none":
         answer = _of_channels(answer, tools)
     async with aclosing(answer) as batches:
         async for batch in batches:
@@ -356,7 +379,7 @@ def _marks_of(template: str) -> list[str]:
 
 def _without_verbose(event: Event) -> Event | None:
     """
-    An event with what the server's last chunk says beside OpenAI's fields: that the context was full, and the stop word.
+    An event with what the server's last chunk says beside OpenAI's fields: that the context was full.
 
     Its fingerprint names no build, and is left out.
     """
@@ -367,8 +390,6 @@ def _without_verbose(event: Event) -> Event | None:
     verbose = extra.chunk.get(_VERBOSE, {})
     if verbose.get("truncated"):
         chunk["truncated"] = True
-    if isinstance(event, Finish):
-        event = msgspec.structs.replace(event, stop=verbose.get("stopping_word") or None)
     left = msgspec.structs.replace(extra, chunk=chunk)
     if left == Extra() and isinstance(event, Opaque):
         return None
@@ -385,6 +406,12 @@ async def without_alternatives(batches: Batches) -> Batches:
 def _bare(event: TextDelta) -> TextDelta:
     told = [msgspec.structs.replace(token, top_logprobs=[]) for token in event.logprobs or ()]
     return msgspec.structs.replace(event, logprobs=told) if told else event
+
+
+def _is_bound(request: ChatRequest) -> bool:
+    """Whether thoughts are ended by a sampler, which only the chat's parser sets up."""
+    budget = request.thinking_budget_tokens
+    return budget is not None and budget >= 0
 
 
 def _has_images(request: ChatRequest) -> bool:

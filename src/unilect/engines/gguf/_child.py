@@ -4,6 +4,7 @@ The child that runs llama.cpp's server through xllamacpp. The only file that kno
 Source: https://github.com/xorbitsai/xllamacpp
 """
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -78,6 +79,8 @@ def parameters(settings: dict[str, Any]) -> Any:
     p.verbosity = 1  # errors only; they are the reason when it fails
     p.ui = False
     p.endpoint_slots = p.endpoint_props = p.endpoint_metrics = True
+    folder = settings["slot_save_path"] or Path(settings["socket_path"]).parent
+    p.slot_save_path = f"{folder}/"  # without one no slot is erased
     p.use_jinja = True
     p.warmup = False
     p.cont_batching = True
@@ -98,6 +101,9 @@ def parameters(settings: dict[str, Any]) -> Any:
         p.chat_template = settings["chat_template"]
     p.cache_type_k = _member(xllamacpp.ggml_type, "GGML_TYPE", settings["cache_type_k"])
     p.cache_type_v = _member(xllamacpp.ggml_type, "GGML_TYPE", settings["cache_type_v"])
+    if settings["cache_type_k"] == settings["cache_type_v"] == "f32":
+        # llama.cpp's flash attention reckons with 16 bits, whatever the cache holds
+        p.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
     p.lora_adapters = [
         xllamacpp.CommonAdapterLoraInfo(path, scale) for path, scale in settings["lora"]
     ]

@@ -8,16 +8,13 @@ or breaks the answer off, and a `%llguidance` grammar is refused.
 Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md
 """
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from unilect.constraints.checker import Checker
-from unilect.engines.tools.forced import CallStyle, allowed_calls, call_head
-from unilect.errors import InvalidRequest
 from unilect.parameters.rules import refusal
 from unilect.requests import ChatRequest, CompletionRequest
+from unilect.tools.grammar import tool_grammar
 
 _LLGUIDANCE = "%llguidance"
 #: What a template shows whose models think, or mark their answer, before they answer; a grammar must not forbid that.
@@ -30,8 +27,6 @@ _FIRST_MARKS = (
     "<|content|>",
     ">>>all",
 )
-#: Literals and classes of GBNF, or the name of a rule; comments are none of llama.cpp's converter.
-_SYMBOL = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|([A-Za-z][A-Za-z0-9-]*)')
 
 
 async def constrained(
@@ -65,42 +60,8 @@ async def constrained(
     return bound | {"grammar": grammar}
 
 
-async def calls_grammar(request: ChatRequest, style: CallStyle, checker: Checker) -> str:
-    """
-    The GBNF that allows one call of a tool that may be called, and nothing else.
-
-    Raises:
-        InvalidRequest: llama.cpp cannot follow a tool's schema.
-    """
-    calls, rules = [], []
-    for number, (name, schema) in enumerate(allowed_calls(request).items()):
-        grammar = await _tool_grammar(request, name, schema, checker)
-        head = json.dumps(call_head(name, style))
-        calls.append(f'{head} tool{number}-root "}}"')
-        rules.append(renamed(grammar, f"tool{number}-"))
-    return "root ::= " + " | ".join(calls) + "\n" + "\n".join(rules) + "\n"
-
-
-def renamed(grammar: str, prefix: str) -> str:
-    """A grammar of llama.cpp's converter whose rules have longer names, so that several fit into one grammar."""
-    return _SYMBOL.sub(lambda found: prefix + found[1] if found[1] else found[0], grammar)
-
-
 async def _check_tools(request: ChatRequest, checker: Checker) -> None:
     """llama.cpp makes a grammar of every tool's schema, also where none must be called."""
     for tool in request.tools or ():
         parameters: Mapping[str, Any] = tool.function.parameters or {"type": "object"}
-        await _tool_grammar(request, tool.function.name, parameters, checker)
-
-
-async def _tool_grammar(
-    request: ChatRequest, name: str, schema: Mapping[str, Any], checker: Checker
-) -> str:
-    names = [tool.function.name for tool in request.tools or ()]
-    try:
-        return await checker.schema_to_gbnf(
-            schema, f"tools[{names.index(name)}].function.parameters"
-        )
-    except InvalidRequest as error:  # the message says where, and the parameter is the whole
-        error.param = "tools"
-        raise
+        await tool_grammar(request, tool.function.name, parameters, checker)

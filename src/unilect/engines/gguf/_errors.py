@@ -19,6 +19,8 @@ _TOLD = {
     "empty grammar stack": ("grammar", "json_schema", "response_format", "tools"),
     "longer than 33554432 bytes": ("prompt", "messages", "input"),
 }
+#: What every answer of status 500 begins with here.
+TOLD = "The model's server reported an error"
 _STRAYS = "does not match the expected"
 
 
@@ -35,7 +37,7 @@ def raise_for_child(status: int, headers: Mapping[str, str], body: bytes) -> Non
         UnilectError: As `raise_for_answer` otherwise.
     """
     if status == 500:
-        raise fault(BackendError(f"The model's server reported an error: {error_text(body)}"))
+        raise fault(BackendError(f"{TOLD}: {error_text(body)}"))
     raise_for_answer(status, headers, body)
 
 

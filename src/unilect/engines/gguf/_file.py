@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from unilect.backend import Description
+from unilect.engines.gguf._infill import MARK_TEXTS, FillIn, fill_in_of
 from unilect.errors import BackendUnavailable, listed, unreadable
 from unilect.parameters.support import names
 
@@ -31,6 +32,8 @@ _LFS = b"version https://git-lfs"
 _LIBRARY = "xllamacpp"
 
 _POOLING_RANK = 4
+#: The tensors of which llama.cpp makes a score.
+_CLASSIFIERS = frozenset({b"cls.weight", b"cls.output.weight"})
 #: llama.cpp's names by its numbers; some are no longer made.
 _FILE_TYPES = names(
     "F32 F16 Q4_0 Q4_1 Q4_1 Q4_2 Q4_3 Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ2_XXS "
@@ -46,11 +49,15 @@ class GgufHead(Struct, frozen=True):
         fields: The metadata, without long arrays.
         parameters: The numbers in all of its tensors.
         size_bytes: The size of the file.
+        marks: The ids of tokens by their texts, of those that may be fill-in-the-middle tokens.
+        classifies: It has layers that make a score of a text.
     """
 
     fields: dict[str, Any]
     size_bytes: int
     parameters: int = 0
+    marks: dict[bytes, int] = {}
+    classifies: bool = False
 
     @property
     def architecture(self) -> str:
@@ -71,12 +78,31 @@ class GgufHead(Struct, frozen=True):
         context = told(f"{self.architecture}.context_length")
         context = context if isinstance(context, int) else None
         kind = weights.get(str(told("general.file_type")))
-        return Description(self.architecture or None, self.parameters, kind, context)
+        width = told(f"{self.architecture}.embedding_length")
+        return Description(
+            self.architecture or None,
+            self.parameters,
+            kind,
+            context,
+            "gguf",
+            self.size_bytes,
+            width if isinstance(width, int) else None,
+        )
+
+    @property
+    def fill_in(self) -> FillIn | None:
+        """The fill-in-the-middle tokens; None where the model has none."""
+        return fill_in_of(self.fields, self.marks)
+
+    @property
+    def template(self) -> str:
+        """How a conversation becomes a prompt; empty where the file does not say."""
+        return str(self.fields.get("tokenizer.chat_template") or "")
 
     @property
     def has_template(self) -> bool:
         """True where the file says how a conversation becomes a prompt."""
-        return bool(self.fields.get("tokenizer.chat_template"))
+        return bool(self.template)
 
     @property
     def kind(self) -> str:
@@ -118,7 +144,7 @@ def read_head(path: Path) -> GgufHead:
             )
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             reader = _Reader(data, size)
-            return GgufHead(reader.head(), size, reader.parameters)
+            return GgufHead(reader.head(), size, reader.parameters, reader.marks, reader.classifies)
     except FileNotFoundError as error:
         raise ValueError(f"There is no file {path}. Check the path.") from error
     except OSError as error:
@@ -212,6 +238,8 @@ class _Reader:
         self._data = data
         self._size = size
         self._at = self.parameters = 0
+        self.marks: dict[bytes, int] = {}
+        self.classifies = False
 
     def head(self) -> dict[str, Any]:
         if self._data[:4] != b"GGUF":
@@ -236,7 +264,8 @@ class _Reader:
     def _check_tensors(self, tensors: int, alignment: int) -> None:
         furthest = 0
         for _ in range(tensors):
-            self._string()
+            name = self._bytes()
+            self.classifies = self.classifies or name in _CLASSIFIERS
             dimensions = self._number("I")
             if dimensions > MAX_DIMENSIONS:
                 raise _Damaged(f"a tensor has {dimensions} dimensions")
@@ -285,8 +314,9 @@ class _Reader:
         if count <= _KEPT_ARRAY:
             return [self._value(kind) for _ in range(count)]
         if kind == _STRING:
-            for _ in range(count):
-                self._bytes()
+            for number in range(count):
+                if (text := self._bytes()) in MARK_TEXTS:
+                    self.marks.setdefault(text, number)
         else:
             self._at += size
         return None

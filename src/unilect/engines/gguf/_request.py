@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from unilect.engines.tools.messages import arguments, template_flags, tools
+from unilect.errors import InvalidRequest
 from unilect.parameters.rules import refusal, token_biases
 from unilect.parameters.support import honoured, names
 from unilect.requests import (
@@ -29,6 +29,7 @@ from unilect.requests import (
     RefusalPart,
     TextPart,
 )
+from unilect.tools.messages import arguments, template_flags, tools
 from unilect.upstreams.llamacpp.request import (
     check_images,
     check_one_constraint,
@@ -42,11 +43,18 @@ _SAMPLING = names(
     "mirostat_eta logit_bias grammar ignore_eos cache_prompt"
 )
 #: llama.cpp's own, told by the same name.
-_OWN_NAMES = tuple(name for name in LLAMACPP_PARAMETERS if name not in ("n_probs", "id_slot"))
+_OWN_NAMES = tuple(
+    name
+    for name in LLAMACPP_PARAMETERS
+    if name not in ("n_probs", "id_slot", "return_progress", "lora")
+)
 _NATIVE = names(
-    "n_probs top_k repeat_penalty repetition_penalty max_tokens max_completion_tokens tokenize stop logprobs top_logprobs "
+    "n_probs return_progress top_k repeat_penalty repetition_penalty max_tokens max_completion_tokens tokenize stop logprobs top_logprobs "
     "response_format tools parallel_tool_calls reasoning_effort chat_template_kwargs "
-    "echo enable_thinking"  # the latter where the template knows it
+    "echo add_generation_prompt continue_final_message reasoning_format "
+    "enable_thinking thinking_budget_tokens "  # these two where the template knows them
+    "suffix input_extra "  # where the model has tokens for a gap
+    "lora"  # where it has adapters
 )
 PARAMETERS = honoured(  # slots are handed out by unilect
     (*_SAMPLING, *_OWN_NAMES, *_NATIVE),
@@ -56,12 +64,13 @@ MAX_REPEAT_LAST_N = 1_000_000  # -1 is the whole context, which llama.cpp's serv
 
 
 def chat_body(
-    request: ChatRequest, lora: list[dict[str, Any]], tokens: int | None = None
+    request: ChatRequest, lora: dict[str, Any], tokens: int | None = None
 ) -> dict[str, Any]:
     """
     The body for /v1/chat/completions.
 
     Args:
+        lora: What it says of adapters.
         tokens: How many the model has, where that is known.
 
     Raises:
@@ -76,7 +85,11 @@ def chat_body(
         "verbose": True,
         "response_fields": ["truncated", "stopping_word"],
     }  # what only a native answer says
-    body |= template_flags(request)
+    body |= template_flags(request) | _ending(request)
+    if request.reasoning_format:
+        body["reasoning_format"] = request.reasoning_format
+    if request.thinking_budget_tokens is not None:
+        body["thinking_budget_tokens"] = request.thinking_budget_tokens
     if request.token_limit is not None:
         body["max_tokens"] = request.token_limit
     top = top_logprobs(request)
@@ -105,7 +118,7 @@ def _json_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def completion_body(
-    request: CompletionRequest, lora: list[dict[str, Any]], tokens: int | None = None
+    request: CompletionRequest, lora: dict[str, Any], tokens: int | None = None
 ) -> dict[str, Any]:
     """The body for /completion, the native call: one prompt, one choice."""
     body = _common(request, lora, tokens)
@@ -134,10 +147,35 @@ def conversation(request: ChatRequest | CompletionRequest) -> bytes:
 
 def template_body(request: ChatRequest) -> dict[str, Any]:
     """The body for /apply-template and for counting tokens."""
-    body: dict[str, Any] = {"messages": messages(request.messages)} | template_flags(request)
+    body: dict[str, Any] = {"messages": messages(request.messages)}
+    body |= template_flags(request) | _ending(request)
     if request.tools and request.tool_choice != "none":
         body["tools"] = tools(request.tools)
     return body
+
+
+def _ending(request: ChatRequest) -> dict[str, Any]:
+    """
+    Where the prompt of a chat ends: behind the opening of an answer, or within the last message.
+
+    Raises:
+        InvalidRequest: The last message is none that can be continued so; llama.cpp would leave it out, or turn it into the model's.
+    """
+    name, part = "continue_final_message", request.continue_final_message
+    if not part:
+        opens = request.add_generation_prompt
+        return {} if opens is None else {"add_generation_prompt": opens}
+    last = request.messages[-1]
+    why = ""
+    if request.add_generation_prompt:
+        why = "it cannot be combined with `add_generation_prompt: true`; leave that out"
+    elif last.role != "assistant":
+        why = f"the last message must be the assistant's; it is of role {last.role}"
+    elif part == "reasoning_content" and (last.content or not last.reasoning_content):
+        why = "the last message must have `reasoning_content` and no `content`"
+    if why:
+        raise InvalidRequest(f"`{name}`: {why}.", param=name)
+    return {name: part, "add_generation_prompt": False}
 
 
 def messages(conversation: list[Message]) -> list[dict[str, Any]]:
@@ -190,14 +228,11 @@ def _part(part: Part, where: str) -> dict[str, Any]:
     raise wrong_part(part, where)
 
 
-def _common(
-    request: GenerationRequest, lora: list[dict[str, Any]], tokens: int | None
-) -> dict[str, Any]:
+def _common(request: GenerationRequest, lora: dict[str, Any], tokens: int | None) -> dict[str, Any]:
     body: dict[str, Any] = {
         "stream": True,
         "stream_options": {"include_usage": True},
         "return_progress": True,
-        "lora": lora,
     }
     check_samplers(request)
     for name in (*_SAMPLING, *_OWN_NAMES):
@@ -223,7 +258,7 @@ def _common(
         body["logit_bias"] = {
             str(id): value for id, value in token_biases(request.logit_bias, tokens).items()
         }
-    return body
+    return body | lora
 
 
 def _seed(seed: int) -> int:

@@ -8,10 +8,8 @@ from typing import Any
 import msgspec
 
 from unilect.config.model import ModelConfig
-from unilect.config.paths import adapter_of
-from unilect.engines.gguf._file import GgufHead, check_adapter
+from unilect.engines.gguf._file import GgufHead
 from unilect.engines.gguf._memory import needs
-from unilect.engines.settings import checked
 
 
 def child_settings(
@@ -28,6 +26,7 @@ def child_settings(
     embedding: bool,
 ) -> dict[str, Any]:
     """What a child is told, but for its socket and its key."""
+    pooling = "rank" if head.ranks else None if head.pooling else "mean"
     return {
         "name": name,
         "path": str(path),
@@ -45,15 +44,9 @@ def child_settings(
         "cache_type_k": config.cache_type_k,
         "cache_type_v": config.cache_type_v,
         "embedding": embedding,
-        "pooling": config.pooling or (None if head.pooling else "mean"),
+        "pooling": config.pooling or pooling,
+        "slot_save_path": config.slot_save_path,
     }
-
-
-def lora_of(text: str) -> tuple[str, float]:
-    """`path` or `path=0.5`."""
-    value = adapter_of(text)
-    checked(check_adapter, Path(value[0]))
-    return value
 
 
 def template_of(given: str | None) -> tuple[str | None, list[str]]:

@@ -13,13 +13,20 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 
 import asyncio
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
-from unilect.errors import BackendUnavailable
+import msgspec
+
+from unilect.context import in_hand
+from unilect.errors import BackendUnavailable, InvalidRequest
+from unilect.http.client import HttpServer
 
 BLOCK_BYTES = 128
 WORTH_A_GAP = 8  # blocks, about 256 tokens: reading them takes as long as an answer loses to a gap
 _MAX_BLOCKS = 2048  # of a prompt are remembered
+_OF_ALL = ("id", "n_ctx", "speculative", "is_processing")
 
 
 class Slots:
@@ -34,6 +41,8 @@ class Slots:
         self._count = count
         self._free = set(range(count))
         self._blocks: dict[int, list[int]] = {}
+        self._owners: dict[int, str] = {}
+        self._restored: set[int] = set()  # and not asked since
         self._waiting: deque[asyncio.Future[int]] = deque()
 
     async def take(self, prompt: bytes) -> int:
@@ -49,8 +58,42 @@ class Slots:
         blocks = _blocks(prompt)
         slot = self._choose(blocks) if self._free else await self._wait()
         self._free.discard(slot)
+        self._restored.discard(slot)
         self._blocks[slot] = blocks
+        self._owners[slot] = in_hand().caller
         return slot
+
+    @contextmanager
+    def held(self, slot: int, fills: bool = False) -> Iterator[None]:
+        """
+        A slot of the caller's, which no request gets meanwhile.
+
+        Args:
+            fills: What it holds is replaced: it may be nobody's, and the caller's next request gets it.
+
+        Raises:
+            InvalidRequest: It is another caller's, or answers a request, or there is none.
+        """
+        caller, owner = in_hand().caller, self._owners.get(slot)
+        if slot >= self._count or (owner != caller and not (fills and owner is None)):
+            raise InvalidRequest(
+                f"`slot_id`: {slot} is no slot of yours. GET /slots lists the slots; one is yours after it has answered you.",
+                param="slot_id",
+            )
+        if slot not in self._free:
+            raise InvalidRequest(
+                f"`slot_id`: slot {slot} answers a request. Try again when that has ended.",
+                param="slot_id",
+            )
+        self._free.discard(slot)
+        self._blocks.pop(slot, None)
+        try:
+            yield
+            if fills:
+                self._owners[slot] = caller
+                self._restored.add(slot)
+        finally:
+            self.give_back(slot)
 
     def give_back(self, slot: int) -> None:
         """The request is over, however it ended: the slot goes to who has waited longest."""
@@ -64,6 +107,19 @@ class Slots:
     def forget(self) -> None:
         """The engine was started anew, and its slots are empty."""
         self._blocks.clear()
+        self._owners.clear()
+        self._restored.clear()
+
+    async def told(self, server: HttpServer) -> list[dict[str, Any]]:
+        """What the engine says of its slots: all of those whose last request was the caller's, of others whether they are busy."""
+        mine = in_hand().caller
+        found = msgspec.json.decode(await server.get("/slots"), type=list[dict[str, Any]])
+        return [
+            slot
+            if self._owners.get(slot["id"]) == mine
+            else {name: slot[name] for name in _OF_ALL if name in slot}
+            for slot in found
+        ]
 
     def dismiss(self) -> None:
         """The model is stopped: who waits need not wait longer."""
@@ -86,7 +142,11 @@ class Slots:
             raise
 
     def _choose(self, blocks: list[int]) -> int:
-        """The free slot with the longest common beginning, where that is long enough; else the lowest."""
+        """The free slot that was filled for the caller, or the one with the longest common beginning, where that is long enough; else the lowest."""
+        caller = in_hand().caller
+        for slot in self._restored & self._free:
+            if self._owners.get(slot) == caller:
+                return slot
         held = {slot: _common(self._blocks.get(slot, []), blocks) for slot in self._free}
         best = max(held, key=lambda slot: (held[slot], -slot))
         alone = len(self._free) == self._count  # then there is nobody to lie beside

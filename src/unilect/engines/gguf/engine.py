@@ -2,7 +2,7 @@
 GGUF models: llama.cpp's server in a supervised child process, over a unix socket.
 
 One child generates; a second one, started by the first request for embeddings, embeds: llama.cpp wants a text to be embedded
-read in one step, and a prompt that can be given up midway read in small ones. A model that only embeds has the second alone.
+read in one step, and a prompt that can be given up midway read in small ones. A model that only embeds, or ranks, has the second alone.
 """
 
 import asyncio
@@ -14,13 +14,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from unilect import hub
-from unilect.backend import Backend, BackendSpec, Batches, Capabilities, Description
+from unilect.backend import (
+    Backend,
+    BackendSpec,
+    Batches,
+    Description,
+    NativeFacts,
+    SlotAction,
+)
 from unilect.config.model import ModelConfig
 from unilect.constraints.checker import Checker
-from unilect.constraints.keywords import LLAMACPP
 from unilect.engines import text_bounds as bounds
 from unilect.engines.fetched import when_here
 from unilect.engines.gguf import _request as wire
@@ -30,53 +35,51 @@ from unilect.engines.gguf._answers import (
     completed,
     echoed,
     forced_call,
-    rendered,
-    text_of,
+    told_twice,
     without_alternatives,
 )
-from unilect.engines.gguf._constraint import calls_grammar, constrained
+from unilect.engines.gguf._constraint import constrained
 from unilect.engines.gguf._errors import attribute_error, raise_for_child
 from unilect.engines.gguf._file import read_head, read_model, unknown_architecture
+from unilect.engines.gguf._infill import gap_ids
+from unilect.engines.gguf._lora import Adapters, emptied
 from unilect.engines.gguf._memory import needs, where
 from unilect.engines.gguf._memory import told as sizes_of
-from unilect.engines.gguf._settings import child_settings, lora_of, template_of
+from unilect.engines.gguf._model import Loaded, known, learned, loaded, ranks
+from unilect.engines.gguf._ranking import Ranker
+from unilect.engines.gguf._saved import SavedSlots
+from unilect.engines.gguf._settings import child_settings, template_of
 from unilect.engines.gguf._slots import Slots
+from unilect.engines.gguf._tokens import (
+    chat_length,
+    check_length,
+    ids_of,
+    pieces_of,
+    prompt_ids,
+    rendered,
+    text_of,
+)
+from unilect.engines.gguf._turns import Turns
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import Supervisor
 from unilect.engines.settings import checked, context_of
-from unilect.engines.tools.forced import call_style, must_call
-from unilect.errors import BackendError, InvalidRequest
+from unilect.errors import BackendError, InvalidRequest, UnsupportedOperation
 from unilect.events import tells
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import too_long, unknown_token
-from unilect.parameters.support import TOOL_PARAMETERS
+from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
-from unilect.upstreams.llamacpp.frames import Tokens, with_prompt_tokens
+from unilect.tasks import Tasks
+from unilect.tools.forced import call_style, must_call
+from unilect.tools.grammar import calls_grammar
+from unilect.upstreams.llamacpp.frames import with_prompt_tokens
 from unilect.upstreams.openai.embeddings import decode_embeddings, embed_each
 
 log = logging.getLogger("unilect")
 _EMBEDDINGS_AT_ONCE = 8
 _CHILD = "unilect.engines.gguf._child"
-_RERANKER = "its file is a reranker, which does not support embeddings"
 _Value = TypeVar("_Value")
-
-
-class _Props(Struct):
-    """What /props of llama-server says, as far as we ask."""
-
-    chat_template: str = ""
-    chat_template_caps: dict[str, Any] = {}
-    modalities: dict[str, bool] = {}
-    default_generation_settings: dict[str, Any] = {}
-
-
-class _Models(Struct):
-    data: list[dict[str, Any]]
-
-
-class _Count(Struct):
-    input_tokens: int
 
 
 class GgufEngine:
@@ -109,12 +112,13 @@ class GgufEngine:
         self._engines = engines
         self._name = name
         self._head = checked(read_model, path)
-        self._ranks = self._head.ranks and config.pooling is None
+        self._writes = not (self._head.embedding_only or ranks(self._head, config))
         self._path = path
         self._config = config
         self._threads = config.threads or threads
         self._context = context_of(self._head.context, config)
-        self._lora = [lora_of(text) for text in config.lora]
+        self._adapters = Adapters(config.lora)
+        self._emptying = Tasks()
         self._template, self._stop = template_of(config.chat_template)
         if config.mmproj:
             checked(read_head, Path(config.mmproj))
@@ -127,26 +131,19 @@ class GgufEngine:
             # a long text is one step, which may take minutes
             self._embedder: Supervisor(self._embedder),
         }
+        self._ranker = Ranker(self._head, self._context)
         self._slots = Slots(config.parallel)
+        self._saved = SavedSlots(path, config)
+        self._turns = Turns()
         self._checker = checker or Checker()
         self._has_own_checker = checker is None
-        self._vocabulary: int | None = None
+        self._loaded: Loaded | None = None
         self._told = self._is_known = False
         self._servers: dict[ChildProcess, tuple[int | None, HttpServer]] = {}
-        self._chat_template = self._template or ""
+        self._chat_template = self._template or self._head.template
         self._style = call_style(self._chat_template)
-        self.capabilities = Capabilities(
-            parameters=wire.PARAMETERS,
-            fans_out=True,
-            context=self._context,
-            vision=config.mmproj is not None,
-            schema_keywords=LLAMACPP,
-            chat=not self._head.embedding_only
-            and (self._template is not None or self._head.has_template),
-            completions=not self._head.embedding_only,
-            slots=config.parallel,
-            embeddings=not self._ranks,
-            why_not={"embeddings": _RERANKER} if self._ranks else {},
+        self._known = self.capabilities = known(
+            self._head, config, self._chat_template, self._context, self._adapters.told
         )
 
     async def start(self) -> None:
@@ -155,11 +152,9 @@ class GgufEngine:
             return  # what is refused is told without waiting for it; who is not waits in `run`
         with unknown_architecture(self._path, self._head):
             self._tell(await self._main.start())
-        if not self._head.embedding_only:
+        if self._writes:
             server = await self._server(self._generator)
-            self._learn(msgspec.json.decode(await server.get("/props"), type=_Props))
-            models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
-            self._vocabulary = models.data[0]["meta"]["n_vocab"]
+            self._learn(await loaded(server, self._template))
         self._is_known = True
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
@@ -168,7 +163,8 @@ class GgufEngine:
         supervisor = self._supervisors[self._generator]
         supervisor.check(request)
         body = await self._body(request)  # what is wrong with it is told without waiting
-        slot = await self._slots.take(wire.conversation(request))
+        apart = self._adapters.changes(request)
+        slot = await self._slots.take(b"" if apart else wire.conversation(request))
         try:
             async with supervisor.watch(request) as ticket:
                 batches = await self._generated(request, body | {"id_slot": slot})
@@ -180,7 +176,13 @@ class GgufEngine:
         except InvalidRequest as error:
             raise attribute_error(error, request) from error
         finally:
-            self._slots.give_back(slot)
+            if apart:
+                server = await self._server(self._generator)
+                self._emptying.start(
+                    "emptying a slot", emptied(self._slots, slot, self._generator, server)
+                )
+            else:
+                self._slots.give_back(slot)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
@@ -188,7 +190,7 @@ class GgufEngine:
 
         async def one(text: Prompt) -> Embeddings:
             server = await self._server(self._embedder)
-            await self._check_length(server, text)
+            await check_length(server, text, self._context)
             body = msgspec.json.encode({"input": text, "encoding_format": "float"})
             try:
                 return decode_embeddings(await server.post("/v1/embeddings", body))
@@ -200,25 +202,32 @@ class GgufEngine:
 
         return await embed_each(request.inputs, watched, _EMBEDDINGS_AT_ONCE)
 
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """Score the documents of a request; see `Reranks`."""
+        return await self._ranker.rank(request, self._call)
+
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
         bounds.check_tokenize(text, self._longest)
-        return await self._call(text, lambda server: self._tokenize(server, text, special))
+        return await self._call(text, lambda server: ids_of(server, text, special))
+
+    async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of a text without special tokens in it; see `Spells`."""
+        bounds.check_tokenize(text, self._longest)
+        return await self._call(text, lambda server: ids_of(server, text, special, plain=True))
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
-        bounds.check_tokenize(tokens, self._longest)
+        return await self._of_ids(tokens, text_of)
 
-        async def ask(server: HttpServer) -> str:
-            try:
-                return await text_of(server, tokens)
-            except BackendError as error:
-                # 500 is what llama.cpp says to an id beyond its vocabulary
-                if await self._main.has_ended(self._main.starts):
-                    raise
-                raise unknown_token("prompt") from error
+    async def pieces(self, tokens: list[int]) -> list[bytes]:
+        """What token ids stand for; see `Spells`."""
+        return await self._of_ids(tokens, pieces_of)
 
-        return await self._call(tokens, ask)
+    async def render(self, request: ChatRequest) -> str:
+        """The prompt of a chat; see `Renders`."""
+        bounds.check_request(request, self._longest)
+        return await self._call(request, lambda server: rendered(server, request, self._turns))
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
@@ -226,17 +235,34 @@ class GgufEngine:
 
         async def ask(server: HttpServer) -> int:
             if isinstance(request, ChatRequest):
-                body = msgspec.json.encode(wire.template_body(request))
-                answer = await server.post("/v1/chat/completions/input_tokens", body)
-                return msgspec.json.decode(answer, type=_Count).input_tokens
-            prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
-            return len(await self._ids(server, prompt, special=True))
+                return await chat_length(server, request, self._turns)
+            return len(await self._ids(server, request, special=True))
 
         return await self._call(request, ask)
+
+    async def slots(self) -> list[dict[str, Any]]:
+        """What its slots do, as far as the caller may know; see `Slotted`."""
+        return await self._call(None, self._slots.told)
+
+    async def change_slot(self, slot: int, action: SlotAction, name: str) -> dict[str, Any]:
+        """Save a slot of the caller's, fill it again, or empty it; see `ChangesSlots`."""
+        if not self._writes:
+            raise UnsupportedOperation("This model writes no text, and has no slots to change.")
+        await self._server(self._generator)  # slots of one that was started anew are nobody's
+        with self._slots.held(slot, fills=action == "restore"):
+            return await self._call(
+                None, lambda server: self._saved.act(server, slot, action, name)
+            )
 
     def describe(self) -> Description:
         """What the model is, as its file says; see `Describes`."""
         return self._head.description
+
+    def native_facts(self) -> NativeFacts:
+        """What the child's server says of the model; see `KnowsNatively`."""
+        if self._loaded is not None:
+            return self._loaded.facts
+        return NativeFacts({"chat_template": self._chat_template})
 
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""
@@ -245,6 +271,7 @@ class GgufEngine:
     async def aclose(self) -> None:
         """Stop both children; see `Backend`."""
         self._slots.dismiss()
+        await self._emptying.aclose()
         servers = [server for _, server in self._servers.values()]
         self._servers.clear()
         await asyncio.gather(*(server.aclose() for server in servers))
@@ -258,7 +285,7 @@ class GgufEngine:
         await (await self._server(self._generator)).get("/metrics")
 
     async def _body(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
-        lora = [{"id": id, "scale": scale} for id, (_, scale) in enumerate(self._lora)]
+        lora = self._adapters.fields(request)
         if isinstance(request, CompletionRequest):
             body = wire.completion_body(request, lora, self._vocabulary)
             return await constrained(request, body, self._checker, self._chat_template)
@@ -276,12 +303,19 @@ class GgufEngine:
     ) -> list[int]:
         """The ids of a request's prompt, without what the server puts before it."""
         if isinstance(request, ChatRequest):
-            return await self._tokenize(server, await rendered(server, request), special=False)
-        return await self._ids(server, request.prompts[0], special=False)
+            prompt = await rendered(server, request, self._turns)
+            return await ids_of(server, prompt, special=False)
+        return await self._ids(server, request, special=False)
 
-    async def _ids(self, server: HttpServer, prompt: Prompt, special: bool) -> list[int]:
+    async def _ids(
+        self, server: HttpServer, asked: CompletionRequest | Prompt, special: bool
+    ) -> list[int]:
         """The ids of a prompt, with or without what the server puts before it."""
-        return prompt if isinstance(prompt, list) else await self._tokenize(server, prompt, special)
+        if isinstance(asked, CompletionRequest):
+            if asked.fills_in:
+                return await gap_ids(server, self._head.fill_in, asked, self._longest)
+            asked = asked.prompts[0]
+        return await prompt_ids(server, asked, special)
 
     async def _generated(
         self, request: ChatRequest | CompletionRequest, body: dict[str, Any]
@@ -298,8 +332,11 @@ class GgufEngine:
     async def _asked(
         self, server: HttpServer, request: ChatRequest | CompletionRequest, body: dict[str, Any]
     ) -> Batches:
+        if isinstance(request, CompletionRequest) and request.fills_in:
+            ids = await self._ids(server, request, special=True)
+            return completed(server, request, body | {"prompt": ids})
         if isinstance(request, CompletionRequest) and request.echo:
-            ids = await self._ids(server, request.prompts[0], special=True)
+            ids = await self._ids(server, request, special=True)
             if len(ids) >= self._longest:
                 raise too_long(len(ids), self._longest)
             if max(ids, default=0) >= (self._vocabulary or 2**31):
@@ -308,27 +345,21 @@ class GgufEngine:
         if isinstance(request, CompletionRequest):
             return completed(server, request, body)
         if not must_call(request):
-            return chatted(server, request, body, self._chat_template)
-        prompt = await rendered(server, request)
+            turns = await self._turns.placed(server, body["messages"])
+            tell = told_twice if request.reasoning_format == "deepseek-legacy" else chatted
+            return tell(server, request, body | {"messages": turns}, self._chat_template)
+        prompt = await rendered(server, request, self._turns)
         without = (*CONVERSATION, "stop")
         sampling = {name: value for name, value in body.items() if name not in without}
         return forced_call(server, request, prompt, sampling, self._style)
 
-    def _learn(self, props: _Props) -> None:
+    def _learn(self, found: Loaded) -> None:
         """What only the loaded model knows."""
-        self._chat_template = self._template or props.chat_template
+        self._loaded = found
+        self._chat_template = self._template or found.props.chat_template
         self._style = call_style(self._chat_template)
-        parameters = dict(wire.PARAMETERS)
-        if not props.chat_template_caps.get("supports_tools"):
-            parameters |= dict.fromkeys(TOOL_PARAMETERS, "refused")
-        if "enable_thinking" not in self._chat_template:
-            parameters["enable_thinking"] = "refused"
-        self.capabilities = msgspec.structs.replace(
-            self.capabilities,
-            parameters=parameters,
-            context=props.default_generation_settings.get("n_ctx", self._context),
-            vision=bool(props.modalities.get("vision")),
-        )
+        self._turns.forget()
+        self.capabilities = learned(self._known, found, self._chat_template)
 
     def _child(self, name: str, embedding: bool) -> ChildProcess:
         fixed = child_settings(
@@ -338,7 +369,7 @@ class GgufEngine:
             self._config,
             context=self._context,
             threads=self._threads,
-            lora=self._lora,
+            lora=self._adapters.files,
             template=self._template,
             engines=self._engines,
             embedding=embedding,
@@ -364,7 +395,7 @@ class GgufEngine:
         self._told = True
         if said["warning"]:
             log.warning("%s", said["warning"])
-        need = needs(self._head, self._path, self._config, self._context, self._head.embedding_only)
+        need = needs(self._head, self._path, self._config, self._context, not self._writes)
         on = where(self._head, said["devices"], self._config.gpu_layers, self._threads)
         log.info("%s: on %s; %s", self._name, on, sizes_of(need))
 
@@ -392,13 +423,18 @@ class GgufEngine:
         return server
 
     @property
+    def _vocabulary(self) -> int | None:
+        """How many tokens the model has, once it is loaded."""
+        return None if self._loaded is None else int(self._loaded.facts.meta["n_vocab"])
+
+    @property
     def _longest(self) -> int:
         """The context, as llama.cpp has rounded it up."""
         return self.capabilities.context or self._context
 
     @property
     def _main(self) -> ChildProcess:
-        return self._embedder if self._head.embedding_only else self._generator
+        return self._generator if self._writes else self._embedder
 
     async def _call(
         self, request: Any, ask: Callable[[HttpServer], Coroutine[Any, Any, _Value]]
@@ -410,22 +446,27 @@ class GgufEngine:
 
         return await self._supervisors[self._main].call(request, function)
 
-    async def _tokenize(self, server: HttpServer, text: str, special: bool) -> list[int]:
-        body = msgspec.json.encode({"content": text, "add_special": special})
-        return msgspec.json.decode(await server.post("/tokenize", body), type=Tokens).tokens
-
-    async def _check_length(self, server: HttpServer, text: Prompt) -> None:
+    async def _of_ids(
+        self, tokens: list[int], ask: Callable[[HttpServer, list[int]], Coroutine[Any, Any, _Value]]
+    ) -> _Value:
         """
-        Count only what may be too long: a token is at least a byte.
+        What the main child says of token ids.
 
         Raises:
-            ContextLengthExceeded: The input is longer than the context.
+            InvalidRequest: There are too many, or one that the model does not have.
         """
-        count = len(text if isinstance(text, list) else text.encode())
-        if count + 2 > self._context and isinstance(text, str):
-            count = len(await self._tokenize(server, text, special=True))
-        if count > self._context:
-            raise bounds.beyond(self._context, count, "input")
+        bounds.check_tokenize(tokens, self._longest)
+
+        async def function(server: HttpServer) -> _Value:
+            try:
+                return await ask(server, tokens)
+            except BackendError as error:
+                # 500 is what llama.cpp says to an id beyond its vocabulary
+                if await self._main.has_ended(self._main.starts):
+                    raise
+                raise unknown_token("prompt") from error
+
+        return await self._call(tokens, function)
 
 
 def backend(spec: BackendSpec) -> Backend:

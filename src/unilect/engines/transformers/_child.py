@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -26,6 +26,7 @@ from unilect.engines.transformers._constraint import AfterThought, Grammars
 from unilect.engines.transformers._job import Job, Output, failure
 from unilect.engines.transformers._load import LoadedModel
 from unilect.engines.transformers._loop import BatchLoop
+from unilect.engines.transformers._pairs import Pair, Pairs
 from unilect.engines.transformers._reader import Reader
 from unilect.engines.transformers._request import prepare
 from unilect.errors import (
@@ -35,11 +36,13 @@ from unilect.errors import (
     UnilectError,
     UnsupportedOperation,
 )
+from unilect.ranking import RerankRequest
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 
 _CPU_CHUNK = 128
 _GPU_CHUNK = 2048
 _EMBED_CHUNKS = 4  # of prompt tokens, that are embedded between two steps
+_PAIRS = 64  # of a query and a document, whose tokens are in memory at the same time
 _PREPARERS = 2
 _MAX_UNSENT = 128 * 1024  # of an answer that wait to be read; then it waits too
 _BACKLOG = 2048  # calls that may come at once
@@ -66,6 +69,7 @@ class Child:
     def __init__(self, settings: dict[str, Any]) -> None:
         torch.set_num_threads(settings["threads"])
         self._model = LoadedModel(settings)
+        self._ranks: Any = settings["ranks"]
         self._pooling: str = settings["pooling"]
         self._context: int = settings["context"]
         template = settings["chat_template"] or _template(self._model.tokenizer)
@@ -158,8 +162,8 @@ class Child:
         self._check_adapter(call.adapter)
         if call.operation in ("chat", "completion"):
             await self._generate(call, writer)
-        elif call.operation == "embed":
-            await self._embed(call, writer)
+        elif of_texts := {"embed": self._embed, "rerank": self._rerank}.get(call.operation):
+            await of_texts(call, writer)
         else:
             value = await self._value(call)
             writer.write(_frames.packed(_frames.Reply(value=_frames.raw(value), last=True)))
@@ -246,12 +250,18 @@ class Child:
                 return await asyncio.wrap_future(
                     self._batch.call(lambda: self._batch.running, first=True)
                 )
-            case "tokenize" | "tokenize_special" as kind:
-                special = kind == "tokenize_special"
-                return await self._beside(reader.tokens, decode(call.body, type=str), special)
+            case "tokenize" | "tokenize_plain" as kind:
+                text, special = decode(call.body, type=tuple[str, bool])
+                read = reader.tokens if kind == "tokenize" else reader.plain_tokens
+                return await self._beside(read, text, special)
             case "detokenize":
                 tokens = reader.prompt(decode(call.body, type=list[int]), "prompt")
                 return await self._beside(reader.text, tokens)
+            case "pieces":
+                tokens = reader.known(decode(call.body, type=list[int]), "prompt")
+                return await self._beside(lambda: [self._bytes_of(token) for token in tokens])
+            case "render":
+                return await self._beside(reader.rendered, decode(call.body, type=ChatRequest))
             case "chat_tokens":
                 text = await self._beside(reader.rendered, decode(call.body, type=ChatRequest))
                 return await self._beside(reader.chat_tokens, text)
@@ -271,20 +281,72 @@ class Child:
             if len(text) > self._context:
                 raise beyond(self._context, len(text), "input")
             texts.append(text)
+
+        def begin(places: list[int]) -> Iterator[Any]:
+            some = [texts[place] for place in places]
+            return self._model.embedding(some, self._pooling, call.adapter, self._chunk)
+
+        async for places, vectors in self._in_batches(texts, begin, call.adapter):
+            tokens = sum(len(texts[place]) for place in places)
+            await self._send(_frames.Vectors(places, vectors, tokens), writer)
+        self._end(writer)
+
+    async def _rerank(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+        """Score documents, the longest first, as texts are embedded."""
+        request = msgspec.msgpack.decode(call.body, type=RerankRequest)
+        documents, tokenizer = request.texts, self._model.tokenizer
+        pairs = await self._beside(Pairs, tokenizer, self._ranks, self._context, request)
+        order = sorted(range(len(documents)), key=lambda place: -len(documents[place]))
+        for at in range(0, len(order), _PAIRS):
+            some = order[at : at + _PAIRS]
+            read: list[Pair] = [
+                await self._beside(pairs.pair, place, documents[place]) for place in some
+            ]
+            ids, types = [pair.ids for pair in read], [pair.types for pair in read]
+
+            def begin(
+                rows: list[int], ids: list[list[int]] = ids, types: list[list[int]] = types
+            ) -> Iterator[Any]:
+                chosen = [ids[row] for row in rows], [types[row] for row in rows]
+                return self._model.scores(*chosen, call.adapter, self._chunk)
+
+            async for rows, logits in self._in_batches(ids, begin, call.adapter):
+                cut = [some[row] for row in rows if read[row].is_cut]
+                tokens = sum(len(ids[row]) for row in rows)
+                part = _frames.Vectors([some[row] for row in rows], logits, tokens, cut)
+                await self._send(part, writer)
+        self._end(writer)
+
+    async def _in_batches(
+        self,
+        texts: list[list[int]],
+        begin: Callable[[list[int]], Iterator[Any]],
+        adapter: str | None,
+    ) -> AsyncIterator[tuple[list[int], Any]]:
+        """
+        The places of texts, the longest first, and what is made of them.
+
+        Args:
+            begin: Begins with the texts at these places: a None for each chunk of them, then what is made of all.
+        """
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
         while order:
             count = max(1, _EMBED_CHUNKS * self._chunk // len(texts[order[-1]]))
             places = order[-count:]
             del order[-count:]
-            some = [texts[place] for place in places]
-            work = self._model.embedding(some, self._pooling, call.adapter, self._chunk)
-            step = partial(self._embed_chunk, work, call.adapter)
-            vectors = None
-            while vectors is None:
-                vectors = await asyncio.wrap_future(self._batch.call(step))
-            part = _frames.Vectors(places, vectors, sum(map(len, some)))
-            writer.write(_frames.packed(_frames.Reply(value=_frames.raw(part), last=not order)))
-            await writer.drain()
+            step = partial(self._embed_chunk, begin(places), adapter)
+            made = None
+            while made is None:
+                made = await asyncio.wrap_future(self._batch.call(step))
+            yield places, made
+
+    async def _send(self, part: _frames.Vectors, writer: asyncio.StreamWriter) -> None:
+        writer.write(_frames.packed(_frames.Reply(value=_frames.raw(part))))
+        await writer.drain()
+
+    def _end(self, writer: asyncio.StreamWriter) -> None:
+        """Say that all has been said."""
+        writer.write(_frames.packed(_frames.Reply(last=True)))
 
     def _embed_chunk(self, work: Iterator[Any], adapter: str | None) -> Any:
         """One more step, in the batch's thread."""

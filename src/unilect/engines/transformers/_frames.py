@@ -54,11 +54,15 @@ class Call(Struct):
 
 
 class Vectors(Struct):
-    """Some of the vectors that were asked for: the places of their inputs, and how many tokens these have."""
+    """
+    Some of the vectors that were asked for: the places of their inputs, how many tokens these have, and which were cut. The vector of
+    a document that is ranked is its logit.
+    """
 
     places: list[int]
     vectors: list[list[float]]
     tokens: int
+    cut: list[int] = []
 
 
 class ErrorReply(Struct):
@@ -68,6 +72,8 @@ class ErrorReply(Struct):
     message: str
     param: str | None = None
     retry_after_s: float | None = None
+    prompt_tokens: int | None = None  # of a prompt that is too long, as is the next
+    context: int | None = None
 
 
 class Reply(Struct, omit_defaults=True):
@@ -111,6 +117,8 @@ def of_events(batch: list[Event], last: bool = False) -> bytes:
 def of_error(error: UnilectError) -> bytes:
     """A frame of an error."""
     reply = ErrorReply(type(error).__name__, error.message, error.param, error.retry_after_s)
+    if isinstance(error, errors.ContextLengthExceeded):
+        reply.prompt_tokens, reply.context = error.prompt_tokens, error.context
     return packed(Reply(error=reply, last=True))
 
 
@@ -137,9 +145,17 @@ def reply_of(body: bytes) -> Reply:
     except msgspec.DecodeError as error:
         raise BackendError("The engine process sent an invalid frame.") from error
     if (failed := reply.error) is not None:
-        kind = _ERRORS.get(failed.kind, BackendError)
-        raise kind(failed.message, param=failed.param, retry_after_s=failed.retry_after_s)
+        raise _error_of(failed)
     return reply
+
+
+def _error_of(failed: ErrorReply) -> UnilectError:
+    """What a child says of a request, as an error."""
+    kind = _ERRORS.get(failed.kind, BackendError)
+    error = kind(failed.message, param=failed.param, retry_after_s=failed.retry_after_s)
+    if isinstance(error, errors.ContextLengthExceeded):
+        error.counted(failed.prompt_tokens, failed.context)
+    return error
 
 
 def events_of(reply: Reply) -> list[Event]:

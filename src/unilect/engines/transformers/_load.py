@@ -15,7 +15,13 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.utils import logging
 
@@ -66,6 +72,7 @@ class LoadedModel:
         self._path = settings["path"]
         self._settings = settings
         self._generates: bool = settings["generates"]
+        self._ranks: str = settings["ranks"]
         on_gpu = self._weight_bytes(torch.device("cuda"))
         self._devices = _devices.named(settings["device"], on_gpu)
         self.device = self._devices[0]
@@ -119,13 +126,57 @@ class LoadedModel:
             texts: Token ids, each at least one.
             chunk: Columns that a model that writes reads at once; one that sees both ways needs all of them.
         """
+        for pooled in self._pooled(texts, pooling, adapter, chunk):
+            yield None if pooled is None else nn.functional.normalize(pooled, dim=-1).tolist()
+
+    def scores(
+        self, pairs: list[list[int]], types: list[list[int]], adapter: str | None, chunk: int
+    ) -> Iterator[list[list[float]] | None]:
+        """
+        The logits of pairs of texts, each in a list of its own, in steps as `embedding`.
+
+        Args:
+            pairs: Token ids.
+            types: Which text of the pair each token belongs to; empty lists where the model does not want to know.
+        """
+        if self._generates:  # what it would say next: yes, or no
+            names = self.tokenizer.convert_tokens_to_ids(["yes", "no"])
+            for state in self._pooled(pairs, "last", adapter, chunk):
+                if state is None:
+                    yield None
+                    continue
+                said = self._model.get_output_embeddings()(state.to(self._dtype)).float()[:, names]
+                yield (said[:, :1] - said[:, 1:]).tolist()
+            return
+        pad = self._model.config.pad_token_id
+        rows = 1 if pad is None else len(pairs)  # by it a model finds the end of a row
+        found: list[list[float]] = []
+        for begin in range(0, len(pairs), rows):
+            if begin:
+                yield None
+            some = slice(begin, begin + rows)
+            more = {"token_type_ids": self._rows(types[some])[0]} if types[begin] else {}
+            ids, mask = self._rows(pairs[some], pad or 0)
+            self.adapters.choose([adapter] * len(ids))
+            found += self._model(input_ids=ids, attention_mask=mask, **more).logits.float().tolist()
+        yield found
+
+    def _rows(self, texts: list[list[int]], pad: int = 0) -> tuple[Tensor, Tensor]:
+        """Lists of ids side by side, filled up behind, and which of them are not filled up."""
         width = max(map(len, texts))
-        ids = torch.zeros(len(texts), width, dtype=torch.long)
+        ids = torch.full((len(texts), width), pad, dtype=torch.long)
         mask = torch.zeros(len(texts), width, dtype=torch.long)
         for row, text in enumerate(texts):
             ids[row, : len(text)] = torch.tensor(text)
             mask[row, : len(text)] = 1
-        ids, mask = ids.to(self.device), mask.to(self.device)
+        return ids.to(self.device), mask.to(self.device)
+
+    def _pooled(
+        self, texts: list[list[int]], pooling: str, adapter: str | None, chunk: int
+    ) -> Iterator[Tensor | None]:
+        """The states of texts, pooled, in steps as `embedding`."""
+        ids, mask = self._rows(texts)
+        width = ids.shape[1]
         ends = mask.sum(-1) - 1
         pooled: Tensor | None = None
         columns = max(1, chunk // len(texts)) if self._generates else width
@@ -140,7 +191,7 @@ class LoadedModel:
             weights = _weights(pooling, mask[:, begin:end], begin, ends)
             part = (states.last_hidden_state.to(self.device).float() * weights[:, :, None]).sum(1)
             pooled = part if pooled is None else pooled + part
-        yield nn.functional.normalize(pooled, dim=-1).tolist()
+        yield pooled
 
     def _load_tokenizer(self) -> Any:
         given, merged = self._settings["tokenizer"], self._settings["merge"]
@@ -150,7 +201,8 @@ class LoadedModel:
             return AutoTokenizer.from_pretrained(folder, **self._trust)
 
     def _load_model(self) -> Any:
-        auto = AutoModelForCausalLM if self._generates else AutoModel
+        other = AutoModelForSequenceClassification if self._ranks else AutoModel
+        auto = AutoModelForCausalLM if self._generates else other
         options: dict[str, Any] = {"dtype": self._dtype, **self._trust}
         if not self._settings["allow_pickle"]:
             options["use_safetensors"] = True

@@ -4,19 +4,22 @@ Tokenizes texts and conversations for one model. Uses transformers' tokenizer, w
 What a template sees: every content a text, a call's arguments an object, a developer as a system, tools as OpenAI writes them.
 """
 
+import copy
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from unilect.engines.tools import parser as calls
-from unilect.engines.tools.messages import arguments, template_flags, text, tools
 from unilect.errors import InvalidRequest
 from unilect.http.error_bodies import unknown_token
 from unilect.requests import ChatRequest, Message, Prompt
 from unilect.templates import ChatTemplate
+from unilect.tools import parser as calls
+from unilect.tools.messages import arguments, template_flags, text, tools
+from unilect.tools.turns import Takes, placed, stands_out, takes
 
 #: What ends a turn; folders that were made of a model of texts often name that model's end only.
 _TURN_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_turn|>"})
@@ -90,6 +93,32 @@ class Reader:
         ]
         return found
 
+    def plain_tokens(self, text: str, special: bool) -> list[int]:
+        """As `tokens`, of a text in which the names of special tokens are text like any other."""
+        if self._plain is None:  # which has no such state
+            found: list[int] = self._tokenizer(
+                text, add_special_tokens=special, split_special_tokens=True, verbose=False
+            )["input_ids"]
+            return found
+        ids: list[int] = self._plain.encode(text, add_special_tokens=special).ids
+        return ids
+
+    @cached_property
+    def _plain(self) -> Any:
+        """
+        A copy of the tokenizer that sees no special tokens in a text; None where it is written in Python.
+
+        The switch is a state of the tokenizer, which texts are read with by several threads; so it is no argument of a call.
+        """
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return None
+        plain = copy.deepcopy(backend)
+        plain.encode_special_tokens = True
+        plain.no_truncation()
+        plain.no_padding()
+        return plain
+
     def prompt(self, prompt: Prompt, param: str) -> list[int]:
         """
         The tokens of a prompt, at least one.
@@ -98,11 +127,21 @@ class Reader:
             InvalidRequest: A token id that the model does not have.
         """
         tokens = self.tokens(prompt, special=True) if isinstance(prompt, str) else prompt
-        if any(token >= self.rows for token in tokens):
-            raise unknown_token(param)
+        self.known(tokens, param)
         first = self._tokenizer.bos_token_id
         empty = first if first is not None else min(self.stop_ids, default=0)
         return list(tokens) or [empty]
+
+    def known(self, tokens: list[int], param: str) -> list[int]:
+        """
+        Token ids that the model has.
+
+        Raises:
+            InvalidRequest: It does not have one of them.
+        """
+        if any(token >= self.rows for token in tokens):
+            raise unknown_token(param)
+        return tokens
 
     def rendered(self, request: ChatRequest) -> str:
         """
@@ -122,11 +161,22 @@ class Reader:
         turns = [_turn(message, number) for number, message in enumerate(request.messages)]
         if self.family is calls.MISTRAL:
             turns = [_with_short_ids(turn) for turn in turns]
-        names = {
-            "bos_token": self._tokenizer.bos_token or "",
-            "eos_token": self._tokenizer.eos_token or "",
-        }
-        return self._chat.render_turns(turns, **names, **more)
+        if stands_out(turn["role"] for turn in turns):
+            turns = placed(turns, self._takes)
+        return self._chat.render_turns(turns, **self._names, **more)
+
+    @cached_property
+    def _takes(self) -> Takes:
+        """What conversations the template takes."""
+        chat = self._chat
+        assert chat is not None
+        return takes(lambda turns: chat.render_turns(turns, **self._names), {})
+
+    @property
+    def _names(self) -> dict[str, str]:
+        """The names of special tokens, for the template."""
+        first, last = self._tokenizer.bos_token, self._tokenizer.eos_token
+        return {"bos_token": first or "", "eos_token": last or ""}
 
     def chat_tokens(self, text: str) -> list[int]:
         """The tokens of a conversation's text; the model's own template has written the special ones."""

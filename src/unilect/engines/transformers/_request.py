@@ -9,11 +9,9 @@ from typing import Any
 import msgspec
 
 from unilect.engines.text import StopWords
-from unilect.engines.tools import parser as calls
-from unilect.engines.tools.chatglm import new_call_id
-from unilect.engines.tools.forced import Call as ForcedCall
-from unilect.engines.tools.forced import bound_call, call_style, compact, must_call
+from unilect.engines.transformers._budget import ThoughtBudget
 from unilect.engines.transformers._job import (
+    Constraint,
     Failed,
     Job,
     Logprob,
@@ -40,12 +38,17 @@ from unilect.http.error_bodies import too_long
 from unilect.parameters.rules import is_neutral, refusal, token_biases
 from unilect.parameters.support import names
 from unilect.requests import ChatRequest, CompletionRequest, GenerationRequest
+from unilect.tools import parser as calls
+from unilect.tools.channels import ChannelParser
+from unilect.tools.chatglm import new_call_id
+from unilect.tools.forced import Call as ForcedCall
+from unilect.tools.forced import bound_call, call_style, compact, must_call
 from unilect.upstreams.llamacpp.request import check_one_constraint
 
 MAX_BEAMS = 16
 _LEAST = -9999.0  # JSON has no -inf
 _NO_BEAMS = names(
-    "logit_bias repetition_penalty repeat_penalty presence_penalty frequency_penalty mirostat"
+    "logit_bias repetition_penalty repeat_penalty presence_penalty frequency_penalty mirostat thinking_budget_tokens"
 )
 #: Makes a constraint of a grammar; given a mark, it begins behind the mark.
 Compile = Callable[[str, str | None], Any]
@@ -130,7 +133,7 @@ def prepare(
         if must_call(request):
             style = call_style(reader.template)
             forced, _ = bound_call(request, style)
-            text += (calls.THINK[1] + "\n\n" if begun else "") + style.before
+            text += (reader.family.think[1] + "\n\n" if begun else "") + style.before
             begun = False
         prompt = reader.chat_tokens(text)
     else:
@@ -140,7 +143,7 @@ def prepare(
     constraint = None
     if grammar is not None:
         try:
-            constraint = bind(grammar, calls.THINK[1] if begun else None)
+            constraint = bind(grammar, reader.family.think[1] if begun else None)
         except ValueError as error:
             raise InvalidRequest(f"`{param}` cannot be compiled: {error}", param=param) from error
     limit = request.token_limit
@@ -156,11 +159,25 @@ def prepare(
         prompt_logprobs=echo and _logprobs(request) is not None,
         ignore_eos=bool(request.ignore_eos),
         stop_ids=reader.turn_ends if isinstance(request, ChatRequest) else frozenset(),
-        constraint=constraint,
+        constraint=_bounded(constraint, request, reader, begun) if forced is None else constraint,
         reuse=request.cache_prompt is not False,
     )
     answers = [Answer(reader, request, job, forced, begun, echo) for _ in range(job.choices)]
     return job, answers[0] if job.choices == 1 else Answers(answers)
+
+
+def _bounded(
+    constraint: Constraint | None,
+    request: ChatRequest | CompletionRequest,
+    reader: Reader,
+    begun: bool,
+) -> Constraint | None:
+    """A constraint that also ends thoughts after as many tokens as the request allows; a grammar leaves no place to begin them."""
+    budget = request.thinking_budget_tokens if isinstance(request, ChatRequest) else None
+    if budget is None or budget < 0 or (constraint is not None and not begun):
+        return constraint
+    end = reader.tokens(calls.THINK[1], special=False)
+    return ThoughtBudget(constraint, budget, end, reader.text, begun)
 
 
 def bound_by(request: ChatRequest | CompletionRequest, template: str) -> tuple[str | None, str]:
@@ -203,7 +220,8 @@ class Answer:
         self._job = job
         self._forced = forced
         self._echo = echo
-        stops, self._parser, self._written = list(request.stop_words), None, ""
+        stops, self._written = list(request.stop_words), ""
+        self._parser: calls.Parser | ChannelParser | None = None
         if isinstance(request, ChatRequest):
             stops += reader.stops
             self._detokenizer = Detokenizer(reader.decode)
@@ -379,16 +397,15 @@ def _one_by_one(step: Step) -> list[Step]:
     return [*single[:-1], Step(step.tokens[-1:], [], step.finish)]
 
 
-def _parser(reader: Reader, request: ChatRequest, begun: bool) -> calls.Parser:
-    tools = {tool.function.name: tool.function.parameters for tool in request.tools or ()}
+def _parser(reader: Reader, request: ChatRequest, begun: bool) -> calls.Parser | ChannelParser:
+    given = {tool.function.name: tool.function.parameters for tool in request.tools or ()}
+    tools = given if given and request.tool_choice != "none" else None
+    most = 1 if request.parallel_tool_calls is False else None
+    if reader.family is calls.HARMONY:
+        return ChannelParser(tools, new_call_id, most)
     thinking, _ = calls.thinks(reader.template, "")
     return calls.Parser(
-        reader.family,
-        tools if tools and request.tool_choice != "none" else None,
-        new_call_id,
-        thinking=thinking,
-        begun=begun,
-        most=1 if request.parallel_tool_calls is False else None,
+        reader.family, tools, new_call_id, thinking=thinking, begun=begun, most=most
     )
 
 

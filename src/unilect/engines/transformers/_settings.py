@@ -38,6 +38,7 @@ def child_settings(
     return {
         "path": str(folder.path),
         "generates": folder.generates,
+        "ranks": _ranks(folder, config),
         "size_bytes": folder.size_bytes,
         "stored_bytes": folder.stored_bytes,
         "embedding_values": folder.embedding_values,
@@ -63,6 +64,26 @@ def child_settings(
         "pooling": config.pooling or folder.pooling or "mean",
         "merge": merge,
     }
+
+
+def _ranks(folder: Folder, config: ModelConfig) -> str:
+    """
+    How the model reads the pairs that it ranks; empty where it does not rank.
+
+    Raises:
+        ConfigError: It is to rank, and has not learnt how.
+    """
+    if config.pooling is None:
+        return folder.ranks
+    if config.pooling != "rank":
+        return ""
+    is_qwen3 = folder.generates and folder.text_config.get("model_type") == "qwen3"
+    if ranks := folder.ranks or ("qwen3" if is_qwen3 else ""):
+        return ranks
+    raise ConfigError(
+        f"pooling: `rank` needs a classifier of one label (`...ForSequenceClassification`) or a Qwen3-Reranker, and {folder.path} is "
+        "neither. Leave `pooling` out, or name another model."
+    )
 
 
 def _longest(folder: Folder, config: ModelConfig) -> int:

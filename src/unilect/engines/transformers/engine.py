@@ -8,6 +8,7 @@ DoRA, a larger vocabulary) get a child of their own.
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from importlib.util import find_spec
@@ -28,7 +29,7 @@ from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import CALLS_AT_ONCE, Supervisor
 from unilect.engines.transformers import _frames as frames
-from unilect.engines.transformers._parameters import PARAMETERS
+from unilect.engines.transformers._parameters import supported
 from unilect.engines.transformers._request import bound_by
 from unilect.engines.transformers._settings import child_settings, merges
 from unilect.engines.transformers.folder import check_folder, own_template, read_folder
@@ -40,12 +41,15 @@ from unilect.errors import (
     UnilectError,
 )
 from unilect.extras import install
-from unilect.parameters.support import TOOL_PARAMETERS
+from unilect.ranking import Ranking, RerankRequest, sigmoid
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+from unilect.tools.forms import of_template
+from unilect.tools.messages import thinks
 from unilect.upstreams.llamacpp.frames import with_prompt_tokens
 
 log = logging.getLogger("unilect")
 _CHILD = "unilect.engines.transformers._child"
+_RERANKER = "it is a reranker, for /v1/rerank"
 _READ = 0.9  # of the time until a model is ready, when all of its weights have been read
 _NEEDED = ("torch", "transformers", "llguidance", "safetensors")
 #: torch's threads spin for work that another process needs the core for; the model is a local one, and nothing else is fetched
@@ -268,16 +272,25 @@ class HfEngine:
         self._server: HfServer = children[key]
         self._context: int = settings["context"]
         self._is_known = False
+        ranks = bool(settings["ranks"])
+        self._writes = self._folder.generates and not ranks
         self.capabilities = Capabilities(
-            parameters=_parameters(self._template),
+            parameters=supported(self._template),
             fans_out=True,
             fans_beams_out=True,
             schema_keywords=LLGUIDANCE,
+            thinking=thinks(self._template),
+            template_names=templates.variables(self._template) if self._template else None,
+            tool_form=of_template(self._template),
             context=self._context,
-            chat=self._folder.generates and bool(self._template),
-            completions=self._folder.generates,
-            settled=bool(self._template)
-            or not self._folder.generates,  # its tokenizer may have one
+            chat=self._writes and bool(self._template),
+            completions=self._writes,
+            embeddings=not ranks,
+            rerank=ranks,
+            why_not=dict.fromkeys(("chat completions", "completions", "embeddings"), _RERANKER)
+            if ranks
+            else {},
+            settled=bool(self._template) or not self._writes,  # its tokenizer may have one
         )
 
     async def start(self) -> None:
@@ -285,11 +298,11 @@ class HfEngine:
         if self._is_known and self._server.child.comes_back:
             return  # what is refused is told without waiting for it; who is not waits in `run`
         said = await self._server.start(self._name, self._blend)
-        if self._folder.generates and said.get("chat") and not self.capabilities.chat:
+        if self._writes and said.get("chat") and not self.capabilities.chat:
             self.capabilities = msgspec.structs.replace(
                 self.capabilities,
                 chat=True,
-                parameters=_parameters("tools" if said.get("tools") else ""),
+                parameters=supported("tools" if said.get("tools") else ""),
             )
         self._is_known = True
 
@@ -313,7 +326,9 @@ class HfEngine:
                 yield frames.events_of(reply)
 
     async def _replies(
-        self, operation: str, request: ChatRequest | CompletionRequest | EmbeddingRequest
+        self,
+        operation: str,
+        request: ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest,
     ) -> AsyncGenerator[frames.Reply]:
         """What the child replies."""
         bounds.check_request(request, self._context)
@@ -327,25 +342,60 @@ class HfEngine:
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
+        found = await self._vectors("embed", request)
+        return Embeddings(found.vectors, found.tokens)
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """Score the documents of a request; see `Reranks`."""
+        found = await self._vectors("rerank", request)
+        logits = [logit for (logit,) in found.vectors]
+        if any(map(math.isnan, logits)):
+            raise BackendError("The model produced NaN logits for this request.")
+        scores = logits if request.raw_scores else [sigmoid(logit) for logit in logits]
+        return Ranking(scores, found.tokens, sorted(found.cut))
+
+    async def _vectors(
+        self, operation: str, request: EmbeddingRequest | RerankRequest
+    ) -> frames.Vectors:
+        """All vectors that are asked for, in the order of their inputs."""
         found: dict[int, list[float]] = {}
-        tokens = 0
-        async with self._server.embeddings, aclosing(self._replies("embed", request)) as replies:
+        tokens, cut = 0, list[int]()
+        async with (
+            self._server.embeddings,
+            aclosing(self._replies(operation, request)) as replies,
+        ):
             async for reply in replies:
+                if not bytes(reply.value):
+                    continue
                 part = msgspec.msgpack.decode(reply.value, type=frames.Vectors)
                 found |= dict(zip(part.places, part.vectors, strict=True))
-                tokens += part.tokens
-        return Embeddings([found[place] for place in range(len(found))], tokens)
+                tokens, cut = tokens + part.tokens, cut + part.cut
+        places = list(range(len(found)))
+        return frames.Vectors(places, [found[place] for place in places], tokens, cut)
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         """The token ids of a text; see `Backend`."""
-        bounds.check_tokenize(text, self._context)
-        kind = "tokenize_special" if special else "tokenize"
-        return msgspec.msgpack.decode(await self._value(kind, text), type=list[int])
+        return await self._ids("tokenize", text, special)
+
+    async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of a text without special tokens in it; see `Spells`."""
+        return await self._ids("tokenize_plain", text, special)
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
         bounds.check_tokenize(tokens, self._context)
         return msgspec.msgpack.decode(await self._value("detokenize", tokens), type=str)
+
+    async def pieces(self, tokens: list[int]) -> list[bytes]:
+        """What token ids stand for; see `Spells`."""
+        bounds.check_tokenize(tokens, self._context)
+        return msgspec.msgpack.decode(await self._value("pieces", tokens), type=list[bytes])
+
+    async def render(self, request: ChatRequest) -> str:
+        """The prompt of a chat; see `Renders`."""
+        bounds.check_request(request, self._context)
+        body = msgspec.structs.replace(request, raw_fields={})
+        return msgspec.msgpack.decode(await self._value("render", body), type=str)
 
     async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
         """The number of tokens that the model would read; see `Backend`."""
@@ -360,7 +410,16 @@ class HfEngine:
         told, folder = self._folder.text_config, self._folder
         family, weights = told.get("model_type"), told.get("dtype") or told.get("torch_dtype")
         parameters = folder.size_bytes // folder.stored_bytes
-        return Description(family, parameters, weights and str(weights), folder.context)
+        width = told.get("hidden_size")
+        return Description(
+            family,
+            parameters,
+            weights and str(weights),
+            folder.context,
+            "safetensors",
+            folder.size_bytes,
+            width if isinstance(width, int) else None,
+        )
 
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""
@@ -374,6 +433,10 @@ class HfEngine:
     @property
     def _adapter(self) -> str | None:
         return self._name if self._blend else None
+
+    async def _ids(self, kind: str, text: str, special: bool) -> list[int]:
+        bounds.check_tokenize(text, self._context)
+        return msgspec.msgpack.decode(await self._value(kind, (text, special)), type=list[int])
 
     async def _prompt_ids(self, request: ChatRequest | CompletionRequest) -> list[int]:
         """The ids of a prompt, without what the tokenizer puts before it."""
@@ -397,12 +460,6 @@ class HfEngine:
             return self._chat_template.text
         brought = own_template(Path(config.tokenizer)) if config.tokenizer else ""
         return brought or self._folder.template
-
-
-def _parameters(template: str) -> dict[str, Any]:
-    tools = {} if "tools" in template else dict.fromkeys(TOOL_PARAMETERS, "refused")
-    thinks = {} if "enable_thinking" in template else {"enable_thinking": "refused"}
-    return PARAMETERS | tools | thinks
 
 
 def check_installed(location: str) -> None:

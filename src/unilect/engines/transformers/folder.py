@@ -5,6 +5,7 @@ Source: https://huggingface.co/docs/transformers/main_classes/configuration; htt
 https://huggingface.co/docs/safetensors (the head of a file)
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,9 @@ _OTHER_CACHES = names(
 #: Bytes of a weight as safetensors names its type; of packed ones nothing is known.
 _STORED = {"F32": 4, "F16": 2, "BF16": 2}
 _MAX_HEAD_BYTES = 100_000_000  # safetensors' own limit
+_CLASSIFIER = "ForSequenceClassification"
+_QWEN3_RERANKER = re.compile(r"^# Qwen3-Reranker", re.MULTILINE)
+_MAX_CARD = 64 * 1024  # of a model card, that are looked through
 _TOKENIZERS = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 #: Families that number positions from the one behind the padding's id on, so that the first ones are never used.
 _POSITIONS_AFTER_PADDING = names(
@@ -57,7 +61,8 @@ class Folder(Struct, frozen=True):
         text_config: What `config.json` says of the part that reads text.
         positions: The positions that it names; a context may reach further.
         context: The most tokens that the model was made for.
-        generates: It writes text; else it only embeds.
+        generates: It writes text, or has the layers for that; else it only embeds, or ranks.
+        ranks: It is a reranker: one that has learnt to read a `pair` of texts, or Qwen's; empty for any other.
         pooling: How it wants to be pooled for embeddings, where it says so.
         size_bytes: Of its weights.
         stored_bytes: Of one weight.
@@ -74,6 +79,7 @@ class Folder(Struct, frozen=True):
     positions: int
     context: int
     generates: bool
+    ranks: Literal["", "pair", "qwen3"]
     pooling: Literal["mean", "cls", "last"] | None
     size_bytes: int
     stored_bytes: int
@@ -117,6 +123,7 @@ def read_folder(path: Path) -> Folder:
         positions,
         reach(text, positions),
         generates,
+        _ranks(path, config, names),
         pooling,
         sum(file.stat().st_size for file in safe or pickles),
         _stored_bytes(safe, text),
@@ -127,6 +134,20 @@ def read_folder(path: Path) -> Folder:
         not safe,
         own_template(path),
     )
+
+
+def _ranks(
+    path: Path, config: dict[str, Any], names: Sequence[str]
+) -> Literal["", "pair", "qwen3"]:
+    """How a model reads the pairs that it ranks; Qwen3-Reranker is told by its model card, for its configuration is that of any Qwen 3."""
+    card = path / "README.md"
+    if config.get("model_type") == "qwen3" and card.is_file():
+        with card.open(errors="replace") as text:
+            if _QWEN3_RERANKER.search(text.read(_MAX_CARD)):
+                return "qwen3"
+    labels = config.get("id2label")
+    one = config.get("num_labels") == 1 or (isinstance(labels, dict) and len(labels) == 1)
+    return "pair" if one and any(name.endswith(_CLASSIFIER) for name in names) else ""
 
 
 def check_folder(path: Path, tokenizers: Sequence[Path] = ()) -> None:

@@ -33,6 +33,7 @@ from unilect.parameters.rules import refusal
 from unilect.parameters.support import honoured, names
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.templates import ChatTemplate, find
+from unilect.tools.forms import of_names, of_template
 from unilect.upstreams.fastchat import _frames as wire
 from unilect.upstreams.fastchat._conversation import ChatPrompt, Conv, chat_prompt, decode
 from unilect.upstreams.fastchat._input import check_images, text_of
@@ -170,7 +171,13 @@ class FastChatUpstream:
         name = _choose(list(models), self._config.model, self._wanted)
         worker = await self._worker(name)
         self.capabilities = msgspec.structs.replace(
-            self.capabilities, context=worker.context, vision=models[name]
+            self.capabilities,
+            context=worker.context,
+            vision=models[name],
+            image_urls=False,
+            tool_form=of_names(name, worker.conv.name)
+            if self._template is None
+            else of_template(self._template.text),
         )
         self._model = name
 

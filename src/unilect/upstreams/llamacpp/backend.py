@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import BackendSpec, Batches, Capabilities, Description
+from unilect.backend import BackendSpec, Batches, Capabilities, Description, NativeFacts
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
@@ -36,12 +36,17 @@ from unilect.parameters.rules import refusal
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
 from unilect.tasks import apart, shared
 from unilect.templates import ChatTemplate, find, names
+from unilect.tools.forms import of_template
+from unilect.tools.turns import ALL, Takes, placed, stands_out, takes
 from unilect.upstreams.llamacpp import request as wire
 from unilect.upstreams.llamacpp.frames import (
     Busy,
     Content,
     FrameDecoder,
+    Pieces,
+    Rendered,
     Tokens,
+    facts_of,
     raise_for,
     with_prompt_tokens,
 )
@@ -54,6 +59,7 @@ TEMPLATE_OF_2023 = "oai-like-2023"
 #: A server of 2023 gives the slot of a client that has left free with its next token, and refuses whoever comes before that.
 BUSY_PAUSES_S = (0.1, 0.3, 1.0)
 _EMBEDDINGS_AT_ONCE = 4
+_OTHERS_HERE = frozenset({"chatglm3", "gemma", "zephyr"})  # FastChat's, and not llama.cpp's
 _SPARE = 2  # tokens that may come before a text: a begin of sequence, a blank
 _T = TypeVar("_T")
 
@@ -73,10 +79,6 @@ class _Props(Struct):
     modalities: dict[str, bool] = {}
     total_slots: int | None = None
     media_marker: str = "<__media__>"
-
-
-class _Rendered(Struct):
-    prompt: str
 
 
 class _Embedding(Struct):
@@ -104,9 +106,11 @@ class LlamaCppUpstream:
         self._generation = OF_2025
         self._template: ChatTemplate | None = template or find(TEMPLATE_OF_2023)
         self._tokens: dict[str, str] = {}
+        self._takes: Takes | None = None
         self._marker: str | None = None
         self._sees: bool | None = None
         self._weights: str | None = None
+        self._facts = NativeFacts()
         self.capabilities = _capabilities(OF_2025)
 
     async def start(self) -> None:
@@ -160,6 +164,32 @@ class LlamaCppUpstream:
         fields: dict[str, Any] = {"content": text} | ({"add_special": True} if special else {})
         return (await self._post("/tokenize", fields, Tokens)).tokens
 
+    async def tokenize_plain(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of a text without special tokens in it; see `Spells`."""
+        fields = {"content": text, "add_special": special, "parse_special": False}
+        return (await self._spelled(fields, "parse_special", Tokens)).tokens
+
+    async def pieces(self, tokens: list[int]) -> list[bytes]:
+        """What token ids stand for; see `Spells`."""
+        fields = {"content": tokens, "with_pieces": True}
+        try:
+            return (await self._spelled(fields, "with_pieces", Pieces)).raw
+        except BackendError as error:  # 500 is what llama.cpp says to an id beyond its vocabulary
+            raise unknown_token("prompt") from error
+
+    async def _spelled(self, fields: dict[str, Any], what: str, kind: type[_T]) -> _T:
+        """What /tokenize answers; a server of 2023 knows none of its options."""
+        if self._of_2023:
+            raise UnsupportedOperation(
+                f"The model's server does not support `{what}`. Remove it, or ask another model."
+            )
+        return await self._post("/tokenize", fields, kind)
+
+    async def render(self, request: ChatRequest) -> str:
+        """The prompt of a chat, with a mark for each image; see `Renders`."""
+        prompt, _ = await self._prompt(request)
+        return str(prompt)
+
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of token ids; see `Backend`."""
         try:
@@ -176,6 +206,10 @@ class LlamaCppUpstream:
     def describe(self) -> Description:
         """What the model is, as its server says; see `Describes`."""
         return Description(quantization=self._weights)
+
+    def native_facts(self) -> NativeFacts:
+        """What the server says of its model; see `KnowsNatively`."""
+        return self._facts
 
     async def check(self) -> None:
         """Check the server's health; a server of 2023 has no /health. See `Backend`."""
@@ -200,7 +234,8 @@ class LlamaCppUpstream:
             BackendError: It is not a llama.cpp server.
         """
         try:
-            props = _decoded(await self._server.get("/props"), _Props)
+            told = await self._server.get("/props")
+            props = _decoded(told, _Props)
             settings, generation = props.default_generation_settings, OF_2025
             if settings.n_ctx is None and not await self._has_health():
                 generation = OF_2023
@@ -210,6 +245,7 @@ class LlamaCppUpstream:
                 "The model's server does not have llama.cpp's native protocol at this URL: it has no /props."
             ) from error
         self._template, self._tokens = self._given or find(TEMPLATE_OF_2023), {}
+        self._takes = None
         if self._given is None and props.chat_template:
             self._template = _theirs(props.chat_template)
             begin = await self._post("/tokenize", {"content": "", "add_special": True}, Tokens)
@@ -217,10 +253,15 @@ class LlamaCppUpstream:
             bos = "" if begin.tokens else props.bos_token
             self._tokens = {"bos_token": bos, "eos_token": props.eos_token}
         self._generation, self._weights = generation, props.model_ftype
+        self._facts = facts_of(told, {})
         self._marker = None if self._of_2023 else props.media_marker
         self._sees = None if self._of_2023 else bool(props.modalities.get("vision"))
         self.capabilities = _capabilities(
-            generation, settings.n_ctx, self._sees is not False, props.total_slots
+            generation,
+            settings.n_ctx,
+            self._sees is not False,
+            props.total_slots,
+            of_template(self._template.text if self._template is not None else ""),
         )
 
     async def _has_health(self) -> bool:
@@ -235,10 +276,13 @@ class LlamaCppUpstream:
         if isinstance(request, CompletionRequest):
             return request.prompts[0], []
         turns, images = wire.turns(request.messages, self._marker)
-        if self._template is not None:
-            return self._template.render(turns, **self._tokens), images
-        body = {"messages": [{"role": one.role, "content": one.content or ""} for one in turns]}
-        return (await self._post("/apply-template", body, _Rendered)).prompt, images
+        if (template := self._template) is not None:
+            if self._takes is None and stands_out(turn["role"] for turn in turns):
+                self._takes = takes(lambda turns: template.render_turns(turns, **self._tokens), {})
+            taken = placed(turns, self._takes or ALL)
+            return template.render_turns(taken, **self._tokens), images
+        body = {"messages": [{name: one[name] for name in ("role", "content")} for one in turns]}
+        return (await self._post("/apply-template", body, Rendered)).prompt, images
 
     async def _body(
         self, request: ChatRequest | CompletionRequest, prompt: Prompt, images: list[str]
@@ -248,8 +292,8 @@ class LlamaCppUpstream:
         if images:
             await self._check_sight()
         room = await self._room(prompt, request.token_limit)
-        if isinstance(request, CompletionRequest) and request.suffix:
-            path, fields = "/infill", wire.infill_fields(prompt, request.suffix)
+        if isinstance(request, CompletionRequest) and request.fills_in:
+            path, fields = "/infill", wire.infill_fields(request, prompt)
         else:
             path, fields = "/completion", wire.prompt_fields(prompt, images, self._marker)
         if isinstance(request, ChatRequest):
@@ -361,6 +405,7 @@ def _capabilities(
     context: int | None = None,
     vision: bool = False,
     slots: int | None = None,
+    tool_form: str = "",
 ) -> Capabilities:
     return Capabilities(
         parameters=generation.parameters,
@@ -369,7 +414,9 @@ def _capabilities(
         max_in_flight=generation.max_in_flight,
         context=context,
         vision=vision,
+        image_urls=False,
         slots=slots,
+        tool_form=tool_form,
         settled=False,  # the server says it
     )
 
@@ -383,7 +430,7 @@ def _theirs(template: str) -> ChatTemplate | None:
     try:
         if "{" in template:
             return ChatTemplate(template)
-        if template in names():
+        if template in names() and template not in _OTHERS_HERE:
             return find(template)
     except ConfigError as error:
         log.warning("%s", error)

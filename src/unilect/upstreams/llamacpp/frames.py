@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from unilect.backend import Batches
+from unilect.backend import Batches, NativeFacts
 from unilect.errors import (
     BackendError,
     BackendUnavailable,
@@ -45,6 +45,18 @@ _FINISHES: dict[str, FinishReason] = {"eos": "stop", "word": "stop", "limit": "l
 _TOLD = frozenset({"content", "completion_probabilities", "tokens", "model"})
 
 
+#: Of /props, what is about the model.
+_FACTS = (
+    "default_generation_settings",
+    "chat_template",
+    "chat_template_caps",
+    "modalities",
+    "bos_token",
+    "eos_token",
+    "model_ftype",
+)
+
+
 class Busy(BackendUnavailable):
     """The server has no free slot; it is still the same server."""
 
@@ -65,6 +77,29 @@ class Content(Struct):
     """The answer of /detokenize."""
 
     content: str
+
+
+class Rendered(Struct):
+    """The answer of /apply-template."""
+
+    prompt: str
+
+
+class _Piece(Struct):
+    id: int
+    piece: str | list[int]
+
+
+class Pieces(Struct):
+    """The answer of /tokenize with pieces; a piece that is a part of a character comes as bytes."""
+
+    tokens: list[_Piece]
+
+    @property
+    def raw(self) -> list[bytes]:
+        """The bytes of each piece."""
+        said = (one.piece for one in self.tokens)
+        return [one.encode() if isinstance(one, str) else bytes(one) for one in said]
 
 
 class _Alternative(Struct, gc=False, omit_defaults=True):
@@ -318,6 +353,12 @@ def _token(told: _Alternative) -> TokenLogprob:
 
 def _log(probability: float | None) -> float:
     return math.log(probability) if probability else NO_PROBABILITY
+
+
+def facts_of(props: bytes, meta: Mapping[str, Any]) -> NativeFacts:
+    """What a client may know of a server's answer to /props, and of its list of models; paths stay there."""
+    told = msgspec.json.decode(props, type=dict[str, Any])
+    return NativeFacts({name: told[name] for name in _FACTS if name in told}, meta)
 
 
 async def with_prompt_tokens(batches: Batches, ids: list[int]) -> Batches:

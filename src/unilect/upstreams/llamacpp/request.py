@@ -42,7 +42,7 @@ _SAME_NAME = names(
 _OWN_NAMES = tuple(
     name
     for name in LLAMACPP_PARAMETERS
-    if name not in ("n_probs", "n_keep", "n_discard", "id_slot")
+    if name not in ("n_probs", "n_keep", "n_discard", "id_slot", "return_progress")
 )
 _FIELDS = (*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__)
 # fields of ours, of which a client's is unknown; secrets; and what is put right below
@@ -50,8 +50,8 @@ _NOT_PASSED_ON = frozenset(_FIELDS) - {"raw_fields"} | {"api_key", "n_keep", "sl
 _TOP_2023 = 20  # it tells no probability of a token that is not among the likeliest
 
 _NATIVE = names(
-    "n_probs n_keep id_slot top_k seed repeat_penalty repetition_penalty logit_bias max_tokens max_completion_tokens stop "
-    "cache_prompt tokenize logprobs top_logprobs response_format suffix"
+    "n_probs n_keep id_slot return_progress top_k seed repeat_penalty repetition_penalty logit_bias max_tokens max_completion_tokens stop "
+    "cache_prompt tokenize logprobs top_logprobs response_format suffix input_extra"
 )
 #: Beside those of no backend: what other servers know and becomes `response_format` or `grammar`, and what changes the server for
 #: others or hides what is needed of an answer.
@@ -85,7 +85,11 @@ class Generation(Struct, frozen=True):
 #: It takes a seed and never uses it, and knows no schemas.
 OF_2023 = Generation(
     "2023",
-    _PARAMETERS | dict.fromkeys(("seed", "response_format", "json_schema"), "refused"),
+    _PARAMETERS
+    | dict.fromkeys(
+        ("seed", "response_format", "json_schema", "return_progress", "input_extra", "lora"),
+        "refused",
+    ),
     "slot_id",
     shifts=True,
     top_logprobs=_TOP_2023,
@@ -212,11 +216,13 @@ def wrong_part(part: Part, where: str) -> InvalidRequest:
     """The error for a content part that llama.cpp does not support."""
     what = "this model supports text and images only"
     if isinstance(part, ImagePart):
-        what = "an image must be a `data:image/...;base64,` URL; URLs are not fetched"
+        what = "an image must be a `data:image/...;base64,` URL"
     return InvalidRequest(f"`{where}`: {what}.", param=where)
 
 
-def turns(conversation: Sequence[Message], marker: str | None) -> tuple[list[Message], list[str]]:
+def turns(
+    conversation: Sequence[Message], marker: str | None
+) -> tuple[list[dict[str, Any]], list[str]]:
     """
     A conversation for a text-only template; the role `developer` becomes `system`, and `function` becomes `tool`.
 
@@ -224,20 +230,21 @@ def turns(conversation: Sequence[Message], marker: str | None) -> tuple[list[Mes
         marker: The marker for an image; None if images are numbered, as in 2023.
 
     Returns:
-        The messages, with a marker in place of each image; and the images, as base64, in order.
+        The messages as templates know them, with a marker in place of each image; and the images, as base64, in order.
 
     Raises:
         InvalidRequest: A part is neither text nor an image as a `data:` URL.
     """
     images: list[str] = []
-    out: list[Message] = []
+    out: list[dict[str, Any]] = []
     for number, message in enumerate(conversation):
         content = message.content
         if isinstance(content, list):
             where = f"messages[{number}].content"
             content = "\n".join(_part(part, where, images, marker) for part in content)
         role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
-        out.append(msgspec.structs.replace(message, role=role, content=content))
+        changed = msgspec.structs.replace(message, role=role, content=content or "")
+        out.append(msgspec.to_builtins(changed))
     check_images(len(images))
     return out, images
 
@@ -266,13 +273,14 @@ def prompt_fields(prompt: str | list[int], images: list[str], marker: str | None
     return {"prompt": prompt, "image_data": numbered}
 
 
-def infill_fields(prompt: str | list[int], suffix: str) -> dict[str, Any]:
+def infill_fields(request: CompletionRequest, prompt: str | list[int]) -> dict[str, Any]:
     """
-    The prefix and the suffix for /infill.
+    The texts before and after the gap, and those of other files, for /infill.
 
     Raises:
         InvalidRequest: The prompt is not text.
     """
     if not isinstance(prompt, str):
         raise InvalidRequest("`prompt` must be a string with `suffix`.", param="prompt")
-    return {"input_prefix": prompt, "input_suffix": suffix}
+    fields = {"input_prefix": prompt, "input_suffix": request.suffix or ""}
+    return fields | ({"input_extra": request.input_extra} if request.input_extra else {})

@@ -1,9 +1,9 @@
 """
 Detection of an OpenAI-compatible server: its kind, its model's name, and that model's capabilities.
 
-At most two GET requests: the list of models; then, depending on the list, the model's own page (another unilect), the
-root (Ollama's contains its name) or `/openapi.json` (if there is no list). Without an answer the server is unknown, and
-gets all parameters.
+At most three GET requests: the list of models; then, depending on the list, the model's own page (another unilect) or the
+root (Ollama's contains its name); if there is no list, `/info` (text-embeddings-inference) and `/openapi.json`. Without an
+answer the server is unknown, and gets all parameters.
 
 Source: https://platform.openai.com/docs/api-reference/models; https://docs.ollama.com/api
 """
@@ -19,12 +19,15 @@ from unilect.backend import Capabilities, Description
 from unilect.errors import BackendError, BackendTimeout, BackendUnavailable, UnilectError
 from unilect.http.client import HttpServer
 from unilect.http.error_bodies import NoSuchPath
+from unilect.tools.forms import of_names
+from unilect.upstreams.openai import tei
 from unilect.upstreams.openai._servers import (
     OLLAMA,
+    TEI,
     UNKNOWN,
     ServerKind,
+    by_description,
     by_models,
-    by_paths,
     capabilities,
     description,
 )
@@ -40,6 +43,7 @@ class Detected(Struct, frozen=True):
         model: The model's name on the server.
         lists: The server lists its models.
         reason: Why its base URL is likely wrong, for the operator; None if it seems right.
+        info: What a server of text-embeddings-inference says of itself; None for any other.
     """
 
     model: str
@@ -48,6 +52,7 @@ class Detected(Struct, frozen=True):
     description: Description
     lists: bool = True
     reason: str | None = None
+    info: tei.Info | None = None
 
 
 async def learn(
@@ -70,7 +75,12 @@ async def learn(
     """
     lost: UnilectError | None = None
     if model is None:
-        listed = model_cards(await server.get("/models"))
+        try:
+            listed = model_cards(await server.get("/models"))
+        except NoSuchPath:
+            if (found := await _text_embeddings(root, model)) is None:
+                raise
+            return found
         model = choose(listed, wanted)
     else:
         try:
@@ -80,6 +90,8 @@ async def learn(
             return None
         except UnilectError as error:
             listed, lost = [], error
+            if isinstance(error, NoSuchPath) and (found := await _text_embeddings(root, model)):
+                return found
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             kind, card = await _recognised(server, root, listed, model)
@@ -87,7 +99,21 @@ async def learn(
         kind, card = UNKNOWN, {}
     reason = lost.reason if isinstance(lost, NoSuchPath) and kind is UNKNOWN else None
     can, told = capabilities(kind, card), description(card)
+    can = msgspec.structs.replace(can, tool_form=of_names(model))
     return Detected(model, kind, can, told, lost is None, reason)
+
+
+async def _text_embeddings(root: HttpServer, model: str | None) -> Detected | None:
+    """The result for a server that lists no models, where it is text-embeddings-inference."""
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            info = await tei.info_of(root)
+    except TimeoutError:
+        return None
+    if info is None:
+        return None
+    can, told = tei.capabilities(info), tei.description(info)
+    return Detected(model or info.model_id, TEI, can, told, info=info)
 
 
 def model_cards(body: bytes) -> list[dict[str, Any]]:
@@ -128,10 +154,10 @@ async def _recognised(
 ) -> tuple[ServerKind, dict[str, Any]]:
     """The kind of a server, and its description of a model."""
     if not listed:
-        paths = (await _told(root, "/openapi.json")).get("paths")
-        return by_paths(paths) if isinstance(paths, dict) else UNKNOWN, {}
+        return by_description(await _told(root, "/openapi.json")), {}
     kind = by_models(listed, model)
-    card = next((card for card in listed if card["id"] == model), {})
+    # a server of one model may answer by any name, as llama-server does
+    card = next((card for card in listed if card["id"] == model or len(listed) == 1), {})
     if kind.name == "unilect":
         card = await _told(server, f"/models/{quote(model)}")
     elif kind is UNKNOWN and card.keys() <= _BARE and await _is_ollama(root):

@@ -19,6 +19,7 @@ from unilect.errors import BackendError
 #: The unknown fields of a tool call and of the usage, and the stop word that ended a choice, for the decoder.
 EXTRA, STOP = "unilect:extra", "unilect:stop"  # no server says these
 
+_VERBOSE = "__verbose"  # what llama-server tells beside OpenAI's fields
 LEAST_LOGPROB = -9999.0  # OpenAI's own value for a token that is not among the likeliest
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _UNREAD = ("id", "object", "created", "model")  # we give our own, and theirs may be anything
@@ -55,9 +56,23 @@ def normalize_chunk(chunk: dict[str, Any]) -> dict[str, Any]:
             if isinstance(choice, dict) and isinstance(choice.get("usage"), dict):
                 chunk.setdefault("usage", choice.pop("usage"))  # Moonshot's place for it
         chunk["choices"] = [_choice(item) if isinstance(item, dict) else item for item in choices]
+        _move_stop_word(chunk)
     if isinstance(chunk.get("usage"), dict):
         chunk["usage"] = _usage(chunk["usage"])
     return chunk
+
+
+def _move_stop_word(chunk: dict[str, Any]) -> None:
+    """Put the stop word, which llama-server tells beside the choice on request, into the choice."""
+    verbose = chunk.get(_VERBOSE)
+    if not isinstance(verbose, dict) or "stopping_word" not in verbose:
+        return
+    word = verbose["stopping_word"]
+    left = {name: value for name, value in verbose.items() if name != "stopping_word"}
+    chunk[_VERBOSE] = left or None
+    for choice in chunk["choices"]:
+        if isinstance(choice, dict) and isinstance(word, str) and word:
+            choice[STOP] = word
 
 
 def _choice(choice: dict[str, Any]) -> dict[str, Any]:

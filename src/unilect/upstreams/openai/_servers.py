@@ -8,7 +8,7 @@ Source: each server's documentation and source; https://platform.openai.com/docs
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +17,7 @@ from unilect.backend import Capabilities, Description, Support
 from unilect.errors import InvalidRequest
 from unilect.parameters.foreign import CHANGES_ANSWER, CONSTRAINTS
 from unilect.parameters.rules import is_neutral, refusal
-from unilect.requests import LLAMACPP_PARAMETERS, ChatRequest, CompletionRequest
+from unilect.requests import LLAMACPP_PARAMETERS, ChatRequest, CompletionRequest, Request
 
 
 class ServerKind(Struct, frozen=True):
@@ -37,9 +37,14 @@ class ServerKind(Struct, frozen=True):
         one_prompt: It accepts one prompt, and no concurrent requests.
         stream_options: It accepts `stream_options`, for the usage of a stream.
         stops_whole: It stops when a non-streaming client disconnects.
-        completions, embeddings: It has these endpoints.
+        completions, embeddings, rerank: It has these endpoints, or may have them.
         least_tokens: The smallest `max_tokens` that is safe.
         needs_user: It requires a user message.
+        flags: Parameters that its chat templates are told of, and nobody else there.
+        continues: What has an answer go on with a last message of the assistant; None where that cannot be had.
+        tells_progress: A stream tells how far the prompt was read, on request; then the server sees, too, when its client leaves early.
+        tells_words: It tells which stop word has ended an answer only on request.
+        tells_tokens: Whose calls it has for tokens.
     """
 
     name: str
@@ -56,8 +61,14 @@ class ServerKind(Struct, frozen=True):
     stops_whole: bool = False
     completions: bool = True
     embeddings: bool = True
+    rerank: bool = False
     least_tokens: int = 0
     needs_user: bool = False
+    flags: tuple[str, ...] = ()
+    continues: Mapping[str, bool] | None = None
+    tells_progress: bool = False
+    tells_words: bool = False
+    tells_tokens: Literal["llama.cpp", "vLLM"] | None = None
 
 
 def _names(text: str) -> frozenset[str]:
@@ -69,6 +80,7 @@ _MIROSTAT = _names("mirostat mirostat_tau mirostat_eta")
 _SAMPLING = _names(
     "top_k min_p typical_p repeat_penalty repetition_penalty repeat_last_n ignore_eos grammar"
 )
+_OF_LLAMA_SERVER = _names("thinking_budget_tokens reasoning_format")
 _TOOLS = _names("tools tool_choice parallel_tool_calls")
 _FORMAT = _names("response_format")
 _NAMED_BY_OTHERS = _names("json_schema format grammar_string")
@@ -76,13 +88,14 @@ _OF_VLLM = _names(
     "guided_json guided_regex guided_choice guided_grammar guided_json_object structured_outputs"
 )
 _OF_SGLANG = _names("regex ebnf")
+_CONTINUED = {"continue_final_message": True, "add_generation_prompt": False}
 _OLD_LIMIT = {"max_completion_tokens": "max_tokens"}
 _ALL = _names(
     "n best_of echo suffix seed stop logit_bias logprobs top_logprobs presence_penalty frequency_penalty response_format "
     "reasoning_effort chat_template_kwargs enable_thinking temperature top_p max_tokens max_completion_tokens dimensions"
 )
 _LLAMACPP = frozenset(LLAMACPP_PARAMETERS)
-_EVERYTHING = _ALL | _NOT_LOCAL | _MIROSTAT | _SAMPLING | _TOOLS | _LLAMACPP
+_EVERYTHING = _ALL | _OF_LLAMA_SERVER | _NOT_LOCAL | _MIROSTAT | _SAMPLING | _TOOLS | _LLAMACPP
 
 _TRANSFORMERS = _names(
     "model messages prompt stream temperature top_p seed stop max_tokens max_completion_tokens logit_bias tools "
@@ -93,12 +106,13 @@ _FASTCHAT = _names(
 )
 _CHATGLM = _names("model messages stream temperature top_p max_tokens")
 
-UNKNOWN = ServerKind("unknown")
+UNKNOWN = ServerKind("unknown", rerank=True)
 
 OLLAMA = ServerKind(
     "Ollama",
     owner="library",
     refused=_NOT_LOCAL
+    | _OF_LLAMA_SERVER
     | _MIROSTAT
     | _SAMPLING
     | _LLAMACPP
@@ -111,8 +125,12 @@ OLLAMA = ServerKind(
     one_choice=True,
 )
 
+TEI = ServerKind("text-embeddings-inference", completions=False, rerank=True)
+
 KINDS = (
-    ServerKind("unilect", owner="unilect", stops_whole=True),
+    ServerKind(
+        "unilect", owner="unilect", stops_whole=True, tells_progress=True, tells_tokens="llama.cpp"
+    ),
     ServerKind(
         "vLLM",
         owner="vllm",
@@ -121,18 +139,27 @@ KINDS = (
         | _LLAMACPP
         | _NAMED_BY_OTHERS
         | _OF_SGLANG
-        | _names("best_of typical_p repeat_penalty repeat_last_n grammar"),
+        | _names("best_of typical_p repeat_penalty repeat_last_n grammar reasoning_format"),
+        renamed={"thinking_budget_tokens": "thinking_token_budget"},
         stops_whole=True,
+        rerank=True,
+        flags=("enable_thinking",),
+        continues=_CONTINUED,
+        tells_tokens="vLLM",
     ),
     ServerKind(
         "SGLang",
         owner="sglang",
         refused=_NOT_LOCAL
+        | _OF_LLAMA_SERVER
         | _MIROSTAT
         | _LLAMACPP
         | _NAMED_BY_OTHERS
         | _OF_VLLM
         | _names("best_of suffix grammar"),
+        rerank=True,
+        flags=("enable_thinking",),
+        continues={"continue_final_message": True},
     ),
     ServerKind(
         "llama-server",
@@ -141,11 +168,17 @@ KINDS = (
         refused_in_completions=_FORMAT,
         renamed={"repetition_penalty": "repeat_penalty"},
         one_choice=True,
+        rerank=True,
+        flags=("enable_thinking", "reasoning_effort"),
+        continues={},
+        tells_progress=True,
+        tells_words=True,
+        tells_tokens="llama.cpp",
     ),
     ServerKind(
         "llama-cpp-python",
         owner="me",
-        refused=_NOT_LOCAL | CONSTRAINTS | _LLAMACPP | _names("n best_of"),
+        refused=_NOT_LOCAL | CONSTRAINTS | _LLAMACPP | _OF_LLAMA_SERVER | _names("n best_of"),
         refused_in_completions=_FORMAT,
         renamed=_OLD_LIMIT,
         one_prompt=True,
@@ -199,10 +232,42 @@ def by_models(models: list[dict[str, Any]], model: str) -> ServerKind:
     return kind
 
 
-def by_paths(paths: Mapping[str, Any]) -> ServerKind:
-    """The kind of a server, from the paths in its /openapi.json."""
-    found = (kind for kind in KINDS if kind.paths and kind.paths <= paths.keys())
-    return next(found, UNKNOWN)
+def by_description(told: Mapping[str, Any]) -> ServerKind:
+    """
+    The kind of a server that lists no models, from its /openapi.json.
+
+    One whose chats have no field `tools` would drop them silently; such a server takes the fields that it describes, and no others.
+    """
+    paths = told.get("paths")
+    if not isinstance(paths, dict):
+        return UNKNOWN
+    for kind in KINDS:
+        if kind.paths and kind.paths <= paths.keys():
+            return kind
+    chat, plain = (_fields(told, f"/v1/{path}") for path in ("chat/completions", "completions"))
+    if "messages" not in chat or "tools" in chat:
+        return UNKNOWN
+    takes = chat | plain | {"input", "encoding_format"}
+    return ServerKind(
+        "the server",
+        refused=_EVERYTHING - takes - _OLD_LIMIT.keys(),
+        renamed={ours: theirs for ours, theirs in _OLD_LIMIT.items() if ours not in takes},
+        takes=takes,
+        stream_options="stream_options" in chat,
+        completions="prompt" in plain,
+        embeddings="/v1/embeddings" in paths,
+    )
+
+
+def _fields(told: Mapping[str, Any], path: str) -> frozenset[str]:
+    """The fields of the bodies that are posted to a path; none where they are not told, or any field may be there."""
+    try:
+        body = told["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        schema = told["components"]["schemas"][body["$ref"].rpartition("/")[2]]
+        open_ended = schema.get("additionalProperties", False) is not False
+        return frozenset() if open_ended else frozenset(schema["properties"])
+    except (KeyError, TypeError, AttributeError):
+        return frozenset()
 
 
 def capabilities(kind: ServerKind, card: Mapping[str, Any]) -> Capabilities:
@@ -215,6 +280,8 @@ def capabilities(kind: ServerKind, card: Mapping[str, Any]) -> Capabilities:
     if isinstance(own := card.get("unilect"), dict):
         return _unilect(own)
     parameters: dict[str, Support] = dict.fromkeys(kind.refused, "refused")
+    if kind.takes is not None:
+        parameters["lora"] = "refused"  # another adapter is another answer
     taken = _EVERYTHING & kind.takes if kind.takes is not None else frozenset()
     parameters |= dict.fromkeys(taken, "native")
     parameters |= dict.fromkeys(kind.renamed, "native")
@@ -224,10 +291,12 @@ def capabilities(kind: ServerKind, card: Mapping[str, Any]) -> Capabilities:
         parameters=parameters,
         passes_unknown=kind.takes is None,
         fans_out=kind.one_choice,
+        continues=kind.continues is not None,
         context=_context(card),
         vision=_sees(card),
         completions=kind.completions,
         embeddings=kind.embeddings,
+        rerank=kind.rerank,
     )
 
 
@@ -250,9 +319,37 @@ def wire_fields(kind: ServerKind, fields: dict[str, Any]) -> dict[str, Any]:
         if ours in fields:
             value = fields.pop(ours)
             fields.setdefault(theirs, value)
+    if any(name in fields for name in kind.flags):
+        _move_flags(kind, fields)
     if kind.takes is None:
         return fields
     return {name: value for name, value in fields.items() if name in kind.takes and value != _NULL}
+
+
+def _move_flags(kind: ServerKind, fields: dict[str, Any]) -> None:
+    """Tell the chat template what the server itself would drop."""
+    given = _plain(fields.get("chat_template_kwargs")) or {}
+    told = {name: _plain(fields.pop(name)) for name in kind.flags if name in fields}
+    effort = told.get("reasoning_effort")
+    if effort is not None and told.get("enable_thinking") is None:
+        told["enable_thinking"] = effort != "none"
+    fields["chat_template_kwargs"] = {k: v for k, v in told.items() if v is not None} | given
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+
+
+def more_fields(kind: ServerKind, request: Request) -> dict[str, Any]:
+    """What a server of this kind is asked for beside a request's own fields."""
+    if not isinstance(request, ChatRequest):
+        return {}
+    more: dict[str, Any] = {}
+    if kind.continues and not request.raw_fields and request.messages[-1].role == "assistant":
+        more |= kind.continues
+    if kind.tells_words and request.stop:
+        more |= {"verbose": True, "response_fields": ["stopping_word"]}
+    return more
 
 
 _NULL = msgspec.Raw(b"null")
@@ -306,10 +403,19 @@ def _unilect(own: Mapping[str, Any]) -> Capabilities:
         passes_unknown=own.get("unknown_parameters") == "passed on",
         context=_number(own.get("context")),
         vision=own.get("vision") is not False,
+        continues=own.get("continues") is True,
+        thinking=thinking if isinstance(thinking := own.get("thinking"), bool) else None,
+        template_names=_name_set(own.get("template_names")),
         chat=own.get("chat") is not False,
         completions=own.get("completions") is not False,
         embeddings=own.get("embeddings") is not False,
+        rerank=own.get("rerank") is True,
     )
+
+
+def _name_set(told: Any) -> frozenset[str] | None:
+    """The names of a list; None where there is none."""
+    return frozenset(map(str, told)) if isinstance(told, list) else None
 
 
 def _context(card: Mapping[str, Any]) -> int | None:

@@ -2,7 +2,7 @@
 OpenAI's non-streaming answers: a body in, events out.
 
 A non-streaming answer is converted into one equivalent chunk, which is decoded like any other. So normalization is in one
-place, and streaming and non-streaming answers cannot differ.
+place, and streaming and non-streaming answers cannot differ. One without anything unusual is decoded as the chunk that it is.
 
 Source: https://platform.openai.com/docs/api-reference/chat/object
 """
@@ -29,6 +29,8 @@ def decode_whole(body: bytes, choices: int = 1) -> list[Event]:
         UnilectError: The body is an error, in spite of its status, or not an answer.
     """
     decoder, events = ChunkDecoder(True, choices), list[Event]()
+    if decoder.decode_whole(body, events):
+        return events + decoder.end()
     if body.lstrip().startswith(b"data:"):  # some servers know nothing but streams
         reader = FrameReader()
         decoder.decode(reader.feed(body) + reader.end(), events)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 from contextlib import aclosing, suppress
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -26,36 +26,44 @@ from unilect.errors import (
     UnsupportedOperation,
 )
 from unilect.events import Event
-from unilect.http.base_url import check_base, key_headers, root_of
+from unilect.http.base_url import check_base, root_of
 from unilect.http.client import HttpServer, server_at
 from unilect.http.error_bodies import NoSuchPath
 from unilect.http.sse import FrameReader
+from unilect.parameters.rules import given_fields
+from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import (
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
     Embeddings,
     GenerationRequest,
+    Prompt,
 )
 from unilect.tasks import apart, shared
-from unilect.upstreams.openai._detect import PROBE_TIMEOUT_S, choose, learn, model_cards
-from unilect.upstreams.openai._servers import UNKNOWN, check, wire_fields
+from unilect.upstreams.openai import rerank as ranking
+from unilect.upstreams.openai._again import BodyOf, Forms, PatientServer, in_form
+from unilect.upstreams.openai._detect import choose, learn, model_cards
+from unilect.upstreams.openai._servers import UNKNOWN, check, more_fields, wire_fields
+from unilect.upstreams.openai._tokens import Tokens
 from unilect.upstreams.openai._whole import decode_whole
 from unilect.upstreams.openai.chunks import ChunkDecoder
 from unilect.upstreams.openai.embeddings import decode_embeddings
+from unilect.upstreams.openai.tei import TextEmbeddings
 
 log = logging.getLogger("unilect")
 GATHER_S = 0.005
 DOUBT_S = 5.0  # a server that was away, or has lost the model, is asked again no sooner after the last time
 LEARN_AGAIN_S = 30.0  # a server that could not be reached is asked again what it is after so long
 END_TIMEOUT_S = 5.0  # of silence after the last finish reason: the usage may follow, and `[DONE]`
+Server: TypeAlias = HttpServer | PatientServer
 _FALSE = Raw(b"false")
 _TRUE = Raw(b"true")
 _USAGE = Raw(b'{"include_usage":true}')
 
 
 #: A server that we know nothing of is handed every parameter.
-PASSES_ALL = Capabilities(passes_unknown=True, vision=True)
+PASSES_ALL = Capabilities(passes_unknown=True, vision=True, rerank=True)
 
 
 class OpenAIUpstream:
@@ -91,10 +99,13 @@ class OpenAIUpstream:
         self._next_try = -math.inf
         self._asked_at = -math.inf
         self._doubts = 0
+        self._gives_logits: bool | None = None  # where documents are ranked; None is not known
+        self._forms = Forms()
         self._lists = False  # the base URL is right: its list of models was found
         self.kind = UNKNOWN
         self.capabilities = PASSES_ALL
         self._description = Description()
+        self._texts: TextEmbeddings | None = None
 
     async def start(self) -> None:
         """
@@ -121,6 +132,7 @@ class OpenAIUpstream:
     def _doubt(self) -> None:
         """Repeat the detection later: the server was unreachable, or no longer knows the model."""
         self._doubts = self._server.doubts
+        self._gives_logits = None
         self._next_try = min(self._next_try, self._asked_at + DOUBT_S)
 
     async def _learn(self) -> float:
@@ -138,8 +150,10 @@ class OpenAIUpstream:
         new = (detected.model, detected.kind, detected.capabilities)
         if new != (self._theirs, self.kind, self.capabilities):
             log.info("%s: a server of kind %s", self._name or detected.model, detected.kind.name)
+            self._forms = Forms()
         self._theirs, self.kind, self.capabilities = new
         self._lists, self._description = detected.lists, detected.description
+        self._texts = TextEmbeddings(self._root, detected.info) if detected.info else None
         if detected.reason is not None:
             log.warning("%s: %s", self._name or detected.model, detected.reason)
         if self._asked_for is None:
@@ -150,23 +164,21 @@ class OpenAIUpstream:
         """Answer a request; see `Backend`."""
         check(self.kind, request)
         path = "/chat/completions" if isinstance(request, ChatRequest) else "/completions"
-        if self._whole_answers == "whole" and not request.stream:
-            body = self._body(request, stream=False)
-            return _whole(self._server, path, body, _choices(request))
+        whole = self._whole_answers == "whole" and not request.stream
+        server = self._patient(request, self._body if whole else self._stream_body)
+        if whole:
+            return _whole(server, path, server.body(), _choices(request))
         decoder = ChunkDecoder(not request.stream, _choices(request))
-        return stream(self._server, path, self._body(request), decoder)
+        return stream(server, path, server.body(), decoder)
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""
+        if self._texts is not None:
+            return await self._texts.embed(request)
         fields = request_fields(request, without=("model",))
         body = {"model": self._theirs} | wire_fields(self.kind, fields)
         body["encoding_format"] = Raw(b'"float"')
-        try:
-            answer = await self._server.post("/embeddings", msgspec.json.encode(body))
-        except NoSuchPath as error:
-            if not self._lists:
-                raise
-            raise UnsupportedOperation("The model's server does not support embeddings.") from error
+        answer = await self._post("/embeddings", msgspec.json.encode(body), "embeddings")
         embeddings = decode_embeddings(answer)
         if len(embeddings.vectors) != len(request.inputs):
             raise BackendError(
@@ -174,6 +186,38 @@ class OpenAIUpstream:
                 f"{len(embeddings.vectors)} vectors."
             )
         return embeddings
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """Score the documents of a request; see `Reranks`."""
+        if self._texts is not None:
+            return await self._texts.rerank(request)
+        if self._gives_logits is None and self.kind.name == "llama-server":
+            self._gives_logits = ranking.are_logits(await self._ranked(ranking.PROBE))
+        found = await self._ranked(request)
+        if not request.raw_scores and (self._gives_logits or ranking.are_logits(found)):
+            self._gives_logits = True
+            return ranking.from_logits(found)
+        return found
+
+    async def _ranked(self, request: RerankRequest) -> Ranking:
+        """What the server says of documents, as it says it."""
+        body = ranking.wire_body(request, self._theirs, self.kind)
+        answer = await self._post("/rerank", body, "reranking")
+        return ranking.decode_ranking(answer, len(request.documents))
+
+    async def _post(self, path: str, body: bytes, what: str) -> bytes:
+        """
+        What the server answers on a path that not every server has.
+
+        Raises:
+            UnsupportedOperation: The base URL is right, and there is no such path.
+        """
+        try:
+            return await self._server.post(path, body)
+        except NoSuchPath as error:
+            if not self._lists:
+                raise
+            raise UnsupportedOperation(f"The model's server does not support {what}.") from error
 
     def describe(self) -> Description:
         """What the model is, as its server says; see `Describes`."""
@@ -192,14 +236,49 @@ class OpenAIUpstream:
         if self._root is not None:
             await self._root.aclose()
 
-    def _body(self, request: GenerationRequest, stream: bool = True) -> bytes:
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        """The token ids of a text; see `Tokenizes`."""
+        return await self._tokens.ids(text, special)
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids; see `Tokenizes`."""
+        return await self._tokens.text(tokens)
+
+    async def count_tokens(self, request: ChatRequest | CompletionRequest | Prompt) -> int:
+        """The number of tokens that the model would read; see `Tokenizes`."""
+        if isinstance(request, ChatRequest):
+            turns = in_form(request, self._forms.first)
+            more = {} if turns is None else {"messages": turns}
+            return await self._tokens.of_chat(self._fields(request) | more)
+        prompt = request.prompts[0] if isinstance(request, CompletionRequest) else request
+        return len(prompt if isinstance(prompt, list) else await self.tokenize(prompt, True))
+
+    def _patient(self, request: GenerationRequest, body_of: BodyOf) -> PatientServer:
+        """The server for a request, whose body is made again where it is refused."""
+        return PatientServer(self._server, request, body_of, self._forms)
+
+    @property
+    def _tokens(self) -> Tokens:
+        return Tokens(self._server, self._root, self.kind, self._theirs)
+
+    def _fields(self, request: GenerationRequest) -> dict[str, Any]:
+        """What of a request's body is the same for whole answers and streams."""
         fields = request_fields(request, without=("model", "stream", "stream_options"))
-        fields = wire_fields(self.kind, fields)
-        fields["model"] = self._theirs
-        fields["stream"] = _TRUE if stream else _FALSE
-        if stream and self.kind.stream_options:
+        return wire_fields(self.kind, fields) | more_fields(self.kind, request)
+
+    def _body(self, request: GenerationRequest, messages: list[Any] | None = None) -> bytes:
+        """The body that asks for a whole answer."""
+        fields = self._fields(request) | {"model": self._theirs, "stream": _FALSE}
+        return msgspec.json.encode(fields if messages is None else fields | {"messages": messages})
+
+    def _stream_body(self, request: GenerationRequest, messages: list[Any] | None = None) -> bytes:
+        """The body that asks for a stream."""
+        fields = self._fields(request) | {"model": self._theirs, "stream": _TRUE}
+        if self.kind.stream_options:
             fields["stream_options"] = _USAGE
-        return msgspec.json.encode(fields)
+        if self.kind.tells_progress and isinstance(request, ChatRequest):
+            fields["return_progress"] = _TRUE
+        return msgspec.json.encode(fields if messages is None else fields | {"messages": messages})
 
 
 def _choices(request: ChatRequest | CompletionRequest) -> int:
@@ -207,7 +286,7 @@ def _choices(request: ChatRequest | CompletionRequest) -> int:
     return prompts * (request.n or 1)
 
 
-async def _whole(server: HttpServer, path: str, body: bytes, choices: int) -> Batches:
+async def _whole(server: PatientServer, path: str, body: bytes, choices: int) -> Batches:
     """Send a non-streaming request and yield its events, all at once."""
     yield decode_whole(await server.post(path, body), choices)
 
@@ -234,7 +313,7 @@ class Decoder(Protocol):
         """The last events of a stream whose bytes have ended; BackendError if it was cut."""
 
 
-async def stream(server: HttpServer, path: str, body: bytes, decoder: Decoder) -> Batches:
+async def stream(server: Server, path: str, body: bytes, decoder: Decoder) -> Batches:
     """
     Send a streaming request and yield its events.
 
@@ -245,8 +324,7 @@ async def stream(server: HttpServer, path: str, body: bytes, decoder: Decoder) -
         UnilectError: As `HttpServer.stream` and `decoder`; BackendError if the stream was cut.
     """
     reader, batch = FrameReader(), list[Event]()
-    answering = server.stream(path, body, GATHER_S if decoder.joined else 0.0)
-    async with aclosing(await answering) as answer:
+    async with aclosing(await server.stream(path, body, GATHER_S * decoder.joined)) as answer:
         try:
             async for data in answer:
                 decoder.decode(reader.feed(data), batch)
@@ -274,14 +352,8 @@ def request_fields(request: Any, without: tuple[str, ...]) -> dict[str, Any]:
     The fields of a request for the upstream's body: unchanged if the request came from OpenAI's dialect, else encoded
     from the Struct.
     """
-    if request.raw_fields:
-        return {name: raw for name, raw in request.raw_fields.items() if name not in without}
-    fields = msgspec.structs.asdict(request)
-    return {
-        name: value
-        for name, value in fields.items()
-        if value is not None and name != "raw_fields" and name not in without
-    }
+    fields = request.raw_fields or given_fields(request)
+    return {name: value for name, value in fields.items() if name not in without}
 
 
 async def list_models(spec: BackendSpec) -> list[str]:
@@ -296,7 +368,7 @@ async def list_models(spec: BackendSpec) -> list[str]:
 def backend(spec: BackendSpec) -> OpenAIUpstream:
     """The upstream for `http(s)://host/v1` or `openai+http(s)://host/any/base`."""
     config, server = spec.config, _server(spec)
-    root = HttpServer(root_of(_url(spec)), headers=key_headers(config), timeout_s=PROBE_TIMEOUT_S)
+    root = server_at(root_of(_url(spec)), config)
     whole_answers = None if config.whole_answers == "auto" else config.whole_answers
     return OpenAIUpstream(server, config.model, spec.name, root, whole_answers)
 

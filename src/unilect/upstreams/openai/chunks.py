@@ -7,10 +7,10 @@ slow path decodes the known fields, keeps the others as `extra`, and normalizes 
 Source: https://platform.openai.com/docs/api-reference/chat-streaming
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
 
 from unilect.errors import BackendError
 from unilect.events import (
@@ -29,97 +29,29 @@ from unilect.events import (
 )
 from unilect.http.error_bodies import parse_error
 from unilect.parameters.support import names
-from unilect.upstreams.openai._normalize import EXTRA, STOP, normalize_chunk, plain_json
+from unilect.upstreams.openai._normalize import normalize_chunk, plain_json
 from unilect.upstreams.openai._repeated import RepeatedFrames
 from unilect.upstreams.openai._tool_calls import Call, Calls
+from unilect.upstreams.openai._wire import (
+    Choice,
+    Chunk,
+    Delta,
+    FunctionDelta,
+    Logprobs,
+    ToolDelta,
+    UsageField,
+    Whole,
+)
 
 DONE = b"[DONE]"
+_NO_EXTRAS: tuple[Extra, ...] = ()
 _MANY_FRAMES = 8  # of one read; fewer are decoded as quickly one by one
 _PATTERN_FRAMES = 3  # the role, an empty text, and then surely one that has some
 
 
-class _Function(Struct, forbid_unknown_fields=True, gc=False):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _ToolDelta(Struct, forbid_unknown_fields=True, gc=False):
-    index: int | None = None
-    id: str | None = None
-    type: str | None = None
-    function: _Function | None = None
-    extra: dict[str, Any] = field(default={}, name=EXTRA)
-
-
-class _Delta(Struct, forbid_unknown_fields=True, gc=False):
-    role: str | None = None
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-    tool_calls: list[_ToolDelta] | None = None
-    function_call: _Function | None = None
-
-
-class _Logprobs(Struct, gc=False):
-    """Chats have `content`, completions the other four."""
-
-    content: list[TokenLogprob] | None = None
-    refusal: list[TokenLogprob] | None = None
-    tokens: list[str] | None = None
-    token_logprobs: list[float | None] | None = None
-    top_logprobs: list[dict[str, float] | None] | None = None
-    text_offset: list[int] | None = None
-
-
-class _Choice(Struct, forbid_unknown_fields=True, gc=False):
-    index: int = 0
-    delta: _Delta | None = None
-    text: str | None = None
-    logprobs: _Logprobs | None = None
-    finish_reason: str | None = None
-    stop: str | None = field(default=None, name=STOP)
-
-
-class _PromptDetails(Struct, forbid_unknown_fields=True, gc=False):
-    cached_tokens: int | None = None
-
-
-class _CompletionDetails(Struct, forbid_unknown_fields=True, gc=False):
-    reasoning_tokens: int | None = None
-
-
-class _Usage(Struct, forbid_unknown_fields=True, gc=False):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    total_tokens: int = 0
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
-    extra: dict[str, Any] = field(default={}, name=EXTRA)
-
-
-class _Progress(Struct, gc=False):
-    total: int
-    processed: int
-    cache: int = 0
-    time_ms: float = 0.0
-
-
-class _Chunk(Struct, forbid_unknown_fields=True, gc=False):
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-    id: str | None = None
-    object: str | None = None
-    created: float | None = None
-    model: str | None = None
-    system_fingerprint: str | None = None
-    service_tier: str | None = None
-    prompt_progress: _Progress | None = None
-
-
 _KNOWN = {
     level: frozenset(field.encode_name for field in msgspec.structs.fields(level))
-    for level in (_Chunk, _Choice, _Delta)
+    for level in (Chunk, Choice, Delta)
 }
 #: Finish reasons that servers say and OpenAI does not know; any other means "stop".
 _SAID: dict[FinishReason, str] = {
@@ -155,6 +87,7 @@ class ChunkDecoder:
         self._repeated = RepeatedFrames()
         self._begun: set[int] = set()
         self._finishes: dict[int, Finish] = {}
+        self._words: dict[int, str] = {}
         self._usage: Usage | None = None
         self._calls: dict[int, Calls] = {}
         self._told = False
@@ -177,7 +110,7 @@ class ChunkDecoder:
             self.done, frames = True, [frame for frame in frames if frame != DONE]
         for frame, chunk in zip(frames, self._fast_chunks(frames, into), strict=False):
             if (text := self._plain_text(chunk)) is None:
-                self._chunk(chunk, [], into)
+                self._chunk(chunk, _NO_EXTRAS, into)
             else:
                 into.append(TextDelta(text))
                 if self._repeated.serves:
@@ -185,7 +118,17 @@ class ChunkDecoder:
         all_asked = len(self._finishes) >= self._asked
         self.finished = self.done or (all_asked and self._finishes.keys() >= self._begun)
 
-    def _fast_chunks(self, frames: list[bytes], into: list[Event]) -> list[_Chunk]:
+    def decode_whole(self, body: bytes, into: list[Event]) -> bool:
+        """Append the events of a whole answer without anything unusual; false where it is no such answer, and nothing was appended."""
+        try:
+            chunk = _fast_whole(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        self._chunk(chunk, _NO_EXTRAS, into)
+        self.done = self.finished = True
+        return True
+
+    def _fast_chunks(self, frames: list[bytes], into: list[Event]) -> list[Chunk]:
         """The chunks of all frames; none where that fails, after the events of each were appended."""
         try:
             return _fast(b"[" + b",".join(frames) + b"]")
@@ -204,10 +147,10 @@ class ChunkDecoder:
         if self.joined and texts:
             into.append(TextDelta("".join(texts), tokens=len(texts)))
         else:
-            into.extend([TextDelta(text) for text in texts if text])
+            into.extend(map(TextDelta, filter(None, texts)))
         return frames[len(texts) :]
 
-    def _plain_text(self, chunk: _Chunk) -> str | None:
+    def _plain_text(self, chunk: Chunk) -> str | None:
         """The text of a chunk that has only text for choice 0, as nearly all have; else None."""
         if len(chunk.choices) != 1 or chunk.usage is not None:
             return None
@@ -230,7 +173,7 @@ class ChunkDecoder:
             return None
         return delta.content
 
-    def _chunk(self, chunk: _Chunk, extras: list[Extra | None], into: list[Event]) -> None:
+    def _chunk(self, chunk: Chunk, extras: Sequence[Extra | None], into: list[Event]) -> None:
         if chunk.prompt_progress is not None:
             told = chunk.prompt_progress
             into.append(Progress(told.processed, told.total, told.cache, told.time_ms))
@@ -277,7 +220,7 @@ class ChunkDecoder:
         events.append(self._usage or Usage(0, 0))
         return events
 
-    def _choice(self, choice: _Choice, extra: Extra | None, into: list[Event]) -> None:
+    def _choice(self, choice: Choice, extra: Extra | None, into: list[Event]) -> None:
         index, logprobs = choice.index, _logprobs(choice.logprobs)
         delta = choice.delta
         self._begun.add(index)
@@ -294,22 +237,24 @@ class ChunkDecoder:
                 into.append(RefusalDelta(delta.refusal, index))
             if delta.tool_calls is not None or delta.function_call is not None:
                 extra = self._tool_calls(delta, extra, index, into)
+        if choice.stop:
+            self._words[index] = choice.stop
         if choice.finish_reason:
-            extra = self._finish(choice.finish_reason, choice, extra)
+            extra = self._finish(choice.finish_reason, index, extra)
         if extra is not None:
             into.append(Opaque(extra, index))
 
     def _tool_calls(
-        self, delta: _Delta, extra: Extra | None, index: int, into: list[Event]
+        self, delta: Delta, extra: Extra | None, index: int, into: list[Event]
     ) -> Extra | None:
         """The events of a delta's tool calls, and its remaining unknown fields."""
         calls = self._calls.setdefault(index, Calls())
         entries = delta.tool_calls or []
         if delta.function_call is not None:
-            entries = [*entries, _ToolDelta(0, function=delta.function_call)]
+            entries = [*entries, ToolDelta(0, function=delta.function_call)]
         apart = False
         for entry in entries:
-            function = entry.function or _Function()
+            function = entry.function or FunctionDelta()
             arguments = function.arguments or ""
             found = calls.take(entry.index, entry.id or "", function.name or "", arguments, apart)
             apart = entry.index is None
@@ -325,12 +270,12 @@ class ChunkDecoder:
                 into.append(_first_piece(*found, index, own))
         return extra
 
-    def _finish(self, reason: str, choice: _Choice, extra: Extra | None) -> Extra | None:
+    def _finish(self, reason: str, index: int, extra: Extra | None) -> Extra | None:
         """Keep the finish reason of a choice: the first, or one that is more specific than "stop"."""
-        reason, index = reason.lower(), choice.index
+        reason = reason.lower()
         if reason in _BROKEN:
             raise BackendError(f"The model's server aborted its answer ({reason}).")
-        finish = Finish(_REASONS.get(reason, "stop"), index, extra, choice.stop)
+        finish = Finish(_REASONS.get(reason, "stop"), index, extra, self._words.get(index))
         known = self._finishes.get(index)
         if known is None or (known.reason == "stop" and finish.reason != "stop"):
             if known is not None and extra is None:
@@ -339,31 +284,31 @@ class ChunkDecoder:
             return None
         return extra
 
-    def _one(self, data: bytes) -> tuple[_Chunk, list[Extra | None]]:
+    def _one(self, data: bytes) -> tuple[Chunk, list[Extra | None]]:
         """Decode one frame by the slow path."""
         try:
             return _fast_one(data), []
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._slow(data)
 
-    def _slow(self, data: bytes) -> tuple[_Chunk, list[Extra | None]]:
+    def _slow(self, data: bytes) -> tuple[Chunk, list[Extra | None]]:
         raw = plain_json(data)
         if (error := parse_error(raw)) is not None:
             raise error
         if raw is None:
-            return _Chunk(), []  # llama-server sends it between the answers to several prompts
+            return Chunk(), []  # llama-server sends it between the answers to several prompts
         if not isinstance(raw, dict):
             raise BackendError("The model's server sent a frame that is not a chunk.")
         raw = normalize_chunk(raw)
-        chunk_extra = {k: v for k, v in raw.items() if k not in _KNOWN[_Chunk] and v is not None}
+        chunk_extra = {k: v for k, v in raw.items() if k not in _KNOWN[Chunk] and v is not None}
         choices, extras = [], []
         for choice in _list(raw.get("choices")):
             known, extra = _split(choice)
             choices.append(known)
             extras.append(extra)
-        raw = {k: v for k, v in raw.items() if k in _KNOWN[_Chunk]} | {"choices": choices}
+        raw = {k: v for k, v in raw.items() if k in _KNOWN[Chunk]} | {"choices": choices}
         try:
-            chunk = msgspec.convert(raw, _Chunk, strict=False)
+            chunk = msgspec.convert(raw, Chunk, strict=False)
         except msgspec.ValidationError as error:
             raise BackendError("The model's server sent a frame that is not a chunk.") from error
         if chunk_extra:
@@ -381,8 +326,9 @@ def _first_piece(call: Call, arguments: str, index: int, extra: Extra | None) ->
     return ToolCallDelta(call.number, arguments, id, call.name, index, extra)
 
 
-_fast = msgspec.json.Decoder(list[_Chunk]).decode
-_fast_one = msgspec.json.Decoder(_Chunk).decode
+_fast = msgspec.json.Decoder(list[Chunk]).decode
+_fast_one = msgspec.json.Decoder(Chunk).decode
+_fast_whole = msgspec.json.Decoder(Whole).decode
 
 
 def _list(value: Any) -> list[Any]:
@@ -396,14 +342,14 @@ def _split(choice: Any) -> tuple[dict[str, Any], Extra | None]:
     if not isinstance(choice, dict):
         raise BackendError("The model's server sent a choice that is not an object.")
     delta = choice.get("delta")
-    known = {k: v for k, v in choice.items() if k in _KNOWN[_Choice]}
+    known = {k: v for k, v in choice.items() if k in _KNOWN[Choice]}
     if not _is_readable(known.get("logprobs")):
         del known["logprobs"]
     choice_extra = {k: v for k, v in choice.items() if k not in known}
     delta_extra: dict[str, Any] = {}
     if isinstance(delta, dict):
-        delta_extra = {k: v for k, v in delta.items() if k not in _KNOWN[_Delta]}
-        known["delta"] = {k: v for k, v in delta.items() if k in _KNOWN[_Delta]}
+        delta_extra = {k: v for k, v in delta.items() if k not in _KNOWN[Delta]}
+        known["delta"] = {k: v for k, v in delta.items() if k in _KNOWN[Delta]}
     choice_extra = {k: v for k, v in choice_extra.items() if v is not None}
     delta_extra = {k: v for k, v in delta_extra.items() if v is not None}
     if choice_extra or delta_extra:
@@ -414,13 +360,13 @@ def _split(choice: Any) -> tuple[dict[str, Any], Extra | None]:
 def _is_readable(logprobs: Any) -> bool:
     """False for log probabilities of an unknown format, which are passed on unchanged."""
     try:
-        msgspec.convert(logprobs, _Logprobs | None, strict=False)
+        msgspec.convert(logprobs, Logprobs | None, strict=False)
     except msgspec.ValidationError:
         return False
     return True
 
 
-def _usage(usage: _Usage) -> Usage:
+def _usage(usage: UsageField) -> Usage:
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
     return Usage(
         usage.prompt_tokens,
@@ -431,7 +377,7 @@ def _usage(usage: _Usage) -> Usage:
     )
 
 
-def _logprobs(logprobs: _Logprobs | None) -> list[TokenLogprob] | None:
+def _logprobs(logprobs: Logprobs | None) -> list[TokenLogprob] | None:
     """Either format as a list of tokens; in completions the first token may have no value."""
     if logprobs is None:
         return None

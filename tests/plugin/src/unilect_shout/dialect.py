@@ -8,9 +8,9 @@ from unilect.requests import ChatRequest, Message, Request
 from unilect.web.decode import BodyDecoder, decoded
 from unilect.web.route import Route
 from unilect.web.site import Site
-from unilect.web.streaming import Framing, respond
+from unilect.web.streaming import respond
 
-_TEXT = Framing("text/plain; charset=utf-8", b"")
+_TEXT = "text/plain; charset=utf-8"
 
 
 class ShoutRequest(Request, frozen=True, kw_only=True):
@@ -26,6 +26,10 @@ class Encoder:
     def encode(self, batch: list[Event]) -> bytes:
         """The text of a batch."""
         return "".join(event.text for event in batch if isinstance(event, TextDelta)).encode()
+
+    def keep_alive(self) -> bytes:
+        """Nothing: every byte is a part of the text."""
+        return b""
 
     def end(self) -> bytes:
         """The end of a line."""

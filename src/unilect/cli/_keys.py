@@ -1,0 +1,205 @@
+"""What the commands for API keys do."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from unilect.cli._commands import or_exit
+from unilect.config import load as config_load
+from unilect.config.model import wrong_name
+from unilect.config.server import Config, process_environment
+from unilect.errors import ConfigError, StoreUnavailable
+from unilect.gateway.secret import digest, id_of, new_secret
+from unilect.store.keys import Key, StoredKeys, is_usable
+from unilect.store.store import Store
+
+_Result = TypeVar("_Result")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_LONGEST_S = 36_500 * 86_400
+_NAME = re.compile(r"[^\x00-\x20\x7f-\x9f\u2028\u2029]{1,100}")
+
+
+def create(
+    config: Path | None,
+    name: str,
+    owner: str,
+    expires: str | None,
+    models: str | None,
+    as_json: bool,
+) -> None:
+    """Make a key; its text alone is printed on stdout, or it and what is known of it as JSON."""
+
+    def checked(settings: Config) -> tuple[float | None, list[str] | None]:
+        _check_name(name, "NAME")
+        if owner:
+            _check_name(owner, "--owner")
+        lasts_s = None if expires is None else seconds(expires, "--expires")
+        return lasts_s, None if models is None else _models(models, settings)
+
+    def run() -> tuple[Key, str]:
+        settings = config_load.load(config)
+        lasts_s, allowed = checked(settings)
+        secret = new_secret()
+
+        async def add(keys: StoredKeys) -> Key:
+            return await keys.create(
+                name,
+                id_of(secret) or "",
+                digest(secret),
+                owner=owner,
+                models=allowed,
+                lasts_s=lasts_s,
+            )
+
+        return _asked(settings, add), secret
+
+    _tell_secret(or_exit(run), as_json)
+
+
+def rotate(config: Path | None, name: str, overlap: str, as_json: bool) -> None:
+    """Give a key another secret, and print that."""
+
+    def run() -> tuple[Key, str]:
+        overlap_s = seconds(overlap, "--overlap")
+        secret = new_secret()
+        key = _asked(
+            config_load.load(config),
+            lambda keys: keys.rotate(name, id_of(secret) or "", digest(secret), overlap_s),
+        )
+        return key, secret
+
+    _tell_secret(or_exit(run), as_json)
+
+
+def revoke(config: Path | None, name: str, as_json: bool) -> None:
+    """End a key, and say so."""
+    key = or_exit(lambda: _asked(config_load.load(config), lambda keys: keys.revoke(name)))
+    print(json.dumps(told(key)) if as_json else f"{key.name} ({key.id}) is revoked.")
+
+
+def list_keys(config: Path | None, as_json: bool) -> None:
+    """Print all keys, as a table or as a JSON list."""
+    keys = or_exit(lambda: _asked(config_load.load(config), lambda stored: stored.all()))
+    if as_json:
+        print(json.dumps([told(key) for key in keys]))
+        return
+    rows = [("NAME", "ID", "OWNER", "MODELS", "CREATED", "EXPIRES", "STATE")]
+    rows += [
+        (
+            key.name,
+            key.id,
+            key.owner or "-",
+            "all" if key.models is None else ",".join(key.models),
+            _day(key.created_at),
+            "never" if key.expires_at is None else _day(key.expires_at),
+            state(key),
+        )
+        for key in keys
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join(cells).rstrip())
+
+
+def told(key: Key) -> dict[str, Any]:
+    """What is known of a key, for programs."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        "owner": key.owner,
+        "models": None if key.models is None else list(key.models),
+        "created_at": _time(key.created_at),
+        "expires_at": _time(key.expires_at),
+        "revoked_at": _time(key.revoked_at),
+        "state": state(key),
+    }
+
+
+def state(key: Key) -> str:
+    """`active`, `revoked` or `expired`."""
+    if is_usable(key, datetime.now(UTC).timestamp()):
+        return "active"
+    return "expired" if key.revoked_at is None else "revoked"
+
+
+def seconds(text: str, where: str) -> float:
+    """
+    A length of time such as `30d`, in seconds.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhdw])", text.strip().lower(), re.ASCII)
+    length = float(found[1]) * _SECONDS[found[2]] if found else _LONGEST_S + 1
+    if length > _LONGEST_S:
+        raise ConfigError(
+            f"{where}: {text[:50]!r} is not a length of time up to 100 years; expected a number with s, m, h, d or w, such as 30d."
+        )
+    return length
+
+
+def _check_name(name: str, where: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{where}: {name[:50]!r} is not a name; expected 1 to 100 characters without spaces and control characters."
+        )
+
+
+def _models(text: str, settings: Config) -> list[str]:
+    """
+    The names in a list of models.
+
+    Raises:
+        ConfigError: One cannot be the name of a model, or is no model of the configuration.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ConfigError("--models: expected the names of models, with commas between them.")
+    for name in names:
+        if (wrong := wrong_name(name)) is not None:
+            raise ConfigError(f"--models: {wrong}")
+        aliased = next((n for n, one in settings.models.items() if name in one.aliases), None)
+        if aliased is not None:
+            raise ConfigError(f"--models: {name} is an alias of `{aliased}`; name the model.")
+    return names
+
+
+def _asked(settings: Config, ask: Callable[[StoredKeys], Coroutine[Any, Any, _Result]]) -> _Result:
+    """
+    What the keys of a configuration's store say.
+
+    Raises:
+        ConfigError: The store cannot be used, or what the keys raise.
+    """
+    if not settings.store.keys:
+        raise ConfigError("store.keys: the keys of the store are turned off in this configuration.")
+
+    async def run() -> _Result:
+        store = Store(settings.store, process_environment())
+        try:
+            assert store.keys is not None
+            return await ask(store.keys)
+        except StoreUnavailable as error:
+            raise ConfigError(error.for_operator) from error
+        finally:
+            await store.aclose()
+
+    return asyncio.run(run())
+
+
+def _tell_secret(made: tuple[Key, str], as_json: bool) -> None:
+    key, secret = made
+    print(json.dumps(told(key) | {"key": secret}) if as_json else secret)
+
+
+def _day(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

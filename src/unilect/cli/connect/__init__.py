@@ -1,0 +1,1 @@
+"""`unilect connect`: the lines with which a client program uses a running server."""

@@ -1,0 +1,38 @@
+"""Files of environment variables, `NAME=value` in each line."""
+
+import json
+import re
+
+from unilect.cli.connect.settings import Setting
+
+_LINE = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)[ \t]*=([^\n]*)$", re.M)
+_PLAIN = re.compile(r"[\w.+/=:-]+")
+
+
+def parse(text: str) -> dict[str, str]:
+    """The values by name, without their quotes."""
+    return {name: _unquoted(value.strip(" \t")) for name, value in _LINE.findall(text)}
+
+
+def dump(data: dict[str, str]) -> str:
+    """Variables as a file."""
+    return "".join(f"{name}={_quoted(value)}\n" for name, value in data.items())
+
+
+def edit(text: str, setting: Setting) -> str:
+    """The text of a file with one variable changed or added."""
+    name = str(setting.path[0])
+    line = dump({name: setting.value})
+    for old in _LINE.finditer(text):
+        if old.group(1) == name:
+            return text[: old.start()] + line.rstrip("\n") + text[old.end() :]
+    return text + ("" if not text or text.endswith("\n") else "\n") + line
+
+
+def _quoted(value: str) -> str:
+    return value if _PLAIN.fullmatch(value) else json.dumps(value)
+
+
+def _unquoted(value: str) -> str:
+    quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
+    return value[1:-1] if quoted else value

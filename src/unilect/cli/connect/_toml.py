@@ -1,0 +1,87 @@
+"""TOML files of clients: keys at the top and tables, in a text of which the rest stays as it is."""
+
+import json
+import re
+import tomllib
+from typing import Any
+
+from unilect.cli.connect.settings import Setting
+
+_MOST_DOTS = 1000  # `tomllib` takes their square for those of a key
+_HEADER = re.compile(r"^[ \t]*\[", re.MULTILINE)
+
+
+def parse(text: str) -> Any:
+    """
+    The data of a file.
+
+    Raises:
+        ValueError: It is no TOML.
+    """
+    if any(line.count(".") > _MOST_DOTS for line in text.split("\n")):
+        raise ValueError(f"a line has more than {_MOST_DOTS} dots")
+    return tomllib.loads(text)
+
+
+def dump(data: dict[str, Any]) -> str:
+    """Data as a file: values, and tables in them up to two levels deep."""
+    lines = [f"{key} = {_value(value)}" for key, value in data.items() if not _is_table(value)]
+    for name, tables in data.items():
+        if _is_table(tables):
+            for key, table in tables.items():
+                lines += ["", _table((name, key), table)]
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def edit(text: str, setting: Setting) -> str:
+    """The text of a file with one value changed or added; one of an unusual form may come out wrong, which `parse` shows."""
+    names = [str(step) for step in setting.path]
+    if isinstance(setting.value, dict):
+        return _with_table(text, tuple(names), setting.value)
+    line = f"{names[-1]} = {_value(setting.value)}"
+    first = _next_table(text, 0)
+    head, tail = text[:first], text[first:]
+    old = re.compile(rf'^{re.escape(names[-1])}[ \t]*=[ \t]*("[^"\n]*"|[\w.+-]+)', re.MULTILINE)
+    if old.search(head):
+        return old.sub(lambda match: line, head, count=1) + tail
+    if head.strip():
+        return head.rstrip("\n") + f"\n{line}\n" + ("\n" if tail else "") + tail
+    return f"{line}\n" + ("\n" if tail else "") + tail
+
+
+def _with_table(text: str, names: tuple[str, ...], value: dict[str, Any]) -> str:
+    new = _table(names, value)
+    header = re.compile(rf"^[ \t]*\[{re.escape('.'.join(names))}\][^\n]*\n?", re.MULTILINE)
+    old = header.search(text)
+    if old is None:
+        return (text.rstrip("\n") + f"\n\n{new}\n").lstrip("\n")
+    rest = text[_next_table(text, old.end()) :]
+    return text[: old.start()] + new + "\n" + (f"\n{rest}" if rest else "")
+
+
+def _next_table(text: str, at: int) -> int:
+    """Where the next table begins, with the comments right before it; the text's end where there is none."""
+    header = _HEADER.search(text, at)
+    if header is None:
+        return len(text)
+    start = header.start()
+    while start > at:
+        line = text.rfind("\n", 0, start - 1) + 1
+        if line < at or not text[line:start].lstrip().startswith("#"):
+            break
+        start = line
+    return start
+
+
+def _table(names: tuple[str, ...], value: dict[str, Any]) -> str:
+    lines = [f"{key} = {_value(one)}" for key, one in value.items()]
+    return "\n".join([f"[{'.'.join(names)}]", *lines])
+
+
+def _value(value: str | int) -> str:
+    """A text or a number, whose TOML is JSON's but for U+007F."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict)

@@ -1,0 +1,206 @@
+"""The configuration files of clients: what is in them is kept, and a file is replaced whole or not at all."""
+
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from unilect.cli.connect import _dotenv, _json, _toml, _yaml
+from unilect.cli.connect.settings import OtherShape, Setting, merge
+from unilect.errors import ConfigError, listed, unreadable
+
+Form: TypeAlias = Literal["json", "toml", "yaml", "dotenv"]
+SECRET_MODE = 0o600
+#: Before a file is changed it must be of a sensible size.
+MAX_BYTES = 1024 * 1024
+
+
+class _Format(NamedTuple):
+    """
+    How a file of one format is read and written.
+
+    Attributes:
+        parse: The data of a text; raises ValueError.
+        dump: Data as a text.
+        edit: A text with one setting more.
+    """
+
+    parse: Callable[[str], Any]
+    dump: Callable[[Any], str]
+    edit: Callable[[str, Setting], str]
+
+
+_FORMATS: Mapping[Form, _Format] = {
+    "json": _Format(_json.parse, _json.dump, _json.edit),
+    "toml": _Format(_toml.parse, _toml.dump, _toml.edit),
+    "yaml": _Format(_yaml.parse, _yaml.dump, _yaml.edit),
+    "dotenv": _Format(_dotenv.parse, _dotenv.dump, _dotenv.edit),
+}
+
+
+class File(NamedTuple):
+    """
+    What a client's file must hold.
+
+    Attributes:
+        path: The file; `~` is the home directory.
+        form: Its format.
+        settings: Its settings.
+        secret: A key is among them, so that nobody else may read the file.
+    """
+
+    path: str
+    form: Form
+    settings: Sequence[Setting]
+    secret: bool = False
+
+    @property
+    def text(self) -> str:
+        """The settings alone, as a file."""
+        return _FORMATS[self.form].dump(merge(None, self.settings).data)
+
+
+class Change(NamedTuple):
+    """
+    A file that is to be written.
+
+    Attributes:
+        path: The file itself, behind all links.
+        text: All that will be in it.
+        names: What is set in it.
+        mode: Its permissions; None for those that it has.
+        owner: Its user and group; None for those of a new file.
+    """
+
+    path: Path
+    text: str
+    names: Sequence[str]
+    mode: int | None
+    owner: tuple[int, int] | None
+
+    @property
+    def needed(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.names) or self.mode is not None
+
+
+def plan(file: File, replace: bool = False) -> Change:
+    """
+    What is to be written so that a client's file has its settings.
+
+    Args:
+        replace: Replace shared settings that have other values.
+
+    Raises:
+        ConfigError: The file cannot be read or changed, or has other values.
+    """
+    shown, form = file.path, _FORMATS[file.form]
+    try:
+        path = Path(shown).expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # no home directory, or links in a circle
+        raise ConfigError(f"{shown}: {error}. {_BY_HAND}") from error
+    text, mode, owner = _read(path, shown)
+    try:
+        merged = merge(form.parse(text), file.settings, replace)
+        if merged.kept:
+            others = listed(setting.name for setting in merged.kept)
+            raise ConfigError(
+                f"{shown}: already has other values for {others}. Add --replace to replace them, or add the lines above by hand."
+            )
+        new = text if text.strip() else form.dump(merged.data)
+        for setting in merged.changes if text.strip() else ():
+            new = form.edit(new, setting)
+        if merged.changes and not _holds(form, new, merged.data):
+            raise ConfigError(
+                f"{shown}: its form is unusual, and a change could damage it. {_BY_HAND}"
+            )
+    except ValueError as error:
+        raise ConfigError(f"{shown}: cannot be read as {file.form.upper()} ({error}). {_BY_HAND}") from error  # fmt: skip
+    except RecursionError as error:
+        raise ConfigError(f"{shown}: its values are nested too deeply. {_BY_HAND}") from error
+    except OtherShape as error:
+        raise ConfigError(f"{shown}: {error}. {_BY_HAND}") from error
+    secret = file.secret and mode != SECRET_MODE
+    names = [setting.name for setting in merged.changes]
+    if (names or secret) and not _is_writable(path, mode):
+        raise ConfigError(f"{shown}: is read-only. {_BY_HAND}")
+    return Change(path, new, names, SECRET_MODE if secret else mode if names else None, owner)
+
+
+_BY_HAND = "Nothing was written: add the lines above by hand."
+
+
+def write(change: Change) -> None:
+    """
+    Replace a file at once: whoever reads it sees the old text or the new one.
+
+    Raises:
+        ConfigError: It cannot be written; then it is as it was.
+    """
+    folder, temporary = change.path.parent, None
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{change.path.name}.")
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(change.text)
+            file.flush()
+            if change.owner not in (
+                None,
+                _owner(descriptor),
+            ):  # such as where root does it for another user
+                os.fchown(descriptor, *change.owner)
+            os.fchmod(descriptor, change.mode or SECRET_MODE)
+            os.fsync(descriptor)
+        os.replace(temporary, change.path)
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "a text is no Unicode"
+        raise ConfigError(
+            f"{change.path}: cannot be written ({why}). Check that the user of this process owns it, and may write in {folder}."
+        ) from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _read(path: Path, shown: str) -> tuple[str, int | None, tuple[int, int] | None]:
+    """The text of a file, its permissions, and its user and group; an empty text where there is none."""
+    try:
+        with open(path, "rb", opener=_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigError(f"{shown}: is no file. {_BY_HAND}")
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ConfigError(f"{shown}: has more than {MAX_BYTES} bytes. {_BY_HAND}")
+        return data.decode(), status.st_mode & 0o777, (status.st_uid, status.st_gid)
+    except FileNotFoundError:
+        return "", None, None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{shown}: is no UTF-8. {_BY_HAND}") from error
+    except OSError as error:
+        raise ConfigError(unreadable(error)) from error
+
+
+def _is_writable(path: Path, mode: int | None) -> bool:
+    """Whether a file may be changed; root may write what its owner has made read-only, and shall not."""
+    return mode is None or (bool(mode & 0o222) and os.access(path, os.W_OK))
+
+
+def _at_once(path: str, flags: int) -> int:
+    """What is no file, such as a pipe, may never begin."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _owner(descriptor: int) -> tuple[int, int]:
+    status = os.fstat(descriptor)
+    return status.st_uid, status.st_gid
+
+
+def _holds(form: _Format, text: str, data: Any) -> bool:
+    """Whether a text has exactly this data."""
+    try:
+        return bool(form.parse(text) == data)
+    except ValueError:
+        return False

@@ -1,0 +1,158 @@
+"""What a running server is asked before its lines are written: its models and their contexts."""
+
+import asyncio
+from typing import NamedTuple
+from urllib.parse import quote, urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from unilect.cli import _chat as terminal
+from unilect.config.values import nearest
+from unilect.errors import ConfigError, UnilectError, listed
+from unilect.http.base_url import root_of
+from unilect.http.client import HttpServer
+from unilect.redact import redacted
+
+DEFAULT_URL = "http://127.0.0.1:8000/v1"
+VARIABLE = "UNILECT_API_KEY"
+#: What stands for the key where one is shown.
+PLACEHOLDER = "YOUR_KEY"
+MAX_MODELS = 20  # more fill no list that a person chooses from
+
+
+class Model(NamedTuple):
+    """
+    A model, as clients need to know it.
+
+    Attributes:
+        name: Its name.
+        context: Its context in tokens, if the server tells it.
+        vision: It takes images.
+    """
+
+    name: str
+    context: int | None = None
+    vision: bool = False
+
+    @property
+    def output(self) -> int | None:
+        """The part of the context that an answer may take; the rest is for the conversation."""
+        return None if self.context is None else self.context // 4
+
+
+class Server(NamedTuple):
+    """
+    A running server.
+
+    Attributes:
+        url: Its base URL for clients of OpenAI's API, with `/v1`.
+        models: Its chat models; the chosen one is the first.
+        needs_key: A key was given for it.
+        key: What is put where only the key itself can be put; a placeholder where that is shown.
+        exported: The environment has the key already.
+        further: How many models it has that were not asked for.
+    """
+
+    url: str
+    models: tuple[Model, ...]
+    needs_key: bool
+    key: str = PLACEHOLDER
+    exported: bool = False
+    further: int = 0
+
+    @property
+    def root(self) -> str:
+        """Its URL without `/v1`, for clients of other APIs."""
+        return root_of(self.url)
+
+    @property
+    def model(self) -> Model:
+        """The chosen model."""
+        return self.models[0]
+
+    @property
+    def is_near(self) -> bool:
+        """Whether its address works on this machine only."""
+        return urlsplit(self.url).hostname in ("localhost", "127.0.0.1", "::1")
+
+
+class _Abilities(Struct, frozen=True):
+    context: int | None = None
+    chat: bool = True
+    vision: bool = False
+
+
+class _Card(Struct):
+    max_model_len: int | None = None  # vLLM's
+    unilect: _Abilities = _Abilities()
+
+
+def ask(url: str, key: str | None, chosen: str | None) -> Server:
+    """
+    Ask a running server for its models.
+
+    Args:
+        url: Its URL, with or without `/v1`.
+        key: Its key.
+        chosen: The model to use; default: the first one that chats.
+
+    Raises:
+        ConfigError: It does not answer or rejects the key, or has no such model.
+    """
+    base = terminal.with_path(url)
+    if redacted(base) != base:
+        raise ConfigError(
+            f"{redacted(url)}: the URL holds credentials, which would be in the lines of every client. Leave them out, and give the key with --api-key."
+        )
+    with asyncio.Runner() as runner:
+        server = terminal.server_at(base, key)
+        try:
+            models, further = runner.run(_models(server, chosen))
+        except UnilectError as error:
+            raise ConfigError(f"{redacted(url)}: {terminal.with_remedy(error)}") from error
+        finally:
+            runner.run(server.aclose())
+    return Server(base.rstrip("/"), models, key is not None, further=further)
+
+
+async def _models(server: HttpServer, chosen: str | None) -> tuple[tuple[Model, ...], int]:
+    """The chat models, and how many more models there are."""
+    names = await terminal.listed_models(server)
+    if chosen is not None and chosen not in names:
+        await _check(server, chosen, names)
+    order = list(dict.fromkeys([*([chosen] if chosen else []), *names]))
+    found = [(name, await _card(server, name)) for name in order[:MAX_MODELS]]
+    if chosen is not None and not found[0][1].unilect.chat:
+        raise ConfigError(f"--model {chosen}: this model does not chat. Name another one.")
+    models = tuple(
+        Model(name, card.unilect.context or card.max_model_len, card.unilect.vision)
+        for name, card in found
+        if card.unilect.chat
+    )
+    if not models:
+        raise ConfigError("The server has no models that chat. Start it with one.")
+    return models, len(order[MAX_MODELS:])
+
+
+async def _check(server: HttpServer, name: str, names: list[str]) -> None:
+    """
+    Raises:
+        ConfigError: The server knows no model by this name, which may be another name of one that it lists.
+    """
+    try:
+        await server.get(f"/models/{quote(name, safe='/')}")
+    except UnilectError as error:
+        near = nearest(name, names)
+        meant = f" Is `{near}` meant?" if near else ""
+        raise ConfigError(
+            f"--model {name}: the server has no such model.{meant} Its models: {listed(names) or 'none'}."
+        ) from error
+
+
+async def _card(server: HttpServer, name: str) -> _Card:
+    """What a server tells of a model; nothing where it tells nothing that can be read."""
+    try:
+        return msgspec.json.decode(await server.get(f"/models/{quote(name, safe='/')}"), type=_Card)
+    except (UnilectError, msgspec.DecodeError):
+        return _Card()

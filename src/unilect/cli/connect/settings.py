@@ -1,0 +1,150 @@
+"""What is set in a client's configuration file, and what comes of it beside what is there."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+
+class Named(NamedTuple):
+    """
+    A step into a list: to the object in it whose field has a value.
+
+    Attributes:
+        field: The field.
+        value: Its value.
+    """
+
+    field: str
+    value: str
+
+
+Step: TypeAlias = str | Named
+Rule: TypeAlias = Literal["own", "shared", "default"]
+
+
+class Setting(NamedTuple):
+    """
+    One value of a file.
+
+    Attributes:
+        path: Where it is, from the file's root.
+        value: The value; None is no setting.
+        rule: `own` is replaced, since nothing else than unilect uses it; `shared` has the user's value if there is one, which is
+            replaced on demand only; `default` is set only where there is no value.
+    """
+
+    path: tuple[Step, ...]
+    value: Any
+    rule: Rule = "own"
+
+    @property
+    def name(self) -> str:
+        """Its path in words: `env.ANTHROPIC_MODEL`."""
+        return ".".join(step.value if isinstance(step, Named) else step for step in self.path)
+
+
+class OtherShape(Exception):
+    """A file has something else where a setting needs an object or a list; the message names it."""
+
+
+class Merged(NamedTuple):
+    """
+    What comes of settings and a file.
+
+    Attributes:
+        data: All that is in the file then.
+        changes: The settings that are not there yet.
+        kept: The shared settings that have another value, which stays.
+    """
+
+    data: Any
+    changes: list[Setting]
+    kept: list[Setting]
+
+
+def merge(data: Any, settings: Sequence[Setting], replace: bool = False) -> Merged:
+    """
+    Put settings into the data of a file.
+
+    Args:
+        data: The file's data; None for an empty file.
+        replace: Replace shared settings that have other values.
+
+    Raises:
+        OtherShape: The file has something else where an object or a list must be.
+    """
+    settings = [setting for setting in settings if setting.value is not None]
+    data = copy.deepcopy(data)
+    if data is None and settings:
+        data = _empty(settings[0].path[0])
+    done = Merged(data, [], [])
+    for setting in settings:
+        found, old = lookup(data, setting.path)
+        if found and (old == setting.value or setting.rule == "default"):
+            continue
+        if found and setting.rule == "shared" and not replace:
+            done.kept.append(setting)
+            continue
+        _put(data, setting)
+        done.changes.append(setting)
+    return done
+
+
+def lookup(data: Any, path: Sequence[Step]) -> tuple[bool, Any]:
+    """
+    Whether there is a value at a path, and the value.
+
+    Raises:
+        OtherShape: There is something else than an object or a list on the way.
+    """
+    for depth, step in enumerate(path):
+        if not isinstance(data, dict if isinstance(step, str) else list):
+            where = Setting(tuple(path[:depth]), None).name or "the file"
+            raise OtherShape(f"{where} is no {'object' if isinstance(step, str) else 'list'}")
+        index = key_of(data, step)
+        if index is None:
+            return False, None
+        data = data[index]
+    return True, data
+
+
+def key_of(data: Any, step: Step) -> Any:
+    """The key or the index of a step in an object or a list; None where there is none."""
+    if isinstance(step, str):
+        return step if step in data else None
+    same = (
+        index
+        for index, entry in enumerate(data)
+        if isinstance(entry, dict) and entry.get(step.field) == step.value
+    )
+    return next(same, None)
+
+
+def nested(path: Sequence[Step], value: Any) -> Any:
+    """A value inside the objects and lists of a path."""
+    for step in reversed(path):
+        value = {step: value} if isinstance(step, str) else [value]
+    return value
+
+
+def _put(data: Any, setting: Setting) -> None:
+    *way, last = setting.path
+    for depth, step in enumerate(way):
+        if key_of(data, step) is None:
+            _add(data, step, _empty(setting.path[depth + 1]))
+        data = data[key_of(data, step)]
+    if key_of(data, last) is None:
+        _add(data, last, setting.value)
+    else:
+        data[key_of(data, last)] = setting.value
+
+
+def _add(data: Any, step: Step, value: Any) -> None:
+    if isinstance(step, str):
+        data[step] = value
+    else:
+        data.append(value)
+
+
+def _empty(step: Step) -> Any:
+    return {} if isinstance(step, str) else []

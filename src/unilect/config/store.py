@@ -1,0 +1,165 @@
+"""
+The settings of the store: the table `[store]` of a configuration, and where the database is by default.
+"""
+
+import re
+from collections.abc import Mapping
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from unilect import extras
+from unilect.config.model import described
+from unilect.errors import ConfigError
+from unilect.redact import redacted
+
+SQLITE = "sqlite://"
+_POSTGRESQL = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://[^\s/]*(/\S*)?")
+
+
+class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is kept, and where: the table `[store]`."""
+
+    url: Annotated[
+        str | None,
+        described(
+            "Database: `sqlite:///FILE`, `sqlite://` (in memory), or `postgresql://USER:PASSWORD@HOST/NAME` (requires the extra "
+            "*postgresql*). `$NAME` takes it from the environment. A relative FILE is relative to the folder of the "
+            "configuration file; `sqlite:////srv/unilect.db` is an absolute one. Default: `unilect/unilect.db` in "
+            "`$XDG_DATA_HOME` or `~/.local/share`, readable for its user only; in memory where there is no such folder."
+        ),
+    ] = None
+    responses: Annotated[
+        bool,
+        described(
+            "Store responses and conversations of the Responses API. With `false` nothing is stored, whatever a request says."
+        ),
+    ] = True
+    keys: Annotated[
+        bool,
+        described(
+            "Accept the API keys that `unilect keys create` made, and require a key from the first one on. With `false` the keys of "
+            "the store let nobody in, and those of `api_keys` alone decide."
+        ),
+    ] = True
+    max_age_days: Annotated[
+        float,
+        described(
+            "Delete a response this long after it was made or last continued, and a conversation after its last change.",
+            gt=0,
+            le=36_500,
+        ),
+    ] = 30.0
+    max_size_mib: Annotated[
+        int,
+        described(
+            "Maximum size of all that is stored, in MiB; beyond it the oldest is deleted. The file is somewhat larger.",
+            ge=1,
+            le=16_777_216,
+        ),
+    ] = 1024
+    max_count: Annotated[
+        int,
+        described(
+            "Maximum number of stored responses and conversations; beyond it the oldest are deleted.",
+            ge=1,
+            le=100_000_000,
+        ),
+    ] = 100_000
+
+
+def default_url(environment: Mapping[str, str]) -> str | None:
+    """
+    Where the database is if no option says it; None where there is no folder for a user's data.
+
+    Source: https://specifications.freedesktop.org/basedir-spec/latest/
+    """
+    data, home = environment.get("XDG_DATA_HOME", ""), environment.get("HOME", "")
+    if not data.startswith("/"):  # the specification: a relative path is to be ignored
+        data = f"{home}/.local/share" if home.startswith("/") else ""
+    return f"{SQLITE}/{Path(data, 'unilect', 'unilect.db')}" if data else None
+
+
+def may_have_keys(config: StoreConfig, environment: Mapping[str, str]) -> bool:
+    """
+    Whether the store may have API keys. Of a file it is looked up, without a lock and without making one; whether a server has any is
+    known once it was asked.
+    """
+    url = config.url or default_url(environment)
+    if not config.keys or url is None:
+        return False
+    path = sqlite_path(url)
+    if path is None:
+        return True
+    import sqlite3  # a server that stores nothing does not need it
+
+    try:
+        if not path or not Path(path).is_file():
+            return False
+        read_only = f"{Path(path).absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(read_only, uri=True)) as file:
+            return bool(file.execute("SELECT max(number) FROM key_changes").fetchone()[0])
+    except OSError:  # memory takes the place of a default file that is not ours
+        return config.url is not None
+    except (
+        sqlite3.Error
+    ):  # there is no such table yet; what else is wrong is told when it is opened
+        return False
+
+
+def sqlite_path(url: str) -> str | None:
+    """The file of an SQLite URL: empty for one in memory, None for another database."""
+    if not url.startswith(SQLITE):
+        return None
+    path = url.removeprefix(SQLITE).removeprefix("/")
+    return "" if path == ":memory:" else path
+
+
+def check_place(config: StoreConfig) -> None:
+    """
+    The folder of the database's file is there, where a file is named.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    path = sqlite_path(config.url or "")
+    if path and not Path(path).parent.is_dir():
+        raise ConfigError(
+            f"store.url: the folder {Path(path).parent} does not exist. Make it, or name a file in another one.",
+            ("store", "url"),
+        )
+
+
+def check_url(url: str) -> None:
+    """
+    A URL is one of a database that can be used; nothing is opened.
+
+    Raises:
+        ConfigError: It is not so. It tells no password.
+    """
+    # of a malformed URL nobody knows where its password is
+    shown = url[:200] if "@" not in url else f"{url.partition(':')[0][:20]}:..."
+    rest = url.removeprefix(SQLITE)
+    if rest != url and (not rest or re.fullmatch(r"/[^?\0]*[^/?\0]", rest)):
+        return
+    if not _POSTGRESQL.fullmatch(url) or not _has_port(url):
+        raise ConfigError(
+            f"`{shown}` is not the URL of a database; expected `sqlite:///FILE` or `postgresql://USER:PASSWORD@HOST/NAME`, "
+            "percent-encoded.",
+        )
+    if find_spec("psycopg") is None:
+        raise ConfigError(
+            f"`{redacted(url[:200])}` requires psycopg, which is not installed; install it with `{extras.install('postgresql')}`.",
+        )
+
+
+def _has_port(url: str) -> bool:
+    """Whether the port of a URL is one, or is left out."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False

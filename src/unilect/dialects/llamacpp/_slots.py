@@ -1,0 +1,108 @@
+"""
+llama.cpp's slots: GET /slots lists them, and POST /slots/{id} saves one, fills it again or empties it.
+
+A slot belongs to whoever was answered in it last, and a file to whoever saved it. Each request gets a slot that is free; the one that was
+filled for a caller is the slot of that caller's next request.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+"""
+
+from functools import partial
+from typing import Any, ClassVar, get_args
+
+from aiohttp import web
+
+from unilect.backend import Backend, SlotAction, changes_slots, slotted
+from unilect.dialects.llamacpp._names import named_fields
+from unilect.dialects.openai.chunks import encode_json
+from unilect.errors import BackendUnavailable, InvalidRequest
+from unilect.requests import Request
+from unilect.routing.registry import Model
+from unilect.web.decode import BodyDecoder, decoded
+from unilect.web.route import Route, call, json_answer
+from unilect.web.site import Site
+
+_RETRY_S = 1.0
+_ACTIONS: dict[str, SlotAction] = {action: action for action in get_args(SlotAction)}
+
+
+class SlotRequest(Request, frozen=True, kw_only=True):
+    """POST /slots/{slot_id}: the file of `save` and `restore`."""
+
+    filename: str = ""
+
+    gateway_fields: ClassVar[frozenset[str]] = frozenset({"model", "filename"})
+
+
+_file = BodyDecoder(SlotRequest)
+
+
+def routes(site: Site) -> list[Route]:
+    """The URLs of the slots; `?model=` names another model than the default one."""
+    service = site.service
+
+    async def native_slots(request: web.Request) -> web.StreamResponse:
+        """List the slots of a model's engine."""
+        name = request.query.get("model")
+        model = service.model(name)
+        if model.known_cold is not None:  # it is not loaded to be looked at
+            found = idle(model)
+        else:
+            found = await service.call(name, _ask)
+        if request.query.get("fail_on_no_slot") == "1" and all(
+            one["is_processing"] for one in found
+        ):
+            raise BackendUnavailable("There is no free slot.", retry_after_s=_RETRY_S)
+        return json_answer(request, encode_json(found))
+
+    async def native_slot_action(request: web.Request) -> web.StreamResponse:
+        """Save a slot of the caller's, fill it again, or empty it."""
+        given, slot = request.query.get("action", ""), request.match_info["slot_id"]
+        if (action := _ACTIONS.get(given)) is None:
+            raise InvalidRequest(
+                f"`action` is {given[:50]!r}; llama.cpp's are `save`, `restore` and `erase`.",
+                param="action",
+            )
+        if not (slot.isascii() and slot.isdecimal() and len(slot) < 10):
+            raise InvalidRequest(
+                f"`slot_id` is {slot[:50]!r}; expected the number of a slot.", param="slot_id"
+            )
+        has_body = action != "erase" or await request.read()
+        asked = await decoded(request, _file.decode) if has_body else SlotRequest()
+        name = request.query.get("model") or asked.model
+        change = partial(_change, int(slot), action, asked.filename)
+        return json_answer(
+            request, encode_json(await service.call(name, change)), named_fields(asked)
+        )
+
+    path, summary = "/slots/{slot_id}", "Save, restore or erase a slot (llama.cpp)"
+    return [
+        call("/slots", native_slots, "List slots (llama.cpp)", endpoint="slots"),
+        call(path, native_slot_action, summary, SlotRequest, "slots"),
+    ]
+
+
+def idle(model: Model) -> list[dict[str, Any]]:
+    """
+    The slots of a model that does not run.
+
+    Raises:
+        UnsupportedOperation: It has none.
+    """
+    can = model.capabilities
+    for member in model.pool.members:
+        slotted(member.backend)
+    return [
+        {"id": id, "n_ctx": can.context or 0, "speculative": False, "is_processing": False}
+        for id in range(can.slots or 0)
+    ]
+
+
+async def _ask(model: Model, backend: Backend) -> list[dict[str, Any]]:
+    return await slotted(backend).slots()
+
+
+async def _change(
+    slot: int, action: SlotAction, name: str, model: Model, backend: Backend
+) -> dict[str, Any]:
+    return await changes_slots(backend).change_slot(slot, action, name)

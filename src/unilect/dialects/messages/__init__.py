@@ -1,0 +1,10 @@
+"""Anthropic's Messages API."""
+
+from unilect.dialects.messages import _models, api
+from unilect.web.route import Route
+from unilect.web.site import Site
+
+
+def routes(site: Site) -> list[Route]:
+    """The URLs of this dialect."""
+    return [route for part in (api, _models) for route in part.routes(site)]

@@ -1,0 +1,425 @@
+"""
+The conversation of a Messages body as the messages of a chat.
+
+Chat templates take one system message, first, then user and assistant in turns, with tool results between. So:
+
+1. `system` and system turns before the first assistant turn are one system message. A later system turn is text of the user turn
+   beside it: moved to the front it would change the prefix that is in the prompt cache.
+2. Adjacent turns of one role are one message. The results in a user turn stand before its text, as its calls want them.
+3. What a template would leave out silently (a document, a search result) becomes text.
+
+Source: https://platform.claude.com/docs/en/api/messages
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from unilect.bounds import LARGE_BYTES, most_values
+from unilect.bounds import MAX_PARTS as MAX_VALUES
+from unilect.dialects.messages._body import Block, Content, MessagesRequest, Source, Turn
+from unilect.errors import InvalidRequest, UnsupportedParameter
+from unilect.requests import (
+    MAX_MESSAGES,
+    FunctionCall,
+    ImagePart,
+    ImageUrl,
+    Message,
+    MessageToolCall,
+    Part,
+    TextPart,
+)
+from unilect.web.decode import wrong_field
+from unilect.web.places import Place
+
+#: A signature of ours that holds the thought of a block whose text was omitted.
+MARK = "unilect1."
+_BILLING = "x-anthropic-billing-header:"  # Claude Code's; the service leaves it out of a text that says more
+_NULL = (b"", b"null")
+_MAX_SIGNATURE = 1024 * 1024  # characters; no model thinks that much at a time
+_SHOWN = 50  # characters of a client's word in a message
+_BETWEEN = "\n\n"
+_IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+#: Blocks that Anthropic's own tools left in the conversation.
+_HOSTED = ("server_tool_use", "mcp_tool_use", "container_upload", "fallback", "compaction")
+_READ = "text, image, document, search_result, tool_use, tool_result, tool_reference, thinking and redacted_thinking"
+_content = msgspec.json.Decoder(Content)
+_source = msgspec.json.Decoder(Source)
+
+
+def signed(thought: str) -> str:
+    """The signature that brings an omitted thought back in the next turn."""
+    return MARK + b64encode(thought.encode(errors="surrogatepass")).decode()
+
+
+class Conversation:
+    """
+    Reads the turns of a body.
+
+    Args:
+        body: The request.
+
+    Attributes:
+        messages: What it becomes.
+        places: Where each message stands in the body.
+        left_out: Blocks that were left out, by place and type.
+        referenced: The names of the tools that a `tool_reference` makes available.
+
+    Raises:
+        InvalidRequest: A block is wrong or cannot be read; the message names it.
+    """
+
+    def __init__(self, body: MessagesRequest) -> None:
+        self.messages: list[Message] = []
+        self.places: list[Place] = []
+        self.left_out: list[str] = []
+        self.referenced: set[str] = set()
+        self._calls: set[str] = set()
+        self._values = 0
+        self._inputs = 0  # bytes of all calls' arguments
+        self._system: list[str] = []
+        self._user: _User | None = None
+        self._assistant_turn: _Assistant | None = None
+        self._answered = False  # there was a turn of the assistant
+        if body.system is not None:
+            self._system += self._texts(body.system, "system")
+        for number, turn in enumerate(body.messages):
+            self._turn(turn, f"messages[{number}]")
+        self._end_assistant()
+        self._end_user()
+        if not self.messages:
+            raise InvalidRequest(
+                "`messages` has no turn of the user. Send at least one.", param="messages"
+            )
+        if not all(text.startswith(_BILLING) for text in self._system):
+            self.messages.insert(0, Message("system", _BETWEEN.join(self._system)))
+            self.places.insert(0, Place("system", "system"))
+        if len(self.messages) > MAX_MESSAGES:
+            raise InvalidRequest(
+                f"`messages` holds {len(self.messages)} turns and tool results; the maximum is {MAX_MESSAGES}. "
+                "Remove older turns.",
+                param="messages",
+            )
+
+    def _turn(self, turn: Turn, place: str) -> None:
+        where = f"{place}.content"
+        if turn.role == "assistant":
+            self._assistant(_blocks(turn.content), place)
+        elif turn.role == "system" and not self._answered:
+            self._system += self._texts(turn.content, where)
+        else:
+            self._end_assistant()
+            if self._user is None:
+                self._user = _User(place)
+            self._read_user(_blocks(turn.content), where)
+
+    def _texts(self, content: Content, where: str) -> list[str]:
+        """The texts of a system prompt."""
+        found = []
+        for number, block in enumerate(_blocks(content)):
+            place = where if isinstance(content, str) else f"{where}[{number}]"
+            if block.type != "text":
+                raise _unreadable(f"{place}.type", block.type, "text")
+            text = _needed(block.text, f"{place}.text")
+            if text:
+                found.append(text)
+        return found
+
+    def _assistant(self, blocks: Sequence[Block], place: str) -> None:
+        texts, thoughts, calls = list[str](), list[str](), dict[str, MessageToolCall]()
+        for number, block in enumerate(blocks):
+            where = f"{place}.content[{number}]"
+            match block.type:
+                case "text":
+                    texts.append(_needed(block.text, f"{where}.text"))
+                case "thinking":
+                    thoughts += filter(None, [_thought(block)])
+                case "tool_use":
+                    calls[where] = self._call(block, where)
+                case "redacted_thinking":
+                    pass  # nobody but who wrote it can read it
+                case kind if _is_hosted(kind):
+                    self.left_out.append(f"{where}:{kind[:_SHOWN]}")
+                case kind:
+                    raise _unreadable(f"{where}.type", kind, "text, thinking and tool_use")
+        text = "".join(texts)
+        if not (text or thoughts or calls):
+            return
+        self._end_user()
+        self._answered = True
+        if self._assistant_turn is None:
+            self._assistant_turn = _Assistant(place)
+        self._assistant_turn.add(text, thoughts, calls)
+
+    def _call(self, block: Block, where: str) -> MessageToolCall:
+        """An earlier call."""
+        id, name = _needed(block.id, f"{where}.id"), _needed(block.name, f"{where}.name")
+        self._inputs += len(memoryview(block.input))
+        compact = self._inputs <= LARGE_BYTES  # spaces of more are not worth another pass
+        arguments = _arguments(block.input, f"{where}.input", compact)
+        self._values += most_values(arguments)
+        if self._values > MAX_VALUES:
+            raise InvalidRequest(
+                f"`{where}`: the calls up to here have more than {MAX_VALUES} values in their `input`; that is the "
+                "maximum. Remove older calls.",
+                param=where,
+            )
+        self._calls.add(id)
+        return MessageToolCall(id, FunctionCall(name, arguments))
+
+    def _read_user(self, blocks: Sequence[Block], where: str) -> None:
+        """Add the blocks of a user turn, or of a later system turn, to the user message that is being read."""
+        assert self._user is not None
+        for number, block in enumerate(blocks):
+            place = f"{where}[{number}]"
+            if block.type == "tool_result":
+                self._user.results.append((self._result(block, place), place))
+            elif _is_hosted(block.type):
+                self.left_out.append(f"{place}:{block.type[:_SHOWN]}")
+            else:
+                self._user.add(self._part(block, place), place)
+
+    def _result(self, block: Block, where: str) -> Message:
+        """A tool's result; its images go to the user's part of the turn, since a tool message is text to most templates."""
+        assert self._user is not None
+        id = _needed(block.tool_use_id, f"{where}.tool_use_id")
+        if id not in self._calls:
+            raise InvalidRequest(
+                f"`{where}.tool_use_id` is {id[:100]!r}, and no `tool_use` block of an earlier assistant turn has this id. "
+                "Send the turn with the call, too.",
+                param=f"{where}.tool_use_id",
+            )
+        texts = []
+        for number, inner in enumerate(_inner(block.content, f"{where}.content")):
+            place = f"{where}.content[{number}]"
+            part = self._part(inner, place)
+            if isinstance(part, str):
+                texts.append(part)
+            else:
+                self._user.add(part, place)
+        text = _BETWEEN.join(text for text in texts if text)
+        return Message("tool", f"Error: {text}" if block.is_error else text, tool_call_id=id)
+
+    def _part(self, block: Block, where: str) -> str | ImagePart:
+        """A block as a text or an image."""
+        match block.type:
+            case "text":
+                return _needed(block.text, f"{where}.text")
+            case "image":
+                return _image(block, f"{where}.source")
+            case "document":
+                return self._document(block, where)
+            case "search_result":
+                texts = self._only_texts(block.content, f"{where}.content")
+                source = _decoded(block.source, str, f"{where}.source")
+                return "\n".join([_needed(block.title, f"{where}.title"), source, *texts])
+            case "tool_reference":
+                name = _needed(block.tool_name, f"{where}.tool_name")
+                self.referenced.add(name)
+                return f"Tool {name} is now available."
+        raise _unreadable(f"{where}.type", block.type, _READ)
+
+    def _document(self, block: Block, where: str) -> str:
+        """A document's text, after its title and what is said of it."""
+        place = f"{where}.source"
+        source = _decoded(block.source, _source, place)
+        if source.type == "text":
+            texts = [_needed(source.data, f"{place}.data")]
+        elif source.type == "content":
+            texts = self._only_texts(source.content, f"{place}.content")
+        else:
+            raise UnsupportedParameter(
+                f"`{place}` is a document of type {source.type[:50]!r}, which is not read here: only `text` and `content` "
+                "are. Send the document's text.",
+                param=place,
+            )
+        return "\n".join(filter(None, (block.title, block.context, *texts)))
+
+    def _only_texts(self, raw: Raw, where: str) -> list[str]:
+        """The texts of blocks of which none may be an image."""
+        texts = []
+        for number, block in enumerate(_inner(raw, where)):
+            if block.type != "text":
+                raise _unreadable(f"{where}[{number}].type", block.type, "text")
+            texts.append(_needed(block.text, f"{where}[{number}].text"))
+        return texts
+
+    def _end_assistant(self) -> None:
+        """Add the assistant's message that was read, if one was."""
+        turn, self._assistant_turn = self._assistant_turn, None
+        if turn is not None:
+            place = Place(turn.place, f"{turn.place}.content", calls=turn.call_places)
+            self._add(turn.message(), place)
+
+    def _end_user(self) -> None:
+        """Add the messages of the user turn that was read, if one was."""
+        user, self._user = self._user, None
+        if user is None:
+            return
+        for result, place in user.results:
+            self._add(result, Place(place, f"{place}.content"))
+        if user.parts or not user.results:
+            content = user.image or f"{user.place}.content"
+            self._add(Message("user", user.content()), Place(user.place, content, user.places))
+
+    def _add(self, message: Message, place: Place) -> None:
+        self.messages.append(message)
+        self.places.append(place)
+
+
+class _User:
+    """A user turn while it is read: its tool results, and what the user says."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.image = ""
+        self.results: list[tuple[Message, str]] = []
+        self.parts: list[str | ImagePart] = []
+        self.places: list[str] = []  # of the parts
+
+    def add(self, part: str | ImagePart, place: str) -> None:
+        """Add a text, unless it is empty, or an image."""
+        if part:
+            self.parts.append(part)
+            self.places.append(place)
+        if not isinstance(part, str):
+            self.image = self.image or place
+
+    def content(self) -> str | list[Part]:
+        """What a message holds: one text where there is nothing else."""
+        texts = [part for part in self.parts if isinstance(part, str)]
+        if len(texts) == len(self.parts):
+            return _BETWEEN.join(texts)
+        return [TextPart(part) if isinstance(part, str) else part for part in self.parts]
+
+
+class _Assistant:
+    """What the assistant said in adjacent turns."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[MessageToolCall] = []
+        self.call_places: list[str] = []
+
+    def add(self, text: str, thoughts: list[str], calls: dict[str, MessageToolCall]) -> None:
+        """Add a turn; its calls by their places."""
+        self._texts += [text] if text else []
+        self._thoughts += thoughts
+        self._calls += calls.values()
+        self.call_places += calls
+
+    def message(self) -> Message:
+        """The turns as one message."""
+        return Message(
+            "assistant",
+            _BETWEEN.join(self._texts),
+            tool_calls=self._calls or None,
+            reasoning_content="".join(self._thoughts) or None,
+        )
+
+
+def _blocks(content: Content) -> list[Block]:
+    """Content as blocks."""
+    return [Block("text", text=content)] if isinstance(content, str) else content
+
+
+def _inner(raw: Raw, where: str) -> list[Block]:
+    """The blocks of a block; none where it has no content."""
+    return [] if bytes(memoryview(raw)[:5]) in _NULL else _blocks(_decoded(raw, _content, where))
+
+
+def _decoded(raw: Raw, kind: Any, where: str) -> Any:
+    """
+    A field that was kept as it was written.
+
+    Raises:
+        InvalidRequest: It is missing, or not of this type.
+    """
+    if not bytes(memoryview(raw)[:1]):
+        raise _missing(where)
+    decoder = kind if isinstance(kind, msgspec.json.Decoder) else msgspec.json.Decoder(kind)
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError as error:
+        what, at, path = str(error).rpartition(" - at `$")
+        raise wrong_field(
+            f"{what} - at `$.{where}{path}" if at else f"{error} - at `$.{where}`"
+        ) from error
+
+
+def _arguments(raw: Raw, where: str, compact: bool) -> str:
+    """The input of a call as JSON text; a compact one is without the spaces between its values."""
+    if bytes(memoryview(raw)[:1]) != b"{":
+        if bytes(memoryview(raw)[:5]) in _NULL:
+            return "{}"
+        raise InvalidRequest(f"`{where}`: expected an object.", param=where)
+    return (msgspec.json.format(bytes(raw), indent=-1) if compact else bytes(raw)).decode()
+
+
+def _thought(block: Block) -> str:
+    """What a thinking block says; of an omitted one what its signature holds, where it is ours."""
+    signature = block.signature or ""
+    if block.thinking or not signature.startswith(MARK) or len(signature) > _MAX_SIGNATURE:
+        return block.thinking or ""
+    try:
+        return b64decode(signature[len(MARK) :], validate=True).decode()
+    except ValueError:  # another server's, or cut
+        return ""
+
+
+def _image(block: Block, where: str) -> ImagePart:
+    """An image as a URL: of its data, or where it is; the service fetches it for backends that take data alone."""
+    source = _decoded(block.source, _source, where)
+    if source.type == "url":
+        url = _needed(source.url, f"{where}.url")
+        if not url[:8].lower().startswith(("http://", "https://")):
+            raise InvalidRequest(
+                f"`{where}.url`: expected an http or https URL; an image's data is sent as a source of type `base64`.",
+                param=f"{where}.url",
+            )
+        return ImagePart(ImageUrl(url))
+    if source.type != "base64":
+        raise UnsupportedParameter(
+            f"`{where}.type` is {source.type[:50]!r}; images are read as `base64` and `url` only. Send the image's data.",
+            param=f"{where}.type",
+        )
+    kind = _needed(source.media_type, f"{where}.media_type")
+    if kind not in _IMAGES:
+        raise InvalidRequest(
+            f"`{where}.media_type` is {kind[:_SHOWN]!r}; expected one of {', '.join(_IMAGES)}.",
+            param=f"{where}.media_type",
+        )
+    return ImagePart(ImageUrl(f"data:{kind};base64,{_needed(source.data, f'{where}.data')}"))
+
+
+def _is_hosted(kind: str) -> bool:
+    """True for a block of a tool that Anthropic's servers run."""
+    return kind in _HOSTED or (kind.endswith("_tool_result") and kind != "tool_result")
+
+
+def _needed(value: str | None, where: str) -> str:
+    """
+    A field that a block of its type must have.
+
+    Raises:
+        InvalidRequest: It is missing.
+    """
+    if value is None:
+        raise _missing(where)
+    return value
+
+
+def _missing(where: str) -> InvalidRequest:
+    return InvalidRequest(f"`{where}` is missing; it is required.", param=where)
+
+
+def _unreadable(where: str, kind: str, known: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"`{where}` is {kind[:_SHOWN]!r}, which is not read here; known here are {known}.",
+        param=where,
+    )

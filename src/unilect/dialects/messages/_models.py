@@ -1,0 +1,107 @@
+"""
+Anthropic's list of models: GET /v1/models and /v1/models/{model}, for clients that send `anthropic-version`.
+
+Aliases are listed too: clients show the names in a picker, and one of their own models' names may be an alias here.
+
+Source: https://platform.claude.com/docs/en/api/models/list
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from msgspec import structs
+
+from unilect.dialects.messages import _errors
+from unilect.dialects.messages.api import with_request_id
+from unilect.errors import InvalidRequest
+from unilect.routing.registry import Model
+from unilect.web.route import Route, both, json_answer
+from unilect.web.site import Site
+
+_LIMIT = 20
+_MAX_LIMIT = 1000
+
+
+def routes(site: Site) -> list[Route]:
+    """The URLs of this dialect."""
+    service = site.service
+
+    async def list_models_of_messages(request: web.Request) -> web.StreamResponse:
+        """List the models that are served, and their aliases."""
+        cards = [
+            card(model, name) for model in service.models for name in (model.name, *model.aliases)
+        ]
+        with_request_id(request)
+        return json_answer(request, msgspec.json.encode(page(cards, dict(request.query))))
+
+    async def retrieve_model_of_messages(request: web.Request) -> web.StreamResponse:
+        """Describe one model."""
+        name = request.match_info["model"]
+        name = name if name in service.registry else name.rstrip("/")
+        model = service.named(name)
+        with_request_id(request)
+        return json_answer(request, msgspec.json.encode(card(model, name)))
+
+    found = [
+        *both("/models", list_models_of_messages, "List the models, for Anthropic's clients"),
+        *both(
+            "/models/{model:.+}",
+            retrieve_model_of_messages,
+            "Describe one model, for Anthropic's clients",
+        ),
+    ]
+    return [
+        structs.replace(route, error=_errors.answer, needs_header="anthropic-version")
+        for route in found
+    ]
+
+
+def card(model: Model, name: str) -> dict[str, Any]:
+    """A model as Anthropic lists it, by one of its names."""
+    context = model.capabilities.context
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(model.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "max_input_tokens": context,
+        "max_tokens": context,
+    }
+
+
+def page(cards: list[dict[str, Any]], query: dict[str, str]) -> dict[str, Any]:
+    """
+    One page of the list.
+
+    Args:
+        query: `limit`, and `after_id` or `before_id`.
+
+    Raises:
+        InvalidRequest: One of them is wrong.
+    """
+    limit = query.get("limit", str(_LIMIT))
+    if not (
+        limit.isascii() and limit.isdecimal() and len(limit) < 6 and 1 <= int(limit) <= _MAX_LIMIT
+    ):
+        raise InvalidRequest(
+            f"`limit` is {limit[:50]!r}; expected an integer from 1 to {_MAX_LIMIT}.", param="limit"
+        )
+    ids, size = [card["id"] for card in cards], int(limit)
+    begin, end = 0, len(ids)
+    for name in ("after_id", "before_id"):
+        if (id := query.get(name)) is None:
+            continue
+        if id not in ids:
+            raise InvalidRequest(f"`{name}` is {id[:100]!r}, which is no model here.", param=name)
+        begin, end = (ids.index(id) + 1, end) if name == "after_id" else (begin, ids.index(id))
+    backwards = "before_id" in query
+    shown = cards[begin:end][-size:] if backwards else cards[begin:end][:size]
+    return {
+        "data": shown,
+        "has_more": len(shown) < end - begin,
+        "first_id": shown[0]["id"] if shown else None,
+        "last_id": shown[-1]["id"] if shown else None,
+    }

@@ -1,0 +1,289 @@
+"""
+Ollama's chats and continued texts: POST /api/chat and /api/generate, on any model.
+
+A body is put into OpenAI's words and then is a chat or a completion like any other. What Ollama would do and is not done here is named in
+`X-Unilect-Ignored`, or refused.
+
+Source: https://github.com/ollama/ollama/blob/main/docs/api.md
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from aiohttp import web
+from msgspec import Meta
+
+from unilect.backend import Backend
+from unilect.dialects.ollama import _answer as answers
+from unilect.dialects.ollama import _options as options
+from unilect.dialects.ollama._errors import ollama_error
+from unilect.dialects.ollama._messages import (
+    MAX_CONTEXT,
+    Images,
+    Said,
+    Turn,
+    openai_messages,
+    said_in,
+    with_images,
+)
+from unilect.dialects.ollama._names import named
+from unilect.dialects.ollama._truncate import truncated
+from unilect.dialects.openai import chat as openai_chat
+from unilect.dialects.openai import completions as openai_completions
+from unilect.dialects.openai.chunks import encode_json
+from unilect.errors import InvalidRequest
+from unilect.parameters.rules import parameters_of, refusal
+from unilect.requests import (
+    MAX_LOGPROBS,
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    ChatRequest,
+    CompletionRequest,
+    Request,
+    Text,
+)
+from unilect.routing.registry import Model
+from unilect.routing.service import Service
+from unilect.web.decode import BodyDecoder, RawFields, decoded, decoded_again
+from unilect.web.route import Route, json_answer
+from unilect.web.site import Site
+from unilect.web.streaming import respond
+
+_RequestT = TypeVar("_RequestT", ChatRequest, CompletionRequest)
+
+
+class OllamaRequest(Request, frozen=True, kw_only=True):
+    """What both kinds of requests have."""
+
+    stream: bool | None = None
+    format: Any = None
+    think: bool | str | None = None
+    keep_alive: float | str | None = None
+    options: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    truncate: bool | None = None
+    shift: bool | None = None
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The fields that are in no request of Ollama's."""
+        return tuple(sorted(self.raw_fields.keys() - parameters_of(type(self))))
+
+
+class OllamaChatRequest(OllamaRequest, frozen=True, kw_only=True):
+    """POST /api/chat."""
+
+    messages: Annotated[list[Turn], Meta(max_length=MAX_MESSAGES)] | None = None
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
+
+    gateway_fields: ClassVar[frozenset[str]] = frozenset()
+
+
+class OllamaGenerateRequest(OllamaRequest, frozen=True, kw_only=True):
+    """POST /api/generate."""
+
+    prompt: Text | None = None
+    suffix: Text | None = None
+    system: Text | None = None
+    template: Text | None = None
+    raw: bool | None = None
+    context: Annotated[list[int], Meta(max_length=MAX_CONTEXT)] | None = None
+    images: Images | None = None
+
+    gateway_fields: ClassVar[frozenset[str]] = frozenset()
+
+
+_chat = BodyDecoder(OllamaChatRequest)
+_generate = BodyDecoder(OllamaGenerateRequest)
+
+
+def routes(site: Site) -> list[Route]:
+    """The URLs of this part."""
+    service = site.service
+
+    async def ollama_chat(request: web.Request) -> web.StreamResponse:
+        """Answer a conversation, in Ollama's words."""
+        asked = await decoded(request, _chat.decode)
+        model = named(service, asked.model)
+        stays = _stays(asked)
+        if not asked.messages:
+            return await _loaded(request, service, model, asked, answers.chat_shape)
+        fields, left_out = _fields(asked, model)
+        fields |= _chat_fields(asked, model)
+        body = fields | {"messages": openai_messages(asked.messages), "tools": asked.tools or None}
+        chat = await _request_of(body, _only_chat)
+        return await _answered(request, service, model, asked, chat, left_out, stays)
+
+    async def ollama_generate(request: web.Request) -> web.StreamResponse:
+        """Continue a text, or answer it, in Ollama's words."""
+        asked = await decoded(request, _generate.decode)
+        model = named(service, asked.model)
+        stays = _stays(asked)
+        if asked.template:
+            raise refusal("template", "a model's template is the operator's to choose")
+        if not asked.prompt and not asked.images:
+            return await _loaded(request, service, model, asked, answers.generate_shape)
+        fields, left_out = _fields(asked, model)
+        if _is_raw(asked, model):
+            left_out += ("think",) if asked.think else ()
+            body = fields | _completion_fields(asked)
+            plain = await _request_of(body, openai_completions.decode)
+            return await _answered(request, service, model, asked, plain, left_out, stays)
+        said = _said(asked)
+        fields |= _chat_fields(asked, model)
+        chat = await _request_of(fields | {"messages": _conversation(asked, said)}, _only_chat)
+        return await _answered(request, service, model, asked, chat, left_out, stays, said)
+
+    return [
+        Route("POST", "/api/chat", ollama_chat, "chat", request=OllamaChatRequest, summary="Answer a conversation (Ollama)", error=ollama_error),
+        Route("POST", "/api/generate", ollama_generate, "generate", request=OllamaGenerateRequest, summary="Continue or answer a text (Ollama)", error=ollama_error),
+    ]  # fmt: skip
+
+
+def _stays(asked: OllamaRequest) -> float | None:
+    """How many seconds the model shall stay loaded, if the request says it."""
+    return None if asked.keep_alive is None else options.seconds_of(asked.keep_alive)
+
+
+def _stay(model: Model, seconds: float | None) -> None:
+    if seconds is not None:
+        model.stay(None if math.isinf(seconds) else seconds)
+
+
+def _fields(asked: OllamaRequest, model: Model) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """
+    What a chat and a completion have in common, in OpenAI's words, and the names of what is left out.
+
+    Raises:
+        InvalidRequest: Something is wrong.
+    """
+    can = model.capabilities
+    fields, left_out = options.option_fields(asked.options or {}, can.context)
+    fields |= options.format_field(asked.format)
+    fields["model"] = model.name
+    fields["stream"] = asked.stream is not False
+    if {"n", "best_of"} & model.defaults.keys():
+        fields |= {"n": 1, "best_of": 1}
+    if asked.shift:
+        left_out += ("shift",)
+    return fields, (*left_out, *asked.unknown)
+
+
+def _chat_fields(asked: OllamaRequest, model: Model) -> dict[str, Any]:
+    """What only a chat has: thoughts, and log probabilities by a switch and a number."""
+    fields = options.think_fields(asked.think, model.capabilities, model.name)
+    if asked.logprobs or asked.top_logprobs:
+        fields |= {"logprobs": True, "top_logprobs": asked.top_logprobs}
+    return fields
+
+
+def _is_raw(asked: OllamaGenerateRequest, model: Model) -> bool:
+    """
+    Whether a text is continued as it stands: on request, around a gap, and by a model without a template.
+
+    Raises:
+        InvalidRequest: Beside it stands what only a template has a place for.
+    """
+    can = model.capabilities
+    plain = bool(asked.raw or asked.suffix)
+    for name in ("system", "context", "images"):
+        if plain and getattr(asked, name):
+            with_what = "raw" if asked.raw else "suffix"
+            raise InvalidRequest(
+                f"`{name}` cannot be combined with `{with_what}`, which takes the prompt as it stands. Leave one of them out.",
+                param=name,
+            )
+    has_more = asked.system or asked.context or asked.images
+    return plain or (not can.chat and can.completions and can.settled and not has_more)
+
+
+def _completion_fields(asked: OllamaGenerateRequest) -> dict[str, Any]:
+    """The text of a plain completion; log probabilities are a number there."""
+    fields: dict[str, Any] = {"prompt": asked.prompt or "", "suffix": asked.suffix or None}
+    if asked.logprobs or asked.top_logprobs:
+        fields["logprobs"] = asked.top_logprobs or 0
+    return fields
+
+
+def _said(asked: OllamaGenerateRequest) -> list[Said]:
+    """The conversation that a text ends; the request's system text is instead of the context's."""
+    said = said_in(asked.context or ())
+    if asked.system:
+        said = [("system", asked.system), *(one for one in said if one[0] != "system")]
+    return [*said, ("user", asked.prompt or "")]
+
+
+def _conversation(asked: OllamaGenerateRequest, said: Sequence[Said]) -> list[dict[str, Any]]:
+    """The messages of a text that is answered."""
+    told: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in said]
+    if asked.images:
+        told[-1]["content"] = with_images(asked.prompt, asked.images, "images")
+    return told
+
+
+def _only_chat(body: bytes, raw: RawFields | None = None) -> ChatRequest:
+    request = openai_chat.decode(body, raw=raw).request
+    assert isinstance(request, ChatRequest)  # `messages` is a list
+    return request
+
+
+async def _request_of(
+    fields: dict[str, Any], decode: Callable[[bytes, RawFields | None], _RequestT]
+) -> _RequestT:
+    """The typed request of fields in OpenAI's words."""
+    data = encode_json({name: value for name, value in fields.items() if value is not None})
+    return await decoded_again(data, decode)
+
+
+async def _loaded(
+    request: web.Request, service: Service, model: Model, asked: OllamaRequest, shape: Any
+) -> web.StreamResponse:
+    """The answer to a request that asks nothing: the model is loaded, or with `keep_alive: 0` stopped once nothing runs in it."""
+    seconds, reason = _stays(asked), "load"
+    if seconds == 0:
+        reason = "unload"
+        model.stay(0)
+        if model.stopping is not None:
+            await asyncio.shield(model.stopping)
+    else:
+        began = time.perf_counter()
+        await service.call(model.name, _nothing)
+        _stay(model, seconds)
+    body = {"model": asked.model, "created_at": answers.now(), **shape(), "done": True}
+    body["done_reason"] = reason
+    if reason == "load":
+        body |= answers.durations(began)
+    return json_answer(request, encode_json(body), asked.unknown)
+
+
+async def _nothing(model: Model, backend: Backend) -> None:
+    """Ask a backend nothing but to be there."""
+
+
+async def _answered(
+    request: web.Request,
+    service: Service,
+    model: Model,
+    asked: OllamaRequest,
+    generation: ChatRequest | CompletionRequest,
+    left_out: tuple[str, ...],
+    stays: float | None,
+    said: Sequence[Said] | None = None,
+) -> web.StreamResponse:
+    """The answer of a model, which stays loaded after it as the request says."""
+    if isinstance(generation, ChatRequest) and asked.truncate is not False:
+        generation, is_cut = await truncated(service, generation)
+        left_out += ("truncated",) if is_cut else ()
+    run = service.run(generation)
+    run.left_out, run.limit_name = left_out, "options.num_predict"
+    is_chat = isinstance(asked, OllamaChatRequest)
+    shape = answers.chat_shape if is_chat else answers.generate_shape
+    encoder = answers.RowEncoder(asked.model or "", run, shape, said)
+    try:
+        return await respond(request, run, encoder, answers.ROWS)
+    finally:
+        _stay(model, stays)

@@ -1,0 +1,181 @@
+"""
+Ollama's embeddings: POST /api/embed, and /api/embeddings for older clients.
+
+Source: https://github.com/ollama/ollama/blob/main/docs/api.md
+"""
+
+import time
+from typing import Annotated, Any, ClassVar
+
+from aiohttp import web
+from msgspec import Meta
+
+from unilect.backend import Backend, tokenizes
+from unilect.dialects.ollama._answer import durations
+from unilect.dialects.ollama._errors import ollama_error
+from unilect.dialects.ollama._names import named
+from unilect.dialects.ollama._options import option_fields, seconds_of
+from unilect.dialects.openai import embeddings as openai_embeddings
+from unilect.dialects.openai.chunks import encode_json
+from unilect.errors import ContextLengthExceeded, InvalidRequest
+from unilect.parameters.rules import parameters_of
+from unilect.requests import Embeddings, Request, Text
+from unilect.routing.registry import Model
+from unilect.routing.service import Service
+from unilect.web.decode import BodyDecoder, decoded, decoded_again
+from unilect.web.route import Route, json_answer
+from unilect.web.site import Site
+
+_SPARE = 16  # tokens that a cut text leaves free: cut text may have other tokens at its end, and a model adds some
+_MOST_CHARACTERS = 8  # for each token of the context, of a text that is looked at at all
+
+
+class OllamaEmbedRequest(Request, frozen=True, kw_only=True):
+    """POST /api/embed."""
+
+    input: Any = None
+    truncate: bool | None = None
+    dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None
+    keep_alive: float | str | None = None
+    options: dict[str, Any] | None = None
+
+    gateway_fields: ClassVar[frozenset[str]] = frozenset()
+
+
+class OllamaEmbeddingsRequest(Request, frozen=True, kw_only=True):
+    """POST /api/embeddings."""
+
+    prompt: Text | None = None
+    keep_alive: float | str | None = None
+    options: dict[str, Any] | None = None
+
+    gateway_fields: ClassVar[frozenset[str]] = frozenset()
+
+
+_embed = BodyDecoder(OllamaEmbedRequest)
+_embeddings = BodyDecoder(OllamaEmbeddingsRequest)
+
+
+def routes(site: Site) -> list[Route]:
+    """The URLs of this part."""
+    service = site.service
+
+    async def ollama_embed(request: web.Request) -> web.StreamResponse:
+        """Embed a text, or several, in Ollama's words."""
+        asked = await decoded(request, _embed.decode)
+        model, began = named(service, asked.model), time.perf_counter()
+        texts = _texts(asked.input)
+        fields: dict[str, Any] = {"dimensions": asked.dimensions}
+        found, left_out = await _embedded(service, model, asked, texts, fields)
+        vectors = [_shaped(vector, asked.dimensions) for vector in found.vectors]
+        body = {"model": asked.model, "embeddings": vectors, **durations(began)}
+        body["prompt_eval_count"] = found.prompt_tokens
+        return json_answer(request, encode_json(body), left_out)
+
+    async def ollama_embeddings(request: web.Request) -> web.StreamResponse:
+        """Embed a text, in the words of older clients of Ollama's."""
+        asked = await decoded(request, _embeddings.decode)
+        model = named(service, asked.model)
+        texts = [asked.prompt] if asked.prompt else []
+        found, left_out = await _embedded(service, model, asked, texts, {})
+        vector = found.vectors[0] if texts else []
+        return json_answer(request, encode_json({"embedding": vector}), left_out)
+
+    return [
+        Route("POST", "/api/embed", ollama_embed, "embeddings", request=OllamaEmbedRequest, summary="Embed texts (Ollama)", error=ollama_error),
+        Route("POST", "/api/embeddings", ollama_embeddings, "embeddings", request=OllamaEmbeddingsRequest, summary="Embed a text (Ollama, older)", error=ollama_error),
+    ]  # fmt: skip
+
+
+def _texts(given: Any) -> list[str]:
+    """
+    The texts of an `input`; an empty one is none.
+
+    Raises:
+        InvalidRequest: It is neither a text nor a list of texts.
+    """
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest(
+            "invalid input type: expected a text or a list of texts in `input`.", param="input"
+        )
+    return [] if texts == [""] else texts
+
+
+async def _embedded(
+    service: Service,
+    model: Model,
+    asked: OllamaEmbedRequest | OllamaEmbeddingsRequest,
+    texts: list[str],
+    fields: dict[str, Any],
+) -> tuple[Embeddings, tuple[str, ...]]:
+    """
+    The embeddings of texts, and what was left out; no text loads the model.
+
+    Raises:
+        UnilectError: As `Service.embed`.
+    """
+    _, ignored = option_fields(asked.options or {}, model.capabilities.context)
+    unknown = asked.raw_fields.keys() - parameters_of(type(asked))
+    left_out = (*ignored, *sorted(unknown))
+    stays = None if asked.keep_alive is None else seconds_of(asked.keep_alive)
+    found = Embeddings([], 0)
+    if texts:
+        found, more = await _cut_or_whole(service, model, asked, texts, fields)
+        left_out += more
+    else:
+        await service.call(model.name, _nothing)
+    if stays is not None:
+        model.stay(None if stays == float("inf") else stays)
+    return found, left_out
+
+
+async def _nothing(model: Model, backend: Backend) -> None:
+    """Ask a backend nothing but to be there."""
+
+
+async def _cut_or_whole(
+    service: Service,
+    model: Model,
+    asked: OllamaEmbedRequest | OllamaEmbeddingsRequest,
+    texts: list[str],
+    fields: dict[str, Any],
+) -> tuple[Embeddings, tuple[str, ...]]:
+    """The embeddings of texts; texts beyond the context are cut at their ends, unless that is not wanted, and that is told."""
+
+    async def embed(texts: list[str]) -> tuple[Embeddings, tuple[str, ...]]:
+        given = {name: value for name, value in fields.items() if value is not None}
+        body = {"model": model.name, "input": texts, **given}
+        request = await decoded_again(encode_json(body), openai_embeddings.decode)
+        _, found, ignored = await service.embed(request)
+        return found, ignored
+
+    try:
+        return await embed(texts)
+    except ContextLengthExceeded:
+        if getattr(asked, "truncate", None) is False or model.capabilities.context is None:
+            raise
+    found, ignored = await embed(await _cut(service, model, texts, model.capabilities.context))
+    return found, (*ignored, "truncated")
+
+
+async def _cut(service: Service, model: Model, texts: list[str], context: int) -> list[str]:
+    """Texts that the context can hold."""
+
+    async def ask(model: Model, backend: Backend) -> list[str]:
+        tells, cut = tokenizes(backend), []
+        for text in texts:
+            ids = await tells.tokenize(text[: _MOST_CHARACTERS * context])
+            room = max(1, context - _SPARE)
+            fits = len(ids) <= room and len(text) <= _MOST_CHARACTERS * context
+            cut.append(text if fits else await tells.detokenize(ids[:room]))
+        return cut
+
+    return await service.call(model.name, ask)
+
+
+def _shaped(vector: list[float], dimensions: int | None) -> list[float]:
+    """A vector of unit length, with its first numbers only where that is asked for."""
+    if dimensions is not None:
+        vector = openai_embeddings.shortened(vector, dimensions)
+    return openai_embeddings.unit(vector)

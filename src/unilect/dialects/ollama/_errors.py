@@ -1,0 +1,40 @@
+"""
+Errors in Ollama's form: `{"error": "text"}`, with the parameters' names as its clients write them.
+
+Source: https://github.com/ollama/ollama/blob/main/docs/api.md
+"""
+
+import msgspec
+from aiohttp import web
+
+from unilect.context import in_hand
+from unilect.dialects.ollama._options import NAMES
+from unilect.errors import EngineOverloaded, UnilectError, UnsupportedParameter
+from unilect.web.streaming import JSON
+
+#: What a model lacks, in the words that clients look for, by our name of the parameter.
+_LACKS = {"tools": "tools", "enable_thinking": "thinking", "reasoning_effort": "thinking"}
+_BUSY = "server busy, please try again.  maximum pending requests exceeded"
+
+
+def ollama_error(error: UnilectError, status: int) -> web.Response:
+    """An error as the answer to a request; a full queue is a 503 here."""
+    status = 503 if isinstance(error, EngineOverloaded) else status
+    return web.Response(status=status, body=error_body(error), content_type=JSON)
+
+
+def error_body(error: UnilectError) -> bytes:
+    """An error as a body, or as a row without its line break."""
+    return msgspec.json.encode({"error": told(error)})
+
+
+def told(error: UnilectError) -> str:
+    """What an error says to a client of Ollama."""
+    if isinstance(error, EngineOverloaded):
+        return f"{_BUSY}: {error.message}"
+    if isinstance(error, UnsupportedParameter) and (what := _LACKS.get(error.param or "")):
+        return f'"{in_hand().model}" does not support {what}: {error.message}'
+    for ours, theirs in NAMES.items():
+        if error.param == ours or (error.param or "").startswith(f"{ours}."):
+            return error.message.replace(f"`{ours}", f"`{theirs}")
+    return error.message

@@ -1,0 +1,268 @@
+"""
+Ollama's models: their list, what each is, which are loaded; and what a client cannot do with them here.
+
+What a backend does not know of its model is told as a neutral value of the right type: 0 bytes, an empty text, the architecture
+`unknown`. A digest is one of what is told here, since that of the files would take minutes to compute.
+
+Source: https://github.com/ollama/ollama/blob/main/docs/api.md
+"""
+
+import asyncio
+import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+from aiohttp import web
+
+from unilect.backend import Description, described
+from unilect.dialects.ollama._answer import ROWS
+from unilect.dialects.ollama._errors import ollama_error
+from unilect.dialects.ollama._names import named, tagged
+from unilect.dialects.openai.chunks import encode_json
+from unilect.errors import ModelNotFound, UnsupportedOperation
+from unilect.requests import Request
+from unilect.routing.registry import Model
+from unilect.routing.service import Service
+from unilect.web.decode import BodyDecoder, decoded
+from unilect.web.route import Handler, Route, json_answer
+from unilect.web.site import Site
+from unilect.web.streaming import headers_of
+
+#: Of the Ollama whose API this is; Copilot asks for 0.6.4 at least.
+VERSION = "0.33.0"
+_NEVER = "9999-12-31T23:59:59Z"
+_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
+_HONOURED = ("native", "emulated")
+
+
+class OllamaModelRequest(Request, frozen=True, kw_only=True):
+    """A request about one model; `name` is an older name of `model`."""
+
+    name: str | None = None
+    source: str | None = None
+    stream: bool | None = None
+    verbose: bool | None = None
+
+    gateway_fields: ClassVar[frozenset[str]] = frozenset()
+
+
+_model = BodyDecoder(OllamaModelRequest)
+
+
+def routes(site: Site) -> list[Route]:
+    """The URLs of this part."""
+    service = site.service
+
+    async def ollama_version(request: web.Request) -> web.StreamResponse:
+        """Tell the version of Ollama's API."""
+        return json_answer(request, encode_json({"version": VERSION}))
+
+    async def ollama_urls(request: web.Request) -> web.StreamResponse:
+        """Tell where the API begins; unknown URLs below have errors of the form of this one."""
+        return json_answer(request, encode_json({"version": VERSION, "models": "/api/tags"}))
+
+    async def ollama_tags(request: web.Request) -> web.StreamResponse:
+        """List the models, in Ollama's words."""
+        models = [listed(model) for model in service.models]
+        return json_answer(request, encode_json({"models": models}))
+
+    async def ollama_ps(request: web.Request) -> web.StreamResponse:
+        """List the models that are loaded here."""
+        models = [loaded(one) for one in service.models if one.runs_here]
+        return json_answer(request, encode_json({"models": models}))
+
+    async def ollama_show(request: web.Request) -> web.StreamResponse:
+        """Describe a model, in Ollama's words."""
+        asked = await decoded(request, _model.decode)
+        model = await service.described(named(service, asked.model or asked.name).name)
+        return json_answer(request, encode_json(shown(model)))
+
+    async def ollama_pull(request: web.Request) -> web.StreamResponse:
+        """Say whether a model is there; nothing is fetched."""
+        asked = await decoded(request, _model.decode)
+        row, status = {"status": "success"}, 200
+        try:
+            named(service, asked.model or asked.name)
+        except ModelNotFound:
+            row = {
+                "error": "pull model manifest: file does not exist: this server fetches no model for a client. Add it to the "
+                "server's configuration, or start the server with it."
+            }
+            status = 200 if asked.stream is not False else 404
+        if asked.stream is False:
+            return web.json_response(row, status=status)
+        return web.Response(body=encode_json(row) + b"\n", headers=headers_of(request, ROWS))
+
+    read = [
+        _get("/api", ollama_urls, "Where Ollama's API begins"),
+        _get("/api/version", ollama_version, "The version of Ollama's API"),
+        _get("/api/tags", ollama_tags, "List the models (Ollama)"),
+        _get("/api/ps", ollama_ps, "List the loaded models (Ollama)"),
+        _post("/api/show", ollama_show, "Describe a model (Ollama)"),
+        _post("/api/pull", ollama_pull, "Say whether a model is there (Ollama)"),
+    ]
+    return read + _refused(service)
+
+
+def _refused(service: Service) -> list[Route]:
+    """What changes models, which is the operator's to do."""
+
+    async def refuse(request: web.Request, what: str, is_known: bool) -> web.StreamResponse:
+        asked = await decoded(request, _model.decode)
+        if is_known:
+            named(service, asked.source or asked.model or asked.name)
+        raise UnsupportedOperation(
+            f"Models cannot be {what} over the API. Change the server's configuration, and start it again."
+        )
+
+    async def ollama_delete(request: web.Request) -> web.StreamResponse:
+        """Say that models are not deleted by clients."""
+        return await refuse(request, "deleted", True)
+
+    async def ollama_copy(request: web.Request) -> web.StreamResponse:
+        """Say that models are not copied by clients."""
+        return await refuse(request, "copied", True)
+
+    async def ollama_create(request: web.Request) -> web.StreamResponse:
+        """Say that models are not created by clients."""
+        return await refuse(request, "created", False)
+
+    async def ollama_push(request: web.Request) -> web.StreamResponse:
+        """Say that models are not pushed by clients."""
+        return await refuse(request, "pushed", True)
+
+    async def ollama_blob(request: web.Request) -> web.StreamResponse:
+        """Say that files are not taken from clients."""
+        raise UnsupportedOperation(
+            "Files of models cannot be sent over the API. Copy them to the server, and name them in its configuration."
+        )
+
+    copied = _post("/api/copy", ollama_copy, "Refused: copy a model (Ollama)")
+    blob = "/api/blobs/{digest:.+}"
+    return [
+        Route("DELETE", "/api/delete", ollama_delete, request=OllamaModelRequest, summary="Refused: delete a model (Ollama)", error=ollama_error),
+        copied,
+        _post("/api/create", ollama_create, "Refused: create a model (Ollama)"),
+        _post("/api/push", ollama_push, "Refused: push a model (Ollama)"),
+        Route("POST", blob, ollama_blob, summary="Refused: send a file of a model (Ollama)", error=ollama_error, streamed_bytes=1),
+    ]  # fmt: skip
+
+
+def _get(path: str, handler: Handler, summary: str) -> Route:
+    return Route("GET", path, handler, summary=summary, error=ollama_error)
+
+
+def _post(path: str, handler: Handler, summary: str) -> Route:
+    return Route(
+        "POST", path, handler, request=OllamaModelRequest, summary=summary, error=ollama_error
+    )
+
+
+def _described(model: Model) -> Description:
+    """What the first backend of a model says of it."""
+    members = model.pool.members
+    return described(members[0].backend) if members else Description()
+
+
+def _details(told: Description) -> dict[str, Any]:
+    family = told.family or "unknown"
+    return {
+        "parent_model": "",
+        "format": told.format or "",
+        "family": family,
+        "families": [family],
+        "parameter_size": _rounded(told.parameters),
+        "quantization_level": told.quantization or "",
+    }
+
+
+def _rounded(parameters: int | None) -> str:
+    """A number of parameters as people say it: `1.2B`."""
+    for size, unit in _UNITS:
+        if parameters is not None and parameters >= size:
+            return f"{parameters / size:.1f}{unit}"
+    return "" if parameters is None else str(parameters)
+
+
+def _abilities(model: Model) -> list[str]:
+    """What a model is for, in Ollama's words; `embedding` where it makes nothing else."""
+    can = model.capabilities
+    unlisted = "native" if can.passes_unknown else None
+    writes = can.chat or can.completions
+    told = {
+        "completion": writes,
+        "tools": can.chat and can.parameters.get("tools", unlisted) in _HONOURED,
+        "insert": can.parameters.get("suffix") in _HONOURED,
+        "vision": can.vision,
+        "thinking": bool(can.thinking),
+        "embedding": can.embeddings and not writes,
+    }
+    return [name for name, is_so in told.items() if is_so]
+
+
+def _card(model: Model) -> dict[str, Any]:
+    """What is told of a model everywhere."""
+    told, name = _described(model), tagged(model.name)
+    details = _details(told)
+    digest = hashlib.sha256(encode_json([name, details, told.size_bytes])).hexdigest()
+    return {
+        "name": name,
+        "model": name,
+        "size": told.size_bytes or 0,
+        "digest": digest,
+        "details": details,
+    }
+
+
+def listed(model: Model) -> dict[str, Any]:
+    """A model as /api/tags has it."""
+    more = {"modified_at": _time(model.created), "capabilities": _abilities(model)}
+    return _card(model) | more
+
+
+def loaded(model: Model) -> dict[str, Any]:
+    """A loaded model as /api/ps has it; the memory that it takes on graphics cards is not known, and 0."""
+    at = model.idle_stop_at
+    expires = _NEVER
+    if at is not None:
+        left_s = max(0.0, at - asyncio.get_running_loop().time())
+        expires = _written(datetime.now(UTC) + timedelta(seconds=left_s))
+    more = {"expires_at": expires, "size_vram": 0}
+    return _card(model) | more | {"context_length": model.capabilities.context or 0}
+
+
+def shown(model: Model) -> dict[str, Any]:
+    """A model as /api/show has it."""
+    told, name = _described(model), tagged(model.name)
+    family = told.family or "unknown"
+    info: dict[str, Any] = {
+        "general.architecture": family,
+        "general.basename": model.name,
+        "general.parameter_count": told.parameters or 0,
+        f"{family}.context_length": model.capabilities.context,
+        f"{family}.embedding_length": told.width,
+    }
+    parameters = "\n".join(f"{key} {_text(value)}" for key, value in model.defaults.items())
+    lines = [f"FROM {name}", *(f"PARAMETER {line}" for line in parameters.splitlines())]
+    return {
+        "license": "",
+        "modelfile": "\n".join(lines),
+        "parameters": parameters,
+        "template": "",
+        "details": _details(told),
+        "model_info": {key: value for key, value in info.items() if value is not None},
+        "capabilities": _abilities(model),
+        "modified_at": _time(model.created),
+    }
+
+
+def _text(value: Any) -> str:
+    return encode_json(value).decode()
+
+
+def _time(unix: int) -> str:
+    return _written(datetime.fromtimestamp(unix, UTC))
+
+
+def _written(time: datetime) -> str:
+    return time.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,32 @@
+"""The names of models as Ollama has them: a model `x` is also `x:latest`."""
+
+from unilect.errors import InvalidRequest, ModelNotFound
+from unilect.routing.registry import Model
+from unilect.routing.service import Service
+
+_LATEST = ":latest"
+
+
+def named(service: Service, name: str | None) -> Model:
+    """
+    The model of a name.
+
+    Raises:
+        InvalidRequest: There is no name.
+        ModelNotFound: There is no such model, in the words that clients look for.
+    """
+    if not name:
+        raise InvalidRequest(
+            "model is required; send the name of a model in `model`.", param="model"
+        )
+    spellings = (name, name.removesuffix(_LATEST), f"{name}{_LATEST}")
+    known = next((one for one in spellings if one in service.registry), name)
+    try:
+        return service.model(known)
+    except ModelNotFound as error:
+        raise ModelNotFound(f"model '{name[:100]}' not found", param="model") from error
+
+
+def tagged(name: str) -> str:
+    """A model's name with a tag."""
+    return name if ":" in name.rpartition("/")[2] else f"{name}{_LATEST}"

@@ -1,0 +1,75 @@
+"""
+Makes a conversation fit into the model's context by leaving out its oldest turns, as Ollama does.
+
+The system's messages and the last turn stay. A turn goes whole, so that the roles of what is left alternate as templates want it; of a
+last turn with many calls the oldest calls go with their results.
+"""
+
+from collections.abc import Sequence
+
+from unilect.errors import ContextLengthExceeded, UnsupportedOperation
+from unilect.requests import ChatRequest, Message
+from unilect.routing.service import Service
+
+#: Tokens that a template may add to a conversation; a token of the rest is at least a byte of its JSON.
+_TEMPLATE = 1024
+
+
+async def truncated(service: Service, request: ChatRequest) -> tuple[ChatRequest, bool]:
+    """
+    A request that fits as far as that can be had, and whether something is left out.
+
+    Whose backend tells no tokens, or no context, gets it as it is.
+    """
+    context = service.model(request.model).capabilities.context
+    written = [request.raw_fields.get(name, b"") for name in ("messages", "tools")]
+    if context is None or sum(len(memoryview(raw)) for raw in written) + _TEMPLATE <= context:
+        return request, False
+    steps = _steps(request.messages)
+
+    async def fits(count: int) -> bool:
+        try:
+            return await service.count_tokens(_without(request, steps[:count])) < context
+        except ContextLengthExceeded:
+            return False
+
+    try:
+        if not steps or await fits(0):
+            return request, False
+        low, high = 0, len(steps)  # `low` does not fit
+        if not await fits(high):
+            return request, False  # the model says how long it is
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if await fits(middle) else (middle, high)
+    except UnsupportedOperation:
+        return request, False
+    return _without(request, steps[:high]), True
+
+
+def _steps(messages: Sequence[Message]) -> list[list[int]]:
+    """The places of the messages that go together, in the order in which they go."""
+    turns: list[list[int]] = []
+    for place, message in enumerate(messages):
+        if message.role == "system":
+            continue
+        if message.role == "user" or not turns:
+            turns.append([])
+        turns[-1].append(place)
+    if not turns:
+        return []
+    *older, last = turns
+    groups: list[list[int]] = []
+    for place in last[1:]:
+        if messages[place].role == "assistant" or not groups:
+            groups.append([])
+        groups[-1].append(place)
+    return older + groups[:-1]
+
+
+def _without(request: ChatRequest, steps: Sequence[Sequence[int]]) -> ChatRequest:
+    if not steps:
+        return request
+    gone = {place for step in steps for place in step}
+    left = [message for place, message in enumerate(request.messages) if place not in gone]
+    return request.changed(messages=left)

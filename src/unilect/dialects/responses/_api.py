@@ -1,0 +1,210 @@
+"""The URLs of responses: create, count, shorten, and what is done with stored ones."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from aiohttp import web
+
+from unilect.bounds import LARGE_BYTES
+from unilect.context import in_hand
+from unilect.dialects.openai.chunks import encode_json
+from unilect.dialects.responses._items import kind_of, new_id, packed, told
+from unilect.dialects.responses._kept import Kept, KeptRun, Live
+from unilect.dialects.responses._output import ResponseEncoder, Telling, usage_object
+from unilect.dialects.responses._pages import page, page_of
+from unilect.dialects.responses._request import (
+    OPTIONAL,
+    CompactRequest,
+    Plan,
+    PromptRequest,
+    ResponseRequest,
+    placed,
+    plan,
+    prompt_of,
+)
+from unilect.dialects.responses._truncation import shortened
+from unilect.errors import InvalidRequest, UnilectError
+from unilect.events import Fold
+from unilect.requests import ChatRequest, Message
+from unilect.routing.service import Run, Service
+from unilect.web.decode import BodyDecoder, decoded
+from unilect.web.route import Route, call, json_answer
+from unilect.web.streaming import SERVER_SENT_EVENTS, relay, respond
+
+_decoder = BodyDecoder(ResponseRequest)
+_prompt_decoder = BodyDecoder(PromptRequest)
+_compact_decoder = BodyDecoder(CompactRequest)
+_HANDOVER = (
+    "Sum up this conversation for whoever goes on with it and knows nothing of it: the task, what was decided, what was done and found, "
+    "with names, paths and numbers, and what is left. Write only the summary."
+)
+_HANDED_OVER = "The conversation so far, summed up:\n\n"
+
+
+class Responses:
+    """
+    The handlers.
+
+    Args:
+        service: Answers the requests.
+        kept: What is kept of responses.
+    """
+
+    def __init__(self, service: Service, kept: Kept) -> None:
+        self._service = service
+        self._kept = kept
+
+    async def create_response(self, request: web.Request) -> web.StreamResponse:
+        """Answer an input, whole, as a stream, or in the background."""
+        asked = await decoded(request, _decoder.decode)
+        owner = in_hand().caller
+        made = await self._planned(asked, owner)
+        keeps = asked.store is not False and self._kept.answers is not None
+        made.telling.fields["store"] = keeps
+        made.telling.fields["model"] = self._service.model(asked.model).name
+        if asked.background:
+            return await self._begin(request, asked, made, owner, keeps)
+        encoder = ResponseEncoder(new_id("resp"), made.telling)
+        await _prepare(request, encoder)
+
+        async def keep() -> None:
+            encoder.close()
+            if keeps:
+                await self._kept.keep(asked, made.items, encoder, owner)
+
+        try:
+            return await respond(request, KeptRun(self._run(made), encoder, keep), encoder)
+        except UnilectError as error:
+            raise made.telling.named(error) from error
+
+    async def retrieve_response(self, request: web.Request) -> web.StreamResponse:
+        """Tell a stored response; its events again where a stream is asked for."""
+        owner, id = in_hand().caller, request.match_info["response_id"]
+        if request.query.get("stream") not in ("true", "1", "True"):
+            return json_answer(request, (await self._kept.get(owner, id)).body)
+        after = request.query.get("starting_after", "-1")
+        if not after.removeprefix("-").isdecimal() or len(after) > 9:
+            raise InvalidRequest(
+                "`starting_after`: expected the number of an event.", param="starting_after"
+            )
+        events = await self._kept.events(owner, id, max(-1, int(after)))
+        return await relay(request, events, SERVER_SENT_EVENTS, lambda error: b"")
+
+    async def delete_response(self, request: web.Request) -> web.StreamResponse:
+        """Remove a stored response."""
+        id = request.match_info["response_id"]
+        await self._kept.delete(in_hand().caller, id)
+        return json_answer(request, encode_json({"id": id, "object": "response", "deleted": True}))
+
+    async def cancel_response(self, request: web.Request) -> web.StreamResponse:
+        """Stop a response that is made in the background."""
+        found = await self._kept.cancel(in_hand().caller, request.match_info["response_id"])
+        return json_answer(request, found.body)
+
+    async def list_input_items(self, request: web.Request) -> web.StreamResponse:
+        """List the input of a stored response."""
+        found = await self._kept.get(in_hand().caller, request.match_info["response_id"])
+        return json_answer(request, page_of(found.input, page(request.query)))
+
+    async def count_input_tokens(self, request: web.Request) -> web.StreamResponse:
+        """Count the tokens of the prompt that an input makes."""
+        asked = await decoded(request, _prompt_decoder.decode)
+        before, items = await self._kept.before.items(asked, in_hand().caller)
+        chat, places = prompt_of(asked, placed(asked, before, items))
+        try:
+            count = await self._service.count_tokens(chat)
+        except UnilectError as error:
+            raise places.named(error) from error
+        return json_answer(
+            request, encode_json({"object": "response.input_tokens", "input_tokens": count})
+        )
+
+    async def compact_response(self, request: web.Request) -> web.StreamResponse:
+        """Shorten a conversation: what the user said stays, the rest is summed up."""
+        asked = await decoded(request, _compact_decoder.decode)
+        before, items = await self._kept.before.items(asked, in_hand().caller)
+        talk = placed(asked, before, items)
+        chat, places = prompt_of(asked, talk)
+        messages: Sequence[Message] = [*chat.messages, Message("user", _HANDOVER)]
+        folding = Fold()
+        run = self._service.run(chat.changed(messages=messages, stream=None, tools=None, tool_choice=None))  # fmt: skip
+        try:
+            async with aclosing(run.batches()) as batches:
+                async for batch in batches:
+                    folding.add(batch)
+        except UnilectError as error:
+            raise places.named(error) from error
+        answer = folding.answer()
+        text = _HANDED_OVER + (answer.choices[0].text or "")
+        users = [told(item) for place, item in talk if kind_of(item, place) == "message" and item.get("role") == "user"]  # fmt: skip
+        summary = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": packed(text)}
+        body = {
+            "id": new_id("resp"),
+            "object": "response.compaction",
+            "created_at": int(time.time()),
+            "output": [*users, summary],
+            "usage": usage_object(answer.usage),
+        }
+        return json_answer(request, encode_json(body), run.ignored)
+
+    async def _planned(self, asked: ResponseRequest, owner: str) -> Plan:
+        """What a request asks for, shortened where it may be and has to."""
+        before, items = await self._kept.before.items(asked, owner)
+        if asked.truncation != "auto":
+            return plan(asked, placed(asked, before, items), items)
+        return await shortened(self._service, asked, before, items)
+
+    def _run(self, made: Plan, chat: ChatRequest | None = None) -> Run:
+        run = self._service.run(chat or made.chat)
+        run.left_out, run.optional = made.left_out, OPTIONAL
+        run.limit_name = "max_output_tokens"
+        return run
+
+    async def _begin(
+        self, request: web.Request, asked: ResponseRequest, made: Plan, owner: str, keeps: bool
+    ) -> web.StreamResponse:
+        """Begin a response that its client asks for later."""
+        if not keeps:
+            raise InvalidRequest(
+                "`background` needs a response that is stored; leave `store: false` out, or `background`.",
+                param="background",
+            )
+        log: list[bytes] = []
+        telling: Telling = made.telling
+        live = Live(ResponseEncoder(new_id("resp"), telling, log, "queued"), log)
+        await _prepare(request, live.encoder)
+        body = live.encoder.body()
+        chat = made.chat.changed(stream=True)
+        await self._kept.begin(asked, made.items, live, lambda: self._run(made, chat), owner)
+        if not asked.stream:
+            return json_answer(request, body, made.left_out)
+        events = await self._kept.events(owner, live.encoder.id, -1)
+        return await relay(request, events, SERVER_SENT_EVENTS, lambda error: b"")
+
+
+async def _prepare(request: web.Request, encoder: ResponseEncoder) -> None:
+    """Encode what a response repeats of a large request, with others served before and after it."""
+    if len(await request.read()) > LARGE_BYTES:
+        await asyncio.sleep(0)
+        encoder.repeated()
+        await asyncio.sleep(0)
+
+
+def routes(service: Service, kept: Kept) -> list[Route]:
+    """The URLs of responses."""
+    api = Responses(service, kept)
+    found = []
+    for prefix in ("/v1/responses", "/responses"):
+        one = prefix + "/{response_id}"
+        found += [
+            call(prefix, api.create_response, "Answer an input", ResponseRequest, "responses"),
+            call(f"{prefix}/input_tokens", api.count_input_tokens, "Count an input's tokens", PromptRequest, "responses"),
+            call(f"{prefix}/compact", api.compact_response, "Shorten a conversation", CompactRequest, "responses"),
+            Route("GET", one, api.retrieve_response, summary="Tell a stored response"),
+            Route("DELETE", one, api.delete_response, summary="Remove a stored response"),
+            Route("POST", f"{one}/cancel", api.cancel_response, summary="Stop a response in the background"),
+            Route("GET", f"{one}/input_items", api.list_input_items, summary="List a response's input"),
+        ]  # fmt: skip
+    return found

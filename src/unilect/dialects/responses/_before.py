@@ -1,0 +1,172 @@
+"""
+The turns before a request: those of an earlier response and its ancestors, of a conversation, and the items that are named.
+
+Source: https://platform.openai.com/docs/guides/conversation-state
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from unilect.bounds import LARGE_BYTES, check_levels
+from unilect.dialects.responses._items import id_of, kind_of
+from unilect.dialects.responses._request import PromptRequest, items_of
+from unilect.dialects.responses._tools import wrong
+from unilect.errors import InvalidRequest, NotStored, PreviousNotFound
+from unilect.requests import Request
+from unilect.store.answers import Answers
+
+#: The statuses of a response that has no end yet.
+UNFINISHED = ("queued", "in_progress")
+_PAGE = 100
+_MAX_BEFORE = 8192  # items that go before a request
+_AT_ONCE = 512  # items, and then others are served
+_ITEM_BYTES = 1024  # what an item costs beside its text
+
+
+class Before:
+    """
+    What stands before requests.
+
+    Args:
+        answers: Where responses are stored; None where nothing is.
+    """
+
+    def __init__(self, answers: Answers | None) -> None:
+        self._answers = answers
+
+    async def items(
+        self, asked: PromptRequest, owner: str
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """
+        The items of the turns before a request, and those of its own input, without references.
+
+        Raises:
+            InvalidRequest, NotStored: What it names is not there; or it holds what cannot be kept.
+        """
+        if asked.previous_response_id is not None and asked.conversation_id is not None:
+            raise InvalidRequest(
+                "`previous_response_id` and `conversation` cannot be combined; send one of them.",
+                param="previous_response_id",
+            )
+        await check_kept(asked, "input", "tools", "tool_choice")
+        before: list[dict[str, Any]] = []
+        if asked.previous_response_id is not None:
+            before = await self._chain(owner, asked.previous_response_id)
+        elif asked.conversation_id is not None:
+            before = await self._conversation(owner, asked.conversation_id)
+        return before, await self._resolved(items_of(asked), before, owner)
+
+    async def _chain(self, owner: str, id: str) -> list[dict[str, Any]]:
+        chain = None if self._answers is None else await self._answers.chain(owner, id)
+        if chain is None:
+            raise PreviousNotFound(
+                f"Previous response with id '{id[:100]}' not found.", param="previous_response_id"
+            )
+        last = chain[-1]
+        if last.status in UNFINISHED:
+            raise InvalidRequest(
+                f"`previous_response_id`: the response '{id[:100]}' is still {last.status}; wait for its end.",
+                param="previous_response_id",
+            )
+        bodies = [item.body for each in chain for item in (*each.input, *each.output)]
+        _check_count(len(bodies), "previous_response_id")
+        return await _decoded(bodies)
+
+    async def _conversation(self, owner: str, id: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        after: str | None = None
+        while True:
+            page = await stored_in(self._answers).list_items(
+                owner, id, after, _PAGE, newest_first=False
+            )
+            if page is None:
+                raise NotStored(f"Conversation with id '{id[:100]}' not found.")
+            items, more = page
+            found += await _decoded([item.body for item in items])
+            _check_count(len(found), "conversation")
+            if not more or not items:
+                return found
+            after = items[-1].id
+
+    async def _resolved(
+        self, items: list[Any], before: Sequence[dict[str, Any]], owner: str
+    ) -> list[dict[str, Any]]:
+        """Items with ids of their own, and for references the items that they mean; what stands before already is not repeated."""
+        kinds = [kind_of(item, f"input[{number}]") for number, item in enumerate(items)]
+        wanted = {_id(item, number) for number, (item, kind) in enumerate(zip(items, kinds, strict=True)) if kind == "item_reference"}  # fmt: skip
+        known = {str(item.get("id")) for item in before}
+        missing = list(wanted - known)
+        found = dict[str, bytes]()
+        if missing and self._answers is not None:
+            found = await self._answers.items(owner, missing)
+        resolved, ids = list[dict[str, Any]](), set[str]()
+        for number, (item, kind) in enumerate(zip(items, kinds, strict=True)):
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if kind == "item_reference":
+                id = _id(item, number)
+                if id in known:
+                    continue
+                if id not in found:
+                    raise NotStored(f"Item with id '{id[:100]}' not found.", param="input")
+                item, kind = msgspec.json.decode(found[id]), ""
+            id = id_of(item, kind, ids)
+            ids.add(id)
+            resolved.append(item | ({"type": kind} if kind else {}) | {"id": id})
+        return resolved
+
+
+def stored_in(answers: Answers | None) -> Answers:
+    """
+    Where responses are stored.
+
+    Raises:
+        NotStored: Nothing is stored here.
+    """
+    if answers is None:
+        raise NotStored("Responses are not stored here: the operator has turned `[store] responses` off.")  # fmt: skip
+    return answers
+
+
+async def check_kept(asked: Request, *names: str) -> None:
+    """
+    Look at fields that are kept or told again as they are; others are served after each that is large.
+
+    Raises:
+        InvalidRequest: One is nested too deep.
+    """
+    for name in names:
+        written = bytes(asked.raw_fields.get(name, b""))
+        check_levels(name, written, getattr(asked, name))
+        if len(written) > LARGE_BYTES:
+            await asyncio.sleep(0)
+
+
+async def _decoded(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
+    """Stored items, with others served in between."""
+    found, size = list[dict[str, Any]](), 0
+    for body in bodies:
+        found.append(msgspec.json.decode(body))
+        size += len(body) + _ITEM_BYTES
+        if size > LARGE_BYTES:
+            size = 0
+            await asyncio.sleep(0)
+    return found
+
+
+def _check_count(count: int, param: str) -> None:
+    if count > _MAX_BEFORE:
+        raise InvalidRequest(
+            f"`{param}` stands for more than {_MAX_BEFORE} items; begin anew, with a summary of what went before.",
+            param=param,
+        )
+
+
+def _id(item: dict[str, Any], number: int) -> str:
+    id = item.get("id")
+    if not isinstance(id, str):
+        wrong(f"input[{number}].id", "the id of a stored item")
+    return id

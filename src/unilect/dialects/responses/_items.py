@@ -1,0 +1,403 @@
+"""
+The items of a response's input as the messages of a chat.
+
+1. What the assistant said, thought and called one after the other is one message, as it was when the model wrote it.
+2. Instructions, and system texts before the first turn, are one message of role system at the start. A later one is told as a turn of
+   the user: many templates take no other, and one that is moved to the start would change the prompt that a cache knows.
+3. Every call has one output, and every output a call.
+
+Source: https://platform.openai.com/docs/api-reference/responses/create (`input`)
+"""
+
+import base64
+import binascii
+import secrets
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from unilect.bounds import MAX_PARTS as MAX_VALUES
+from unilect.bounds import most_values
+from unilect.dialects.responses._tools import INPUT, Tools, wrong
+from unilect.errors import InvalidRequest
+from unilect.parameters.rules import refusal
+from unilect.requests import (
+    MAX_MESSAGES,
+    MAX_PARTS,
+    FunctionCall,
+    ImagePart,
+    ImageUrl,
+    Message,
+    MessageToolCall,
+    Part,
+    TextPart,
+)
+from unilect.web.places import Place
+
+#: What stands before a text of ours in `encrypted_content`; anyone else's is not read.
+_OURS = "unilect:"
+_PACKED = base64.b64encode(_OURS[:6].encode()).decode()  # as all of ours begin
+_CALLS = {"function_call": "function", "custom_tool_call": "custom"}
+_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+#: Calls of hosted tools, whose outputs stand in themselves: a history that began elsewhere has them.
+_LEFT_OUT = (
+    "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call", "mcp_list_tools", "tool_search",
+    "program", "configuration_update",
+)  # fmt: skip
+_TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+_PLACES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco", "custom_tool_call": "ctc", "custom_tool_call_output": "ctco"}  # fmt: skip
+
+MAX_ID = 256
+_DETAILS = (None, "auto", "low", "high", "original")
+_WITH_STATUS = frozenset({"message", *_CALLS, *_OUTPUTS})
+
+
+def kind_of(item: Any, place: str) -> str:
+    """
+    The type of an item, which a message and a reference may leave out.
+
+    Raises:
+        InvalidRequest: It is no item.
+    """
+    if not isinstance(item, dict):
+        wrong(place, "an object")
+    kind = item.get("type")
+    if kind is None:
+        kind = "message" if "role" in item else "item_reference" if "id" in item else None
+    if not isinstance(kind, str):
+        wrong(f"{place}.type", "the type of an item, such as `message`")
+    return kind
+
+
+def prefix_of(kind: str) -> str:
+    """What the id of an item begins with."""
+    return _PLACES.get(kind, "item")
+
+
+def new_id(prefix: str) -> str:
+    """A random id that nobody can guess."""
+    return f"{prefix}_{secrets.token_hex(16)}"
+
+
+def id_of(item: dict[str, Any], kind: str, taken: Collection[str] = ()) -> str:
+    """The id of an item that a client gives; a new one where it has none that can be its own."""
+    id = item.get("id")
+    if isinstance(id, str) and 0 < len(id) <= MAX_ID and id not in taken:
+        return id
+    return new_id(prefix_of(kind))
+
+
+def told(item: dict[str, Any]) -> dict[str, Any]:
+    """
+    An item as lists of items tell it: the content of a message is parts, and what was said, called and put out has a status.
+
+    Args:
+        item: With its type.
+    """
+    if item["type"] not in _WITH_STATUS:
+        return item
+    found = item if item.get("status") else item | {"status": "completed"}
+    content = item.get("content")
+    if item["type"] == "message" and isinstance(content, str):
+        said: dict[str, Any] = {"type": "input_text", "text": content}
+        if item.get("role") == "assistant":
+            said = {"type": "output_text", "text": content, "annotations": [], "logprobs": []}
+        found = found | {"content": [said]}
+    return found
+
+
+def packed(text: str) -> str:
+    """A text as `encrypted_content`, for clients that bring back nothing else."""
+    return base64.b64encode((_OURS + text).encode()).decode()
+
+
+def unpacked(content: Any) -> str | None:
+    """The text of an `encrypted_content` of ours; None of any other."""
+    if not isinstance(content, str) or not content.startswith(_PACKED):
+        return None
+    try:
+        text = binascii.a2b_base64(content, strict_mode=True).decode()
+    except ValueError:
+        return None
+    return text.removeprefix(_OURS) if text.startswith(_OURS) else None
+
+
+class Conversation:
+    """
+    Builds the messages of a chat from items.
+
+    Args:
+        instructions: The text that stands before all items.
+        tools: The tools of the request; items may bring more.
+
+    Attributes:
+        left_out: The items that are left out, as `X-Unilect-Ignored` names them.
+        places: Where each message stands in the body; all are known once `messages` was called.
+    """
+
+    def __init__(self, instructions: str | None, tools: Tools) -> None:
+        self.left_out: list[str] = []
+        self.places: list[Place] = []
+        self._tools = tools
+        self._messages: list[Message] = []
+        self._system = {"instructions": instructions} if instructions else {}  # by their places
+        self._turn = ""  # the place of its first item
+        self._reasoning: list[str] = []
+        self._texts: list[str] = []
+        self._calls: list[MessageToolCall] = []
+        self._call_places: list[str] = []
+        self._images: dict[str, Part] = {}  # of outputs, which have no place for them
+        self._called: dict[str, None] = {}  # the ids of the calls, in order
+        self._values = 0  # of all their arguments
+        self._answered = set[str]()
+
+    def add(self, item: Any, place: str) -> None:
+        """
+        Add an item.
+
+        Raises:
+            InvalidRequest: It is none, or none that can be read here.
+        """
+        kind = kind_of(item, place)
+        if kind == "message":
+            self._message(item, place)
+        elif kind == "reasoning":
+            self._thought(item, place)
+        elif kind in _CALLS:
+            self._call(item, kind, place)
+        elif kind in _OUTPUTS:
+            self._output(item, place)
+        elif kind == "additional_tools":
+            self._tools.add(_list(item, "tools", place), f"{place}.tools")
+        elif kind == "compaction":
+            self._compacted(item, place)
+        elif kind.startswith(_LEFT_OUT):
+            self.left_out.append(f"{place}:{kind[:50]}")
+        else:
+            raise refusal(place, f"items of the type `{kind[:50]}` cannot be read here")
+
+    def messages(self) -> list[Message]:
+        """
+        All messages.
+
+        Raises:
+            InvalidRequest: A call has no output, or there are too many messages, or none.
+        """
+        self._end_turn()
+        self._end_outputs()
+        open_calls = self._called.keys() - self._answered
+        if open_calls:
+            call = next(call for call in self._called if call in open_calls)
+            raise InvalidRequest(
+                f"No tool output found for function call {call[:100]}.", param="input"
+            )
+        if not self._messages:
+            raise InvalidRequest(
+                "`input` holds no message: expected a text, or a list with at least one item that says something.",
+                param="input",
+            )
+        if len(self._messages) >= MAX_MESSAGES:
+            raise InvalidRequest(
+                f"`input` makes more than {MAX_MESSAGES - 1} messages; that is the maximum. Send fewer items.",
+                param="input",
+            )
+        if not self._system:
+            return self._messages
+        place = next(iter(self._system))
+        self.places.insert(0, Place(place, place))
+        return [Message("system", "\n\n".join(self._system.values())), *self._messages]
+
+    def _append(self, message: Message, place: Place) -> None:
+        self._messages.append(message)
+        self.places.append(place)
+
+    def _message(self, item: dict[str, Any], place: str) -> None:
+        role = item.get("role")
+        if role in ("system", "developer"):
+            self._end_outputs()
+            text = _joined_text(item.get("content"), f"{place}.content")
+            if self._messages or self._is_open():
+                self._end_turn()
+                self._append(Message("user", text), Place(place, f"{place}.content"))
+            else:
+                self._system[place] = text
+        elif role == "user":
+            self._end_turn()
+            self._end_outputs()
+            content, where = item.get("content"), f"{place}.content"
+            parts = _content(content, where)
+            self._append(Message("user", parts), Place(place, where, _part_places(parts, where)))
+        elif role == "assistant":
+            self._end_outputs()
+            if self._calls:
+                self._end_turn()
+            self._turn = self._turn or place
+            self._texts.append(_joined_text(item.get("content"), f"{place}.content"))
+        else:
+            wrong(f"{place}.role", "`user`, `assistant`, `system` or `developer`")
+
+    def _thought(self, item: dict[str, Any], place: str) -> None:
+        """Take what the assistant thought; an item without a text is what stateless clients send back of one."""
+        text = _joined_text(item.get("content") or [], f"{place}.content")
+        text = text or unpacked(item.get("encrypted_content")) or ""
+        text = text or _joined_text(item.get("summary") or [], f"{place}.summary")
+        if not text:
+            return
+        self._end_outputs()
+        if self._texts or self._calls:
+            self._end_turn()
+        self._turn = self._turn or place
+        self._reasoning.append(text)
+
+    def _call(self, item: dict[str, Any], kind: str, place: str) -> None:
+        call = _text(item, "call_id", place)
+        name, namespace = _text(item, "name", place), item.get("namespace")
+        if not isinstance(namespace, str | None):
+            wrong(f"{place}.namespace", "a text")
+        if kind == "custom_tool_call":
+            arguments = msgspec.json.encode({INPUT: _text(item, "input", place)}).decode()
+        else:
+            arguments = _text(item, "arguments", place)
+            self._values += most_values(arguments)
+        if self._values > MAX_VALUES:
+            raise InvalidRequest(
+                f"`{place}`: the calls up to here have more than {MAX_VALUES} values in their `arguments`; that is the maximum. "
+                "Remove older calls.",
+                param=place,
+            )
+        if call in self._called:
+            raise InvalidRequest(
+                f"`{place}.call_id`: there are two calls of the id {call[:100]!r}.",
+                param=f"{place}.call_id",
+            )
+        self._end_outputs()
+        known = self._tools.called(_CALLS[kind], name, namespace)
+        self._called[call] = None
+        self._turn = self._turn or place
+        self._call_places.append(place)
+        self._calls.append(MessageToolCall(call, FunctionCall(known, arguments or "{}")))
+
+    def _output(self, item: dict[str, Any], place: str) -> None:
+        call = _text(item, "call_id", place)
+        if call not in self._called:
+            raise InvalidRequest(
+                f"No tool call found for function call output with call_id {call[:100]}.",
+                param=f"{place}.call_id",
+            )
+        if call in self._answered:
+            raise InvalidRequest(
+                f"`{place}.call_id`: the call {call[:100]!r} has two outputs.",
+                param=f"{place}.call_id",
+            )
+        self._end_turn()
+        self._answered.add(call)
+        where = f"{place}.output"
+        content = _content(item.get("output"), where)
+        if isinstance(content, list):
+            parts = dict(zip(_part_places(content, where), content, strict=True))
+            self._images |= {at: p for at, p in parts.items() if not isinstance(p, TextPart)}
+            content = "\n".join(part.text for part in content if isinstance(part, TextPart))
+        self._append(Message("tool", content, tool_call_id=call), Place(place, where))
+
+    def _compacted(self, item: dict[str, Any], place: str) -> None:
+        text = unpacked(item.get("encrypted_content"))
+        if text is None:
+            raise refusal(
+                f"{place}.encrypted_content",
+                "it was made by another server, which alone can read it",
+            )
+        self._end_turn()
+        self._end_outputs()
+        self._append(Message("user", text), Place(place, place))
+
+    def _is_open(self) -> bool:
+        return bool(self._reasoning or self._texts or self._calls)
+
+    def _end_turn(self) -> None:
+        """The assistant's turn has ended."""
+        if not self._is_open():
+            return
+        self._append(
+            Message(
+                "assistant",
+                "\n".join(self._texts) if self._texts else None if self._calls else "",
+                tool_calls=self._calls or None,
+                reasoning_content="\n".join(self._reasoning) or None,
+            ),
+            Place(self._turn, self._turn, calls=self._call_places),
+        )
+        self._turn, self._reasoning, self._texts = "", [], []
+        self._calls, self._call_places = [], []
+
+    def _end_outputs(self) -> None:
+        """No more outputs follow: their images are told in a turn of the user."""
+        if self._images:
+            places = list(self._images)
+            place = Place(places[0], places[0], places)
+            self._append(Message("user", list(self._images.values())), place)
+            self._images = {}
+
+
+def _content(value: Any, place: str) -> str | list[Part]:
+    """The content of a message: one text, or parts where there is more than text."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        wrong(place, "a text or a list of parts")
+    if len(value) > MAX_PARTS:
+        wrong(place, f"at most {MAX_PARTS} parts; found {len(value)}")
+    parts = [_part(part, f"{place}[{number}]") for number, part in enumerate(value)]
+    if all(isinstance(part, TextPart) for part in parts):
+        return "\n".join(part.text for part in parts if isinstance(part, TextPart))
+    return parts
+
+
+def _part_places(content: str | list[Part], place: str) -> list[str]:
+    """Where the parts of a content stand."""
+    return [] if isinstance(content, str) else [f"{place}[{n}]" for n in range(len(content))]
+
+
+def _joined_text(value: Any, place: str) -> str:
+    """
+    A content that may hold texts only.
+
+    Raises:
+        InvalidRequest: It holds something else.
+    """
+    content = _content(value, place)
+    if isinstance(content, str):
+        return content
+    wrong(place, "parts of text only")
+
+
+def _part(part: Any, place: str) -> Part:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(kind, str) and kind in _TEXTS:
+        return TextPart(_text(part, "text", place))
+    if kind == "refusal":
+        return TextPart(_text(part, "refusal", place))
+    if kind == "input_image":
+        if not part.get("image_url"):
+            raise refusal(f"{place}.file_id", "there are no files here; send `image_url`")
+        detail = part.get("detail")
+        if detail not in _DETAILS:
+            wrong(f"{place}.detail", "`auto`, `low`, `high` or `original`")
+        return ImagePart(ImageUrl(_text(part, "image_url", place), detail))
+    if kind in ("input_file", "input_audio"):
+        raise refusal(place, f"parts of the type `{kind}` cannot be read; send its text")
+    wrong(f"{place}.type", "`input_text`, `output_text`, `refusal` or `input_image`")
+
+
+def _text(fields: dict[str, Any], name: str, place: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        wrong(f"{place}.{name}", "a text")
+    return value
+
+
+def _list(fields: dict[str, Any], name: str, place: str) -> Sequence[Any]:
+    value = fields.get(name)
+    if not isinstance(value, list):
+        wrong(f"{place}.{name}", "a list")
+    return value

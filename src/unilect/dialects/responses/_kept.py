@@ -1,0 +1,398 @@
+"""
+What is kept of responses: stored ones, and the answers that are made without their client.
+
+1. Whoever made a response sees it, and no one else. An id that is not theirs is one that is not there.
+2. A response is stored before its end is told, so that who has its end can go on from it.
+3. One that runs in the background belongs to the server: a client that leaves stops nothing. A server that ends leaves it `failed`; one that
+   was killed is found out by others, which see that it says nothing of itself any more.
+
+Source: https://platform.openai.com/docs/guides/conversation-state, https://platform.openai.com/docs/guides/background
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from unilect.backend import Batches
+from unilect.bounds import LARGE_BYTES
+from unilect.context import IN_HAND, Context
+from unilect.dialects.openai.chunks import encode_json
+from unilect.dialects.responses._before import UNFINISHED, Before, stored_in
+from unilect.dialects.responses._items import new_id, told
+from unilect.dialects.responses._output import ResponseEncoder
+from unilect.dialects.responses._request import PromptRequest
+from unilect.errors import (
+    BackendUnavailable,
+    InternalError,
+    InvalidRequest,
+    NotStored,
+    StoreUnavailable,
+    UnilectError,
+)
+from unilect.events import Usage
+from unilect.routing.service import Run
+from unilect.store.answers import Answers, Item, Stored
+from unilect.tasks import Tasks
+
+log = logging.getLogger("unilect")
+_LIFE_SIGN_S = 10.0
+_STALE_S = 3 * _LIFE_SIGN_S
+_STORE_AGAIN_S = (
+    0.2,
+    1.0,
+    4.0,
+    10.0,
+)  # pauses between attempts to store the end of a response that nobody waits for
+_STORE_AT_LAST_S = 2.0  # for one more attempt, of a server that stops
+
+
+class KeptRun:
+    """
+    A run whose answer is stored after its last batch, and before its end is told.
+
+    Args:
+        run: The run.
+        encoder: Takes in a whole answer here; of a stream it is given each batch by its writer.
+        keep: Stores the answer.
+    """
+
+    def __init__(
+        self, run: Run, encoder: ResponseEncoder, keep: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._run = run
+        self._encoder = encoder
+        self._keep = keep
+        self.model = run.model
+        self.streams = run.streams
+
+    @property
+    def answering(self) -> Any:
+        """The model that answers."""
+        return self._run.answering
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The parameters that were ignored."""
+        return self._run.ignored
+
+    @property
+    def attempts(self) -> int:
+        """How many answers a backend gave before one was valid."""
+        return self._run.attempts
+
+    async def batches(self) -> Batches:
+        """As of the run; errors also as `keep`."""
+        async with aclosing(self._run.batches()) as batches:
+            async for batch in batches:
+                if not self.streams:
+                    self._encoder.take_in(batch)
+                elif type(batch[-1]) is Usage and len(batch) > 1:
+                    # its writer holds the last batch back, and drops it for an error
+                    yield batch[:-1]
+                    batch = batch[-1:]
+                yield batch
+        await self._keep()
+
+
+class Live(Struct, eq=False):
+    """A response that is being made without its client."""
+
+    encoder: ResponseEncoder
+    log: list[bytes]
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+    task: "asyncio.Task[None] | None" = None
+    cancelled: bool = False
+    over: bool = False
+
+    def tell(self) -> None:
+        """There are more events."""
+        self.more.set()
+        self.more = asyncio.Event()
+
+
+class Kept:
+    """
+    The responses that a server keeps.
+
+    Args:
+        answers: Where they are stored; None where nothing is.
+        background: Where work is done that belongs to no request.
+
+    Attributes:
+        answers: As given.
+        before: The turns before a request.
+    """
+
+    def __init__(self, answers: Answers | None, background: Tasks) -> None:
+        self.answers = answers
+        self.before = Before(answers)
+        self._background = background
+        self._live: dict[tuple[str, str], Live] = {}
+        self._instance = new_id("server")
+        self._signs: asyncio.Task[None] | None = None
+
+    async def keep(
+        self,
+        asked: PromptRequest,
+        items: Sequence[dict[str, Any]],
+        encoder: ResponseEncoder,
+        owner: str,
+        instance: str = "",
+    ) -> None:
+        """Store a response, whole or just begun."""
+        if self.answers is None:
+            return
+        stored = Stored(
+            encoder.id,
+            owner,
+            encoder.status,
+            encoder.body(),
+            _as_items(items),
+            _as_items(encoder.output),
+            asked.previous_response_id,
+            asked.conversation_id,
+            time.time(),
+            instance=instance,
+        )
+        await self.answers.put(stored)
+
+    async def get(self, owner: str, id: str) -> Stored:
+        """
+        A stored response, as it is now.
+
+        Raises:
+            NotStored: There is none.
+        """
+        found = await self.store().get(owner, id)
+        if found is None:
+            raise NotStored(f"Response with id '{id[:100]}' not found.")
+        live = self._live.get((owner, id))
+        if live is not None:
+            found.status, found.body = live.encoder.status, live.encoder.body()
+        elif found.status in UNFINISHED:
+            if found.instance == self._instance:  # its end could not be stored
+                await self._end_unfinished(owner, found)
+            else:
+                await self._end_stale()
+            found = await self.store().get(owner, id) or found
+        return found
+
+    async def delete(self, owner: str, id: str) -> None:
+        """
+        Remove a response; one that is being made is stopped.
+
+        Raises:
+            NotStored: There is none.
+        """
+        live = self._live.get((owner, id))
+        if live is not None and live.task is not None:
+            live.cancelled = True
+            live.task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([live.task])
+        if not await self.store().delete(owner, id):
+            raise NotStored(f"Response with id '{id[:100]}' not found.")
+
+    async def cancel(self, owner: str, id: str) -> Stored:
+        """
+        Stop a response that is being made in the background; one that has ended stays as it is.
+
+        Raises:
+            NotStored: There is none.
+            InvalidRequest: It was not asked for in the background.
+        """
+        found = await self.get(owner, id)
+        if not msgspec.json.decode(found.body).get("background"):
+            raise InvalidRequest(
+                "Only a response that was created with `background: true` can be cancelled.",
+                param="response_id",
+            )
+        live = self._live.get((owner, id))
+        if live is None or live.task is None or live.encoder.status not in UNFINISHED:
+            return found
+        live.cancelled = True
+        live.task.cancel()
+        await asyncio.wait([live.task])
+        return await self.get(owner, id)
+
+    async def begin(
+        self,
+        asked: PromptRequest,
+        items: Sequence[dict[str, Any]],
+        live: Live,
+        run: Callable[[], Run],
+        owner: str,
+    ) -> None:
+        """
+        Store a response that has yet to be made, and begin to make it.
+
+        Args:
+            run: Asks the model.
+        """
+        await self.keep(asked, items, live.encoder, owner, self._instance)
+        key = (owner, live.encoder.id)
+        self._live[key] = live
+        if self._signs is None:
+            self._signs = self._background.start("the life signs of responses", self._tell_life())
+        work = self._make(live, run, owner)
+        live.task = self._background.start(f"the response {live.encoder.id}", work)
+        live.task.add_done_callback(lambda _: self._live.pop(key, None))
+
+    async def events(self, owner: str, id: str, after: int) -> AsyncGenerator[bytes, None]:
+        """The events of a response after the one of a number: those that were, and those to come. Errors as `get`."""
+        live = self._live.get((owner, id))
+        if live is None:
+            stored = await self.get(owner, id)
+            frames = [frame + b"\n\n" for frame in (stored.events or b"").split(b"\n\n") if frame]
+            if not frames:
+                raise InvalidRequest(_not_streamed(stored), param="stream")
+            return _all(frames[after + 1 :])
+        return _following(live, after)
+
+    async def _make(self, live: Live, run: Callable[[], Run], owner: str) -> None:
+        """Ask the model, and store what it says, whatever it comes to."""
+        encoder, stops = live.encoder, False
+        IN_HAND.set(Context(request_id=encoder.id, caller=owner, endpoint="responses", dialect="responses"))  # fmt: skip
+        try:
+            async with aclosing(run().batches()) as batches:
+                async for batch in batches:
+                    encoder.encode(batch)
+                    live.tell()
+            encoder.close()
+        except UnilectError as error:
+            encoder.fail(error)
+        except asyncio.CancelledError:
+            if live.cancelled:
+                encoder.cancel()
+            else:
+                encoder.fail(BackendUnavailable("The server was stopped."))
+                stops = True
+            raise
+        finally:
+            if encoder.status in UNFINISHED:  # what is raised is a flaw of ours
+                flaw = "The server failed on this response; this is a bug in unilect."
+                encoder.fail(InternalError(flaw))
+            await self._finish(live, owner, stops)
+
+    async def _finish(self, live: Live, owner: str, stops: bool) -> None:
+        """Store the end; while the store cannot be written, its readers wait for it, and then they do not."""
+        live.encoder.end()
+        try:
+            if not stops:
+                await self._store_patiently(live, owner)
+        except asyncio.CancelledError:
+            stops = True
+            raise
+        finally:
+            try:
+                if stops:
+                    await self._store_at_last(live, owner)
+            finally:
+                live.over = True
+                live.tell()
+
+    async def _store_patiently(self, live: Live, owner: str) -> None:
+        """Store the end of a response, with several attempts; errors as of the last one."""
+        for pause_s in _STORE_AGAIN_S:
+            with suppress(StoreUnavailable):
+                return await self._store_end(live, owner)
+            await asyncio.sleep(pause_s)
+        await self._store_end(live, owner)
+
+    async def _store_at_last(self, live: Live, owner: str) -> None:
+        """Store the end of a response that is waited for, such as by a server that stops: one attempt; the log tells what is lost."""
+        try:
+            async with asyncio.timeout(_STORE_AT_LAST_S):
+                await self._store_end(live, owner)
+        except (UnilectError, TimeoutError) as error:
+            why = (
+                error.for_operator
+                if isinstance(error, UnilectError)
+                else "the store does not answer"
+            )
+            log.error("the response %s ended as %s, which could not be stored and is lost: %s", live.encoder.id, live.encoder.status, why)  # fmt: skip
+
+    async def _store_end(self, live: Live, owner: str) -> None:
+        encoder = live.encoder
+        await self.store().update(
+            owner,
+            encoder.id,
+            status=encoder.status,
+            body=encoder.body(),
+            output=_as_items(encoder.output),
+            events=b"".join(live.log),
+            only_if=UNFINISHED,
+        )
+
+    async def _tell_life(self) -> None:
+        """Say that this server still makes its responses."""
+        while True:
+            with suppress(UnilectError):
+                await self.store().touch(self._instance)
+            await asyncio.sleep(_LIFE_SIGN_S)
+
+    async def _end_stale(self) -> None:
+        """Responses whose server has ended without a word have failed."""
+        answers = self.store()
+        for owner, id in await answers.stale(_STALE_S):
+            stored = await answers.get(owner, id)
+            if stored is not None:
+                await self._end_unfinished(owner, stored)
+
+    async def _end_unfinished(self, owner: str, stored: Stored) -> None:
+        """A response that nobody makes any more has failed, unless its end was stored meanwhile."""
+        error = {"code": "server_error", "message": "The server ended before the answer did."}
+        body = msgspec.json.decode(stored.body) | {"status": "failed", "error": error}
+        await self.store().update(
+            owner,
+            stored.id,
+            status="failed",
+            body=encode_json(body),
+            output=stored.output,
+            only_if=UNFINISHED,
+        )
+
+    def store(self) -> Answers:
+        """Where responses are stored; errors as `stored_in`."""
+        return stored_in(self.answers)
+
+
+def _not_streamed(stored: Stored) -> str:
+    if msgspec.json.decode(stored.body).get("background") and stored.status in UNFINISHED:
+        return "This response is being made by another server. Ask for it without `stream` until it has ended."
+    return "Only a response that was created with `background: true` can be streamed again."
+
+
+async def _all(frames: list[bytes]) -> AsyncGenerator[bytes, None]:
+    for piece in _joined(frames):
+        yield piece
+
+
+def _joined(frames: list[bytes]) -> list[bytes]:
+    """Events as they are written: together, unless the response that some of them tell is large."""
+    return frames if sum(map(len, frames)) > LARGE_BYTES else [b"".join(frames)]
+
+
+async def _following(live: Live, after: int) -> AsyncGenerator[bytes, None]:
+    """Events of a response that is being made, from one on."""
+    at = after + 1
+    while True:
+        more, over = live.more, live.over
+        if at < len(live.log):
+            at, frames = len(live.log), live.log[at:]
+            for piece in _joined(frames):
+                yield piece
+        elif over:
+            return
+        else:
+            await more.wait()
+
+
+def _as_items(items: Sequence[dict[str, Any]]) -> list[Item]:
+    return [Item(item["id"], encode_json(told(item))) for item in items]

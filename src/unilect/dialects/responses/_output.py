@@ -1,0 +1,388 @@
+"""
+The answer of a response: events in, numbered server-sent events and the response object out.
+
+1. Items follow one another: one is closed before the next is opened, whatever order a model's server writes in. What comes between the
+   pieces of a tool call waits until the call is whole.
+2. Ids are made once: an item has the same one when it is opened, when it is closed, and in the response at the end.
+3. The last event is `response.completed` or `response.incomplete`; of a broken answer it is `response.failed`. It is made by `end` and `error`,
+   so that an answer can be stored before its end is told.
+4. What a local model thinks is its own text: it is told as `reasoning_text`, and as one summary, too, where one was asked for, since some
+   clients show nothing else.
+
+Source: https://platform.openai.com/docs/api-reference/responses-streaming
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from unilect.dialects.openai.chunks import chat_logprobs, encode_json, encode_lines
+from unilect.dialects.responses._output_items import CallItem, MessageItem, ReasoningItem
+from unilect.dialects.responses._tools import CalledAs
+from unilect.errors import ContextLengthExceeded, InvalidRequest, RateLimited, UnilectError
+from unilect.events import (
+    Answer,
+    Event,
+    Finish,
+    Opaque,
+    Progress,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+    Usage,
+)
+
+_DELTA, _END = b',"delta":', b"}\n\n"
+_NUMBERS = [b"%d" % number for number in range(4096)]
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+class Telling(Struct, frozen=True):
+    """
+    How an answer is told.
+
+    Attributes:
+        fields: What the response object repeats of the request.
+        names: By the name of a function, what the client calls it.
+        summary: What the model thinks is told as a summary, too.
+        encrypted: Reasoning items carry their text for clients that keep nothing else.
+        logprobs: Log probabilities are told.
+        named: Makes an error name the parameters of the client.
+    """
+
+    fields: dict[str, Any]
+    names: dict[str, CalledAs]
+    summary: bool = False
+    encrypted: bool = False
+    logprobs: bool = False
+    named: Callable[[UnilectError], UnilectError] = lambda error: error
+
+
+class ResponseEncoder:
+    """
+    The words of one response.
+
+    Args:
+        id: The response's id.
+        telling: How it is told.
+        log: Where every event is kept, in order: the number of an event is its place. None where nobody asks for them later.
+
+    Attributes:
+        id: As given.
+        status: `queued`, `in_progress`, `completed`, `incomplete`, `failed` or `cancelled`.
+        output: The items that are closed; in the end all.
+        usage: What was used, once it is known.
+    """
+
+    def __init__(
+        self, id: str, telling: Telling, log: list[bytes] | None = None, status: str = "in_progress"
+    ) -> None:
+        self.id = id
+        self.status = status
+        self.output: list[dict[str, Any]] = []
+        self.usage: Usage | None = None
+        self._telling = telling
+        self._log = log
+        self._number = 0
+        self._created = time.time()
+        self._ended: float | None = None
+        self._reason: str | None = None
+        self._error: dict[str, Any] | None = None
+        self._repeated: bytes | None = None
+        self._body: bytes | None = None
+        self._begun = False
+        self._item: MessageItem | ReasoningItem | CallItem | None = None
+        self._waiting: list[Event] = []  # what comes between the pieces of a call
+
+    def encode(self, batch: list[Event]) -> bytes:
+        """The events for a batch."""
+        frames = [] if self._begun else self._begin()
+        texts: list[str] = []
+        told = self._told_message()
+        for event in batch:
+            if type(event) is TextDelta and told is not None and event.logprobs is None:
+                texts.append(event.text)
+                continue
+            if told is not None and texts:
+                self._tell_texts(told, texts, frames)
+                texts = []
+            self._take(event, frames)
+            told = self._told_message()
+        if told is not None and texts:
+            self._tell_texts(told, texts, frames)
+        return b"".join(frames)
+
+    def _told_message(self) -> "MessageItem | None":
+        """The message whose text is being told, if it is one."""
+        item = self._item
+        return item if isinstance(item, MessageItem) and item.kind == "output_text" else None
+
+    def _tell_texts(self, item: "MessageItem", texts: list[str], frames: list[bytes]) -> None:
+        """Tell pieces of a text, which are encoded in one call; no JSON text has a line end in it."""
+        item.texts += texts
+        if self._log is not None:  # each is kept
+            for line in encode_lines(texts).splitlines():
+                frames.append(self._numbered(item.head, line))
+            return
+        count, first = len(texts), self._number
+        self._number += count
+        pieces = [item.head, b"", _DELTA, b"", _END] * count
+        pieces[1::5] = _numbers(first, count)
+        pieces[3::5] = encode_lines(texts).splitlines()
+        frames += pieces
+
+    def take_in(self, batch: list[Event]) -> None:
+        """A batch of an answer of which nothing is told before its end."""
+        self._begun = True
+        self.encode(batch)
+
+    def keep_alive(self) -> bytes:
+        """An event of the API, with its number: a comment does not reset the timers of its clients."""
+        if self.usage is not None:  # its end is encoded, and may wait for the store
+            return b""
+        frames = [] if self._begun else self._begin()
+        return b"".join([*frames, self._event("keepalive", {})])
+
+    def end(self) -> bytes:
+        """The last event."""
+        frames = [] if self._begun else self._begin()
+        self.close()
+        # the API has no event for a cancelled response, and one that breaks off early is what it is
+        kind = "incomplete" if self.status == "cancelled" else self.status
+        return b"".join([*frames, self._whole_event(f"response.{kind}", [self.body()])])
+
+    def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
+        """The response object, once all batches have been taken in."""
+        return self.body()
+
+    def close(self) -> None:
+        """The answer is whole."""
+        if self.status in ("in_progress", "queued"):
+            self._end("completed" if self._reason is None else "incomplete")
+
+    def error(self, error: UnilectError) -> bytes:
+        """The event that ends a broken answer."""
+        frames = [] if self._begun else self._begin()
+        self.fail(error)
+        return b"".join([*frames, self._whole_event("response.failed", [self.body()])])
+
+    def fail(self, error: UnilectError) -> None:
+        """The answer has broken off."""
+        self._error = {"code": _code(error), "message": self._telling.named(error).message}
+        self._end("failed")
+
+    def cancel(self) -> None:
+        """The answer is not wanted any more."""
+        self._end("cancelled")
+
+    def _end(self, status: str) -> None:
+        """Nothing follows: what is open stays as it is."""
+        self.status, self._ended, self._body = status, time.time(), None
+        if self._item is not None:
+            self.output.append(self._item.told())
+            self._item = None
+
+    def body(self) -> bytes:
+        """The response object as it is now."""
+        if self._body is not None:
+            return self._body
+        body = b"".join(self._pieces())
+        if self._ended is not None:  # it is stored, and told once more
+            self._body = body
+        return body
+
+    def _pieces(self) -> list[bytes]:
+        """The response object in pieces, of which what the request said may have megabytes."""
+        ended = int(self._ended) if self._ended and self.status == "completed" else None
+        first = {
+            "id": self.id,
+            "object": "response",
+            "created_at": int(self._created),
+            "completed_at": ended,
+            "status": self.status,
+            "error": self._error,
+            "incomplete_details": {"reason": self._reason} if self.status == "incomplete" else None,
+        }
+        usage = None if self.usage is None else usage_object(self.usage)
+        last = {"output": self.output, "usage": usage}
+        return [encode_json(first)[:-1], b",", self.repeated(), encode_json(last)[1:]]
+
+    def repeated(self) -> bytes:
+        """What every event with the response repeats of the request; it is encoded once."""
+        if self._repeated is None:
+            repeated = encode_json(self._telling.fields)[1:-1]
+            self._repeated = repeated + b"," if repeated else b""
+        return self._repeated
+
+    def _begin(self) -> list[bytes]:
+        self._begun = True
+        frames = [self._whole_event("response.created", self._pieces())]
+        if self.status == "queued":
+            frames.append(self._whole_event("response.queued", self._pieces()))
+            self.status = "in_progress"
+        return [*frames, self._whole_event("response.in_progress", self._pieces())]
+
+    def _take(self, event: Event, frames: list[bytes]) -> None:
+        """Tell an event, or keep it while a call is told that has to be whole first."""
+        if isinstance(event, Usage):
+            self.usage = event
+        elif isinstance(event, Finish):
+            self._finish(event, frames)
+        elif isinstance(event, Progress | Opaque) or event.index != 0:
+            return
+        elif isinstance(self._item, CallItem) and not self._item.goes_on(event):
+            self._waiting.append(event)
+        else:
+            self._tell(event, frames)
+
+    def _finish(self, event: Finish, frames: list[bytes]) -> None:
+        self._reason = _INCOMPLETE.get(event.reason)
+        if self._item is None and not self.output:  # clients look into the last item for the text
+            self._item = MessageItem(0, "output_text")
+            frames += self._opened(self._item)
+        self._close_item(frames)
+        waiting, self._waiting = _call_by_call(self._waiting), []
+        for pieces in waiting:
+            for piece in pieces:
+                self._tell(piece, frames)
+            if isinstance(pieces[0], ToolCallDelta):
+                self._close_item(frames)
+        self._close_item(frames)
+
+    def _tell(self, event: Event, frames: list[bytes]) -> None:
+        """Tell a piece of an item, which is opened with its first."""
+        if isinstance(event, ToolCallDelta):
+            self._call_piece(event, frames)
+        elif isinstance(event, ReasoningDelta):
+            if event.text:
+                self._reasoning_piece(event.text, frames)
+        elif isinstance(event, RefusalDelta):
+            self._text_piece("refusal", event.text, None, frames)
+        elif isinstance(event, TextDelta) and (event.text or event.logprobs):
+            logprobs = event.logprobs if self._telling.logprobs else None
+            self._text_piece("output_text", event.text, logprobs, frames)
+
+    def _text_piece(
+        self, kind: str, text: str, logprobs: Sequence[TokenLogprob] | None, frames: list[bytes]
+    ) -> None:
+        item = self._item
+        if not isinstance(item, MessageItem) or item.kind != kind:
+            self._close_item(frames)
+            self._item = item = MessageItem(len(self.output), kind)
+            frames += self._opened(item)
+        item.texts.append(text)
+        if logprobs:
+            told = chat_logprobs(list(logprobs))["content"]
+            item.logprobs += told
+            fields = item.place | {"delta": text, "logprobs": told}
+            frames.append(self._event("response.output_text.delta", fields))
+        else:
+            frames.append(self._numbered(item.head, encode_json(text)))
+
+    def _reasoning_piece(self, text: str, frames: list[bytes]) -> None:
+        item = self._item
+        if not isinstance(item, ReasoningItem):
+            self._close_item(frames)
+            telling = self._telling
+            self._item = item = ReasoningItem(len(self.output), telling.summary, telling.encrypted)
+            frames += self._opened(item)
+        item.texts.append(text)
+        frames += [self._numbered(head, encode_json(text)) for head in item.heads]
+
+    def _call_piece(self, event: ToolCallDelta, frames: list[bytes]) -> None:
+        item = self._item
+        if not isinstance(item, CallItem):
+            self._close_item(frames)
+            called = self._telling.names.get(event.name or "")
+            known = called or CalledAs("function", event.name or "")
+            self._item = item = CallItem(len(self.output), event.call, event.id, known)
+            frames += self._opened(item)
+        item.texts.append(event.arguments)
+        if event.arguments and item.head:
+            frames.append(self._numbered(item.head, encode_json(event.arguments)))
+
+    def _opened(self, item: "MessageItem | ReasoningItem | CallItem") -> list[bytes]:
+        added = {"output_index": item.index, "item": item.opening()}
+        return [
+            self._event("response.output_item.added", added),
+            *(self._event(kind, fields) for kind, fields in item.first()),
+        ]
+
+    def _close_item(self, frames: list[bytes]) -> None:
+        item = self._item
+        if item is None:
+            return
+        frames += [self._event(kind, fields) for kind, fields in item.last()]
+        told = item.told("completed" if self._reason is None else "incomplete")
+        done = {"output_index": item.index, "item": told}
+        frames.append(self._event("response.output_item.done", done))
+        self.output.append(told)
+        self._item = None
+
+    def _event(self, kind: str, fields: dict[str, Any]) -> bytes:
+        body = encode_json({"type": kind, "sequence_number": self._number, **fields})
+        return self._kept(b"event: %b\ndata: %b\n\n" % (kind.encode(), body))
+
+    def _whole_event(self, kind: str, pieces: list[bytes]) -> bytes:
+        """An event with the response, which is copied once."""
+        head = b'event: %b\ndata: {"type":"%b","sequence_number":%d,"response":'
+        name = kind.encode()
+        return self._kept(b"".join([head % (name, name, self._number), *pieces, b"}\n\n"]))
+
+    def _numbered(self, head: bytes, text: bytes) -> bytes:
+        """An event whose fields but its number and its text are encoded already."""
+        return self._kept(b"%b%d%b%b%b" % (head, self._number, _DELTA, text, _END))
+
+    def _kept(self, frame: bytes) -> bytes:
+        self._number += 1
+        if self._log is not None:
+            self._log.append(frame)
+        return frame
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """The `usage` of a response; agents decide by it when to shorten their history."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_tokens or 0,
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def _numbers(first: int, count: int) -> list[bytes]:
+    """Numbers that follow one another, as texts; those of most answers are at hand."""
+    if first + count <= len(_NUMBERS):
+        return _NUMBERS[first : first + count]
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def _code(error: UnilectError) -> str:
+    """The code of a failed response; only some are known to its clients."""
+    if isinstance(error, ContextLengthExceeded):
+        return "context_length_exceeded"
+    if isinstance(error, RateLimited):
+        return "rate_limit_exceeded"
+    return "invalid_prompt" if isinstance(error, InvalidRequest) else "server_error"
+
+
+def _call_by_call(events: list[Event]) -> list[list[Event]]:
+    """Events one by one in their order, but for the pieces of a call, which stand together where its first one does."""
+    found: list[list[Event]] = []
+    calls: dict[int, list[Event]] = {}
+    for event in events:
+        if isinstance(event, ToolCallDelta) and event.call in calls:
+            calls[event.call].append(event)
+            continue
+        found.append([event])
+        if isinstance(event, ToolCallDelta):
+            calls[event.call] = found[-1]
+    return found

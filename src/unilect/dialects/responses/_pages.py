@@ -1,0 +1,75 @@
+"""
+Pages of items, as all lists of this API have them.
+
+Source: https://platform.openai.com/docs/api-reference/responses/input-items
+"""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Raw, Struct
+
+from unilect.dialects.openai.chunks import encode_json
+from unilect.errors import InvalidRequest
+from unilect.store.answers import Item
+
+
+class Page(Struct, frozen=True):
+    """
+    What a client wants to see of a list.
+
+    Attributes:
+        after: The id of the last item of the page before.
+        limit: The most items.
+        newest_first: The order.
+    """
+
+    after: str | None
+    limit: int
+    newest_first: bool
+
+
+def page(query: Mapping[str, str]) -> Page:
+    """
+    The page that a query asks for.
+
+    Raises:
+        InvalidRequest: A value is wrong.
+    """
+    limit, order = query.get("limit", "20"), query.get("order", "desc")
+    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= 100:
+        raise InvalidRequest("`limit`: expected a number from 1 to 100.", param="limit")
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("`order`: expected `asc` or `desc`.", param="order")
+    return Page(query.get("after"), int(limit[:9]), order == "desc")
+
+
+def page_of(items: Sequence[Item], wanted: Page) -> bytes:
+    """
+    A page of a list that is at hand.
+
+    Raises:
+        InvalidRequest: There is no item `after`.
+    """
+    ordered = list(items)[::-1] if wanted.newest_first else list(items)
+    if wanted.after is not None:
+        ids = [item.id for item in ordered]
+        if wanted.after not in ids:
+            raise InvalidRequest(
+                f"`after`: there is no item {wanted.after[:100]!r}. Send the `last_id` of a page before.",
+                param="after",
+            )
+        ordered = ordered[ids.index(wanted.after) + 1 :]
+    return listed(ordered[: wanted.limit], len(ordered) > wanted.limit)
+
+
+def listed(items: Sequence[Item], more: bool) -> bytes:
+    """A page as the client gets it."""
+    return encode_json(
+        {
+            "object": "list",
+            "data": [Raw(item.body) for item in items],
+            "first_id": items[0].id if items else None,
+            "last_id": items[-1].id if items else None,
+            "has_more": more,
+        }
+    )

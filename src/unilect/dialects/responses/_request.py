@@ -1,0 +1,374 @@
+"""
+The bodies of the Responses API: fields in, a chat out, and how its answer is told.
+
+What a field asks for that nobody here can do is told in `X-Unilect-Ignored`, or refused where the answer would be another.
+A field of a chat that this API has not, such as `top_k`, means here what it means there.
+
+Source: https://platform.openai.com/docs/api-reference/responses/create
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+from unilect.bounds import check_free_form
+from unilect.dialects.responses._items import MAX_ID, Conversation
+from unilect.dialects.responses._output import Telling
+from unilect.dialects.responses._tools import Tools
+from unilect.errors import InvalidRequest
+from unilect.parameters.rules import AGENTS_SEND, parameters_of, refusal
+from unilect.requests import (
+    MAX_TOKENS_FIELD,
+    ChatRequest,
+    Request,
+    StreamOptions,
+    Text,
+)
+from unilect.web.decode import wrong_field
+from unilect.web.places import Places
+
+#: Where an item stands in the body, and the item.
+Placed: TypeAlias = tuple[str, dict[str, Any]]
+Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
+Short = Annotated[str, Meta(max_length=512)]
+MAX_ITEMS = 4096  # each takes some ten microseconds
+_LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
+#: About the caller or the bookkeeping; a response repeats those that it has a place for.
+_ACCEPTED = frozenset(
+    {"model", "metadata", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"}
+    | {"service_tier", "client_metadata", "store", "stream", "stream_options"}
+)  # fmt: skip
+#: What nobody here can do, and without which an answer is the same or nearly so.
+_NAMED = frozenset(
+    {"max_tool_calls", "context_management", "moderation", "access_programs", "image", "background_options"}
+)  # fmt: skip
+_EFFORTS = {"max": "xhigh"}
+#: What a chat's parameters are called here.
+_NAMES = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "verbosity": "text.verbosity",
+}
+#: Left out where the model's backend lacks them.
+OPTIONAL = {name: _NAMES[name] for name in AGENTS_SEND if name in _NAMES}
+
+
+class Reasoning(Struct, frozen=True):
+    """How the model is to think."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Short | None = None
+    generate_summary: Short | None = None
+    context: Any = None
+    mode: Any = None
+
+
+class TextOptions(Struct, frozen=True):
+    """What the answer's text is to be."""
+
+    format: dict[str, Any] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ConversationRef(Struct, frozen=True):
+    """A conversation."""
+
+    id: Id
+
+
+class PromptRequest(Request, frozen=True, kw_only=True):
+    """What makes a prompt: of a response, and of what only counts or shortens one."""
+
+    input: Text | Annotated[list[Any], Meta(max_length=MAX_ITEMS)] | None = None
+    instructions: Text | None = None
+    previous_response_id: Id | None = None
+    conversation: Id | ConversationRef | None = None
+    tools: Annotated[list[Any], Meta(max_length=1024)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: Reasoning | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+    gateway_fields: ClassVar[frozenset[str]] = frozenset({"model"})
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The id of the conversation."""
+        named = self.conversation
+        return named.id if isinstance(named, ConversationRef) else named
+
+
+class ResponseRequest(PromptRequest, frozen=True, kw_only=True):
+    """POST /v1/responses."""
+
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_output_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS_FIELD)] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=0)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    include: Annotated[list[Short], Meta(max_length=64)] | None = None
+    metadata: Annotated[dict[str, Short], Meta(max_length=16)] | None = None
+    safety_identifier: Short | None = None
+    prompt_cache_key: Short | None = None
+    prompt_cache_retention: Short | None = None
+    service_tier: Short | None = None
+    prompt: Any = None
+
+
+class CompactRequest(PromptRequest, frozen=True, kw_only=True):
+    """POST /v1/responses/compact."""
+
+    prompt_cache_key: Short | None = None
+
+
+class Plan(Struct, frozen=True):
+    """
+    What is to be done for a request.
+
+    Attributes:
+        chat: What the model is asked.
+        telling: How the answer is told.
+        left_out: What was left out of the request.
+        items: The request's own input, resolved.
+    """
+
+    chat: ChatRequest
+    telling: Telling
+    left_out: tuple[str, ...]
+    items: list[dict[str, Any]]
+
+
+def items_of(asked: PromptRequest) -> list[Any]:
+    """The items of a request's own input; a text is one message of the user."""
+    if isinstance(asked.input, str):
+        return [{"type": "message", "role": "user", "content": asked.input}]
+    return list(asked.input or ())
+
+
+def placed(
+    asked: PromptRequest, before: Iterable[dict[str, Any]], items: Iterable[dict[str, Any]]
+) -> list[Placed]:
+    """The items of the turns before a request and its own, with where they stand in the body."""
+    named = "conversation" if asked.previous_response_id is None else "previous_response_id"
+    return [
+        *((f"{named}.items[{number}]", item) for number, item in enumerate(before)),
+        *((f"input[{number}]", item) for number, item in enumerate(items)),
+    ]
+
+
+def plan(asked: ResponseRequest, talk: Iterable[Placed], items: list[dict[str, Any]]) -> Plan:
+    """
+    What a request asks the model.
+
+    Args:
+        talk: The items of the conversation.
+        items: The request's own, without references.
+
+    Raises:
+        InvalidRequest: A field is wrong, or asks for what cannot be had.
+    """
+    if asked.prompt is not None:
+        raise refusal("prompt", "there are no stored prompts here; send `input` and `instructions`")
+    fields, left_out = _sampling(asked), _left_out(asked)
+    chat, places, tools, of_items = _read(asked, talk, fields)
+    include = asked.include or ()
+    reasoning = asked.reasoning or Reasoning()
+    telling = Telling(
+        echoed(asked),
+        tools.names,
+        summary=(reasoning.summary or reasoning.generate_summary) is not None,
+        encrypted=ENCRYPTED in include,
+        logprobs=bool(chat.logprobs),
+        named=places.named,
+    )
+    return Plan(chat, telling, (*left_out, *tools.left_out, *of_items), items)
+
+
+def prompt_of(asked: PromptRequest, talk: Iterable[Placed]) -> tuple[ChatRequest, Places]:
+    """The chat whose prompt a request makes, for what only counts its tokens, and where its parts stand; errors as `plan`."""
+    chat, places, _, _ = _read(asked, talk, {})
+    return chat, places
+
+
+def _read(
+    asked: PromptRequest, talk: Iterable[Placed], fields: dict[str, Any]
+) -> tuple[ChatRequest, Places, Tools, list[str]]:
+    """The chat of a conversation, where its parts stand, its tools, and the items that were left out."""
+    tools = Tools()
+    tools.add(asked.tools or ())
+    conversation = Conversation(asked.instructions, tools)
+    for place, item in talk:
+        conversation.add(item, place)
+    chat = _chat(asked, tools, conversation, fields)
+    of_tools = [tools.places[tool.function.name] for tool in chat.tools or ()]
+    places = Places(_NAMES, ".image_url", ".parameters", conversation.places, of_tools)
+    return chat, places, tools, conversation.left_out
+
+
+def _chat(
+    asked: PromptRequest, tools: Tools, talk: Conversation, fields: dict[str, Any]
+) -> ChatRequest:
+    messages = talk.messages()
+    choice, functions = tools.choice(asked.tool_choice)
+    if functions:
+        fields |= {"tools": functions, "tool_choice": choice, "parallel_tool_calls": asked.parallel_tool_calls}  # fmt: skip
+    if asked.reasoning is not None and asked.reasoning.effort is not None:
+        effort = asked.reasoning.effort
+        fields["reasoning_effort"] = _EFFORTS.get(effort, effort)
+    if asked.text is not None:
+        fields |= {"verbosity": asked.text.verbosity, "response_format": _format(asked.text.format)}
+    fields |= {"model": asked.model, "messages": messages, "user": asked.user}
+    known = {name: value for name, value in fields.items() if value is not None}
+    try:
+        return msgspec.convert(known, ChatRequest, from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise wrong_field(str(error)) from error
+
+
+def _sampling(asked: ResponseRequest) -> dict[str, Any]:
+    """The fields of a chat that a request has, those of local engines included."""
+    own = parameters_of(ResponseRequest)
+    fields: dict[str, Any] = {
+        name: _value(name, raw)
+        for name, raw in asked.raw_fields.items()
+        if name not in own and name in parameters_of(ChatRequest) and name not in _NOT_HERE
+    }
+    wanted = _LOGPROBS in (asked.include or ())
+    return fields | {
+        "stream": asked.stream,
+        "max_completion_tokens": asked.max_output_tokens,
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "logprobs": True if wanted or asked.top_logprobs else None,
+        "top_logprobs": asked.top_logprobs or None,
+        "prompt_cache_key": asked.prompt_cache_key,
+        "safety_identifier": asked.safety_identifier,
+    }
+
+
+def _value(name: str, raw: Raw) -> Any:
+    """
+    A field of a chat; its raw bytes were not looked at yet.
+
+    Raises:
+        InvalidRequest: They are no JSON that can be read, or too much.
+    """
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidRequest(
+            f"`{name[:100]}`: expected a value that can be read ({str(error)[:100]}).",
+            param=name[:100],
+        ) from error
+    if name == "chat_template_kwargs":
+        check_free_form(name, value)
+    return value
+
+
+#: Fields of a chat that would be another way to say what this API has its own fields for.
+_NOT_HERE = {
+    "messages": "`input`",
+    "max_tokens": "`max_output_tokens`",
+    "max_completion_tokens": "`max_output_tokens`",
+    "max_new_tokens": "`max_output_tokens`",
+    "n_predict": "`max_output_tokens`",
+    "max_length": "`max_output_tokens`",
+    "do_sample": "`temperature`",
+    "response_format": "`text.format`",
+    "reasoning_effort": "`reasoning.effort`",
+    "verbosity": "`text.verbosity`",
+    "functions": "`tools`",
+    "function_call": "`tool_choice`",
+}
+
+
+@cache
+def _known() -> frozenset[str]:
+    """The fields that are honoured, or may be ignored without a word."""
+    return parameters_of(ResponseRequest) | parameters_of(ChatRequest) | _ACCEPTED
+
+
+def _left_out(asked: ResponseRequest) -> list[str]:
+    """
+    The fields that are left out.
+
+    Raises:
+        InvalidRequest: One of them would have changed the answer.
+    """
+    found = list[str]()
+    for name, raw in asked.raw_fields.items():
+        if bytes(memoryview(raw)[:5]) == b"null":
+            continue
+        if name in _NOT_HERE:
+            raise refusal(name, f"this endpoint has {_NOT_HERE[name]} for it")
+        if name in ("n", "n_cmpl") and bytes(raw) != b"1":
+            raise refusal(name, "a response is one answer")
+        if name in _NAMED or name not in _known():
+            found.append(name)
+    reasoning = asked.reasoning or Reasoning()
+    found += [f"reasoning.{name}" for name in ("context", "mode") if getattr(reasoning, name) is not None]  # fmt: skip
+    return found
+
+
+def _format(given: dict[str, Any] | None) -> dict[str, Any] | None:
+    """`text.format` as a chat has it, where a schema stands one level deeper."""
+    if given is None:
+        return None
+    check_free_form("text.format", given)
+    kind = given.get("type")
+    if kind == "json_schema":
+        if not isinstance(given.get("schema"), dict):
+            raise InvalidRequest(
+                "`text.format.schema`: expected a JSON Schema.", param="text.format.schema"
+            )
+        fields = {"name": given.get("name") or "answer", "schema": given["schema"], "strict": given.get("strict")}  # fmt: skip
+        return {"type": kind, "json_schema": fields}
+    if kind in ("text", "json_object"):
+        return {"type": kind} if kind == "json_object" else None
+    raise InvalidRequest(
+        "`text.format.type`: expected `text`, `json_object` or `json_schema`.",
+        param="text.format.type",
+    )
+
+
+def echoed(asked: ResponseRequest) -> dict[str, Any]:
+    """What a response repeats of its request; its clients' types require all of it."""
+    reasoning, text = asked.reasoning or Reasoning(), asked.text or TextOptions()
+    named = asked.conversation_id
+    return {
+        "background": bool(asked.background),
+        "conversation": None if named is None else {"id": named},
+        "instructions": asked.instructions,
+        "max_output_tokens": asked.max_output_tokens,
+        "max_tool_calls": asked.max_tool_calls,
+        "metadata": asked.metadata or {},
+        "model": asked.model,
+        "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "previous_response_id": asked.previous_response_id,
+        "prompt_cache_key": asked.prompt_cache_key,
+        "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
+        "safety_identifier": asked.safety_identifier,
+        "service_tier": "default",
+        "store": asked.store is not False,
+        "temperature": 1.0 if asked.temperature is None else asked.temperature,
+        "text": {
+            "format": text.format or {"type": "text"},
+            "verbosity": text.verbosity or "medium",
+        },
+        "tool_choice": asked.tool_choice or "auto",
+        "tools": asked.tools or [],
+        "top_logprobs": asked.top_logprobs or 0,
+        "top_p": 1.0 if asked.top_p is None else asked.top_p,
+        "truncation": asked.truncation or "disabled",
+        "user": asked.user,
+    }

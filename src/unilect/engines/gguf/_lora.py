@@ -1,0 +1,90 @@
+"""
+The LoRA adapters of a model, and how much of each a request gets.
+
+llama.cpp keeps what it has read of a prompt without noting with which scales, and gives it to whoever comes next. So a request with
+scales of its own reads nothing from there, and its slot is emptied before another request gets it.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+from unilect.backend import Adapter
+from unilect.config.paths import adapter_of
+from unilect.engines.gguf._file import check_adapter
+from unilect.engines.gguf._slots import Slots
+from unilect.engines.process.child_process import ChildProcess
+from unilect.engines.settings import checked
+from unilect.errors import UnilectError
+from unilect.http.client import HttpServer
+from unilect.parameters.rules import lora_scales, refusal
+from unilect.requests import ChatRequest, CompletionRequest
+
+log = logging.getLogger("unilect")
+_AGAIN_S = 1.0
+
+
+class Adapters:
+    """
+    The adapters of one model.
+
+    Args:
+        texts: Those of its settings, each `path` or `path=0.5`.
+
+    Attributes:
+        files: Their paths and scales.
+
+    Raises:
+        ConfigError: A file is no adapter of a GGUF model.
+    """
+
+    def __init__(self, texts: list[str]) -> None:
+        self.files = [adapter_of(text) for text in texts]
+        for path, _ in self.files:
+            checked(check_adapter, Path(path))
+
+    @property
+    def told(self) -> tuple[Adapter, ...]:
+        """Them, for clients: files without their folders."""
+        return tuple(Adapter(Path(path).name, scale) for path, scale in self.files)
+
+    def changes(self, request: ChatRequest | CompletionRequest) -> bool:
+        """True for a request that wants other scales than those of the settings."""
+        scales = [scale for _, scale in self.files]
+        return request.lora is not None and scales != self._scales(request)
+
+    def fields(self, request: ChatRequest | CompletionRequest) -> dict[str, Any]:
+        """
+        What a body says of them: every one, since llama.cpp takes those that are left out from the slot.
+
+        Raises:
+            InvalidRequest: There is no such adapter, or log probabilities of a prompt are wanted, which need what has been read.
+        """
+        scales = self._scales(request)
+        fields: dict[str, Any] = {
+            "lora": [{"id": id, "scale": scale} for id, scale in enumerate(scales)]
+        }
+        if not self.changes(request):
+            return fields
+        if isinstance(request, CompletionRequest) and request.echo:
+            raise refusal("echo", "log probabilities of a prompt are not told with `lora`")
+        return fields | {"cache_prompt": False}
+
+    def _scales(self, request: ChatRequest | CompletionRequest) -> list[float]:
+        if request.lora is None:
+            return [scale for _, scale in self.files]
+        return lora_scales(request.lora, len(self.files), "lora")
+
+
+async def emptied(slots: Slots, slot: int, child: ChildProcess, server: HttpServer) -> None:
+    """Give a slot back once nothing is left in it of a prompt: it was erased, or its child has ended."""
+    pid = child.pid
+    while child.pid == pid is not None:
+        try:
+            await server.post(f"/slots/{slot}?action=erase", b"{}")
+            break
+        except UnilectError as error:
+            log.warning("a slot could not be emptied, and is held back: %s", error.for_operator)
+            await asyncio.sleep(_AGAIN_S)
+    slots.give_back(slot)

@@ -1,0 +1,150 @@
+"""What the child says of its model once it is loaded: what it can do, and the values that it runs with."""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from unilect.backend import Adapter, Capabilities, NativeFacts
+from unilect.config.model import ModelConfig
+from unilect.constraints.keywords import LLAMACPP
+from unilect.engines.gguf import _request as wire
+from unilect.engines.gguf._file import GgufHead
+from unilect.engines.gguf._tokens import ids_of
+from unilect.errors import ConfigError
+from unilect.http.client import HttpServer
+from unilect.parameters.support import TOOL_PARAMETERS
+from unilect.templates import variables
+from unilect.tools.forms import of_template
+from unilect.tools.messages import thinks
+from unilect.tools.parser import THINK
+from unilect.upstreams.llamacpp.frames import facts_of
+
+_WHY_NOT = dict.fromkeys(
+    ("chat completions", "completions", "embeddings"), "it is a reranker, for /v1/rerank"
+)
+
+
+class Props(Struct):
+    """What /props of llama-server says, as far as unilect acts on it."""
+
+    chat_template: str = ""
+    chat_template_caps: dict[str, Any] = {}
+    modalities: dict[str, bool] = {}
+    default_generation_settings: dict[str, Any] = {}
+
+
+class _Models(Struct):
+    data: list[dict[str, Any]]
+
+
+class Loaded(Struct):
+    """
+    What is known of a loaded model.
+
+    Attributes:
+        props: What is acted on.
+        facts: What a client may know.
+        thoughts_end: An answer's thoughts can be ended after a number of tokens.
+    """
+
+    props: Props
+    facts: NativeFacts
+    thoughts_end: bool
+
+
+async def loaded(server: HttpServer, template: str | None) -> Loaded:
+    """
+    Ask a child that has started.
+
+    Args:
+        template: The configured chat template; None for the model's own.
+    """
+    body = await server.get("/props")
+    props = msgspec.json.decode(body, type=Props)
+    models = msgspec.json.decode(await server.get("/v1/models"), type=_Models)
+    ends = THINK[0] in (template or props.chat_template) and await _is_one_mark(server)
+    return Loaded(props, facts_of(body, models.data[0]["meta"]), ends)
+
+
+async def _is_one_mark(server: HttpServer) -> bool:
+    """
+    Whether the mark of thoughts has the same tokens wherever it stands.
+
+    llama.cpp looks for the tokens that it has alone; with a blank before it, as SentencePiece has it, they would never be found.
+    """
+    alone = await ids_of(server, THINK[0], special=False)
+    behind = await ids_of(server, f"\n{THINK[0]}", special=False)
+    return behind[-len(alone) :] == alone
+
+
+def ranks(head: GgufHead, config: ModelConfig) -> bool:
+    """
+    Whether a file is a reranker, and used as one.
+
+    Raises:
+        ConfigError: It is to be used as one, and has no layer that makes a score.
+    """
+    if config.pooling is None:
+        return head.ranks
+    if config.pooling == "rank" and not (head.ranks or head.classifies):
+        raise ConfigError(
+            "pooling: `rank` needs a model with a classifier (tensors `cls.*`), and this file has none. Leave `pooling` out, or convert "
+            "the reranker with a newer convert_hf_to_gguf.py of llama.cpp."
+        )
+    return config.pooling == "rank"
+
+
+def known(
+    head: GgufHead, config: ModelConfig, template: str, context: int, adapters: tuple[Adapter, ...]
+) -> Capabilities:
+    """What a model can do, as far as its file says."""
+    missing = ["suffix", "input_extra"] if head.fill_in is None else []
+    if not adapters or config.mmproj:  # no slot is erased beside a projector
+        missing.append("lora")
+    ranker = ranks(head, config)
+    writes = not (head.embedding_only or ranker)
+    return Capabilities(
+        parameters=wire.PARAMETERS | dict.fromkeys(missing, "refused"),
+        fans_out=True,
+        continues=True,
+        context=context,
+        vision=config.mmproj is not None,
+        image_urls=False,
+        thinking=thinks(template),
+        template_names=variables(template),
+        schema_keywords=LLAMACPP,
+        chat=writes and (config.chat_template is not None or head.has_template),
+        completions=writes,
+        slots=config.parallel,
+        embeddings=not ranker,
+        rerank=ranker,
+        adapters=adapters,
+        why_not=_WHY_NOT if ranker else {},
+    )
+
+
+def learned(can: Capabilities, found: Loaded, template: str) -> Capabilities:
+    """
+    What a model can do.
+
+    Args:
+        can: What was known before it was loaded.
+        template: Its chat template.
+    """
+    parameters = dict(can.parameters)
+    if not found.props.chat_template_caps.get("supports_tools"):
+        parameters |= dict.fromkeys(TOOL_PARAMETERS, "refused")
+    if "enable_thinking" not in template:
+        parameters["enable_thinking"] = "refused"
+    if not found.thoughts_end:
+        parameters["thinking_budget_tokens"] = "refused"
+    return msgspec.structs.replace(
+        can,
+        parameters=parameters,
+        context=found.props.default_generation_settings.get("n_ctx", can.context),
+        vision=bool(found.props.modalities.get("vision")),
+        tool_form=of_template(template),
+        thinking=thinks(template),
+        template_names=variables(template),
+    )

@@ -1,0 +1,193 @@
+"""
+Ranks documents with the child of a GGUF reranker: llama.cpp's `/v1/rerank`, a few documents at a time.
+
+llama.cpp gives a classifier's logit, but for Qwen 3, of whose two outputs it gives the first one's probability. It reads a pair in one
+step, and refuses one that is longer than the context, so the end of such a document is left out here.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+"""
+
+import math
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from unilect.engines import text_bounds as bounds
+from unilect.engines.gguf._file import GgufHead
+from unilect.engines.gguf._tokens import text_of
+from unilect.errors import InvalidRequest
+from unilect.http.client import HttpServer
+from unilect.ranking import Ranking, RerankRequest, sigmoid
+from unilect.upstreams.llamacpp.frames import Tokens
+from unilect.upstreams.openai.rerank import decode_ranking
+
+_Value = TypeVar("_Value")
+_AT_ONCE = 8  # documents of one call: a client that leaves, and others that wait, wait for no more
+_MARKS = 5  # tokens that llama.cpp puts around a query and a document without a template
+_TRIES = 4
+_DOCUMENT = "{document}"
+_TEMPLATE = "tokenizer.chat_template.rerank"
+#: llama.cpp's names of networks whose outputs it makes probabilities of.
+_GIVE_PROBABILITIES = frozenset({"qwen3", "qwen3vl"})
+
+
+class Call(Protocol):
+    """Has the child answer a call, given what is asked for."""
+
+    def __call__(
+        self, request: Any, ask: Callable[[HttpServer], Coroutine[Any, Any, _Value]], /
+    ) -> Coroutine[Any, Any, _Value]: ...
+
+
+class Part(Struct, frozen=True):
+    """
+    Documents that are ranked in one call.
+
+    Attributes:
+        places: In the request.
+        texts: Of the documents.
+        room: Tokens that one may have.
+        cuts: One that has more is told, since the context is what limits it.
+        refuses: It is refused.
+    """
+
+    query: str
+    places: tuple[int, ...]
+    texts: tuple[str, ...]
+    room: int
+    cuts: bool
+    refuses: bool
+
+
+class Ranker:
+    """
+    What one file's model makes of documents.
+
+    Args:
+        head: Of its file.
+        context: The most tokens of a pair.
+    """
+
+    def __init__(self, head: GgufHead, context: int) -> None:
+        self._context = context
+        self._template = str(head.fields.get(_TEMPLATE) or "")
+        self._gives_probabilities = head.architecture in _GIVE_PROBABILITIES
+
+    async def rank(
+        self,
+        request: RerankRequest,
+        call: Call,
+    ) -> Ranking:
+        """
+        Score the documents of a request.
+
+        Args:
+            call: Has the child, given what is asked for, answer.
+
+        Raises:
+            UnilectError: As the child says; or the query, or a document that is not to be cut, is too long.
+        """
+        bounds.check_request(request, self._context)
+        if self._template and _DOCUMENT in request.query:
+            raise InvalidRequest(
+                f"`query` holds the text `{_DOCUMENT}`, in the place of which llama.cpp writes each document. Change it.",
+                param="query",
+            )
+        taken = await call(request.query, partial(self._taken, request.query))
+        scores, tokens, cut = list[float](), 0, list[int]()
+        for part in self._parts(request, self._context - taken):
+            found = await call(part, partial(self._ranked, part))
+            scores += [self._score(score, request.raw_scores) for score in found.scores]
+            tokens, cut = tokens + found.prompt_tokens, cut + found.cut
+        return Ranking(scores, tokens, cut)
+
+    def _parts(self, request: RerankRequest, room: int) -> Iterator[Part]:
+        limit = room if request.max_tokens_per_doc is None else request.max_tokens_per_doc
+        for some in _grouped(request.texts, self._context - len(request.query)):
+            places, texts = zip(*some, strict=True)
+            yield Part(
+                request.query,
+                places,
+                texts,
+                min(room, limit),
+                room <= limit,
+                request.truncate is False,
+            )
+
+    async def _taken(self, query: str, server: HttpServer) -> int:
+        """
+        How much of the context is not a document's.
+
+        Raises:
+            ContextLengthExceeded: All of it.
+        """
+        around = self._template.replace("{query}", query).replace(_DOCUMENT, "")
+        taken = _MARKS + len(await _ids(server, around if self._template else query))
+        if taken >= self._context:
+            raise bounds.beyond(self._context, taken, "query")
+        return taken
+
+    async def _ranked(self, part: Part, server: HttpServer) -> Ranking:
+        """What llama.cpp makes of documents, each as long as it may be."""
+        texts, cut = list[str](), list[int]()
+        for place, text in zip(part.places, part.texts, strict=True):
+            short = await self._shortened(server, text, part.room)
+            if short is not None and part.cuts:
+                if part.refuses:
+                    size = len(await _ids(server, text[: bounds.most_bytes(self._context)]))
+                    taken = self._context - part.room
+                    raise bounds.beyond(self._context, size + taken, f"documents[{place}]")
+                cut.append(place)
+            texts.append(text if short is None else short)
+        body = msgspec.json.encode({"query": part.query, "documents": texts})
+        found = decode_ranking(await server.post("/v1/rerank", body), len(texts))
+        return msgspec.structs.replace(found, cut=cut)
+
+    async def _shortened(self, server: HttpServer, text: str, room: int) -> str | None:
+        """The beginning of a text that has more tokens than there is room for; None of any other. A token is at least a byte."""
+        if bounds.size_of(text) < room:
+            return None
+        longest = bounds.most_bytes(self._context)
+        ids = await _ids(server, text[:longest])
+        if len(ids) <= room and len(text) <= longest:
+            return None
+        keep = room
+        for _ in range(_TRIES):  # the tokens of a beginning may be others
+            short = (await text_of(server, ids[:keep])).rstrip("\ufffd")
+            over = len(await _ids(server, short)) - room
+            if over <= 0:
+                return short
+            keep = max(0, keep - over)
+        return short[: room // 4]  # as many bytes at most, and no more tokens
+
+    def _score(self, given: float, raw: bool | None) -> float:
+        if self._gives_probabilities:
+            return _logit(given) if raw else given
+        return given if raw else sigmoid(given)
+
+
+def _grouped(texts: list[str], most: int) -> Iterator[list[tuple[int, str]]]:
+    """Texts and their places, a few together; long ones alone, for until they have been read nothing is heard of the child."""
+    group, size = list[tuple[int, str]](), 0
+    for place, text in enumerate(texts):
+        size += len(text)
+        if group and (len(group) == _AT_ONCE or size > most):
+            yield group
+            group, size = [], len(text)
+        group.append((place, text))
+    yield group
+
+
+async def _ids(server: HttpServer, text: str) -> list[int]:
+    """The tokens of a text, without what comes before every prompt."""
+    body = msgspec.json.encode({"content": text, "add_special": False})
+    return msgspec.json.decode(await server.post("/tokenize", body), type=Tokens).tokens
+
+
+def _logit(probability: float) -> float:
+    """The number of which a probability is the sigmoid; those that rounding has made 0 or 1 are as far out as it goes."""
+    kept = min(max(probability, 1e-12), 1 - 1e-12)
+    return math.log(kept / (1 - kept))

@@ -1,0 +1,53 @@
+"""
+What conversations the child's chat template takes: the child is asked, since its own Jinja differs from others, and since a template out of a
+file that somebody else made is run there only.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from unilect.engines.gguf._errors import TOLD
+from unilect.errors import BackendError, InvalidRequest
+from unilect.http.client import HttpServer
+from unilect.tools.turns import Takes, Turn, learnt, placed, probes, stands_out
+from unilect.upstreams.llamacpp.frames import Rendered
+
+
+class Turns:
+    """The messages of chats as one model's template takes them. It is looked at once, for the first chat that not every template takes."""
+
+    def __init__(self) -> None:
+        self._takes: Takes | None = None
+
+    async def placed(self, server: HttpServer, turns: list[Turn]) -> list[Turn]:
+        """The messages of a body as the template takes them."""
+        if not stands_out(turn["role"] for turn in turns):
+            return turns
+        if self._takes is None:
+            self._takes = learnt([await _prompt(server, probe) for probe in probes("{}")])
+        return placed(turns, self._takes)
+
+    def forget(self) -> None:
+        """Another template is in use."""
+        self._takes = None
+
+
+async def _prompt(server: HttpServer, turns: Sequence[Turn]) -> str | None:
+    """
+    What the template makes of a conversation; None where it refuses.
+
+    Raises:
+        UnilectError: The child cannot be asked.
+    """
+    body: dict[str, Any] = {"messages": turns}
+    try:
+        answer = await server.post("/apply-template", msgspec.json.encode(body))
+    except InvalidRequest:
+        return None
+    except BackendError as error:
+        if TOLD not in error.message:  # what its Jinja raises is told with 500
+            raise
+        return None
+    return msgspec.json.decode(answer, type=Rendered).prompt

@@ -1,1 +1,0 @@
-"""Tools and messages in the formats of models' templates, and the parsing of tool calls."""

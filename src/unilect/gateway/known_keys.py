@@ -1,0 +1,151 @@
+"""
+The keys of the store, as a server knows them: looked up once, and again where one has changed.
+
+1. A server looks twice a second whether a key has changed, and so sees what other processes do within a second. Of an SQLite file it
+   looks at the time of its last change first; while there is no file, nothing is opened.
+2. Keys are required from the first one on that was made, also once all are revoked.
+3. What a server knows it goes on using while the store cannot be read, for `STALE_S`; then it lets nobody in.
+"""
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from unilect.errors import AuthenticationError, StoreUnavailable
+from unilect.gateway.secret import digest, id_of, is_mistyped
+from unilect.store.database import ABSENT
+from unilect.store.keys import Key, Secret, StoredKeys, is_usable
+from unilect.tasks import Tasks
+
+LOOK_S = 0.4
+STALE_S = 60.0
+_MOST = 20_000
+
+
+class KnownKeys:
+    """
+    What is known of the keys of a store.
+
+    Args:
+        stored: The keys.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, stored: StoredKeys, clock: Callable[[], float] = time.time) -> None:
+        self._stored, self._clock = stored, clock
+        self._known: dict[bytes, Secret | None] = {}
+        self._tasks = Tasks()
+        self._watching: asyncio.Task[None] | None = None
+        self._looking = asyncio.Lock()
+        self._number = 0
+        self._required = False
+        self._mark: object = None  # of the database, as it was looked at last
+        self._looked_at: float | None = None
+
+    @property
+    def required(self) -> bool:
+        """
+        Whether there are, or were, keys.
+
+        Raises:
+            StoreUnavailable: Nobody knows: the store has not been read for too long.
+        """
+        self._check_fresh()
+        return self._required
+
+    async def open(self) -> None:
+        """Look, and go on looking; what fails is told in the log, and tried again."""
+        if self._watching is None:
+            await self._look()
+            self._watching = self._tasks.start("the look at the API keys", self._watch())
+
+    async def aclose(self) -> None:
+        """Look no more. Idempotent."""
+        await self._tasks.aclose()
+
+    async def key(self, secret: str) -> Key:
+        """
+        The key that a secret belongs to.
+
+        Raises:
+            AuthenticationError: There is none that can be used; why, is told to who has its secret.
+            StoreUnavailable: It cannot be looked up now.
+        """
+        self._check_fresh()
+        hashed, now = digest(secret), self._clock()
+        found = self._known[hashed] if hashed in self._known else await self._find(secret, hashed)
+        if found is None:
+            raise wrong("this server does not know it.")
+        key = found.key
+        if key.revoked_at is not None:
+            raise wrong("it has been revoked.")
+        until = min(key.expires_at or now + 1, found.expires_at or now + 1)
+        if until <= now or not is_usable(key, now):
+            day = datetime.fromtimestamp(until, UTC)
+            raise wrong(f"it has expired at {day:%Y-%m-%d %H:%M} UTC.")
+        return key
+
+    def _check_fresh(self) -> None:
+        if self._looked_at is None or time.monotonic() - self._looked_at > STALE_S:
+            raise _unreadable()
+
+    async def _find(self, secret: str, hashed: bytes) -> Secret | None:
+        if is_mistyped(secret):
+            raise wrong("it has a typing error, or a part is missing. Copy it again.")
+        secret_id = id_of(secret)
+        if secret_id is None or self._stored.mark() == ABSENT:
+            return None
+        number = self._number
+        try:
+            found = await self._stored.find(secret_id)
+        except StoreUnavailable as error:
+            raise _unreadable(error.reason) from error
+        if found is not None and not hmac.compare_digest(found.digest, hashed):
+            found = None
+        if number == self._number:  # else it may have changed meanwhile
+            if len(self._known) >= _MOST:
+                del self._known[next(iter(self._known))]
+            self._known[hashed] = found
+        return found
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Forget what has changed."""
+        async with self._looking:
+            mark = self._stored.mark()
+            if mark == ABSENT or (mark is not None and mark == self._mark):
+                self._looked_at = time.monotonic()
+                return
+            try:
+                number, changed = await self._stored.changed(self._number)
+            except StoreUnavailable:
+                return  # the log tells it already
+            if number < self._number:  # another database stands there, such as a backup
+                self._known = {}
+            self._number, self._mark, self._looked_at = number, mark, time.monotonic()
+            self._required = self._required or number > 0
+            if changed:
+                ids = set(changed)
+                self._known = {
+                    hashed: one
+                    for hashed, one in self._known.items()
+                    if one is not None and one.key.id not in ids
+                }
+
+
+def _unreadable(reason: str | None = None) -> StoreUnavailable:
+    told = "The API keys of this server cannot be read now; try again later."
+    return StoreUnavailable(told, reason=reason, retry_after_s=5)
+
+
+def wrong(why: str) -> AuthenticationError:
+    """An error for a key that was sent and cannot be used."""
+    error = AuthenticationError(f"Incorrect API key provided: {why}")
+    error.wrong = True
+    return error

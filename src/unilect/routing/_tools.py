@@ -1,0 +1,401 @@
+"""
+Tools and response formats for backends without them: what the model is told of them stands in the prompt, and calls are read from its
+text.
+
+A call that must come, and an answer that must have a form, are enforced by a grammar where the backend takes one, else by its own
+`response_format`, else by validating the whole answer and asking again; such an answer is held back until it is valid, also in a stream.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from unilect.backend import Batches, Capabilities, Generates
+from unilect.constraints.checker import Checker
+from unilect.constraints.keywords import can_be_validated
+from unilect.constraints.schema import unenforced
+from unilect.events import (
+    Choice,
+    Event,
+    Finish,
+    Fold,
+    Opaque,
+    Progress,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from unilect.parameters.rules import honours, refusal
+from unilect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    JsonSchema,
+    JsonSchemaFormat,
+)
+from unilect.routing._enforcement import ATTEMPTS, again, refused_keyword, summed, violated
+from unilect.tools import forms
+from unilect.tools.channels import ChannelParser
+from unilect.tools.chatglm import new_call_id
+from unilect.tools.conversation import has_calls, with_text, written
+from unilect.tools.forced import Call, CallStyle, allowed_calls, call_head, must_call
+from unilect.tools.grammar import calls_grammar
+from unilect.tools.parser import HARMONY, Parser
+
+_FEW_TOOLS, _FEW_MESSAGES = 16, 64  # what is more is written beside the loop
+_JSON_CALL = CallStyle("", "arguments")
+_ENDED = frozenset({"stop", "tool_calls", "function_call"})
+_SCHEMA = "Answer with JSON that satisfies this JSON Schema, and with nothing else:\n"
+_MUST = "\n\nYou must call a function now."
+_ONE = "\n\nCall one function at most."
+
+
+class Plan(Struct, frozen=True):
+    """
+    What is made up for.
+
+    Attributes:
+        prompted: The tools stand in the prompt, and so do earlier calls and results.
+        forced: By what a call that must come is enforced; None where the backend does it, or none must come.
+        single: No call is told but the first.
+        formed: The text is held against `response_format`.
+    """
+
+    prompted: bool = False
+    forced: Literal["grammar", "schema", "retry"] | None = None
+    single: bool = False
+    formed: bool = False
+
+
+_NOTHING = Plan()
+
+
+def plan(request: ChatRequest | CompletionRequest, can: Capabilities) -> Plan | None:
+    """What of a request is made up for on a backend that can do so much; None for nothing."""
+    if not isinstance(request, ChatRequest):
+        return None
+    knows = honours(can, "tools")
+    formed = request.answer_schema is not None and not honours(can, "response_format")
+    if knows and not request.tools:
+        return Plan(formed=True) if formed else None
+    calls = _calls(request)
+    forced: Literal["grammar", "schema", "retry"] | None = None
+    if must_call(request) and not (knows and honours(can, "tool_choice")):
+        forced = "schema" if honours(can, "response_format") else "retry"
+        if honours(can, "grammar"):
+            forced = "grammar"
+    prompted = not knows and (calls or has_calls(request.messages))
+    if prompted and calls and forced is None:  # no call would have that form
+        formed = request.answer_schema is not None
+    one = calls and request.parallel_tool_calls is False
+    made = Plan(
+        prompted or forced in ("grammar", "schema"),
+        forced,
+        one and not (knows and honours(can, "parallel_tool_calls")),
+        formed,
+    )
+    return made if made != _NOTHING else None
+
+
+def prompted(request: ChatRequest, can: Capabilities) -> ChatRequest:
+    """The request that a backend is asked, where something is made up for."""
+    made = plan(request, can)
+    return request if made is None else _asked(request, made, _form(made, can))
+
+
+class Prompted:
+    """
+    A backend whose lack of tools or response formats is made up for; see `Backend`.
+
+    Args:
+        backend: The backend.
+        made: What it lacks.
+        checker: Compiles grammars, and validates answers.
+        note: Called with the number of attempts that an answer has taken which is validated.
+    """
+
+    def __init__(
+        self, backend: Generates, made: Plan, checker: Checker, note: Callable[[int], None]
+    ) -> None:
+        self._backend = backend
+        self._plan = made
+        self._checker = checker
+        self._note = note
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backend can do."""
+        return self._backend.capabilities
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """
+        Answer a request; see `Backend`.
+
+        Raises:
+            UnsupportedParameter: What cannot be had together with tools that stand in the prompt.
+            ConstraintViolated: None of the answers was a call that must come, or had the form that it must have.
+        """
+        assert isinstance(request, ChatRequest)
+        form = _form(self._plan, self.capabilities)
+        _check(request, self._plan)
+        if len(request.tools or ()) > _FEW_TOOLS or len(request.messages) > _FEW_MESSAGES:
+            asked = await asyncio.to_thread(_asked, request, self._plan, form)
+        else:
+            asked = _asked(request, self._plan, form)
+        batches = (
+            self._bound(request, asked)
+            if self._plan.forced == "grammar"
+            else self._held(request, asked, form)
+            if self._plan.forced or self._plan.formed
+            else self._read(request, asked, form)
+        )
+        async with aclosing(batches):
+            async for batch in batches:
+                yield batch
+
+    async def _read(self, request: ChatRequest, asked: ChatRequest, form: forms.Form) -> Batches:
+        """The answer as it comes; of its text nothing is held back but what may be a call."""
+        reading = _Reading(request, self._plan, form)
+        async with aclosing(self._backend.generate(asked)) as batches:
+            async for batch in batches:
+                if events := reading.read(batch):
+                    yield events
+
+    async def _bound(self, request: ChatRequest, asked: ChatRequest) -> Batches:
+        """The one call that a grammar allows."""
+        grammar = await calls_grammar(request, _JSON_CALL, self._checker)
+        call = Call({name: call_head(name, _JSON_CALL) for name in allowed_calls(request)})
+        async with aclosing(self._backend.generate(asked.changed(grammar=grammar))) as batches:
+            async for batch in batches:
+                if events := call.read(batch):
+                    yield events
+
+    async def _held(self, request: ChatRequest, asked: ChatRequest, form: forms.Form) -> Batches:
+        """The first whole answer that is valid."""
+        await self._compile(request)
+        used: list[Usage] = []
+        why: str | None = None
+        for attempt in range(ATTEMPTS):
+            reading, folding, events = _Reading(request, self._plan, form), Fold(), list[Event]()
+            one_more = asked if attempt == 0 else again(asked, attempt)
+            async with aclosing(self._backend.generate(one_more)) as batches:
+                async for batch in batches:
+                    events += [one for one in reading.read(batch) if not isinstance(one, Progress)]
+            if self._plan.formed:
+                events = _unfenced(events)
+            folding.add(events)
+            answer = folding.answer()
+            used.append(answer.usage)
+            self._note(attempt + 1)
+            why = await self._wrong(request, answer.choices)
+            if why is None:
+                yield [summed(used) if isinstance(one, Usage) else one for one in events]
+                return
+        raise violated(why or "", ATTEMPTS)
+
+    async def _compile(self, request: ChatRequest) -> None:
+        """
+        Raises:
+            InvalidRequest: A schema that answers are to be held against is none.
+            UnsupportedParameter: It has a keyword that cannot be validated.
+        """
+        if self._plan.forced:
+            for number, tool in enumerate(request.tools or ()):
+                where = f"tools[{number}].function.parameters"
+                await self._checker.schema(tool.function.parameters or {}, where)
+        elif request.answer_schema is not None:
+            uses = await self._checker.schema(request.answer_schema, "response_format")
+            missing = [use for use in unenforced(uses, ()) if not can_be_validated(use)]
+            if missing:
+                raise refused_keyword("response_format", missing[0], streamed=False)
+
+    async def _wrong(self, request: ChatRequest, choices: Sequence[Choice]) -> str | None:
+        """What of an answer is not as it must be."""
+        for choice in choices:
+            if self._plan.forced:
+                why = await self._wrong_calls(request, choice)
+            elif choice.finish_reason == "stop" and request.answer_schema is not None:
+                why = await self._checker.validate(request.answer_schema, choice.text or "")
+                why = why and f"`response_format`: {why}"
+            else:  # it was cut, or calls a tool
+                why = None
+            if why is not None:
+                return why
+        return None
+
+    async def _wrong_calls(self, request: ChatRequest, choice: Choice) -> str | None:
+        allowed = allowed_calls(request)
+        if not choice.tool_calls:
+            cut = choice.finish_reason not in _ENDED
+            end = " before its end; raise `max_tokens`" if cut else ""
+            return f"`tool_choice`: no tool is called{end}"
+        for call in choice.tool_calls:
+            if call.name not in allowed:
+                return f"`tool_choice`: another tool than `{next(iter(allowed))}` is called"
+            why = await self._checker.validate(allowed[call.name], call.arguments)
+            if why is not None:
+                return f"`tools`: the arguments for `{call.name}`: {why}"
+        return None
+
+
+class _Reading:
+    """Reads the events of one answer: calls in its text where the tools stand in the prompt, and those beyond the first."""
+
+    def __init__(self, request: ChatRequest, made: Plan, form: forms.Form) -> None:
+        self._form = form
+        self._single = made.single
+        self._tools = None
+        if made.prompted and _calls(request):
+            self._tools = {
+                tool.function.name: tool.function.parameters for tool in request.tools or ()
+            }
+        self._parsers: dict[int, Parser | ChannelParser] = {}
+        self._tokens = 0
+
+    def read(self, batch: list[Event]) -> list[Event]:
+        """The events for a batch."""
+        if self._tools is None:
+            return [event for event in batch if not self._beyond(event)]
+        events: list[Event] = []
+        for event in batch:
+            if isinstance(event, TextDelta):
+                self._tokens += event.tokens
+                if event.extra is not None:
+                    events.append(Opaque(event.extra, event.index))
+                events += self._told(self._parser(event.index).add(event.text), event.index)
+            elif isinstance(event, Finish):
+                parser = self._parser(event.index)
+                events += self._told(parser.end(), event.index)
+                called = parser.calls and event.reason == "stop"
+                events.append(replace(event, reason="tool_calls") if called else event)
+            else:
+                events.append(event)
+        return events
+
+    def _told(self, events: list[Event], index: int) -> list[Event]:
+        """Events of a parser, with their choice; the first of them tells the tokens of all that was held back."""
+        found: list[Event] = []
+        for event in events:
+            found.append(replace(event, index=index, tokens=self._tokens))
+            self._tokens = 0
+        return found
+
+    def _beyond(self, event: Event) -> bool:
+        return self._single and isinstance(event, ToolCallDelta) and event.call > 0
+
+    def _parser(self, index: int) -> Parser | ChannelParser:
+        if (parser := self._parsers.get(index)) is None:
+            most = 1 if self._single else None
+            parser = (
+                ChannelParser(self._tools, new_call_id, most)
+                if self._form.family is HARMONY
+                else Parser(
+                    self._form.family,
+                    self._tools,
+                    new_call_id,
+                    thinking=True,
+                    most=most,
+                    bare=True,
+                )
+            )
+            self._parsers[index] = parser
+        return parser
+
+
+def _form(made: Plan, can: Capabilities) -> forms.Form:
+    """The model's own form; a plain one where the call is bound to JSON."""
+    bound = made.forced in ("grammar", "schema")
+    return forms.find("plain" if bound else can.tool_form)
+
+
+def _check(request: ChatRequest, made: Plan) -> None:
+    """
+    Raises:
+        UnsupportedParameter: What cannot be had together with tools that stand in the prompt.
+    """
+    if not made.prompted or not _calls(request):
+        return
+    if request.logprobs:
+        raise refusal("logprobs", "the tools stand in the prompt, and calls are read from the text")
+    if request.grammar:
+        raise refusal("grammar", "the tools stand in the prompt, and a call has its own form")
+
+
+def _asked(request: ChatRequest, made: Plan, form: forms.Form) -> ChatRequest:
+    """The request with what the backend lacks in its messages."""
+    changes: dict[str, Any] = {}
+    told, declared = list[str](), ""
+    called = allowed_calls(request)
+    tools = [tool for tool in request.tools or () if tool.function.name in called]
+    if made.single:
+        changes["parallel_tool_calls"] = None
+    if made.prompted:
+        changes = dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls"))
+        if tools and _calls(request):
+            rules = _MUST * must_call(request) + _ONE * made.single
+            if form.tools_turn:
+                declared = form.tools_turn + form.tools_text(tools)
+                told += filter(None, [rules.strip()])
+            else:
+                told.append(form.tools_text(tools) + rules)
+    elif made.forced:
+        changes |= {"tools": tools, "tool_choice": None}
+    if made.forced == "schema":
+        changes["response_format"] = JsonSchemaFormat(JsonSchema("call", schema=_any_of(called)))
+    elif made.forced:
+        changes["response_format"] = None
+    elif made.formed:
+        changes["response_format"] = None
+        told.append(_SCHEMA + msgspec.json.encode(request.answer_schema).decode())
+    messages = written(request.messages, form) if made.prompted else list(request.messages)
+    if told:
+        messages = with_text(messages, "\n\n".join(told), form.in_user and made.prompted)
+    if declared:
+        messages = with_text(messages, declared, False, between="")
+    return request.changed(messages=messages, **changes)
+
+
+def _any_of(called: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The schema of a call of one of these tools; references would point elsewhere here, and are left to validation."""
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "enum": [name]},
+                "arguments": {"type": "object"}
+                if b'"$ref"' in msgspec.json.encode(schema)
+                else schema,
+            },
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for name, schema in called.items()
+    ]
+    return calls[0] if len(calls) == 1 else {"anyOf": calls}
+
+
+def _calls(request: ChatRequest) -> bool:
+    """Whether the model may call a tool."""
+    return bool(request.tools) and request.tool_choice != "none"
+
+
+def _unfenced(events: list[Event]) -> list[Event]:
+    """Events of an answer, without the block of code that a model puts around JSON."""
+    folding = Fold()
+    folding.add(events)
+    found: dict[int, str] = {}
+    for choice in folding.answer().choices:
+        text = (choice.text or "").strip()
+        if text.startswith("```") and text.endswith("```") and len(text) > 6:
+            found[choice.index] = text[3:-3].partition("\n")[2].strip()
+    told: list[Event] = []
+    for event in events:
+        if isinstance(event, TextDelta) and event.index in found:
+            text, found[event.index] = found[event.index], ""
+            event = replace(event, text=text, logprobs=None)
+        told.append(event)
+    return told

@@ -1,0 +1,90 @@
+"""What is too old, or too much, is deleted, the oldest first, in transactions of some rows."""
+
+import sqlite3
+from typing import cast
+
+from sqlalchemy import Connection, Table, and_, delete, func, or_, select
+
+from unilect.store._tables import conversations, instances, responses
+
+_AT_ONCE = 100
+_FREED_PAGES = 1000  # of a file, given back at once
+_SWEEPING = (
+    0x756E696C  # the lock of whoever deletes what is too much; any number that is nobody else's
+)
+_INSTANCE_S = 86_400.0  # a server that was not heard of for so long is forgotten
+
+
+def totals(connection: Connection) -> tuple[int, int]:
+    """How many responses and conversations there are, and their bytes."""
+    count, size = 0, 0
+    for table in (responses, conversations):
+        row = connection.execute(
+            select(func.count(), func.coalesce(func.sum(table.c.size), 0)).select_from(table)
+        ).one()
+        count, size = count + int(row[0]), size + int(row[1])
+    return count, size
+
+
+def delete_old(connection: Connection, since: float, now: float) -> bool:
+    """Delete some that were used last before a time; whether there may be more."""
+    connection.execute(delete(instances).where(instances.c.touched_at < now - _INSTANCE_S))
+    more = False
+    for table in (responses, conversations):
+        rows = connection.execute(
+            select(table.c.owner, table.c.id)
+            .where(table.c.used_at <= since)
+            .order_by(table.c.used_at)
+            .limit(_AT_ONCE)
+        ).all()
+        _delete(connection, table, [(row.owner, row.id) for row in rows])
+        more |= len(rows) == _AT_ONCE
+    return more
+
+
+def delete_oldest(connection: Connection, most: int, most_bytes: int) -> bool:
+    """Delete some of the oldest where there are more than so many, or more bytes; whether there are more to delete."""
+    if (
+        connection.dialect.name == "postgresql"
+    ):  # of two that count and delete at once, one would delete for the other, too
+        connection.execute(select(func.pg_advisory_xact_lock(_SWEEPING)))
+    count, size = totals(connection)
+    rows = [
+        (row.used_at, row.created_at, row.size, table, (row.owner, row.id))
+        for table in (responses, conversations)
+        for row in connection.execute(
+            select(table.c.used_at, table.c.created_at, table.c.size, table.c.owner, table.c.id)
+            .order_by(table.c.used_at, table.c.created_at)
+            .limit(_AT_ONCE)
+        )
+    ]
+    rows.sort(key=lambda row: row[:2])
+    gone: dict[Table, list[tuple[str, str]]] = {responses: [], conversations: []}
+    for _, _, bytes_, table, key in rows[:_AT_ONCE]:
+        if count <= most and size <= most_bytes:
+            break
+        gone[table].append(key)
+        count, size = count - 1, size - bytes_
+    for table, keys in gone.items():
+        _delete(connection, table, keys)
+    return bool(rows) and (count > most or size > most_bytes)
+
+
+def _delete(connection: Connection, table: Table, keys: list[tuple[str, str]]) -> None:
+    if keys:
+        each = [and_(table.c.owner == owner, table.c.id == id) for owner, id in keys]
+        connection.execute(delete(table).where(or_(*each)))
+
+
+def shrink(connection: Connection) -> bool:
+    """
+    Give some pages of an SQLite file back to the disk; whether there are more. PostgreSQL's autovacuum does its own.
+
+    It is alone in a transaction: a script commits first, and is the only way in which Python takes all steps of this statement.
+    """
+    if connection.dialect.name != "sqlite":
+        return False
+    driver = cast("sqlite3.Connection", connection.connection.driver_connection)
+    driver.executescript(f"PRAGMA incremental_vacuum({_FREED_PAGES})")
+    (left,) = driver.execute("PRAGMA freelist_count").fetchone()
+    return bool(left)

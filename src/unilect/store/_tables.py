@@ -1,0 +1,119 @@
+"""
+The tables. Texts of clients are in `response_parts` and `conversation_items`, so that the rows that change often are small.
+
+`used_at` is when something was last added that needs the row, in seconds since 1970: it lives so long and the configured age.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+
+METADATA = MetaData()
+#: `kind` of a part of a response.
+BODY, EVENTS, INPUT, OUTPUT = range(4)
+
+responses = Table(
+    "responses",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("parent", Text),
+    Column("conversation", Text),
+    Column("status", Text, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("used_at", Double, nullable=False),
+    Column("size", BigInteger, nullable=False),  # bytes of all parts
+    Column("events_size", BigInteger, nullable=False),  # and of the events alone
+    Index("responses_by_age", "used_at", "size"),
+    Index(
+        "responses_running",
+        "instance",
+        sqlite_where=text("status IN ('queued', 'in_progress')"),
+        postgresql_where=text("status IN ('queued', 'in_progress')"),
+    ),
+)
+response_parts = Table(
+    "response_parts",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("response", Text, primary_key=True),
+    Column("kind", Integer, primary_key=True, autoincrement=False),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("id", Text),  # of an item
+    Column("body", LargeBinary, nullable=False),
+    ForeignKeyConstraint(
+        ["owner", "response"], ["responses.owner", "responses.id"], ondelete="CASCADE"
+    ),
+    Index("response_parts_by_id", "owner", "id"),
+)
+conversations = Table(
+    "conversations",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("metadata", LargeBinary, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("used_at", Double, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("next_position", Integer, nullable=False),
+    Index("conversations_by_age", "used_at", "size"),
+)
+conversation_items = Table(
+    "conversation_items",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("conversation", Text, primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("id", Text, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    ForeignKeyConstraint(
+        ["owner", "conversation"], ["conversations.owner", "conversations.id"], ondelete="CASCADE"
+    ),
+    Index("conversation_items_by_id", "owner", "id", "conversation", unique=True),
+)
+keys = Table(
+    "keys",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("models", Text),  # a JSON list
+    Column("limits", Text, nullable=False),  # a JSON object
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+    Column("revoked_at", Double),
+    Column("changed", BigInteger, nullable=False),  # the number of its last change
+    Index("keys_by_change", "changed"),
+)
+key_secrets = Table(
+    "key_secrets",
+    METADATA,
+    Column("id", Text, primary_key=True),  # the public part of the secret
+    Column("key", Text, ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    Column("expires_at", Double),
+)
+key_changes = Table(  # one row: the number of the last change
+    "key_changes",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
+)
+instances = Table(
+    "instances",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("touched_at", Double, nullable=False),
+)

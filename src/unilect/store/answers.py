@@ -1,0 +1,408 @@
+"""
+Stored responses, their items, and conversations: each is seen by its owner only, expires, and gives way where there are too many.
+
+Source: https://platform.openai.com/docs/api-reference/responses
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+
+from unilect.errors import InvalidRequest, StoreUnavailable
+from unilect.store._puts import Outcome, Puts
+from unilect.store.database import Database
+from unilect.tasks import Tasks
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from unilect.store._transaction import Transaction
+
+#: The statuses of a response that a server works on.
+RUNNING = ("queued", "in_progress")
+_Result = TypeVar("_Result")
+_DAY_S = 86_400.0
+_SWEEP_S = 600.0  # between two looks at what is too old
+_ROOM = 0.95  # of what is allowed is left after what is too much was deleted
+_LONGEST_ID = 256
+#: How many items one call may store, or ask for by id.
+MAX_ITEMS = 20_000
+
+
+class Item(Struct):
+    """
+    One item of an input or an output.
+
+    Attributes:
+        id: Made by the caller of the store.
+        body: Its JSON, with its id.
+    """
+
+    id: str
+    body: bytes
+
+
+class Stored(Struct):
+    """
+    One response.
+
+    Attributes:
+        owner: Who may see it.
+        status: OpenAI's, such as `completed`.
+        body: The response object as JSON.
+        input, output: Its own items, without those of its ancestors.
+        parent: The id of the response before it.
+        conversation: The id of the conversation that it belongs to.
+        created_at: Seconds since 1970.
+        events: The events of its stream, of one that runs in the background.
+        instance: The server that works on it, see `Answers.touch`.
+    """
+
+    id: str
+    owner: str
+    status: str
+    body: bytes
+    input: list[Item]
+    output: list[Item]
+    parent: str | None
+    conversation: str | None
+    created_at: float
+    events: bytes | None = None
+    instance: str = ""
+
+
+class Answers:
+    """
+    Stored responses and conversations.
+
+    Every method may raise `StoreUnavailable`. What a method has confirmed by returning is in the database.
+
+    Args:
+        max_age_s: How long a response is kept after it was put, or one that continues it; a conversation after its last change.
+        max_bytes, max_count: How much is kept of all owners together; beyond it the oldest are deleted. A little more may be there
+            for a moment.
+        most_read_bytes: What one call may bring into memory.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        max_age_s: float = 30 * _DAY_S,
+        max_bytes: int = 1024**3,
+        max_count: int = 100_000,
+        most_read_bytes: int = 64 * 1024**2,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._database = database
+        self._max_age_s, self._max_bytes, self._max_count = max_age_s, max_bytes, max_count
+        self._most_read_bytes, self._clock = most_read_bytes, clock
+        self._tasks = Tasks()
+        self._puts = Puts(self._put_all, self._tasks)
+        self._sweeper: asyncio.Task[None] | None = None
+        self._too_much = asyncio.Event()
+        self._count, self._bytes = 0, 0  # as the last sweep found them, and what came since
+
+    async def put(self, stored: Stored) -> None:
+        """
+        Insert a response, or replace it; its ancestors live as long as it does.
+
+        With a conversation its input and output are appended to that in the same transaction; an item whose id the conversation has
+        replaces that one in its place. A conversation that is gone gets nothing, and the response is stored.
+
+        Raises:
+            InvalidRequest: It is larger than all that may be stored.
+        """
+
+        self._added(await self._puts.put(stored))
+
+    async def _put_all(self, some: Sequence[Stored]) -> Sequence[Outcome]:
+        """Put responses in one transaction; for each the bytes that it takes, or why it was not put."""
+
+        def put(now: "Transaction") -> list[Outcome]:
+            wrong = {at: error for at, one in enumerate(some) if (error := self._wrong(one))}
+            sizes = iter(now.responses.put([one for at, one in enumerate(some) if at not in wrong]))
+            return [wrong[at] if at in wrong else next(sizes) for at in range(len(some))]
+
+        return await self._ask(put)
+
+    def _wrong(self, stored: Stored) -> InvalidRequest | None:
+        """Why a response cannot be stored, if it cannot."""
+        ids = [stored.id, *filter(None, (stored.parent, stored.conversation))]
+        own = (stored.body, stored.events or b"")
+        try:
+            self._check(ids, own, [*stored.input, *stored.output])
+        except InvalidRequest as error:
+            return error
+        return None
+
+    async def get(self, owner: str, id: str) -> Stored | None:
+        """A response, with its events."""
+        if not _is_id(id):
+            return None
+        return await self._ask(lambda now: now.responses.get(owner, id))
+
+    async def chain(self, owner: str, id: str, most: int = 1000) -> list[Stored] | None:
+        """
+        A response after its ancestors, the oldest first, without their events; None where one of them is missing.
+
+        Raises:
+            InvalidRequest: There are more than `most`, or they are too large to be read.
+        """
+        if not _is_id(id):
+            return None
+        return await self._ask(lambda now: now.responses.chain(owner, id, most))
+
+    async def items(self, owner: str, ids: Sequence[str]) -> dict[str, bytes]:
+        """
+        The bodies of items by their ids, of any response or conversation of the owner; those that are missing are left out.
+
+        Raises:
+            InvalidRequest: They are too many, or too large to be read.
+        """
+        _check_count(len(ids), "input")
+        known = [id for id in ids if _is_id(id)]
+        return await self._ask(lambda now: now.responses.items(owner, known)) if known else {}
+
+    async def delete(self, owner: str, id: str) -> bool:
+        """Remove a response; whether it was there. Items that it has brought into a conversation stay there."""
+        return _is_id(id) and await self._ask(lambda now: now.responses.delete(owner, id))
+
+    async def update(
+        self,
+        owner: str,
+        id: str,
+        *,
+        status: str,
+        body: bytes,
+        output: Sequence[Item],
+        events: bytes | None = None,
+        only_if: Collection[str] = (),
+    ) -> bool:
+        """
+        Change a response that runs in the background, and append its output to its conversation; whether it was changed.
+
+        Args:
+            events: None leaves those that are stored.
+            only_if: Statuses in which it may be changed; any by default.
+
+        Raises:
+            InvalidRequest: It is larger than all that may be stored.
+        """
+        if not _is_id(id):
+            return False
+
+        def change(now: "Transaction") -> int | None:
+            self._check((), (body, events or b""), output)
+            return now.responses.update(owner, id, status, body, output, events, only_if)
+
+        added = await self._ask(change)
+        self._added(added or 0, 0)
+        return added is not None
+
+    async def touch(self, instance: str) -> None:
+        """This server lives, and works on the responses that have its name."""
+        await self._ask(lambda now: now.responses.touch(instance))
+
+    async def stale(self, older_than_s: float) -> list[tuple[str, str]]:
+        """Owner and id of the queued and running responses whose server was not touched for so long."""
+        before = self._clock() - older_than_s
+        return await self._ask(lambda now: now.responses.stale(before))
+
+    async def create_conversation(
+        self, owner: str, metadata: bytes, items: Sequence[Item] = (), id: str = ""
+    ) -> str:
+        """
+        Begin a conversation.
+
+        Args:
+            metadata: Its JSON.
+            id: Made here by default: `conv_` and 128 random bits.
+
+        Raises:
+            InvalidRequest: It is larger than all that may be stored.
+        """
+        new = id or f"conv_{os.urandom(16).hex()}"
+
+        def create(now: "Transaction") -> int:
+            self._check([new], [metadata], items)
+            return now.conversations.create(owner, new, metadata, items)
+
+        self._added(await self._ask(create))
+        return new
+
+    async def conversation(self, owner: str, id: str) -> tuple[bytes, float] | None:
+        """The metadata of a conversation, and when it began."""
+        if not _is_id(id):
+            return None
+        return await self._ask(lambda now: now.conversations.get(owner, id))
+
+    async def update_conversation(self, owner: str, id: str, metadata: bytes) -> bool:
+        """Give a conversation other metadata; whether it was there."""
+        return _is_id(id) and await self._ask(
+            lambda now: now.conversations.update(owner, id, metadata)
+        )
+
+    async def delete_conversation(self, owner: str, id: str) -> bool:
+        """Remove a conversation with its items; whether it was there. Responses that belong to it stay."""
+        return _is_id(id) and await self._ask(lambda now: now.conversations.delete(owner, id))
+
+    async def add_items(self, owner: str, id: str, items: Sequence[Item]) -> bool:
+        """
+        Append items to a conversation, as `put` does; whether it was there.
+
+        Raises:
+            InvalidRequest: They are larger than all that may be stored.
+        """
+        if not _is_id(id):
+            return False
+
+        def append(now: "Transaction") -> int | None:
+            self._check((), (), items)
+            return now.conversations.append(owner, id, items)
+
+        added = await self._ask(append)
+        self._added(added or 0, 0)
+        return added is not None
+
+    async def list_items(
+        self,
+        owner: str,
+        id: str,
+        after: str | None = None,
+        limit: int = 20,
+        newest_first: bool = True,
+    ) -> tuple[list[Item], bool] | None:
+        """
+        A page of a conversation's items, and whether there are more; None where there is no such conversation.
+
+        A page has fewer items than the limit where they are too large to be read at once.
+
+        Args:
+            after: The id of the last item of the page before.
+
+        Raises:
+            InvalidRequest: The conversation has no item `after`.
+        """
+        if not _is_id(id):
+            return None
+        if after is not None:
+            _check_ids([after], "after")
+        return await self._ask(
+            lambda now: now.conversations.list(owner, id, after, limit, newest_first)
+        )
+
+    async def item(self, owner: str, id: str, item_id: str) -> Item | None:
+        """One item of a conversation."""
+        if not _is_id(id) or not _is_id(item_id):
+            return None
+        return await self._ask(lambda now: now.conversations.item(owner, id, item_id))
+
+    async def delete_item(self, owner: str, id: str, item_id: str) -> bool:
+        """Remove an item from a conversation; whether it was there."""
+        if not _is_id(id) or not _is_id(item_id):
+            return False
+        return await self._ask(lambda now: now.conversations.delete_item(owner, id, item_id))
+
+    async def sweep(self) -> None:
+        """Delete what is too old, and the oldest where there is too much; done in the background, too, while the store is used."""
+        since = self._clock() - self._max_age_s
+        while await self._ask(lambda now: now.delete_old(since), sweeping=True):
+            pass
+        self._count, self._bytes = await self._ask(lambda now: now.totals(), sweeping=True)
+        if self._is_too_much():
+            count, size = int(self._max_count * _ROOM), int(self._max_bytes * _ROOM)
+            while await self._ask(lambda now: now.delete_oldest(count, size), sweeping=True):
+                pass
+            self._count, self._bytes = await self._ask(lambda now: now.totals(), sweeping=True)
+        while await self._ask(lambda now: now.shrink(), sweeping=True):
+            pass
+
+    async def aclose(self) -> None:
+        """End what goes on in the background; the database stays open. Idempotent."""
+        await self._tasks.aclose()
+
+    async def _ask(
+        self, ask: "Callable[[Transaction], _Result]", sweeping: bool = False
+    ) -> _Result:
+        """What a function returns that is called in a transaction."""
+        now = self._clock()
+
+        def work(connection: "Connection") -> _Result:
+            from unilect.store._transaction import Transaction
+
+            return ask(Transaction(connection, now, now - self._max_age_s, self._most_read_bytes))
+
+        result = await self._database.run(work)
+        if self._sweeper is None and not sweeping:
+            self._sweeper = self._tasks.start("the sweep of the store", self._sweep_on())
+        return result
+
+    async def _sweep_on(self) -> None:
+        while True:
+            with suppress(StoreUnavailable):  # the log tells it already
+                await self.sweep()
+            self._too_much.clear()
+            try:
+                async with asyncio.timeout(_SWEEP_S):
+                    await self._too_much.wait()
+            except TimeoutError:
+                continue
+
+    def _added(self, size: int, count: int = 1) -> None:
+        self._count, self._bytes = self._count + count, self._bytes + size
+        if self._is_too_much():
+            self._too_much.set()
+
+    def _is_too_much(self) -> bool:
+        return self._count > self._max_count or self._bytes > self._max_bytes
+
+    def _check(
+        self, ids: Collection[str], bodies: Collection[bytes], items: Collection[Item]
+    ) -> None:
+        """
+        What is to be stored can be; it is looked at in the thread, as it may be much.
+
+        Raises:
+            InvalidRequest: It cannot.
+        """
+        _check_count(len(items), "store")
+        _check_ids([*ids, *(item.id for item in items)], "id")
+        size = sum(map(len, bodies)) + sum(len(item.body) for item in items)
+        if size > self._max_bytes * _ROOM:
+            raise InvalidRequest(
+                f"store: this has {size} bytes, and the store holds {self._max_bytes} in all. Send `store: false`.",
+                param="store",
+            )
+
+
+def _check_count(count: int, param: str) -> None:
+    if count > MAX_ITEMS:
+        raise InvalidRequest(
+            f"{param}: {count} items are more than the {MAX_ITEMS} that the store takes at once. Send fewer, with `store: false`.",
+            param=param,
+        )
+
+
+def _check_ids(ids: Collection[str], param: str) -> None:
+    for id in ids:
+        if not _is_id(id):
+            raise InvalidRequest(
+                f"{param}: expected 1 to {_LONGEST_ID} characters that are Unicode and not NUL, found {id[:50]!a}.",
+                param=param,
+            )
+
+
+def _is_id(id: str) -> bool:
+    """Whether a text can be an id in every database."""
+    try:
+        id.encode()
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(id) <= _LONGEST_ID and "\0" not in id

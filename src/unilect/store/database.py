@@ -1,0 +1,197 @@
+"""
+A database by URL: SQLite or PostgreSQL, one transaction a call, off the event loop.
+
+Nothing is opened, and SQLAlchemy is not imported, before the first transaction: a server that stores nothing pays nothing.
+
+Source: https://www.sqlite.org/wal.html, https://www.sqlite.org/pragma.html, https://docs.sqlalchemy.org/en/21/core/connections.html
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from unilect.config.store import check_url, sqlite_path
+from unilect.errors import StoreUnavailable
+from unilect.redact import Secrets, redacted, secrets_of
+from unilect.store import _failures
+from unilect.store._file import SqliteFile
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.exc import SQLAlchemyError
+
+log = logging.getLogger("unilect")
+_Result = TypeVar("_Result")
+_POSTGRESQL_THREADS = 4
+#: PostgreSQL's codes of what another transaction has caused, and a second try may not meet: serialization_failure,
+#: deadlock_detected, unique_violation (both have made the same row).
+_AGAIN = ("40001", "40P01", "23505")
+ABSENT = ()
+_TRIES = 5  # of a transaction that PostgreSQL undoes in favour of another
+
+
+class Database:
+    """
+    A database.
+
+    Args:
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite://` (in memory, gone with this object) or `postgresql://...`.
+        timeout_s: How long another's lock, or the server, is waited for.
+        is_default: Nobody has asked for this SQLite file: its folder is made, for this user only, and where that fails, there is a
+            database in memory instead, and a warning in the log.
+
+    Raises:
+        ConfigError: It is no such URL, or what it needs is not installed. The password is not told.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 5.0, is_default: bool = False) -> None:
+        check_url(url)
+        self._url, self._timeout_s = url, timeout_s
+        self._secrets = Secrets(secrets_of(url))
+        path = sqlite_path(url)
+        self._file = SqliteFile(Path(path), timeout_s) if path else None
+        self._is_default = is_default
+        self._is_sqlite = path is not None
+        # SQLite has one writer, and then one connection is the fastest; memory is one connection's
+        threads = 1 if self._is_sqlite else _POSTGRESQL_THREADS
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="unilect-store")
+        self._opening = threading.Lock()
+        self._engine: Engine | None = None
+        self._closed = False
+        self._wrong = ""  # why it cannot be used, as the log has it
+
+    @property
+    def name(self) -> str:
+        """The URL as it may be shown."""
+        return redacted(self._url)
+
+    async def run(self, function: "Callable[[Connection], _Result]") -> _Result:
+        """
+        What a function returns that is called in a thread, with a connection in a transaction.
+
+        The transaction is committed, and on SQLite on the disk, when this returns; it is undone where the function raises. It may be
+        called again where a server undoes it. A caller that is cancelled does not undo what has begun.
+
+        Raises:
+            StoreUnavailable: The database cannot be opened, read or written now; the next call tries again. The log tells why, once.
+        """
+        if self._closed:
+            raise StoreUnavailable("The server is stopping.", retry_after_s=5)
+        loop = asyncio.get_running_loop()
+        try:
+            result = await loop.run_in_executor(self._threads, self._transaction, function)
+        except StoreUnavailable as error:
+            self._log(error.for_operator)
+            raise
+        self._log("")
+        return result
+
+    def mark(self) -> object | None:
+        """
+        What is another value after the database was changed, by whatever process, and costs nothing to look at.
+
+        Returns:
+            None where the database has to be asked, and `ABSENT` where there is none yet.
+        """
+        if self._file is not None:
+            try:
+                return self._file.mark() or ABSENT
+            except OSError:  # of a default file, memory takes the place
+                return ABSENT if self._is_default else None
+        return ABSENT if self._is_sqlite and self._engine is None else None
+
+    async def aclose(self) -> None:
+        """End what runs, and close the connections. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            await asyncio.to_thread(self._close)
+
+    def _log(self, wrong: str) -> None:
+        """The log tells why the database cannot be used, and that it can be used again, once each."""
+        if wrong != self._wrong:
+            self._wrong = wrong
+            log.warning("%s", wrong) if wrong else log.warning("store: %s works again", self.name)
+
+    def _transaction(self, function: "Callable[[Connection], _Result]") -> _Result:
+        # the import is here, in the thread: it takes 0.2 s
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+        for left in reversed(range(_TRIES)):
+            try:
+                self._prepare()
+                with self._alone(), self._opened().begin() as connection:
+                    return function(connection)
+            except DBAPIError as error:
+                if not left or getattr(error.orig, "sqlstate", "") not in _AGAIN:
+                    raise self._told(error) from error
+            except SQLAlchemyError as error:
+                raise self._told(error) from error
+        raise AssertionError("the last try returns or raises")
+
+    def _prepare(self) -> None:
+        """Make the folder of the default file; where it cannot be used, memory has to do."""
+        if self._is_default and self._file is not None:
+            self._is_default = False
+            try:
+                self._file.create_with_folder()
+            except StoreUnavailable as error:
+                log.warning("%s Responses are stored in memory instead.", error.for_operator)
+                self._file = None
+
+    def _alone(self) -> AbstractContextManager[None]:
+        return self._file.alone() if self._file else nullcontext()
+
+    def _opened(self) -> "Engine":
+        """The connections; opened, and the tables brought up to date, where this is the first use or the file is another one."""
+        with self._opening:
+            if self._engine is not None and self._file and self._file.is_replaced():
+                self._engine.dispose()
+                self._engine = None
+            if self._engine is None:
+                self._engine = self._open()
+            return self._engine
+
+    def _open(self) -> "Engine":
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from unilect.store import _engines, _migrate
+
+        if self._file:
+            self._file.create()
+        engine = (
+            _engines.sqlite(self._file.path if self._file else None, self._timeout_s)
+            if self._is_sqlite
+            else _engines.postgresql(self._url, self._timeout_s, _POSTGRESQL_THREADS)
+        )
+        try:
+            with engine.begin() as connection:
+                _migrate.up_to_date(connection)
+        except SQLAlchemyError as error:
+            engine.dispose()
+            raise self._told(error, "cannot be opened") from error
+        except BaseException:
+            engine.dispose()
+            raise
+        return engine
+
+    def _close(self) -> None:
+        self._threads.shutdown()
+        if self._engine is not None:
+            with self._alone():
+                self._engine.dispose()
+            self._engine = None
+
+    def _told(self, error: "SQLAlchemyError", otherwise: str = "") -> Exception:
+        """An error of the library: what the operator can do about it; a flaw of ours stays what it is, unless there is a word for it."""
+        reason = _failures.reason(error)
+        if reason is None and otherwise:
+            reason = f"{otherwise} ({_failures.first_line(error)})"
+        if reason is None:
+            return error
+        place = str(self._file.path) if self._file else self.name
+        return _failures.unavailable(self._secrets.removed_from(f"{place}: {reason}"))

@@ -1,0 +1,217 @@
+"""
+API keys in the store: who has one, what it may do, and until when. Of a key's text only the digest is here.
+
+A key has one secret, or two for a while after it was rotated: its id, and all that is kept under it, stay the same.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+
+from unilect.errors import ConfigError
+from unilect.store.database import Database
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from unilect.store._keys import KeyRows
+
+_Result = TypeVar("_Result")
+
+
+class Key(Struct, frozen=True, kw_only=True):
+    """
+    One key.
+
+    Attributes:
+        id: Of the key itself; it outlives its secrets.
+        name: What people call it; no two keys that can be used have the same.
+        owner: Whose it is; empty for nobody's.
+        models: The names of the models that it may use; None for all.
+        limits: Its limits, by name.
+        created_at, expires_at, revoked_at: Seconds since 1970; None for never.
+    """
+
+    id: str
+    name: str
+    owner: str = ""
+    models: tuple[str, ...] | None = None
+    limits: Mapping[str, float] = {}
+    created_at: float
+    expires_at: float | None = None
+    revoked_at: float | None = None
+
+
+class Secret(Struct, frozen=True, kw_only=True):
+    """
+    One secret of a key.
+
+    Attributes:
+        key: Whose it is.
+        digest: Of its text.
+        expires_at: Seconds since 1970, of a secret that was replaced; None for as long as the key.
+    """
+
+    key: Key
+    digest: bytes
+    expires_at: float | None = None
+
+
+class StoredKeys:
+    """
+    The keys of a database.
+
+    Every method may raise `StoreUnavailable`.
+
+    Args:
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._database, self._clock = database, clock
+
+    async def create(
+        self,
+        name: str,
+        secret_id: str,
+        digest: bytes,
+        *,
+        owner: str = "",
+        models: Sequence[str] | None = None,
+        limits: Mapping[str, float] | None = None,
+        lasts_s: float | None = None,
+    ) -> Key:
+        """
+        Add a key.
+
+        Args:
+            secret_id: The public part of its secret, which becomes the key's id, too.
+            lasts_s: None for ever.
+
+        Raises:
+            ConfigError: Another key that can be used has the name.
+        """
+        now = self._clock()
+        key = Key(
+            id=f"key_{secret_id}",
+            name=name,
+            owner=owner,
+            models=None if models is None else tuple(models),
+            limits=limits or {},
+            created_at=now,
+            expires_at=None if lasts_s is None else now + lasts_s,
+        )
+
+        def add(rows: "KeyRows") -> Key:
+            if any(one.name == name and is_usable(one, now) for one in rows.all()):
+                raise ConfigError(
+                    f"{name}: a key of this name exists. Choose another name, or `unilect keys rotate {name}` for a new secret."
+                )
+            rows.add(key)
+            rows.add_secret(key.id, secret_id, digest)
+            return key
+
+        return await self._ask(add)
+
+    async def all(self) -> list[Key]:
+        """Every key, the oldest first."""
+        return await self._ask(lambda rows: rows.all())
+
+    async def revoke(self, name: str) -> Key:
+        """
+        End a key, with all its secrets.
+
+        Args:
+            name: Its name or its id.
+
+        Raises:
+            ConfigError: There is none that can be used.
+        """
+        now = self._clock()
+
+        def end(rows: "KeyRows") -> Key:
+            key = _named(rows.all(), name, now)
+            rows.revoke(key.id, now)
+            return rows.get(key.id)
+
+        return await self._ask(end)
+
+    async def rotate(self, name: str, secret_id: str, digest: bytes, overlap_s: float) -> Key:
+        """
+        Give a key another secret; those that it has can be used for a while.
+
+        Args:
+            name: Its name or its id.
+            overlap_s: For how long.
+
+        Raises:
+            ConfigError: There is none that can be used.
+        """
+        now = self._clock()
+
+        def replace(rows: "KeyRows") -> Key:
+            key = _named(rows.all(), name, now)
+            rows.end_secrets(key.id, now + overlap_s)
+            rows.add_secret(key.id, secret_id, digest)
+            return key
+
+        return await self._ask(replace)
+
+    async def find(self, secret_id: str) -> Secret | None:
+        """The secret with this public part."""
+        return await self._ask(lambda rows: rows.find(secret_id))
+
+    async def changed(self, since: int) -> tuple[int, list[str]]:
+        """
+        The keys that have changed.
+
+        Args:
+            since: What the last call returned; 0 at first.
+
+        Returns:
+            What to ask with the next time, and the ids of the keys.
+        """
+        return await self._ask(lambda rows: rows.changed(since))
+
+    def mark(self) -> object | None:
+        """See `Database.mark`."""
+        return self._database.mark()
+
+    async def _ask(self, ask: "Callable[[KeyRows], _Result]") -> _Result:
+        def work(connection: "Connection") -> _Result:
+            from unilect.store._keys import KeyRows
+
+            return ask(KeyRows(connection))
+
+        return await self._database.run(work)
+
+
+def is_usable(key: Key, now: float) -> bool:
+    """Whether a key is neither revoked nor expired."""
+    return key.revoked_at is None and (key.expires_at is None or now < key.expires_at)
+
+
+def _named(keys: Sequence[Key], name: str, now: float) -> Key:
+    """
+    The key of a name, or of an id.
+
+    Raises:
+        ConfigError: There is none that can be used.
+    """
+    of_name = [key for key in keys if name in (key.name, key.id)]
+    usable = [key for key in of_name if is_usable(key, now)]
+    if usable:
+        return usable[-1]
+    if of_name:
+        why = "revoked" if of_name[-1].revoked_at is not None else "expired"
+        raise ConfigError(f"{name}: this key has {'been revoked' if why == 'revoked' else why} already.")  # fmt: skip
+    names = ", ".join([key.name for key in keys if is_usable(key, now)][:20]) or "none"
+    raise ConfigError(f"{name}: there is no key of this name. The keys are: {names}.")
+
+
+def packed(value: object) -> str:
+    """A value as the JSON of a column."""
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,55 @@
+"""The store of a server: its database, and what is kept there."""
+
+import logging
+from collections.abc import Mapping
+
+from unilect.config.store import SQLITE, StoreConfig, check_place, default_url
+from unilect.store.answers import Answers
+from unilect.store.database import Database
+from unilect.store.keys import StoredKeys
+
+log = logging.getLogger("unilect")
+_DAY_S = 86_400.0
+
+
+class Store:
+    """
+    A store; nothing is opened before its first use.
+
+    Args:
+        config: The table `[store]`.
+        environment: Says where a user's data is; without a folder for it the database is in memory, and the log tells so.
+
+    Attributes:
+        database: For all that is kept.
+        answers: Stored responses and conversations; None where none are to be stored.
+        keys: The API keys; None where those of the store let nobody in.
+
+    Raises:
+        ConfigError: The URL is not that of a database that can be used, or there is no such folder.
+    """
+
+    def __init__(self, config: StoreConfig, environment: Mapping[str, str]) -> None:
+        check_place(config)
+        default = default_url(environment)
+        if config.url is None and default is None and config.responses:
+            log.warning(
+                "Responses are stored in memory, and are gone when the server stops: there is neither HOME nor XDG_DATA_HOME. "
+                "Set `url` in [store]."
+            )
+        self.database = Database(config.url or default or SQLITE, is_default=config.url is None)
+        self.keys = StoredKeys(self.database) if config.keys else None
+        self.answers: Answers | None = None
+        if config.responses:
+            self.answers = Answers(
+                self.database,
+                max_age_s=config.max_age_days * _DAY_S,
+                max_bytes=config.max_size_mib * 1024**2,
+                max_count=config.max_count,
+            )
+
+    async def aclose(self) -> None:
+        """End what goes on in the background, and close the database. Idempotent."""
+        if self.answers is not None:
+            await self.answers.aclose()
+        await self.database.aclose()

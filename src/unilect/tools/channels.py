@@ -1,0 +1,151 @@
+"""
+Lenient parsers for answers in channels (gpt-oss): reasoning, tool calls and text, even if markers are missing.
+
+Source: https://github.com/openai/harmony/blob/main/docs/format.md
+"""
+
+import re
+from collections.abc import Callable
+
+from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
+from unilect.tools import begun
+from unilect.tools.chatglm import new_call_id
+from unilect.tools.formats import Tools, calls_of
+
+#: The special tokens of the form.
+MARKS = ("<|channel|>", "<|message|>", "<|constrain|>", "<|start|>", "<|end|>")
+_CHANNEL, _MESSAGE = MARKS[:2]
+_END = re.compile(r"<\|(?:end|start|return|call)\|>")
+_RECIPIENT = re.compile(r"to=functions\.([\w.-]{1,64})")
+_STOPS = ("<|return|>", "<|call|>")
+_MARK = re.compile(r"<\|(?:channel|message|start|end|return|call)\|>")
+_MOST_HEAD = 256
+_BETWEEN = re.compile(r"<\|start\|>assistant|<\|(?:end|start|return|call)\|>")
+
+
+def events_of(text: str, tools: Tools | None) -> list[Event]:
+    """
+    What a finished answer says.
+
+    Args:
+        tools: The tools; None where calls are not looked for.
+    """
+    first, *channels = text.split(_CHANNEL)
+    events, calls, begun_for = _plain(first), 0, _RECIPIENT.search(first)
+    for channel in channels:
+        head, found, body = channel.partition(_MESSAGE)
+        if not found:
+            head, body = "", head
+        end = _END.search(body)
+        said, rest = (body[: end.start()], body[end.start() :]) if end else (body, "")
+        recipient = _RECIPIENT.search(head) or begun_for
+        call = _call(recipient[1], said, tools) if recipient and tools else None
+        if call is not None:
+            events.append(ToolCallDelta(calls, call[1], new_call_id(), call[0]))
+            calls += 1
+        elif said:
+            events.append((ReasoningDelta if head.startswith("analysis") else TextDelta)(said))
+        events += _plain(rest)
+    return events
+
+
+def _plain(text: str) -> list[Event]:
+    """The text that stands outside of every message."""
+    plain = _BETWEEN.sub("", text)
+    return [TextDelta(plain)] if plain.strip() else []
+
+
+def _call(name: str, arguments: str, tools: Tools) -> tuple[str, str] | None:
+    calls, rest = calls_of(f"{name}{arguments.strip()}", tools, marked=True)
+    return calls[0] if len(calls) == 1 and not rest else None
+
+
+class ChannelParser:
+    """
+    The same as the answer comes; in what it can be asked it is like `parser.Parser`.
+
+    Args:
+        tools: The tools; None where calls are not looked for.
+        new_id: Makes an id for a call.
+        most: The most calls that are told; what comes after the last of them is not.
+
+    Attributes:
+        calls: How many have been told.
+        held: What is not told yet.
+        thinks: True while the text is a thought.
+    """
+
+    def __init__(
+        self, tools: Tools | None, new_id: Callable[[], str], most: int | None = None
+    ) -> None:
+        self.calls = 0
+        self.held = ""
+        self.thinks = False
+        self._tools = tools
+        self._new_id = new_id
+        self._most = most
+        self._head: str | None = None  # of the message that is being read
+        self._in_head = self._outside = False
+        self._body: list[str] = []  # of a call
+
+    @property
+    def full(self) -> bool:
+        """True when as many calls as may be have been told."""
+        return self._most is not None and self.calls >= self._most
+
+    def add(self, text: str) -> list[Event]:
+        """The events that a piece of text completes."""
+        self.held += text
+        events: list[Event] = []
+        while (found := _MARK.search(self.held)) is not None:
+            before, mark = self.held[: found.start()], found[0]
+            self.held = self.held[found.end() :]
+            events += self._tell(before)
+            if mark == _MESSAGE and self._in_head:
+                self._in_head = False
+                self.thinks = (self._head or "").startswith("analysis")
+            else:
+                if not self._in_head:
+                    events += self._end_message()
+                # a channel begins a head, or goes on with one: the recipient may stand before it
+                starts = mark in ("<|channel|>", "<|start|>")
+                self._head = f"{self._recipient} " if self._in_head and starts else ""
+                self._in_head = starts
+        kept = max(map(lambda mark: begun(self.held, mark), (*MARKS, *_STOPS)))
+        told, self.held = self.held[: len(self.held) - kept], self.held[len(self.held) - kept :]
+        return events + self._tell(told)
+
+    def end(self) -> list[Event]:
+        """The events of what was held back."""
+        told, self.held = self.held, ""
+        return [*self._tell(told), *self._end_message()]
+
+    @property
+    def _recipient(self) -> str:
+        found = _RECIPIENT.search(self._head or "")
+        return found[0] if found is not None else ""
+
+    def _tell(self, text: str) -> list[Event]:
+        if not text:
+            return []
+        if self._in_head:
+            self._head = ((self._head or "") + text)[-_MOST_HEAD:]
+            return []
+        if self._tools and self._recipient:
+            self._body.append(text)
+            return []
+        self._outside = self._outside or (self._head is None and not text.isspace())
+        if self._head is None and not self._outside:  # blanks between two messages
+            return []
+        return [ReasoningDelta(text) if self.thinks else TextDelta(text)]
+
+    def _end_message(self) -> list[Event]:
+        """The call that was read, or its text where it is none that is known."""
+        said, recipient = "".join(self._body), _RECIPIENT.search(self._head or "")
+        self._body, self._head = [], None
+        self.thinks = self._outside = False
+        call = _call(recipient[1], said, self._tools) if recipient and self._tools else None
+        if call is None or self.full:
+            return [TextDelta(said)] if said and not self.full else []
+        self.calls += 1
+        return [ToolCallDelta(self.calls - 1, call[1], self._new_id(), call[0])]

@@ -1,0 +1,134 @@
+"""A conversation whose calls and results of tools are text in a form, and a text for the model within it; nothing is lost."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from unilect.requests import Message, Part, RefusalPart, TextPart
+from unilect.tools.forms import Form
+from unilect.tools.messages import arguments
+
+_RESULTS = frozenset({"tool", "function"})
+
+
+def has_calls(messages: Sequence[Message]) -> bool:
+    """Whether a conversation has calls or results of tools."""
+    return any(
+        message.role in _RESULTS or message.tool_calls or message.function_call is not None
+        for message in messages
+    )
+
+
+def written(conversation: Sequence[Message], form: Form) -> list[Message]:
+    """
+    A conversation whose calls and results are text, results as the user's; two turns of the user in a row become one.
+
+    Raises:
+        InvalidRequest: An earlier call's arguments are no JSON.
+    """
+    messages: list[Message] = []
+    names: dict[str, tuple[str, int]] = {}
+    turn: list[Part] = []  # of the user: results, and what the user says behind them
+    made = 0
+    for number, message in enumerate(conversation):
+        calls = _calls_of(message, number)
+        if message.role in _RESULTS:
+            last = (message.name or "", form.number(made - 1, 0))
+            name, place = names.get(message.tool_call_id or "", last)
+            words, other = _parted(message)
+            turn += [TextPart(form.result(name or "function", place, words)), *other]
+            continue
+        if turn:
+            said = _parts(message) if message.role == "user" else []
+            messages.append(_of_user([*turn, *_behind(said, form)], form))
+            turn = []
+            if said:
+                continue
+        if calls:
+            names |= {id: (name, form.number(made, n)) for n, (id, name, _) in enumerate(calls)}
+            told = form.calls_text([(name, given) for _, name, given in calls], made)
+            made += len(calls)
+            words, other = _parted(message)
+            content = _content([TextPart(f"{words}\n{told}" if words else told), *other])
+            messages.append(replace(message, content=content, tool_calls=None, function_call=None))
+        else:
+            messages.append(message)
+    return [*messages, _of_user(turn, form)] if turn else messages
+
+
+def _behind(said: list[Part], form: Form) -> list[Part]:
+    """What the user says behind results, in a turn of its own where they have theirs."""
+    if not said or not form.user_turn:
+        return said
+    words, other = _parted(Message(role="user", content=said))
+    return [TextPart(form.user_turn + words), *other]
+
+
+def _of_user(turn: list[Part], form: Form) -> Message:
+    """What the user says, and results; between turns of their own stands nothing."""
+    return Message(role="user", content=_content(turn, "" if form.user_turn else "\n"))
+
+
+def _calls_of(message: Message, number: int) -> list[tuple[str, str, dict[str, Any]]]:
+    """The id, the name and the arguments of each call of a message."""
+    where = f"messages[{number}]"
+    calls = [
+        (call.id, call.function, f"{where}.tool_calls[{place}].function.arguments")
+        for place, call in enumerate(message.tool_calls or ())
+    ]
+    if message.function_call is not None and not calls:
+        calls = [("", message.function_call, f"{where}.function_call.arguments")]
+    found = []
+    for id, function, place in calls:
+        given = arguments(function.arguments, place)
+        found.append((id, function.name, given if isinstance(given, dict) else {"value": given}))
+    return found
+
+
+def _parts(message: Message) -> list[Part]:
+    content = message.content
+    return list(content) if isinstance(content, list) else [TextPart(content or "")]
+
+
+def _parted(message: Message) -> tuple[str, list[Part]]:
+    """The words of a message, and what else it holds."""
+    words, other = [], list[Part]()
+    for part in _parts(message):
+        match part:
+            case TextPart(text) | RefusalPart(text):
+                words.append(text)
+            case _:
+                other.append(part)
+    return "\n".join(words), other
+
+
+def _content(turn: list[Part], between: str = "\n") -> str | list[Part]:
+    """Parts as a message has them: one text, where they are nothing else."""
+    texts = [part.text for part in turn if isinstance(part, TextPart)]
+    return between.join(texts) if len(texts) == len(turn) else turn
+
+
+def with_text(
+    messages: list[Message], text: str, in_user: bool, between: str = "\n\n"
+) -> list[Message]:
+    """A conversation with a text behind that of its system message, or before what the user says first."""
+    if not in_user and messages and messages[0].role in ("system", "developer"):
+        first = messages[0]
+        return [replace(first, content=_joined(first.content, text, False, between)), *messages[1:]]
+    if not in_user:
+        return [Message(role="system", content=text), *messages]
+    for number, message in enumerate(messages):
+        if message.role == "user":
+            changed = replace(message, content=_joined(message.content, text, True))
+            return [*messages[:number], changed, *messages[number + 1 :]]
+    return [Message(role="user", content=text), *messages]
+
+
+def _joined(
+    content: str | list[Part] | None, text: str, before: bool, between: str = "\n\n"
+) -> str | list[Part]:
+    if isinstance(content, list):
+        return [TextPart(text), *content] if before else [*content, TextPart(text)]
+    pieces = [text, content or ""] if before else [content or "", text]
+    return between.join(filter(None, pieces))

@@ -1,0 +1,166 @@
+"""
+Forced tool calls: `tool_choice` required or named.
+
+llama.cpp forbids only that the answer ends without a call, so a model may talk until its last token first. Here the prompt ends
+where a call begins, and a grammar allows nothing but one of the calls, its arguments bound by the tool's schema: whatever the
+model is, the answer is one call that satisfies the schema, unless `max_tokens` cuts it.
+
+Source: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md (the grammar's language)
+"""
+
+import json
+from typing import Any
+
+from msgspec import Struct
+
+from unilect.errors import BackendError, InvalidRequest
+from unilect.events import Event, Finish, TextDelta, ToolCallDelta
+from unilect.requests import ChatRequest, ToolChoice
+from unilect.tools.chatglm import new_call_id
+from unilect.tools.parser import family
+
+
+class CallStyle(Struct, frozen=True):
+    """How a family of models writes a call: what stands before its JSON, and what it calls the arguments."""
+
+    before: str
+    arguments: str
+
+
+HERMES = CallStyle("<tool_call>\n", "arguments")
+MISTRAL = CallStyle("[TOOL_CALLS][", "arguments")
+LLAMA3 = CallStyle("", "parameters")
+_ELSEWHERE = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+_STYLES = {"mistral": MISTRAL, "llama3": LLAMA3}
+
+
+def call_style(template: str) -> CallStyle:
+    """The style of the family whose chat template this is; Hermes' where the family has none of its own."""
+    return _STYLES.get(family(template).name, HERMES)
+
+
+def must_call(request: ChatRequest) -> bool:
+    """True when the answer has to be a tool call."""
+    choice = request.tool_choice
+    return bool(request.tools) and (choice == "required" or isinstance(choice, ToolChoice))
+
+
+def allowed_calls(request: ChatRequest) -> dict[str, dict[str, Any]]:
+    """The tools that may be called, each with a schema of its arguments that allows none but those it names."""
+    return {
+        tool.function.name: _closed(tool.function.parameters or {})
+        for tool in request.tools or ()
+        if _may_call(request, tool.function.name)
+    }
+
+
+def bound_call(request: ChatRequest, style: CallStyle) -> tuple["Call", str]:
+    """The reader of one call that a request allows, and the grammar of llguidance that allows nothing else."""
+    tools = allowed_calls(request)
+    heads = {name: call_head(name, style) for name in tools}
+    return Call(heads), _grammar(tools, heads)
+
+
+def _may_call(request: ChatRequest, name: str) -> bool:
+    choice = request.tool_choice
+    return not isinstance(choice, ToolChoice) or choice.function.name == name
+
+
+def call_head(name: str, style: CallStyle) -> str:
+    """A call's JSON up to its arguments."""
+    return f'{{"name": {json.dumps(name)}, "{style.arguments}": '
+
+
+def _grammar(tools: dict[str, dict[str, Any]], heads: dict[str, str]) -> str:
+    """Any of these calls, and nothing else. Where a schema does not say, a call has no arguments but those it names."""
+    calls, schemas = [], []
+    for number, (name, schema) in enumerate(tools.items()):
+        calls.append(f'{json.dumps(heads[name])} args{number} "}}"')
+        schemas.append(f"args{number}: %json {json.dumps(compact(schema))}")
+    return "%llguidance {}\nstart: " + " | ".join(calls) + "\n" + "\n".join(schemas)
+
+
+def compact(schema: dict[str, Any]) -> dict[str, Any]:
+    """
+    A schema whose answers have one blank after commas and colons and no other: a weak model would write blanks for ever.
+
+    What llguidance cannot enforce it leaves out, and finished answers are held against it.
+
+    Source: https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md
+    """
+    return schema | {
+        "x-guidance": {
+            "lenient": True,
+            "whitespace_flexible": False,
+            "item_separator": ", ",
+            "key_separator": ": ",
+        }
+    }
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema of an object without arguments that it does not name; where others name them (`$ref`), they say."""
+    if "properties" not in schema and not _ELSEWHERE.isdisjoint(schema):
+        return {"type": "object"} | schema
+    return {"type": "object", "properties": {}, "additionalProperties": False} | schema
+
+
+class Call:
+    """Reads the text of one call as it comes: the head tells the name, all but the last brace is arguments."""
+
+    def __init__(self, heads: dict[str, str]) -> None:
+        self._heads = heads
+        self._text = ""
+        self._begun = False
+
+    def read(self, batch: list[Event]) -> list[Event]:
+        """
+        The events of the call for the events of its text.
+
+        Raises:
+            InvalidRequest: There is no text at all: a tool's schema is wrong.
+            BackendError: The text is no call.
+        """
+        events: list[Event] = []
+        for event in batch:
+            match event:
+                case TextDelta(text):
+                    self._text += text
+                    events += self._arguments()
+                case Finish(reason):
+                    if not self._begun and reason != "stop":
+                        raise InvalidRequest(
+                            "`max_tokens`, or the context size, ended the answer before the required tool call began. "
+                            "Raise `max_tokens`, or shorten the prompt.",
+                            param="max_tokens",
+                        )
+                    if not self._text and not self._begun:
+                        # an engine takes a grammar that it cannot read for one that allows nothing
+                        raise InvalidRequest(
+                            f"Tool `{'` or `'.join(self._heads)}`: unsupported JSON Schema in `parameters`. Simplify it.",
+                            param="tools",
+                        )
+                    if not self._begun or (reason == "stop" and self._text != "}"):
+                        raise BackendError("The engine did not call the required tool.")
+                    if reason != "stop" and self._begun and self._text:
+                        events.append(ToolCallDelta(0, self._text))
+                    events.append(Finish("tool_calls" if reason == "stop" else reason))
+                case _:
+                    events.append(event)
+        return events
+
+    def _arguments(self) -> list[Event]:
+        events: list[Event] = []
+        if not self._begun:
+            name = next((n for n, head in self._heads.items() if self._text.startswith(head)), None)
+            if name is None:
+                if not any(head.startswith(self._text) for head in self._heads.values()):
+                    raise BackendError("The engine did not call the required tool.")
+                return []
+            self._begun = True
+            self._text = self._text.removeprefix(self._heads[name])
+            events.append(ToolCallDelta(0, "", new_call_id(), name))
+        ready, self._text = self._text[:-1], self._text[-1:]  # the last brace closes the call
+        if ready:
+            events.append(ToolCallDelta(0, ready))
+        return events

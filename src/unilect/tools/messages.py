@@ -1,0 +1,108 @@
+"""Messages and tools as chat templates and engines get them; shared by the engines."""
+
+from typing import Any
+
+import msgspec
+
+from unilect.bounds import nested
+from unilect.errors import InvalidRequest
+from unilect.requests import ChatRequest, Message, RefusalPart, TextPart, Tool
+
+_MOST_BITS = 1023  # of an integer that is surely a finite double
+_MAX_ARGUMENTS_DEPTH = 256  # a model wrote them once, so deeper than a schema may be
+#: What stands in the templates of models that think before they answer.
+_THINKING = ("enable_thinking", "<think>", "<|channel|>", "[THINK]")
+
+
+def text(message: Message, where: str) -> str:
+    """
+    A message's content, its parts in lines of their own.
+
+    Raises:
+        InvalidRequest: It holds something else than text.
+    """
+    if message.content is None or isinstance(message.content, str):
+        return message.content or ""
+    texts = []
+    for part in message.content:
+        match part:
+            case TextPart(words) | RefusalPart(words):
+                texts.append(words)
+            case _:
+                raise InvalidRequest(
+                    f"`{where}` has content other than text, which this model does not support. Send text only.",
+                    param=where,
+                )
+    return "\n".join(texts)
+
+
+def arguments(written: str, where: str) -> Any:
+    """
+    The arguments of an earlier call, decoded; some clients keep a call without arguments as an empty text.
+
+    Raises:
+        InvalidRequest: They are no JSON, as when `max_tokens` cut them, or so deep that what reads them overflows its stack.
+    """
+    try:
+        value = msgspec.json.decode(written or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise InvalidRequest(
+            f"`{where}` is not the JSON text of an object ({str(error)[:100]}).", param=where
+        ) from error
+    if nested(value, _MAX_ARGUMENTS_DEPTH):
+        raise InvalidRequest(
+            f"`{where}` is nested more than {_MAX_ARGUMENTS_DEPTH} levels deep; flatten it.",
+            param=where,
+        )
+    if _has_huge_number(value):
+        raise InvalidRequest(
+            f"`{where}` has a number beyond 1.8e308, which engines cannot read. Send it as a text.",
+            param=where,
+        )
+    return value
+
+
+def _has_huge_number(value: Any) -> bool:
+    """True where a decoded JSON value holds an integer that is no finite floating point number."""
+    level = [value]
+    while level:
+        if any(type(item) is int and item.bit_length() > _MOST_BITS for item in level):
+            return True
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+    return False
+
+
+def tools(given: list[Tool]) -> list[dict[str, Any]]:
+    """Tools as templates expect them: every function with a description and parameters."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.function.name,
+                "description": tool.function.description or "",
+                "parameters": tool.function.parameters or {"type": "object", "properties": {}},
+            },
+        }
+        for tool in given
+    ]
+
+
+def thinks(template: str) -> bool:
+    """Whether a template is one of a model that may think before it answers."""
+    return any(mark in template for mark in _THINKING)
+
+
+def template_flags(request: ChatRequest) -> dict[str, Any]:
+    """What a template is told beside the messages; of names that it does not ask for the request is rid by now."""
+    flags = dict(request.chat_template_kwargs or {})
+    if request.enable_thinking is not None:
+        flags.setdefault("enable_thinking", request.enable_thinking)
+    if request.reasoning_effort is not None:
+        flags.setdefault("reasoning_effort", request.reasoning_effort)
+        flags.setdefault("enable_thinking", request.reasoning_effort != "none")
+    return {"chat_template_kwargs": flags} if flags else {}

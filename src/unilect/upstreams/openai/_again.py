@@ -1,0 +1,144 @@
+"""
+A request that its server refuses, in other words that ask the same:
+
+1. With less room for the answer, where the prompt leaves less than the request wants: agents want 32,000 tokens of every model.
+2. With its messages as a stricter chat template takes them: what templates take differs, and only a refusal tells it. Which form was
+   taken is remembered, and the next chat has it at once.
+
+A server is asked at most three times more for one request; the client is told the first reason.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import msgspec
+
+from unilect.context import in_hand
+from unilect.errors import ContextLengthExceeded, InvalidRequest
+from unilect.http.client import EVENTS, HttpServer, Response
+from unilect.parameters.rules import limited
+from unilect.requests import ChatRequest, GenerationRequest
+from unilect.tools.turns import ALL, LEAST, LITTLE, placed, stands_out
+
+#: Makes the body of a request, with other messages than its own where there are some.
+BodyOf: TypeAlias = Callable[[GenerationRequest, list[Any] | None], bytes]
+#: What conversations are turned into, from the one that loses least.
+_FORMS = (ALL, LITTLE, LEAST)
+#: What servers say of a conversation that a template does not take: the template's own words.
+_OF_TEMPLATE = re.compile(r"\broles?\b|system|alternat|template|jinja", re.IGNORECASE)
+
+
+class Forms:
+    """
+    What a server's chat template takes, as far as refusals have told.
+
+    Attributes:
+        first: The number of the form in which chats are sent.
+    """
+
+    def __init__(self) -> None:
+        self.first = 0
+
+
+class PatientServer:
+    """
+    A server that is asked again where it refuses a request.
+
+    Args:
+        server: The server.
+        request: What is asked.
+        body_of: Makes its body.
+        forms: What is known of the server.
+    """
+
+    def __init__(
+        self,
+        server: HttpServer,
+        request: GenerationRequest,
+        body_of: BodyOf,
+        forms: Forms,
+    ) -> None:
+        self._server = server
+        self._request = request
+        self._body_of = body_of
+        self._forms = forms
+        self._form = forms.first
+        self._is_lowered = False
+        self._refusal: InvalidRequest | None = None
+
+    def body(self) -> bytes:
+        """The body, as far as it is known how the server wants it."""
+        return self._body_of(self._request, self._placed(self._form))
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """As of the server."""
+        answer = await self.stream(path, body, kind="")
+        return await answer.whole(self._server.max_body_bytes)
+
+    async def stream(
+        self, path: str, body: bytes, gather_s: float = 0, kind: str = EVENTS
+    ) -> Response:
+        """As of the server; the answer is to the first body that it takes."""
+        while True:
+            try:
+                answer = await self._server.stream(path, body, gather_s, kind)
+            except InvalidRequest as error:
+                body = self._after(error)
+            else:
+                self._forms.first = max(self._forms.first, self._form)
+                return answer
+
+    def _after(self, error: InvalidRequest) -> bytes:
+        """
+        The body to be sent after a refusal.
+
+        Raises:
+            InvalidRequest: There is none.
+        """
+        if isinstance(error, ContextLengthExceeded):
+            self._lower(error)
+        elif not self._takes_another_form(error):
+            raise self._refusal or error
+        return self.body()
+
+    def _lower(self, error: ContextLengthExceeded) -> None:
+        """
+        Ask for as many tokens as the prompt leaves room for.
+
+        Raises:
+            ContextLengthExceeded: The prompt itself is too long.
+        """
+        limit = self._request.token_limit
+        if self._is_lowered or limit is None or None in (error.prompt_tokens, error.context):
+            raise error
+        room = (error.context or 0) - (error.prompt_tokens or 0)
+        if not 0 < room < limit:
+            raise error
+        self._is_lowered = True
+        self._request, name = limited(self._request, room)
+        in_hand().lowered = name
+
+    def _takes_another_form(self, error: InvalidRequest) -> bool:
+        """Whether there is another form of the conversation, which is then the one to be sent."""
+        if not _OF_TEMPLATE.search(error.message):
+            return False
+        self._refusal = self._refusal or error
+        before = self._placed(self._form)
+        while self._form + 1 < len(_FORMS):
+            self._form += 1
+            if (now := self._placed(self._form)) is not None and now != before:
+                return True
+        return False
+
+    def _placed(self, form: int) -> list[Any] | None:
+        return in_form(self._request, form) if isinstance(self._request, ChatRequest) else None
+
+
+def in_form(request: ChatRequest, form: int) -> list[Any] | None:
+    """The messages of a chat in the form of a number; None where they are sent as they are."""
+    if not form or not stands_out(message.role for message in request.messages):
+        return None
+    raw = request.raw_fields.get("messages")
+    turns = msgspec.to_builtins(request.messages) if raw is None else msgspec.json.decode(raw)
+    return placed(turns, _FORMS[form])

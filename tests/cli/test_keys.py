@@ -1,0 +1,237 @@
+"""Tests of unilect.cli.keys: real commands, and real servers that see what they change."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving import Server, serve
+from unilect.cli._keys import seconds
+from unilect.errors import ConfigError
+
+SECRET = re.compile(r"ul_[0-9A-Za-z]{8}_[0-9A-Za-z]{43}_[0-9A-Za-z]{6}")
+CONFIG = """
+api_keys = ["sk-of-the-file"]
+[store]
+url = "{url}"
+[models.a]
+source = "echo:"
+[models.b]
+source = "echo:"
+"""
+
+
+class Keys:
+    """The commands for the keys of one store."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.config = CONFIG.format(url=url)
+        self.file = folder / "unilect.toml"
+        self.file.write_text(self.config)
+
+    def run(self, *args: str, code: int = 0, group: str = "keys") -> str:
+        """What a command prints: on stdout, or on stderr where it fails."""
+        done = subprocess.run(
+            [sys.executable, "-m", "unilect", group, *args, "--config", str(self.file)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={k: v for k, v in os.environ.items() if not k.startswith("UNILECT_")},
+        )
+        assert (code, "") == (done.returncode, done.stdout if code else done.stderr), done
+        return (done.stderr if code else done.stdout).strip()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    """The keys of a new file."""
+    folder = tmp_path_factory.mktemp("keys")
+    return Keys(folder, f"sqlite:///{folder / 'unilect.db'}")
+
+
+@pytest.fixture(scope="module")
+def servers(keys: Keys) -> Iterator[tuple[Server, Server]]:
+    """Two servers with that store."""
+    with serve(config=keys.config) as first, serve(config=keys.config) as second:
+        yield first, second
+
+
+def ask(server: Server, key: str | None, path: str = "/chat/completions", **body: Any) -> Any:
+    """The status of a request with a key, and the answer's body."""
+    sent = {"model": "a", "messages": [{"role": "user", "content": "Hi"}]} | body
+    headers = {"Content-Type": "application/json"}
+    headers |= {"Authorization": f"Bearer {key}"} if key else {}
+    data = None if path.startswith("/models") else json.dumps(sent).encode()
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(server.url + path, data, headers), timeout=30
+        ) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def seen(holds: Callable[[], bool]) -> float:
+    """Seconds until something holds."""
+    start = time.monotonic()
+    while not holds():
+        assert time.monotonic() < start + 20
+        time.sleep(0.02)
+    return time.monotonic() - start
+
+
+def test_a_life(keys: Keys, servers: tuple[Server, Server]) -> None:
+    """A key is printed alone, and every running server lets it in; rotated, both secrets are the key; revoked, none is."""
+    assert [200, 200] == [ask(one, "sk-of-the-file")[0] for one in servers]
+    secret = keys.run("create", "ann", "--owner", "lab")
+    assert SECRET.fullmatch(secret)
+    assert [200, 200] == [ask(one, secret)[0] for one in servers]
+    mistyped = secret[:-1] + ("x" if secret[-1] != "x" else "y")
+    for key, why in (
+        (None, "No API key"),
+        (mistyped, "typing error"),
+        ("sk-other", "does not know"),
+    ):
+        status, told = ask(servers[0], key)
+        assert 401 == status
+        assert why in told["error"]["message"]
+
+    new = keys.run("rotate", "ann", "--overlap", "1h")
+    assert SECRET.fullmatch(new)
+    assert new != secret
+    assert [200] * 4 == [ask(one, key)[0] for one in servers for key in (secret, new)]
+
+    assert re.fullmatch(r"ann \(key_\w{8}\) is revoked\.", keys.run("revoke", "ann"))
+    seen(lambda: [401] * 4 == [ask(one, key)[0] for one in servers for key in (secret, new)])
+    assert "revoked" in ask(servers[0], new)[1]["error"]["message"]
+    assert [200, 200] == [ask(one, "sk-of-the-file")[0] for one in servers]
+
+
+def test_models(keys: Keys, servers: tuple[Server, Server]) -> None:
+    """A key for some models sees those, and others are refused with 403, in the form of the API that was called."""
+    secret = keys.run("create", "bob", "--models", "b")
+    server = servers[0]
+    assert 200 == ask(server, secret, model="b")[0]
+    status, told = ask(server, secret, model="a")
+    assert (403, "permission_denied", "model") == (
+        status,
+        told["error"]["code"],
+        told["error"]["param"],
+    )
+    assert "may not use `a`; it may use b." in told["error"]["message"]
+    assert ["b"] == [one["id"] for one in ask(server, secret, "/models")[1]["data"]]
+    assert [200, 403] == [ask(server, secret, f"/models/{name}")[0] for name in "ba"]
+    status, told = ask(server, secret, "/messages", max_tokens=5)
+    assert (403, "permission_error") == (status, told["error"]["type"])
+    assert ["a", "b"] == [one["id"] for one in ask(server, "sk-of-the-file", "/models")[1]["data"]]
+
+
+def test_list(keys: Keys) -> None:
+    """Keys are listed for people and for programs, with no secret in it, and none is in the file."""
+    made = json.loads(keys.run("create", "eve", "--expires", "30d", "--models", "a,b", "--json"))
+    assert SECRET.fullmatch(made["key"])
+    listed = {one["name"]: one for one in json.loads(keys.run("list", "--json"))}
+    expected = {name: value for name, value in made.items() if name != "key"}
+    assert expected == listed["eve"]
+    assert (["a", "b"], "active", "") == (made["models"], made["state"], made["owner"])
+    lines = keys.run("list").splitlines()
+    assert lines[0].split() == ["NAME", "ID", "OWNER", "MODELS", "CREATED", "EXPIRES", "STATE"]
+    assert any(line.startswith("eve ") and line.endswith(" active") for line in lines)
+    files = b"".join(file.read_bytes() for file in keys.file.parent.iterdir())
+    assert made["key"][3:11].encode() in files  # its public part
+    assert made["key"].encode() not in files
+    assert made["key"][12:55].encode() not in files
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["create", "a b"], "NAME: 'a b' is not a name; expected 1 to 100 characters"),
+        (["create", "x", "--expires", "soon"], "--expires: 'soon' is not a length of time"),
+        (["create", "x", "--models", ","], "--models: expected the names of models"),
+        (["revoke", "nobody"], "nobody: there is no key of this name. The keys are: "),
+        (["rotate", "nobody"], "nobody: there is no key of this name"),
+        (["rotate", "nobody", "--overlap", "-1s"], "--overlap: '-1s' is not a length of time"),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, list) else "",
+)
+def test_mistakes(keys: Keys, args: list[str], told: str) -> None:
+    """A mistake is one line on stderr, and nothing on stdout."""
+    assert keys.run(*args, code=1).startswith(f"unilect: {told}")
+
+
+def test_twice(keys: Keys) -> None:
+    """A name is given once."""
+    keys.run("create", "twice")
+    told = keys.run("create", "twice", code=1)
+    assert "twice: a key of this name exists" in told
+
+
+def test_turned_off(keys: Keys, tmp_path: Path) -> None:
+    """With `keys = false` a server does not know the keys of its store, and the commands say so."""
+    secret = keys.run("create", "off")
+    off = Keys(tmp_path, "sqlite://")
+    off.config = keys.config.replace("[store]", "[store]\nkeys = false")
+    off.file.write_text(off.config)
+    assert "turned off" in off.run("list", code=1)
+    with serve(config=off.config) as server:
+        assert [401, 200] == [ask(server, key)[0] for key in (secret, "sk-of-the-file")]
+
+
+def test_without_other_keys(tmp_path: Path) -> None:
+    """A server without keys lets everybody in until the first key is made, and nobody without one from then on, nor after a restart."""
+    made = Keys(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
+    made.config = made.config.replace('api_keys = ["sk-of-the-file"]', "")
+    made.file.write_text(made.config)
+    with serve(config=made.config) as server:
+        assert 200 == ask(server, None)[0]
+        assert not (tmp_path / "unilect.db").exists()
+        secret = made.run("create", "ann")
+        seen(lambda: 401 == ask(server, None)[0])
+        assert 200 == ask(server, secret)[0]
+        made.run("revoke", "ann")
+    with serve(config=made.config) as server:
+        assert 401 == ask(server, None)[0]
+    secret = made.run("create", "bob")
+    with serve(config=f'host = "0.0.0.0"\n{made.config}') as server:
+        local = Server(server.url.replace("0.0.0.0", "127.0.0.1"), server.pid, server.log)
+        assert [401, 200] == [ask(local, key)[0] for key in (None, secret)]
+
+
+def test_the_store(keys: Keys, tmp_path: Path) -> None:
+    """The store of the keys is checked, is up to date, and is copied; a copy has the keys, and is not written over."""
+    keys.run("create", "kept")
+    count = len(json.loads(keys.run("list", "--json")))
+    told = json.loads(keys.run("check", "--json", group="store"))
+    assert ([], count) == (told["problems"], told["counts"]["API keys"])
+    assert "sound" == keys.run("check", group="store").splitlines()[-1]
+    assert keys.run("migrate", group="store").startswith("The tables are up to date")
+    copy = tmp_path / "copy.db"
+    assert f"{copy}: " in keys.run("backup", str(copy), group="store")
+    assert "exists already" in keys.run("backup", str(copy), group="store", code=1)
+    restored = Keys(tmp_path, f"sqlite:///{copy}")
+    assert count == len(json.loads(restored.run("list", "--json")))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("30d", 2_592_000), ("1.5h", 5400), ("0s", 0), (" 2W ", 1_209_600)]
+)
+def test_seconds(text: str, expected: float) -> None:
+    """A length of time is a number with its unit."""
+    assert expected == seconds(text, "x")
+
+
+@pytest.mark.parametrize("text", ["", "5", "d", "1y", "1e9d", "9999999999s", "-1d", "1d2h", "٣d"])
+def test_no_seconds(text: str) -> None:
+    """Anything else is refused with its name."""
+    with pytest.raises(ConfigError, match=r"^x: "):
+        seconds(text, "x")

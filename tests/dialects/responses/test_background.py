@@ -1,0 +1,146 @@
+"""Tests of unilect.dialects.responses._kept: how a response ends that is made in the background, whatever happens meanwhile."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from responses_client import Client, client, events, in_memory, says
+from scripted import HELLO, Exchange, delta, frames, stream_of
+from unilect.dialects.responses import _kept
+from unilect.dialects.responses._output import ResponseEncoder
+from unilect.errors import StoreUnavailable
+
+
+async def ended(one: Client, id: str) -> dict[str, Any]:
+    """A response once nobody makes it any more."""
+    while True:
+        _, _, found = await one.ask("GET", f"/responses/{id}")
+        if found["status"] not in ("queued", "in_progress"):
+            body: dict[str, Any] = found
+            return body
+        await asyncio.sleep(0)
+
+
+def failing(times: int, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """A store's `update` that fails so often, and the pauses between attempts left out."""
+    store = in_memory()
+    assert store.answers is not None
+    update, left = store.answers.update, times
+
+    async def tried(*args: Any, **kwargs: Any) -> bool:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise StoreUnavailable("away")
+        return await update(*args, **kwargs)
+
+    monkeypatch.setattr(store.answers, "update", tried)
+    monkeypatch.setattr(_kept, "_STORE_AGAIN_S", (0.0, 0.0))
+    return lambda: store
+
+
+async def test_a_cancelled_stream_ends() -> None:
+    """Who reads the events of a response that is cancelled is told its end, with the text so far."""
+    begun = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(stream_of(frames(delta(role="assistant", content="Hel"))))
+        begun.set()
+        await exchange.client_gone()
+
+    async with client(script) as one:
+        first = await one.create("count", background=True)
+        await begun.wait()
+        path = f"/responses/{first['id']}"
+        url = f"http://127.0.0.1:{one.app.port}/v1{path}?stream=true"
+        async with one.app.session.get(url) as live:
+            while b"output_text.delta" not in await live.content.readuntil(b"\n\n"):
+                pass
+            _, _, cancelled = await one.ask("POST", f"{path}/cancel")
+            last = events(await live.read())[-1]
+
+    assert ("response.incomplete", "cancelled") == (last["type"], last["response"]["status"])
+    assert "Hel" == last["response"]["output"][0]["content"][0]["text"]
+    assert cancelled["output"] == last["response"]["output"]
+
+
+async def test_the_store_is_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer is not lost because the store could not be written when it ended."""
+    async with client(says(HELLO), failing(2, monkeypatch)()) as one:
+        first = await one.create("x", background=True)
+        found = await ended(one, first["id"])
+
+    assert ("completed", "Hello") == (found["status"], found["output"][0]["content"][0]["text"])
+
+
+async def test_the_end_cannot_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A response whose end could not be stored is told as failed by the server that made it, and does not run forever."""
+    async with client(says(HELLO), failing(3, monkeypatch)()) as one:
+        first = await one.create("x", background=True)
+        while (await one.ask("GET", f"/responses/{first['id']}"))[2]["status"] == "completed":
+            await asyncio.sleep(0)  # as long as it is in memory
+        found = await ended(one, first["id"])
+
+    assert ("failed", "server_error") == (found["status"], found["error"]["code"])
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+@pytest.mark.parametrize("ended_before", [False, True])
+async def test_the_server_stops_while_the_store_is_away(
+    hangs: bool,
+    ended_before: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A server that stops tries once more to store the end of a response, for a bounded time, and its log tells what is lost."""
+    store, begun, tried = in_memory(), asyncio.Event(), list[int]()
+    waiting = asyncio.Event()
+    assert store.answers is not None
+
+    async def away(*args: Any, **kwargs: Any) -> bool:
+        tried.append(1)
+        waiting.set()
+        if hangs and len(tried) > ended_before:
+            await asyncio.Event().wait()
+        raise StoreUnavailable("away")
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(stream_of(HELLO if ended_before else frames(delta(content="Hel"))))
+        begun.set()
+        if not ended_before:
+            await exchange.client_gone()
+        exchange.close()
+
+    monkeypatch.setattr(store.answers, "update", away)
+    monkeypatch.setattr(_kept, "_STORE_AGAIN_S", (3600.0,))
+    monkeypatch.setattr(_kept, "_STORE_AT_LAST_S", 0.01)
+    async with client(script, store) as one:
+        first = await one.create("count", background=True)
+        await begun.wait()
+        if ended_before:
+            await waiting.wait()
+
+    assert 1 + ended_before == len(tried)
+    (told,) = [one.getMessage() for one in caplog.records if first["id"] in one.getMessage()]
+    assert ("completed" if ended_before else "failed") in told
+    assert ("does not answer" if hangs else "away") in told
+
+
+async def test_a_flaw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flaw of ours ends the response, and those who read its events."""
+
+    def broken(self: ResponseEncoder, batch: object) -> bytes:
+        raise KeyError("flaw")
+
+    monkeypatch.setattr(ResponseEncoder, "encode", broken)
+    async with client(says(HELLO)) as one:
+        first = await one.create("x", background=True)
+        url = f"http://127.0.0.1:{one.app.port}/v1/responses/{first['id']}?stream=true"
+        async with one.app.session.get(url) as live:
+            last = events(await live.read())[-1]
+        found = await ended(one, first["id"])
+
+    assert ("response.failed", "server_error") == (last["type"], last["response"]["error"]["code"])
+    assert "failed" == found["status"]

@@ -1,0 +1,93 @@
+"""An engine that dies under streams of each API: every stream says so in its own form, and none ends as if it were whole."""
+
+import json
+import os
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from inprocess import site
+
+from engine import ENGINES_IN_CI, SOURCES
+from unilect.config.server import Config, ModelConfig
+
+HELLO = [{"role": "user", "content": "Hello!"}]
+#: So long an answer that it is not over when the engine dies.
+LONG = {"type": "array", "items": {"type": "integer"}, "minItems": 600, "maxItems": 600}
+
+
+@dataclass(frozen=True)
+class Api:
+    """
+    How one API streams.
+
+    Attributes:
+        path, body: What is asked.
+        piece: What the event of a piece of the answer holds.
+        over: What an answer that is whole holds.
+    """
+
+    path: str
+    body: dict[str, Any]
+    piece: bytes
+    over: bytes
+
+    def last(self, data: bytes) -> dict[str, Any]:
+        """The last event or row."""
+        line = data.rstrip(b"\n").rpartition(b"\n")[2]
+        found: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
+        return found
+
+
+RESPONSES = Api(
+    "/v1/responses",
+    {
+        "input": "Hello!",
+        "text": {"format": {"type": "json_schema", "name": "long", "schema": LONG}},
+    },
+    b"output_text.delta",
+    b"response.completed",
+)
+MESSAGES = Api(
+    "/v1/messages",
+    {"messages": HELLO, "output_config": {"format": {"type": "json_schema", "schema": LONG}}},
+    b"content_block_delta",
+    b"message_stop",
+)
+OLLAMA = Api("/api/chat", {"messages": HELLO, "format": LONG}, b'"content"', b'"done":true')
+APIS = (RESPONSES, MESSAGES, OLLAMA)
+
+
+@pytest.mark.parametrize("engine", ENGINES_IN_CI)
+async def test_streams_of_an_engine_that_dies(engine: str) -> None:
+    """A stream that had begun ends in `response.failed`, an `error` event or an error row; what is asked later is answered."""
+    model = ModelConfig(source=SOURCES[engine], parallel=len(APIS))
+    async with site(Config(port=0, models={"m": model}, log_level="warning")) as running:
+        streams, told = [], list[bytes]()
+        for api in APIS:
+            body = {"model": "m", "stream": True} | api.body
+            stream = await running.client.post(running.url + api.path, json=body)
+            begun = b""
+            while api.piece not in begun:
+                begun += await stream.content.readline()
+            streams.append(stream)
+            told.append(begun)
+        assert running.child.pid is not None
+        os.kill(running.child.pid, signal.SIGKILL)
+        for number, stream in enumerate(streams):
+            told[number] += await stream.read()
+        after = []
+        for api in APIS:
+            body = {"model": "m", "input": "Hello!", "messages": HELLO, "stream": True}
+            del body["messages" if api is RESPONSES else "input"]
+            async with running.client.post(running.url + api.path, json=body) as again:
+                after.append(await again.read())
+
+    assert [200] * len(APIS) == [stream.status for stream in streams]
+    failed, error, row = (api.last(data) for api, data in zip(APIS, told, strict=True))
+    assert ("response.failed", "server_error") == (failed["type"], failed["response"]["error"]["code"])  # fmt: skip
+    assert ("error", "api_error") == (error["type"], error["error"]["type"])
+    assert ["error"] == list(row)
+    assert not any(api.over in data for api, data in zip(APIS, told, strict=True))
+    assert all(api.over in data for api, data in zip(APIS, after, strict=True))

@@ -1,0 +1,244 @@
+"""Tests of unilect.gateway.known_keys."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from clock import Clock
+from unilect.errors import AuthenticationError, StoreUnavailable
+from unilect.gateway import known_keys
+from unilect.gateway.known_keys import KnownKeys
+from unilect.gateway.secret import digest, id_of, new_secret
+from unilect.store.database import Database
+from unilect.store.keys import StoredKeys
+
+NOW = 1_800_000_000.0
+
+
+class Counting(StoredKeys):
+    """Counts what is looked up, and can be away."""
+
+    found = 0
+    looked = 0
+    away = False
+
+    async def find(self, secret_id: str):
+        """As given, counted."""
+        self.found += 1
+        if self.away:
+            raise StoreUnavailable("away")
+        return await super().find(secret_id)
+
+    async def changed(self, since: int) -> tuple[int, list[str]]:
+        """As given, counted."""
+        self.looked += 1
+        if self.away:
+            raise StoreUnavailable("away")
+        return await super().changed(since)
+
+
+class Rig:
+    """What is known of a file, and another process that changes it."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = Clock()
+        self.url = f"sqlite:///{path / 'unilect.db'}"
+        self.database, self.other = Database(self.url), Database(self.url)
+        self.stored = Counting(self.database, self.clock)
+        self.theirs = StoredKeys(self.other, self.clock)
+        self.known = KnownKeys(self.stored, self.clock)
+
+    async def create(self, name: str, **given: object) -> str:
+        """A new key, made by the other process."""
+        secret = new_secret()
+        await self.theirs.create(name, id_of(secret) or "", digest(secret), **given)  # type: ignore[arg-type]
+        return secret
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until a look has been taken that shows something."""
+        async with asyncio.timeout(10):
+            while not holds():
+                await asyncio.sleep(0.005)
+
+    async def looked(self) -> None:
+        """Wait until changes of before now have been seen."""
+        before = self.stored.looked
+        await self.until(
+            lambda: self.stored.looked > before + 1 or self.known._mark == self.stored.mark()
+        )
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    """A store without a file yet; looks come fast."""
+    monkeypatch.setattr(known_keys, "LOOK_S", 0.01)
+    made = Rig(tmp_path)
+    await made.known.open()
+    yield made
+    await made.known.aclose()
+    await made.database.aclose()
+    await made.other.aclose()
+
+
+async def why(rig: Rig, secret: str) -> str:
+    """Why a key is refused."""
+    with pytest.raises(AuthenticationError) as raised:
+        await rig.known.key(secret)
+    assert raised.value.wrong
+    assert secret not in raised.value.message
+    return raised.value.message.removeprefix("Incorrect API key provided: ")
+
+
+async def test_the_first_key(rig: Rig, tmp_path: Path) -> None:
+    """Without a file no key is required, and none is made; from the first key on that any process makes one is required, for ever."""
+    assert not rig.known.required
+    assert [] == list(tmp_path.iterdir())
+
+    secret = await rig.create("ann")
+    await rig.until(lambda: rig.known.required)
+    assert "ann" == (await rig.known.key(secret)).name
+
+    await rig.theirs.revoke("ann")
+    await rig.looked()
+    assert rig.known.required
+    assert "it has been revoked." == await why(rig, secret)
+
+
+async def test_looked_up_once(rig: Rig) -> None:
+    """A key is looked up once, and again after it has changed; other keys' changes make nobody look up again."""
+    ann, bob = await rig.create("ann"), await rig.create("bob")
+    await rig.looked()
+    for _ in range(3):
+        assert ["ann", "bob"] == [(await rig.known.key(one)).name for one in (ann, bob)]
+    assert 2 == rig.stored.found
+
+    await rig.theirs.revoke("bob")
+    await rig.looked()
+    assert "ann" == (await rig.known.key(ann)).name
+    assert 2 == rig.stored.found
+    assert "it has been revoked." == await why(rig, bob)
+    assert 3 == rig.stored.found
+
+
+async def test_nothing_changed(rig: Rig) -> None:
+    """While the file does not change the database is not asked."""
+    await rig.create("ann")
+    await rig.looked()
+    before = rig.stored.looked
+    looks = 0
+
+    class Marks:
+        def __call__(self) -> object:
+            nonlocal looks
+            looks += 1
+            return rig.known._mark
+
+    rig.stored.mark = Marks()  # type: ignore[method-assign]
+    await rig.until(lambda: looks > 5)
+    assert before == rig.stored.looked
+
+
+async def test_refused(rig: Rig) -> None:
+    """Who has a wrong key is told whether it is mistyped, unknown, revoked or expired."""
+    await rig.create("ann")
+    await rig.looked()
+    old = await rig.create("bob", lasts_s=60.0)
+    assert "bob" == (await rig.known.key(old)).name
+    rig.clock.now += 60
+    assert "it has expired at 2027-01-15 08:01 UTC." == await why(rig, old)
+
+    mistyped = old[:-1] + ("A" if old[-1] != "A" else "B")
+    found = rig.stored.found
+    assert "it has a typing error, or a part is missing. Copy it again." == await why(rig, mistyped)
+    assert "this server does not know it." == await why(rig, "sk-other")
+    assert found == rig.stored.found
+    assert "this server does not know it." == await why(rig, new_secret())
+
+
+async def test_the_same_id(rig: Rig) -> None:
+    """A key with the id of another one and a secret of its own is not that key."""
+    secret = await rig.create("ann")
+    await rig.looked()
+    other = new_secret()
+    forged = f"ul_{secret[3:11]}_{other[12:55]}"
+    from unilect.gateway.secret import _checksum
+
+    assert "this server does not know it." == await why(rig, f"{forged}_{_checksum(forged)}")
+    assert "ann" == (await rig.known.key(secret)).name
+
+
+async def test_rotated(rig: Rig) -> None:
+    """After a rotation both secrets are the key, the old one until its time has come."""
+    old, new = await rig.create("ann"), new_secret()
+    await rig.looked()
+    first = await rig.known.key(old)
+    await rig.theirs.rotate("ann", id_of(new) or "", digest(new), overlap_s=60)
+    await rig.looked()
+    assert [first.id] * 2 == [(await rig.known.key(one)).id for one in (old, new)]
+
+    rig.clock.now += 60
+    assert (await why(rig, old)).startswith("it has expired")
+    assert first.id == (await rig.known.key(new)).id
+
+
+async def test_an_unknown_key_that_is_made(rig: Rig) -> None:
+    """A key that was not known is known once it is made."""
+    await rig.create("ann")
+    await rig.looked()
+    secret = new_secret()
+    assert "this server does not know it." == await why(rig, secret)
+    await rig.theirs.create("bob", id_of(secret) or "", digest(secret))
+    await rig.looked()
+    assert "bob" == (await rig.known.key(secret)).name
+
+
+async def test_a_store_that_is_away(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known is used on while the store is away, for a while; what is not known is an error of the store, and then everything is."""
+    ann, bob = await rig.create("ann"), await rig.create("bob")
+    await rig.looked()
+    await rig.known.key(ann)
+    rig.stored.away = True
+    rig.stored.mark = lambda: None  # type: ignore[method-assign]
+    assert "ann" == (await rig.known.key(ann)).name
+    with pytest.raises(StoreUnavailable):
+        await rig.known.key(bob)
+
+    monkeypatch.setattr(known_keys, "STALE_S", -1.0)
+    with pytest.raises(StoreUnavailable):
+        assert rig.known.required
+    rig.stored.away = False
+    monkeypatch.setattr(known_keys, "STALE_S", 60.0)
+    assert "bob" == (await rig.known.key(bob)).name
+
+
+async def test_a_backup_in_its_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where an older database comes into the place of this one, every key is looked up again, and one is still required."""
+    secret = await rig.create("ann")
+    await rig.looked()
+    await rig.known.key(secret)
+
+    async def older(since: int) -> tuple[int, list[str]]:
+        return 0, []
+
+    monkeypatch.setattr(rig.stored, "changed", older)
+    monkeypatch.setattr(rig.stored, "mark", lambda: None)
+    await rig.until(lambda: rig.known._number == 0)
+    assert rig.known.required
+    before = rig.stored.found
+    await rig.known.key(secret)
+    assert before + 1 == rig.stored.found
+
+
+async def test_never_read(tmp_path: Path) -> None:
+    """A server that could not read its keys lets nobody in, and does not wait."""
+    rig = Rig(tmp_path)
+    rig.stored.away = True
+    rig.stored.mark = lambda: None  # type: ignore[method-assign]
+    await rig.known.open()
+    with pytest.raises(StoreUnavailable):
+        assert rig.known.required
+    await rig.known.aclose()
+    await rig.database.aclose()
+    await rig.other.aclose()

@@ -1,0 +1,147 @@
+"""Tests of unilect.store._puts: responses that come while a transaction runs share the next one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from unilect.errors import InvalidRequest, StoreUnavailable
+from unilect.store._puts import MOST, Outcome, Puts
+from unilect.store.answers import Item, Stored
+from unilect.tasks import Tasks
+
+
+def stored(id: str, size: int = 1) -> Stored:
+    """A response with so long an output."""
+    output = [Item(f"{id}-out", b"x" * size)]
+    return Stored(id, "me", "completed", b"{}", [], output, None, None, 0.0)
+
+
+class Disk:
+    """Takes what is written, once it is let go on; refuses what it is told to."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[str]] = []
+        self.goes_on = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.refused: set[str] = set()
+        self.error: Exception | None = None
+
+    async def write(self, some: Sequence[Stored]) -> Sequence[Outcome]:
+        """The number of each, as its size."""
+        self.groups.append([one.id for one in some])
+        self.begun.set()
+        await self.goes_on.wait()
+        if self.error is not None and (not self.refused or self.refused & {one.id for one in some}):
+            raise self.error
+        return [InvalidRequest("too large") if one.id == "large" else len(one.id) for one in some]
+
+
+Put = Callable[[Stored], Awaitable[int]]
+
+
+def begun(puts: Puts, *some: Stored) -> "list[asyncio.Task[int]]":
+    """Tasks that put these."""
+    return [asyncio.create_task(puts.put(one)) for one in some]
+
+
+async def test_those_that_come_meanwhile_share_a_transaction() -> None:
+    """The first is written at once; all that come until it is written are written together, in their order."""
+    disk = Disk()
+    puts = Puts(disk.write, Tasks())
+    first = begun(puts, stored("a"))
+    await disk.begun.wait()
+    rest = begun(puts, *map(stored, ["bb", "ccc", "dddd"]))
+    await asyncio.sleep(0)
+    disk.goes_on.set()
+
+    assert [1, 2, 3, 4] == await asyncio.gather(*first, *rest)
+    assert [["a"], ["bb", "ccc", "dddd"]] == disk.groups
+
+
+async def test_a_wrong_one_is_alone_told() -> None:
+    """A response that cannot be stored fails; those that it shares a transaction with do not."""
+    disk = Disk()
+    disk.goes_on.set()
+    puts = Puts(disk.write, Tasks())
+
+    ended = await asyncio.gather(
+        *begun(puts, *map(stored, ["a", "large", "b"])), return_exceptions=True
+    )
+
+    assert [1, 1] == [ended[0], ended[2]]
+    assert isinstance(ended[1], InvalidRequest)
+
+
+async def test_the_database_refuses_all_for_one() -> None:
+    """Where a transaction fails for the sake of one response, the others are written without it."""
+    disk = Disk()
+    disk.goes_on.set()
+    disk.refused, disk.error = {"b"}, ValueError("string or blob too big")
+    puts = Puts(disk.write, Tasks())
+
+    ended = await asyncio.gather(
+        *begun(puts, *map(stored, ["a", "b", "c"])), return_exceptions=True
+    )
+
+    assert [1, disk.error, 1] == ended
+    assert ["a", "b", "c"] in disk.groups
+
+
+async def test_the_store_is_away() -> None:
+    """Where the store cannot be written, all are told at once, and the next is tried again."""
+    disk = Disk()
+    disk.goes_on.set()
+    disk.error = StoreUnavailable("away")
+    puts = Puts(disk.write, Tasks())
+
+    ended = await asyncio.gather(*begun(puts, *map(stored, "abc")), return_exceptions=True)
+    assert [disk.error] * 3 == ended
+    assert len(disk.groups) <= 2
+    disk.error = None
+    assert 1 == await puts.put(stored("d"))
+
+
+async def test_who_leaves_stops_nothing() -> None:
+    """A caller that leaves loses nothing that it has put, and holds up nobody."""
+    disk = Disk()
+    puts = Puts(disk.write, Tasks())
+    first, second = begun(puts, stored("a"), stored("b"))
+    await disk.begun.wait()
+    first.cancel()
+    second.cancel()
+    disk.goes_on.set()
+
+    assert 1 == await puts.put(stored("c"))
+    assert ["a", "b", "c"] == sorted(id for group in disk.groups for id in group)
+
+
+async def test_the_end_of_a_server() -> None:
+    """Who still waits when the work is ended is told, instead of waiting forever."""
+    disk, tasks = Disk(), Tasks()
+    puts = Puts(disk.write, tasks)
+    first = begun(puts, stored("a"))
+    await disk.begun.wait()
+    second = begun(puts, stored("b"))
+    await asyncio.sleep(0)
+    await tasks.aclose()
+
+    for one in (*first, *second):
+        with pytest.raises(StoreUnavailable, match="stopping"):
+            await one
+
+
+async def test_a_transaction_has_bounds() -> None:
+    """What waits is written in groups of bounded number and size."""
+    disk = Disk()
+    puts = Puts(disk.write, Tasks())
+    first = begun(puts, stored("first"))
+    await disk.begun.wait()
+    many = begun(puts, *(stored(str(number)) for number in range(MOST + 1)))
+    large = begun(puts, *(stored(f"l{number}", 9 * 1024**2) for number in range(3)))
+    await asyncio.sleep(0)
+    disk.goes_on.set()
+    await asyncio.gather(*first, *many, *large)
+
+    assert [1, MOST, 2] == [len(group) for group in disk.groups[:3]]
+    assert [1, 1] == [len(group) for group in disk.groups[3:]]

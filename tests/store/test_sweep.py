@@ -1,0 +1,193 @@
+"""Tests of what is too old or too much in unilect.store.answers, on every kind of database."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from clock import Clock
+from unilect.errors import InvalidRequest
+from unilect.store.answers import Answers, Item, Stored
+from unilect.store.database import Database
+
+ME = "me"
+AGE_S = 1000.0
+
+
+@pytest.fixture
+async def answers(database: Database, clock: Clock) -> AsyncIterator[Answers]:
+    """A store on a new database."""
+    store = Answers(database, max_age_s=AGE_S, clock=clock)
+    yield store
+    await store.aclose()
+
+
+def stored(id: str, parent: str | None = None, size: int = 0) -> Stored:
+    """A response of a size."""
+    return Stored(id, ME, "completed", b"x" * size, [Item(f"{id}-in", b"")], [], parent, None, 0.0)
+
+
+async def there(answers: Answers, ids: list[str]) -> list[str]:
+    """Those responses and conversations that are there."""
+    return [
+        id
+        for id in ids
+        if await answers.get(ME, id) is not None or await answers.conversation(ME, id) is not None
+    ]
+
+
+async def test_what_is_too_old(answers: Answers, clock: Clock) -> None:
+    """What has expired is not there for any method, even before it is deleted."""
+    await answers.put(stored("r"))
+    conversation = await answers.create_conversation(ME, b"{}", [Item("a", b"")])
+    clock.now += AGE_S - 1
+    assert ["r", conversation] == await there(answers, ["r", conversation])
+    clock.now += 1
+
+    assert [] == await there(answers, ["r", conversation])
+    assert await answers.chain(ME, "r") is None
+    assert {} == await answers.items(ME, ["r-in", "a"])
+    assert not await answers.update(ME, "r", status="failed", body=b"", output=[])
+    assert not await answers.delete(ME, "r")
+    assert not await answers.add_items(ME, conversation, [Item("b", b"")])
+    assert await answers.list_items(ME, conversation) is None
+    assert await answers.item(ME, conversation, "a") is None
+    assert not await answers.delete_item(ME, conversation, "a")
+    assert not await answers.update_conversation(ME, conversation, b"")
+    assert not await answers.delete_conversation(ME, conversation)
+
+
+async def test_a_chain_lives_as_long_as_its_youngest(answers: Answers, clock: Clock) -> None:
+    """A response that is continued lives on, with all that stand before it; its other branches do not."""
+    await answers.put(stored("1"))
+    await answers.put(stored("2", "1"))
+    await answers.put(stored("branch", "1"))
+    clock.now += AGE_S - 1
+    await answers.put(stored("3", "2"))
+    clock.now += AGE_S - 1
+
+    assert 3 == len(await answers.chain(ME, "3") or [])
+    assert ["1", "2", "3"] == await there(answers, ["1", "2", "3", "branch"])
+    clock.now += 1
+    assert [] == await there(answers, ["1", "2", "3"])
+
+
+async def test_nothing_comes_back_from_the_dead(answers: Answers, clock: Clock) -> None:
+    """A response that continues an expired one does not bring it back."""
+    await answers.put(stored("1"))
+    clock.now += AGE_S
+    await answers.put(stored("2", "1"))
+
+    assert await answers.get(ME, "1") is None
+    assert await answers.chain(ME, "2") is None
+
+
+async def test_a_conversation_lives_as_long_as_it_changes(answers: Answers, clock: Clock) -> None:
+    """Each change of a conversation keeps it."""
+    conversation = await answers.create_conversation(ME, b"{}", [Item("a", b"")])
+    clock.now += AGE_S - 1
+    assert await answers.add_items(ME, conversation, [Item("b", b"")])
+    clock.now += AGE_S - 1
+    assert await answers.update_conversation(ME, conversation, b"")
+    clock.now += AGE_S - 1
+    assert await answers.delete_item(ME, conversation, "a")
+    clock.now += AGE_S - 1
+    assert await answers.conversation(ME, conversation) is not None
+    clock.now += 1
+    assert await answers.conversation(ME, conversation) is None
+
+
+async def test_expired_rows_are_deleted(answers: Answers, clock: Clock) -> None:
+    """A sweep deletes what has expired, also where it is more than one transaction's, and nothing else."""
+    for number in range(250):
+        await answers.put(stored(str(number)))
+    clock.now += AGE_S / 2
+    await answers.put(stored("young"))
+    clock.now += AGE_S / 2
+    await answers.sweep()
+    clock.now -= AGE_S / 2  # what is not deleted would be there again
+
+    assert ["young"] == await there(answers, [*map(str, range(250)), "young"])
+
+
+async def test_the_sweep_in_the_background(database: Database, clock: Clock) -> None:
+    """A store that is used deletes by itself what has expired, and what is too much."""
+    old = Answers(database, max_age_s=AGE_S, clock=clock)
+    await old.put(stored("old"))
+    await old.aclose()
+    clock.now += AGE_S
+    answers = Answers(database, max_age_s=AGE_S, max_count=20, clock=clock)
+    await answers.put(stored("new"))
+    watch = Answers(database, max_age_s=10 * AGE_S, clock=clock)
+    while await watch.get(ME, "old") is not None:
+        assert await watch.get(ME, "new") is not None
+    for number in range(30):
+        clock.now += 1
+        await answers.put(stored(str(number)))
+    while await watch.get(ME, "0") is not None:
+        assert await watch.get(ME, "29") is not None
+    await answers.aclose()
+    await watch.aclose()
+
+
+async def test_the_oldest_go_first(database: Database, clock: Clock) -> None:
+    """Of too many responses and conversations those that were used least lately are deleted, and their ancestors live with the young."""
+    answers = Answers(database, max_age_s=AGE_S, max_count=200, clock=clock)
+    names = list[str]()
+    for number in range(150):
+        clock.now += 1
+        await answers.put(stored(f"r{number}", "r0" if number % 40 == 39 else None))
+        await answers.create_conversation(ME, b"{}", id=f"c{number}")
+        names += [f"r{number}", f"c{number}"]
+    await answers.sweep()
+    left = await there(answers, names)
+
+    assert "r0" == left.pop(0)
+    assert names[-len(left) :] == left
+    assert 150 <= len(left) <= 200
+    await answers.aclose()
+
+
+async def test_what_is_too_large(database: Database, clock: Clock) -> None:
+    """Of too many bytes the oldest are deleted; conversations that grow count, and what is changed or deleted counts as it is now."""
+    answers = Answers(database, max_age_s=AGE_S, max_bytes=100_000, clock=clock)
+    await answers.put(stored("old", size=30_000))
+    clock.now += 1
+    conversation = await answers.create_conversation(ME, b"{}")
+    clock.now += 1
+    await answers.put(stored("young", size=30_000))
+    await answers.sweep()
+    assert ["old", "young"] == await there(answers, ["old", "young"])
+    clock.now += 1
+    assert await answers.add_items(ME, conversation, [Item(str(n), b"x" * 15_000) for n in (1, 2)])
+    assert await answers.delete_item(ME, conversation, "2")
+    await answers.sweep()
+    assert ["old", "young"] == await there(answers, ["old", "young"])
+    assert await answers.update(ME, "young", status="completed", body=b"x" * 60_000, output=[])
+    await answers.sweep()
+    assert ["young", conversation] == await there(answers, ["old", "young", conversation])
+    with pytest.raises(InvalidRequest, match="Send `store: false`") as error:
+        await answers.put(stored("huge", size=100_001))
+    assert "store" == error.value.param
+    assert ["young", conversation] == await there(answers, ["young", conversation])
+    await answers.aclose()
+
+
+async def test_a_file_gives_its_space_back(tmp_path: Path, clock: Clock) -> None:
+    """An SQLite file shrinks when what was in it is deleted, and does not hold deleted texts."""
+    path = tmp_path / "x.db"
+    database = Database(f"sqlite:///{path}")
+    answers = Answers(database, max_age_s=AGE_S, clock=clock)
+    secret = b"a secret that nobody may keep"
+    for number in range(50):
+        response = stored(str(number))
+        response.body = secret * 4000
+        await answers.put(response)
+    clock.now += AGE_S
+    await answers.sweep()
+    await answers.aclose()
+    await database.aclose()
+
+    assert path.stat().st_size < 300_000
+    assert secret not in path.read_bytes()
+    assert {"x.db", "x.db.lock"} == {file.name for file in tmp_path.iterdir()}

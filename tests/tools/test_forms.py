@@ -1,0 +1,386 @@
+"""Tests of unilect.tools.forms: what models are told of tools, and that each form's calls are read by its own parser."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from properties import given
+from unilect.events import Choice, TextDelta, fold
+from unilect.requests import FunctionCall, FunctionDefinition, Message, MessageToolCall, Tool
+from unilect.templates import find as template
+from unilect.tools import forms
+from unilect.tools.channels import ChannelParser
+from unilect.tools.conversation import written
+from unilect.tools.parser import GRANITE, HARMONY, HERMES, KIMI3, PLAIN, Parser, family
+
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "description": "Where."},
+        "days": {"type": "integer"},
+        "units": {"type": "string", "enum": ["C", "F"]},
+        "near": {"type": "array", "items": {"type": "string"}},
+        "more": {"type": "object"},
+    },
+    "required": ["city"],
+}
+TOOLS = [
+    Tool(FunctionDefinition("get_weather", "Tells the weather.\nOf a city.", WEATHER)),
+    Tool(FunctionDefinition("now")),
+]
+NAMES: dict[str, Any] = {tool.function.name: tool.function.parameters for tool in TOOLS}
+PARIS = {"city": "Paris", "days": 2}
+
+
+def parser_of(form: str, tools: Any, most: int | None = None) -> Any:
+    """What reads answers in a form."""
+    ids = itertools.count()
+    family = forms.FORMS[form].family
+    if family is HARMONY:
+        return ChannelParser(tools, lambda: f"call_{next(ids)}", most)
+    return Parser(family, tools, lambda: f"call_{next(ids)}", thinking=True, most=most, bare=True)
+
+
+def read(form: str, text: str, size: int = 1000, most: int | None = None) -> Choice:
+    """What an answer in a form says that comes in pieces of this size."""
+    parser = parser_of(form, NAMES, most)
+    batches = [parser.add(text[at : at + size]) for at in range(0, len(text), size)]
+    choices = fold([*batches, parser.end()]).choices
+    return choices[0] if choices else Choice(0)
+
+
+def calls(choice: Choice) -> list[tuple[str, Any]]:
+    """The calls of an answer, their arguments decoded."""
+    return [(call.name, json.loads(call.arguments)) for call in choice.tool_calls]
+
+
+#: What models of each family write, as their templates write it back to them; `forms` has the address of each.
+WIRE = [
+    ("hermes", '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}\n</tool_call>'),
+    ("qwen-coder", "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>"),
+    ("llama3", '{"name": "get_weather", "parameters": {"city": "Paris", "days": 2}}'),
+    ("llama3", '<|python_tag|>{"type": "function", "name": "get_weather", "parameters": {"city": "Paris", "days": 2}}'),
+    ("llama4", "[get_weather(city='Paris', days=2)]"),
+    ("llama4", '<|python_start|>[get_weather(city="Paris", days=2)]<|python_end|>'),
+    ("mistral", '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}]'),
+    ("mistral", '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}, "id": "abcdefghi"}]'),
+    ("mistral", '[TOOL_CALLS]get_weather[ARGS]{"city": "Paris", "days": 2}'),
+    ("mistral", '[TOOL_CALLS]get_weather[CALL_ID]abcdefghi[ARGS]{"city": "Paris", "days": 2}'),
+    ("deepseek", '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Paris", "days": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'),
+    ("deepseek", '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{"city": "Paris", "days": 2}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'),
+    ("dsml", '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>'),
+    ("chatglm3", "get_weather\n```python\ntool_call(city='Paris', days=2)\n```"),
+    ("glm", 'get_weather\n{"city": "Paris", "days": 2}'),
+    ("glm45", "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>"),
+    ("phi", '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}]<|/tool_call|>'),
+    ("phi", '<|tool_call|>{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}<|/tool_call|>'),
+    ("gemma", "[get_weather(city='Paris', days=2)]"),
+    ("gemma", "```tool_code\nget_weather(city='Paris', days=2)\n```"),
+    ("gemma", '```json\n{"name": "get_weather", "parameters": {"city": "Paris", "days": 2}}\n```'),
+    ("gemma4", '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:2}<tool_call|>'),
+    ("granite", '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}]'),
+    ("kimi", '<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": "Paris", "days": 2}<|tool_call_end|><|tool_calls_section_end|>'),
+    ("kimi3", '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" type="string"<|sep|>Paris<|close|>argument<|sep|><|open|>argument key="days" type="number"<|sep|>2<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'),
+    ("kimi3", '<|open|>think<|sep|><|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>json type="object"<|sep|>{"city": "Paris", "days": 2}<|close|>json<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>'),
+    ("harmony", '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris", "days": 2}<|call|>'),
+    ("harmony", '<|channel|>analysis<|message|>Let me look.<|end|><|start|>assistant to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>{"city": "Paris", "days": 2}'),
+    ("plain", '{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}'),
+    ("plain", '```json\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}\n```'),
+]  # fmt: skip
+
+
+def cut(form: str, text: str, at: int, tools: Any = NAMES) -> Choice:
+    """What an answer in a form says that comes in two pieces."""
+    reader = parser_of(form, tools)
+    choices = fold([reader.add(text[:at]), reader.add(text[at:]), reader.end()]).choices
+    return choices[0] if choices else Choice(0)
+
+
+@pytest.mark.parametrize(("form", "text"), WIRE)
+def test_what_models_write(form: str, text: str) -> None:
+    """A call is read in every form that models of the family write it in, wherever it is cut, and letter by letter."""
+    told = [read(form, text, 1), *(cut(form, text, at) for at in range(1, len(text) + 1))]
+
+    for choice in told:
+        assert [("get_weather", PARIS)] == calls(choice)
+        assert not choice.text
+
+
+#: How families call a tool that there is not; behind a mark of theirs such a call is one.
+UNKNOWN = [text.replace("get_weather", "get_rain") for _, text in WIRE]
+MARKED = ("<tool_call>", "<|python_tag|>", "<|python_start|>", "[TOOL_CALLS]", "<｜tool▁calls▁begin｜>", "<｜DSML｜", "<|tool_call", "<|open|>tools", "to=functions.")  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "text"), [(form, text) for (form, _), text in zip(WIRE, UNKNOWN, strict=True)])  # fmt: skip
+def test_tools_that_there_are_not(form: str, text: str) -> None:
+    """A call of an unknown tool is told as a call where the family marks calls, for its client to answer, and else as text."""
+    choice, whole = cut(form, text, len(text) // 2), cut(form, text, len(text))
+
+    assert whole == choice
+    if any(mark in text for mark in MARKED):
+        assert ([("get_rain", PARIS)], None) == (calls(choice), choice.text)
+    else:
+        assert ([], text) == (choice.tool_calls, choice.text)
+
+
+@pytest.mark.parametrize(("form", "text"), WIRE)
+def test_an_unknown_family(form: str, text: str) -> None:
+    """A model whose family is not known may mark its calls in its own way, whatever it was told."""
+    choice = cut("plain", text, len(text) // 2)
+
+    if any(family.begin in text for family in PLAIN.others) and not text.startswith("<|open|>think"):  # fmt: skip
+        assert ([("get_weather", PARIS)], None) == (calls(choice), choice.text)
+    else:
+        assert choice == cut("plain", text, len(text))
+
+
+BARE = [
+    ("hermes", '\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}\n'),
+    ("mistral", '[{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}]'),
+    ("phi", '[{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}]'),
+    ("granite", '[{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}]'),
+    ("qwen-coder", "```json\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 2}}\n```"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "text"), BARE)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_calls_without_marks(form: str, text: str, size: int) -> None:
+    """A call whose marks a server has dropped as special tokens is a call all the same."""
+    choice = read(form, text, size)
+
+    assert ([("get_weather", PARIS)], None) == (calls(choice), choice.text)
+
+
+@pytest.mark.parametrize("form", sorted(forms.FORMS))
+def test_what_is_written(form: str) -> None:
+    """A call of the conversation's history is written as the first sample of its family has it."""
+    sample = next(text for name, text in WIRE if name == form)
+
+    assert sample == forms.FORMS[form].calls_text([("get_weather", PARIS)])
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text("aé中 '\"\\{}[]:,", max_size=8),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["k", "l"]), inner),
+    max_leaves=6,
+)  # fmt: skip
+ARGUMENTS = st.fixed_dictionaries(
+    {"city": st.text("aé中 '\"\\{}[]:,", min_size=1, max_size=12).map(str.strip)},
+    optional={"days": st.integers(-99, 99), "more": st.dictionaries(st.sampled_from(["k", "l"]), VALUES)},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", sorted(forms.FORMS))
+@given(first=ARGUMENTS, second=ARGUMENTS)
+def test_there_and_back(form: str, first: dict[str, Any], second: dict[str, Any]) -> None:
+    """What is written of calls is read again as the same calls, two of them where the family writes several."""
+    given = [("get_weather", first), ("get_weather", second)]
+    several = given if form not in ("chatglm3", "glm") else given[:1]  # it makes one call a turn
+
+    assert several == calls(read(form, forms.FORMS[form].calls_text(several), 5))
+
+
+@pytest.mark.parametrize("form", sorted(forms.FORMS))
+@pytest.mark.parametrize(
+    "text", ["Hello there.", "2 < 3, and [1] is {x}", "Look:\n```json\n{}\n```"]
+)
+def test_plain_answers(form: str, text: str) -> None:
+    """An answer without a call is told as it is, and most of it at once."""
+    choice = read(form, text, 1)
+    parser: Any = Parser(forms.FORMS[form].family, NAMES, str, bare=True)
+    if forms.FORMS[form].family is HARMONY:
+        parser = ChannelParser(NAMES, str)
+    early = [event.text for letter in "Hello there" for event in parser.add(letter) if isinstance(event, TextDelta)]  # fmt: skip
+
+    assert (text, []) == (choice.text, choice.tool_calls)
+    assert "Hello there" == "".join(early)
+
+
+@pytest.mark.parametrize("form", sorted(forms.FORMS))
+def test_what_is_told_of_tools(form: str) -> None:
+    """Every tool is told with its name, its description and its arguments, also one that has neither."""
+    told = forms.FORMS[form].tools_text(TOOLS)
+
+    for word in ("get_weather", "Tells the weather.", "city", "days", "units", "now"):
+        assert word in told
+
+
+@pytest.mark.parametrize("form", sorted(forms.FORMS))
+def test_results(form: str) -> None:
+    """A result's text is told whole, even where it looks like a place to be filled."""
+    assert "{name} 21 degrees" in forms.FORMS[form].result("get_weather", 0, "{name} 21 degrees")
+
+
+def test_typescript() -> None:
+    """gpt-oss is told of tools in TypeScript, with what has no word there as a schema in a comment."""
+    told = forms.FORMS["harmony"].tools_text(TOOLS)
+
+    assert told.startswith(
+        "# Tools\n\n## functions\n\nnamespace functions {\n\n// Tells the weather.\n// Of a city.\n"
+    )
+    assert (
+        '// Where.\ncity: string,\ndays?: number,\nunits?: "C" | "F",\nnear?: string[],\n' in told
+    )
+    assert 'more?: any /* {"type": "object"} */,\n}) => any;\n\ntype now = () => any;' in told
+
+
+@pytest.mark.parametrize(
+    ("names", "form"),
+    [
+        (("Qwen2.5-7B-Instruct", ""), "hermes"),
+        (("Qwen3-Coder-30B", ""), "qwen-coder"),
+        (("Meta-Llama-3.1-8B", ""), "llama3"),
+        (("Llama-4-Scout", ""), "llama4"),
+        (("mixtral-8x7b", ""), "mistral"),
+        (("DeepSeek-V3.1", ""), "deepseek"),
+        (("deepseek-v3.2-exp", ""), "dsml"),
+        (("DeepSeek-R1-Distill-Qwen-7B", ""), "plain"),
+        (("chatglm3-6b", ""), "chatglm3"),
+        (("glm-4-9b", ""), "glm"),
+        (("GLM-4.6", ""), "glm45"),
+        (("Phi-4-mini-instruct", ""), "phi"),
+        (("gemma-3-4b-it", ""), "gemma"),
+        (("gemma-4-31B-it", ""), "gemma4"),
+        (("granite-3.3-8b", ""), "granite"),
+        (("granite-4.0-h-tiny", ""), "hermes"),
+        (("granite4:tiny-h", ""), "hermes"),
+        (("Kimi-K2-Instruct", ""), "kimi"),
+        (("Kimi-K3", ""), "kimi3"),
+        (("gpt-oss-20b", ""), "harmony"),
+        (("tiny", "qwen-7b-chat"), "hermes"),
+        (("vicuna-13b", "vicuna_v1.1"), ""),
+    ],
+)
+def test_names(names: tuple[str, ...], form: str) -> None:
+    """The names of a model and of its template show the family's form."""
+    assert form == forms.of_names(*names)
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        (template("chatml").text, "hermes"),
+        (template("alpaca").text, ""),
+        (template("vicuna").text, ""),
+        ("<start_of_turn>user", "gemma"),
+        ("<|turn>system", "gemma4"),
+        ("<|im_user|>user<|im_middle|>", "kimi"),
+        ("{{ '<|open|>' + tag }}{{ '<|sep|>' }}{{ '<|end_of_msg|>' }}", "kimi3"),
+        ("<|start_of_role|>system<|end_of_role|>{{ '<tool_call>' }}", "hermes"),
+        ("<|start_header_id|>", "llama3"),
+        ("<|header_start|>", "llama4"),
+        ("<|start_of_role|>", "granite"),
+        ("<｜User｜>", "deepseek"),
+        ("{% set dsml_token = '｜DSML｜' %}<｜User｜>", "dsml"),
+        ("<|channel|>analysis", "harmony"),
+        ("[gMASK]<sop>", "glm"),
+    ],
+)
+def test_templates(text: str, form: str) -> None:
+    """A chat template that knows no tools shows its family's form by its marks, where it has some."""
+    assert form == forms.of_template(text)
+
+
+def test_granite() -> None:
+    """A template of Granite 4 is read as Hermes', one of Granite 3 as its own."""
+    roles = "<|start_of_role|>system<|end_of_role|>"
+
+    assert (HERMES, GRANITE) == (family(f"{roles}<tool_call>"), family(f"{roles}<|tool_call|>"))
+
+
+def test_kimi_k3() -> None:
+    """Thoughts, text and two calls are told apart, with every type of value, whatever the tags' quotes hold."""
+    given = {
+        "a": "x < y & z",
+        "b": 1.5,
+        "c": True,
+        "d": None,
+        "e": {"k": [1]},
+        "f": ["l"],
+        'g"&': "\n",
+    }
+    written = forms.FORMS["kimi3"].calls_text([("now", given), ("now", {})], first=7)
+    text = (
+        "I think.<|close|>think<|sep|><|open|>response<|sep|>I look.\n<|close|>response<|sep|>"
+        f"{written}<|close|>message<|sep|><|end_of_msg|>"
+    )
+
+    assert 'call tool="now" index="1"' in written
+    assert 'call tool="now" index="2"' in written
+    assert 'key="g&quot;&amp;" type="string"' in written
+    for at in range(1, len(text)):
+        reader = Parser(KIMI3, NAMES, str, thinking=True, begun=True)
+        (choice,) = fold([reader.add(text[:at]), reader.add(text[at:]), reader.end()]).choices
+        assert ("I think.", "I look.\n") == (choice.reasoning, choice.text)
+        assert [("now", given), ("now", {})] == calls(choice)
+
+
+def test_turns_of_kimi() -> None:
+    """Kimi's tools and results stand in turns of their own, and what the user says behind results in another."""
+    call = MessageToolCall("c", FunctionCall("now", "{}"))
+    history = [
+        Message("user", "When?"),
+        Message("assistant", None, tool_calls=[call, MessageToolCall("d", FunctionCall("now", "{}"))]),
+        Message("tool", "noon", tool_call_id="d"),
+        Message("tool", "night", tool_call_id="c"),
+        Message("user", "And?"),
+    ]  # fmt: skip
+    k2, k3 = (written(history, forms.FORMS[form])[-1].content for form in ("kimi", "kimi3"))
+    end = "<|close|>message<|sep|><|end_of_msg|><|open|>message"
+
+    assert k2 == (
+        "<|im_end|><|im_system|>tool<|im_middle|>## Return of functions.now:1\nnoon"
+        "<|im_end|><|im_system|>tool<|im_middle|>## Return of functions.now:0\nnight"
+        "<|im_end|><|im_user|>user<|im_middle|>And?"
+    )
+    assert k3 == (
+        f'{end} role="tool" tool="now" index="2"<|sep|>noon'
+        f'{end} role="tool" tool="now" index="1"<|sep|>night{end} role="user"<|sep|>And?'
+    )
+
+
+def test_the_plain_form() -> None:
+    """A form that is not known is the plain one."""
+    assert forms.FORMS["plain"] is forms.find("") is forms.find("nobody's")
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        '<|open|>call tool="now"<|sep|>', '<|open|>argument key="', '<|open|>argument key="a"<|sep|>',
+        "<｜DSML｜parameter name=\"a\" string=\"true\">", "call:get_weather{", '<|"|>', "<|tool_call_begin|>",
+        "<|channel|>", "<|start|>assistant to=functions.get_weather", "```json\n", "<|message|>", "{a:", "[get_weather(",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["dsml", "gemma4", "kimi", "kimi3", "plain", "glm45"])
+def test_hostile_answers(form: str, piece: str) -> None:
+    """An answer of one mark over and over is no call, and nothing of it is lost."""
+    text = {"gemma4": "<|tool_call>", "glm45": "<tool_call>"}.get(form, forms.FORMS[form].calls[0])
+    text += (piece * 2000).rstrip()
+    choice = read(form, text, 4000)
+
+    assert ([], text) == (choice.tool_calls, choice.text)
+
+
+@pytest.mark.parametrize("mark", ["<|channel|>", "<|start|>assistant", "<|message|>", "<|end|>"])
+def test_hostile_channels(mark: str) -> None:
+    """Marks of channels over and over say nothing, and what follows them is told."""
+    assert "Hi." == read("harmony", mark * 2000 + "<|channel|>final<|message|>Hi.", 4000).text
+
+
+def test_channels_as_they_come() -> None:
+    """Thoughts, a remark, two calls and the answer are told in their order, the calls up to the most that are wanted."""
+    call = "<|start|>assistant<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>"
+    text = (
+        "<|channel|>analysis<|message|>I think.<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+        f"{call}{call}<|start|>assistant<|channel|>final<|message|>It is late.<|return|>"
+    )
+    choice, one = read("harmony", text, 3), read("harmony", text, 3, most=1)
+
+    assert ("I think.", "I look.It is late.") == (choice.reasoning, choice.text)
+    assert [("now", {})] * 2 == calls(choice)
+    assert [("now", {})] == calls(one)
