@@ -56,7 +56,9 @@ class App:
     def counted(self, endpoint: str, status: int) -> float:
         """How many requests were counted with this status."""
         labels = {"model": "m", "endpoint": endpoint, "status": str(status)}
-        found = self.service.metrics.registry.get_sample_value("unilect_requests_total", labels)
+        found = self.service.accounts.metrics.registry.get_sample_value(
+            "unilect_requests_total", labels
+        )
         return found or 0
 
 

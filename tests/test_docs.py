@@ -23,6 +23,7 @@ from unilect.config import load as config_load
 from unilect.config.kinds import KIND_OF
 from unilect.config.server import Config, ModelConfig
 from unilect.config.store import StoreConfig
+from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.routing import sources
 from unilect.routing.registry import Registry
@@ -81,7 +82,7 @@ def test_schemes_are_documented() -> None:
 
 def test_endpoints_are_documented() -> None:
     """Every endpoint is in docs/api.md, with its method where it stands first."""
-    routes = all_routes(Site(Service(Registry([]), Metrics())))
+    routes = all_routes(Site(Service(Registry([]), Accounts(Metrics()))))
     api = DOCS[ROOT / "docs" / "api.md"]
     paths = {re.sub(r":[^}]+}", "}", route.path): route.method for route in routes}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
@@ -22,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_806,
+    "": 1_820,
     "cli": 1_750,
     "cli/connect": 956,
     "config": 1_371,
@@ -40,11 +41,11 @@ BUDGETS = {
     "engines/gguf": 2_058,
     "engines/process": 708,
     "engines/transformers": 3_757,
-    "gateway": 370,
+    "gateway": 438,
     "http": 925,
     "parameters": 732,
-    "routing": 2_573,
-    "server": 892,
+    "routing": 2_571,
+    "server": 895,
     "store": 1_674,
     "store/migrations": 9,
     "store/migrations/versions": 122,
@@ -54,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 940,
+    "web": 952,
 }
 
 #: Where the environment is read or passed on, and why.
@@ -262,7 +263,7 @@ def test_private_stays_private(nodes: dict[str, list[ast.AST]]) -> None:
 
 def test_every_route_needs_a_key() -> None:
     """Every route needs a key, but those that say nothing else than that the server lives."""
-    routes = all_routes(Site(Service(Registry([]), Metrics())))
+    routes = all_routes(Site(Service(Registry([]), Accounts(Metrics()))))
 
     assert {route.path for route in routes if route.public} == {
         "/healthz",

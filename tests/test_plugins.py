@@ -17,6 +17,7 @@ from unilect import plugins
 from unilect.cli._commands import check_config
 from unilect.config.server import Config, ModelConfig
 from unilect.errors import ConfigError
+from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.routing import sources
 from unilect.routing.registry import Registry
@@ -164,7 +165,7 @@ BROKEN = {
 def test_a_broken_dialect(packages: Packages, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """A dialect that is broken is told once, in one line with its package and the error, and all others are there."""
     code, error = BROKEN[name]
-    service = Service(Registry([]), Metrics())
+    service = Service(Registry([]), Accounts(Metrics()))
     before = [route.path for route in all_routes(Site(service))]
     plugins._all.cache_clear()
     plugins.found.cache_clear()
@@ -254,7 +255,7 @@ def test_two_packages_with_one_name(
             sources.registry(config)
     else:
         with caplog.at_level(logging.WARNING, "unilect"):
-            all_routes(Site(Service(Registry([]), Metrics())))
+            all_routes(Site(Service(Registry([]), Accounts(Metrics()))))
         assert [told] == caplog.messages
 
 

@@ -10,6 +10,7 @@ in hand falls to its end, those after it take a fall's steps only, and the weigh
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import tomllib
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("training/out"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stages", type=Path, default=FILE)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     stopper, before = train.Stopper(), None

@@ -8,12 +8,13 @@ Work that belongs to nobody's request is started with `tasks.apart`, and sets a 
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Protocol
 
 from msgspec import Struct, field
 
-from unilect.errors import BackendTimeout
+from unilect.errors import BackendTimeout, UnilectError
 from unilect.events import Usage
 
 
@@ -37,6 +38,8 @@ class Context(Struct, eq=False, kw_only=True):
         request_id: The request's id, as the client and the access log have it.
         caller: The name of the caller's key; empty where it is not known.
         models: The names of the models that the caller may use; None for all.
+        owner: Whose key it is; empty for nobody's.
+        limits: The limits of the caller's key, by name.
         endpoint: What was called, as metrics name it.
         dialect: The API that was called.
         priority: Of those that wait for a backend, the highest goes first.
@@ -47,12 +50,16 @@ class Context(Struct, eq=False, kw_only=True):
         source: Where the answering backend comes from.
         leased_at: When a started backend was ready for the request, by `time.perf_counter`; None before that.
         meter: What measures the request.
+        task: What answers it; None where nobody may end it.
+        ended: Why it was ended by us; None where it was not.
         lowered: The limit of tokens that a backend has lowered to what fits; empty where none has.
     """
 
     request_id: str = ""
     caller: str = ""
     models: frozenset[str] | None = None
+    owner: str = ""
+    limits: Mapping[str, float] = {}
     endpoint: str = ""
     dialect: str = ""
     priority: int = 0
@@ -63,6 +70,8 @@ class Context(Struct, eq=False, kw_only=True):
     source: str = ""
     leased_at: float | None = None
     meter: Measured | None = None
+    task: asyncio.Task[object] | None = None
+    ended: UnilectError | None = None
     lowered: str = ""
 
     @property
@@ -83,6 +92,12 @@ class Context(Struct, eq=False, kw_only=True):
         self.source = source
         self.leased_at = time.perf_counter()
 
+    def end(self, error: UnilectError) -> None:
+        """End the request, with what its client is told; nothing where it has ended already, or answers nobody."""
+        if self.ended is None and self.task is not None and not self.task.done():
+            self.ended = error
+            self.task.cancel()
+
     def check_deadline(self) -> None:
         """
         Raises:
@@ -90,6 +105,17 @@ class Context(Struct, eq=False, kw_only=True):
         """
         if self.deadline is not None and asyncio.get_running_loop().time() >= self.deadline:
             raise BackendTimeout("No backend took the request before its deadline.")
+
+
+def ended_by(error: BaseException | None) -> BaseException | None:
+    """
+    How the request in hand ended: for a cancellation that `Context.end` has caused its reason, and the task may go on then; else the
+    error itself, such as where the client has left, or the server cancels it.
+    """
+    context = in_hand()
+    if context.ended is None or not isinstance(error, asyncio.CancelledError):
+        return error
+    return error if context.task is None or context.task.uncancel() else context.ended
 
 
 #: The requests of a server that are being answered, by their ids, the oldest first.

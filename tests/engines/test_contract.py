@@ -30,6 +30,7 @@ from unilect.dialects.openai import completions
 from unilect.engines.process.child_process import FORGIVEN_AFTER_S, MAX_DEATHS
 from unilect.errors import BackendUnavailable, ConfigError, ContextLengthExceeded, InvalidRequest
 from unilect.events import Finish, Progress, TextDelta, Usage
+from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.requests import EmbeddingRequest
 from unilect.routing._emulation import generate
@@ -140,7 +141,7 @@ async def test_the_stop_word(base: Backend) -> None:
 
 async def test_a_client_that_leaves_is_counted(base: Backend) -> None:
     """A client that leaves after some tokens is counted with these, and with its prompt."""
-    service = Service(Registry([Model("m", base)]), Metrics())
+    service = Service(Registry([Model("m", base)]), Accounts(Metrics()))
     request = chat(STORY, stream=True, max_tokens=400, ignore_eos=True)
     run, told = service.run(request), 0
     async with aclosing(run.batches()) as batches:
@@ -150,7 +151,7 @@ async def test_a_client_that_leaves_is_counted(base: Backend) -> None:
                 break
 
     counted = [
-        service.metrics.registry.get_sample_value(
+        service.accounts.metrics.registry.get_sample_value(
             "unilect_tokens_total", {"model": "m", "kind": kind}
         )
         for kind in ("prompt", "completion")

@@ -19,6 +19,7 @@ import msgspec
 import worst
 from msgspec import inspect
 
+from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.requests import Request
 from unilect.routing.registry import Registry
@@ -118,7 +119,7 @@ def _worst(one: tuple[str, str, Callable[[], bytes]]) -> "Made":
 
 
 def _service() -> Service:
-    return Service(Registry([]), Metrics())
+    return Service(Registry([]), Accounts(Metrics()))
 
 
 Made = Callable[[], Hostile]  # bodies of 16 MB are made when they are sent

@@ -18,6 +18,7 @@ from unilect.errors import (
     UnsupportedParameter,
 )
 from unilect.events import Finish
+from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.routing import _emulation as emulation
 from unilect.routing._breaker import Breaker
@@ -242,7 +243,7 @@ async def test_the_arguments_of_strict_tools(demo: Backend, checker: Checker) ->
 async def test_the_service_holds_answers(demo: Backend) -> None:
     """The service has each engine's answers held against what they must satisfy, and names what is ignored."""
     registry = Registry([Model("m", demo), Model("r", demo, unsupported="report")])
-    service = Service(registry, Metrics())
+    service = Service(registry, Accounts(Metrics()))
     request = chat("?", response_format=digit(**NEVER))
     try:
         with pytest.raises(ConstraintViolated):

@@ -36,6 +36,7 @@ from unilect.errors import (
     UnilectError,
 )
 from unilect.events import Finish, TextDelta, Usage, fold
+from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.redact import Secrets
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
@@ -95,7 +96,7 @@ async def farm(*scripts: Script, fallback: Script | None = None) -> AsyncIterato
             models.append(Model("f", upstream(other.url)))
         registry = Registry(models)
         stack.push_async_callback(registry.aclose)
-        yield Farm(servers, Service(registry, Metrics()))
+        yield Farm(servers, Service(registry, Accounts(Metrics())))
 
 
 # Which backend
@@ -699,7 +700,7 @@ async def echoes(*backends: Held, **settings: Any) -> AsyncIterator[Farm]:
     for backend in backends:
         backend.go_on.set()
     registry = Registry([Model("m", [Member(backend) for backend in backends], **settings)])
-    yield Farm([], Service(registry, Metrics()))
+    yield Farm([], Service(registry, Accounts(Metrics())))
     await registry.aclose()
 
 

@@ -24,6 +24,7 @@ from unilect.errors import (
     UnsupportedParameter,
 )
 from unilect.events import Event, Progress, TextDelta
+from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.http.client import HttpServer
 from unilect.ranking import Ranking, RerankRequest
@@ -46,7 +47,7 @@ async def demo() -> AsyncIterator[GgufEngine]:
 
 def service_of(backend: Any, **settings: Any) -> Service:
     """A service with one model, `m`."""
-    return Service(Registry([Model("m", backend, **settings)]), Metrics())
+    return Service(Registry([Model("m", backend, **settings)]), Accounts(Metrics()))
 
 
 async def events_of(run: Run) -> list[Event]:
@@ -57,7 +58,7 @@ async def events_of(run: Run) -> list[Event]:
 
 def counted(service: Service, status: int) -> bool:
     """Whether exactly one request was counted, with this status, its lease given back and its gauges at rest."""
-    value = service.metrics.registry.get_sample_value
+    value = service.accounts.metrics.registry.get_sample_value
     labels = {"model": "m", "endpoint": ""}
     done = value("unilect_request_duration_seconds_count", labels)
     with_status = value("unilect_requests_total", labels | {"status": str(status)})
@@ -85,7 +86,7 @@ async def test_a_short_answer_is_measured(demo: GgufEngine, stream: bool) -> Non
     await events_of(service.run(chat(max_tokens=1, stream=stream)))
 
     labels = {"model": "m", "endpoint": ""}
-    value = service.metrics.registry.get_sample_value
+    value = service.accounts.metrics.registry.get_sample_value
     assert 1 == value("unilect_time_to_first_token_seconds_count", labels)
 
 
@@ -111,7 +112,7 @@ async def test_a_run_that_is_not_read(demo: GgufEngine) -> None:
 async def test_a_run_that_is_left(demo: GgufEngine) -> None:
     """A client that leaves is counted as such, and its lease is given back."""
     service = service_of(demo)
-    batches = service.run(chat(max_tokens=400, ignore_eos=True)).batches()
+    batches = service.run(chat(max_tokens=400, ignore_eos=True, stream=True)).batches()
     await anext(batches)
     await batches.aclose()
 
@@ -270,13 +271,13 @@ async def test_a_model_that_is_gone(demo: GgufEngine) -> None:
     service.registry.add(Model("other", OpenAIUpstream(HttpServer("http://127.0.0.1:1"), "m")))
     run = service.run(chat(model="other", max_tokens=1))
     await events_of(service.run(chat(max_tokens=1)))
-    assert b'"other"' in service.metrics.exposition()
+    assert b'"other"' in service.accounts.metrics.exposition()
     service.registry.forget("other")
     with pytest.raises(BackendUnavailable):
         await events_of(run)
 
-    assert b'"other"' not in service.metrics.exposition()
-    assert b'"m"' in service.metrics.exposition()
+    assert b'"other"' not in service.accounts.metrics.exposition()
+    assert b'"m"' in service.accounts.metrics.exposition()
 
 
 async def test_a_stopping_server(demo: GgufEngine) -> None:
@@ -421,7 +422,7 @@ class Broken(Spy):
 async def test_a_begun_answer_is_not_begun_again(demo: GgufEngine) -> None:
     """A stream that breaks after its first text is not begun elsewhere, though that text came together with progress."""
     one, other = Broken(demo), Broken(demo)
-    service = Service(Registry([Model("m", [Member(one), Member(other)])]), Metrics())
+    service = Service(Registry([Model("m", [Member(one), Member(other)])]), Accounts(Metrics()))
     told = []
     with pytest.raises(BackendError):
         async with aclosing(service.run(chat(stream=True)).batches()) as batches:
@@ -445,13 +446,13 @@ class Ranks(Echo):
 async def test_rerank() -> None:
     """Documents are ranked by the backend of the model that can, also behind its limit of requests, and counted."""
     members = [Member(Echo()), Member(Ranks())]
-    service = Service(Registry([Model("m", members)]), Metrics())
+    service = Service(Registry([Model("m", members)]), Accounts(Metrics()))
     asked = RerankRequest(query="a", documents=["abc", "a"])
     model, ranking, ignored = await service.rerank(asked)
 
     assert ("m", [3 / 9, 1 / 9], ()) == (model.name, ranking.scores, ignored)
     assert counted(service, 200)
-    assert 7 == service.metrics.registry.get_sample_value(
+    assert 7 == service.accounts.metrics.registry.get_sample_value(
         "unilect_tokens_total", {"model": "m", "kind": "prompt"}
     )
 
@@ -460,7 +461,7 @@ async def test_nobody_else_ranks() -> None:
     """A model that does not rank is 501, whatever its fallback can, and is not started for it."""
     echo, fallback = Echo(), Ranks()
     models = [Model("m", echo, fallback="other"), Model("other", fallback)]
-    service = Service(Registry(models), Metrics())
+    service = Service(Registry(models), Accounts(Metrics()))
     with pytest.raises(UnsupportedOperation, match="`m` is no reranker"):
         await service.rerank(RerankRequest(query="a", documents=["a"]))
 

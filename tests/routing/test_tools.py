@@ -13,6 +13,7 @@ from unilect.backend import Batches, Capabilities
 from unilect.constraints.checker import Checker
 from unilect.errors import ConstraintViolated, InvalidRequest, UnilectError, UnsupportedParameter
 from unilect.events import Answer, Event, Finish, Fold, Progress, TextDelta, ToolCallDelta, Usage
+from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.parameters.support import honoured, names
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
@@ -112,7 +113,7 @@ def request(**fields: Any) -> ChatRequest:
 
 async def ran(backend: Any, asked: ChatRequest) -> tuple[Answer, Run, list[Event]]:
     """The answer of a service in front of a backend, its run and its events."""
-    service = Service(Registry([Model("m", backend)]), Metrics())
+    service = Service(Registry([Model("m", backend)]), Accounts(Metrics()))
     run, events = service.run(asked), list[Event]()
     try:
         async with aclosing(run.batches()) as batches:
@@ -435,7 +436,7 @@ async def test_what_is_refused(
 
 async def test_counted() -> None:
     """The tokens of a prompt are counted with the tools that stand in it."""
-    service = Service(Registry([Model("m", Says())]), Metrics())
+    service = Service(Registry([Model("m", Says())]), Accounts(Metrics()))
     with_tools = await service.count_tokens(request())
 
     assert with_tools > 200 > 10 > await service.count_tokens(request(tools=None))

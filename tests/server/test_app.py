@@ -14,6 +14,7 @@ from engine import Spy
 from unilect.config.server import Config, ModelConfig
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
+from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
@@ -21,7 +22,7 @@ from unilect.server.app import all_routes
 from unilect.web.site import Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-ROUTES = all_routes(Site(Service(Registry([]), Metrics())))
+ROUTES = all_routes(Site(Service(Registry([]), Accounts(Metrics()))))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

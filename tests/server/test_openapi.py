@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from unilect.errors import UnilectError
+from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.requests import RAW_FIELDS
 from unilect.routing.registry import Registry
@@ -18,7 +19,7 @@ from unilect.server.app import all_routes
 from unilect.web.route import Route
 from unilect.web.site import Site
 
-ROUTES = all_routes(Site(Service(Registry([]), Metrics())))
+ROUTES = all_routes(Site(Service(Registry([]), Accounts(Metrics()))))
 DOCUMENT: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(openapi(ROUTES)))
 
 

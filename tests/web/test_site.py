@@ -5,6 +5,7 @@ import asyncio
 from engine import chat
 from unilect.context import IN_HAND, Context
 from unilect.events import Fold
+from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.routing.registry import Model, Registry
 from unilect.routing.service import Service
@@ -14,7 +15,7 @@ from unilect.web.site import Site
 
 async def test_background_work_of_a_dialect() -> None:
     """Work that a dialect has begun asks models with a context of its own, and is cancelled once no more requests are taken."""
-    site = Site(Service(Registry([Model("m", Echo())]), Metrics()))
+    site = Site(Service(Registry([Model("m", Echo())]), Accounts(Metrics())))
     answered, said = asyncio.Event(), Fold()
 
     async def batch() -> None:
@@ -30,6 +31,9 @@ async def test_background_work_of_a_dialect() -> None:
     await site.shut()
     assert work.cancelled()
     assert "Hello" == said.answer().choices[0].text
-    assert b'endpoint="batches",model="m",status="200"} 1.0' in site.service.metrics.exposition()
+    assert (
+        b'endpoint="batches",model="m",status="200"} 1.0'
+        in site.service.accounts.metrics.exposition()
+    )
     await site.aclose()
     await site.service.registry.aclose()

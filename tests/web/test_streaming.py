@@ -20,6 +20,7 @@ from scripted import (
     stream_of,
 )
 from unilect.backend import Batches, Capabilities
+from unilect.errors import RateLimited
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import ChatRequest
 from unilect.server._connections import Limits
@@ -310,3 +311,23 @@ async def test_the_usage_chunk() -> None:
 
     assert (5, [], "[DONE]") == (usage["usage"]["total_tokens"], usage["choices"], done)
     assert all("usage" not in chunk for chunk in without[:-1])
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_a_request_that_is_ended(stream: bool) -> None:
+    """A request that the server ends tells its client why: in its stream where that has begun, and else as its answer."""
+    silent = says(BEGUN if stream else b"", "keep")
+    async with scripted(silent) as server, serving(upstream(server.url)) as app:
+        asked = asyncio.ensure_future(app.chat(stream=stream).__aenter__())
+        while not server.requests or (stream and not asked.done()):
+            await asyncio.sleep(0)
+        (context,) = app.guard.requests.values()
+        context.end(RateLimited("Your key was revoked."))
+        context.end(RateLimited("It is told once."))
+        response = await asked
+        text = await response.text()
+
+    assert (200 if stream else 429) == response.status
+    assert "Your key was revoked." in text
+    assert "[DONE]" not in text
+    assert not app.guard.requests

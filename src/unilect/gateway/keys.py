@@ -21,10 +21,14 @@ class Caller(NamedTuple):
     Attributes:
         name: In logs, and of whom things are stored: the id of a key of the store, or a part of the digest of another.
         models: The names of the models that it may use; None for all.
+        owner: Whose key it is; empty for nobody's.
+        limits: Its limits, by name.
     """
 
     name: str
     models: frozenset[str] | None = None
+    owner: str = ""
+    limits: Mapping[str, float] = {}
 
 
 ANONYMOUS = Caller("anonymous")
@@ -90,7 +94,8 @@ class Keys:
         if self._known is None:
             raise wrong("this server does not know it.")
         key = await self._known.key(secret)
-        return Caller(key.id, None if key.models is None else frozenset(key.models))
+        models = None if key.models is None else frozenset(key.models)
+        return Caller(key.id, models, key.owner, key.limits)
 
     def _secret(self, headers: Mapping[str, str]) -> str | None:
         authorization = headers.get("Authorization")

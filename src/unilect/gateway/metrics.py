@@ -11,6 +11,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from typing import Self
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -179,11 +180,10 @@ class Meter:
 
     def see(self, batch: list[Event]) -> None:
         """Take note of a batch."""
-        last = batch[-1]
         if self._first is None:
             self._before_text(batch)
         self._tokens += sum([event.tokens for event in batch])
-        if isinstance(last, Usage) and (last.prompt_tokens or last.completion_tokens):
+        if isinstance(last := batch[-1], Usage) and (last.prompt_tokens or last.completion_tokens):
             self._usage = last
 
     def _before_text(self, batch: list[Event]) -> None:
@@ -209,12 +209,22 @@ class Meter:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.finish(200 if error is None else self.status(error))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.finish(200 if error is None else self.status(error))
+
+    @staticmethod
+    def status(error: BaseException | None) -> int:
+        """The HTTP status of a request that ended so; 499 where its client has left."""
         if error is None:
-            self.finish(200)
-        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
-            self.finish(CLIENT_LEFT)
-        else:
-            self.finish(error.status if isinstance(error, UnilectError) else InternalError.status)
+            return 200
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
+            return CLIENT_LEFT
+        return error.status if isinstance(error, UnilectError) else InternalError.status
 
     def finish(self, status: int) -> float:
         """

@@ -32,7 +32,7 @@ from unilect.errors import (
     listed,
 )
 from unilect.events import Event, Usage, tells
-from unilect.gateway.metrics import Metrics
+from unilect.gateway.account import Accounts
 from unilect.parameters import constraints as foreign_constraints
 from unilect.parameters.rules import limited, refusal, resolve_parameters
 from unilect.ranking import Ranking, RerankRequest
@@ -72,7 +72,7 @@ class Run:
         registry: Registry,
         model: Model,
         request: ChatRequest | CompletionRequest,
-        metrics: Metrics,
+        accounts: Accounts,
         images: Images,
     ) -> None:
         self.model = self.answering = model
@@ -87,8 +87,7 @@ class Run:
         self._names: dict[str, str] = {}
         self._failover = Failover(model, request, registry.get, self._check_native, self._fitted)
         self._context = in_hand()
-        self._meter = metrics.start(self.model.name, self._context.endpoint)
-        self._context.asked(self.model.name, self._meter)
+        self._meter = accounts.open(self._context, model.name, request)
 
     @property
     def usage(self) -> Usage:
@@ -115,22 +114,23 @@ class Run:
         """
         whole: list[Event] = []
         try:
-            with self._meter as meter, self._failover as failover:
-                if (known := self.model.known_cold) is not None:
-                    self._fitted(self.model, known)  # what is refused loads no model
-                async for lease in failover:
-                    whole.clear()
-                    with lease:
-                        async with aclosing(self._answer(lease)) as batches:
-                            async for batch in batches:
-                                meter.see(batch)
-                                if self.streams:
-                                    lease.begun = lease.begun or tells(batch)
-                                    yield batch
-                                else:
-                                    whole += batch
-                if whole:
-                    yield whole
+            async with self._meter as meter:
+                with self._failover as failover:
+                    if (known := self.model.known_cold) is not None:
+                        self._fitted(self.model, known)  # what is refused loads no model
+                    async for lease in failover:
+                        whole.clear()
+                        with lease:
+                            async with aclosing(self._answer(lease)) as batches:
+                                async for batch in batches:
+                                    meter.see(batch)
+                                    if self.streams:
+                                        lease.begun = lease.begun or tells(batch)
+                                        yield batch
+                                    else:
+                                        whole += batch
+            if whole:
+                yield whole
         except UnilectError as error:
             self._name_as_asked(error)
             raise
@@ -215,7 +215,7 @@ class Service:
 
     Args:
         registry: The models.
-        metrics: Where everything is counted.
+        accounts: What is counted, decided and kept of each request.
         unknown_model: A name that no model has is an error, or means the default model.
         images: Fetches the images of requests; without it none are fetched.
 
@@ -226,15 +226,15 @@ class Service:
     def __init__(
         self,
         registry: Registry,
-        metrics: Metrics,
+        accounts: Accounts,
         unknown_model: Literal["error", "default"] = "error",
         images: Images | None = None,
     ) -> None:
         self._images = images or Images()
         self._unknown_model = unknown_model
         self.registry = registry
-        self.metrics = metrics
-        registry.forgotten = metrics.forget
+        self.accounts = accounts
+        registry.forgotten = accounts.metrics.forget
         self.ready = True
 
     def run(self, request: ChatRequest | CompletionRequest) -> Run:
@@ -247,7 +247,7 @@ class Service:
         """
         self._check_ready()
         model = self.model(request.model)
-        return Run(self.registry, model, request, self.metrics, self._images)
+        return Run(self.registry, model, request, self.accounts, self._images)
 
     async def count_tokens(self, request: ChatRequest) -> int:
         """
@@ -382,20 +382,17 @@ class Service:
         model = self.model(request.model)
         # no fallback: its vectors and its scores differ
         context = in_hand()
-        with (
-            self.metrics.start(model.name, context.endpoint) as meter,
-            Failover(model, request, None, partial(_fitted, request)) as failover,
-        ):
-            context.asked(model.name, meter)
-            if (known := model.known_cold) is not None:
-                _fitted(request, model, known)
-            async for lease in failover:
-                context.leased(lease.model.name, lease.source)
-                with lease:
-                    fitted, ignored = _fitted(request, lease.model, lease.backend.capabilities)
-                    answer = await ask(lease.backend, fitted)
-            meter.see([Usage(answer.prompt_tokens, 0)])
-            return model, answer, ignored
+        async with self.accounts.open(context, model.name, request) as account:
+            with Failover(model, request, None, partial(_fitted, request)) as failover:
+                if (known := model.known_cold) is not None:
+                    _fitted(request, model, known)
+                async for lease in failover:
+                    context.leased(lease.model.name, lease.source)
+                    with lease:
+                        fitted, ignored = _fitted(request, lease.model, lease.backend.capabilities)
+                        answer = await ask(lease.backend, fitted)
+            account.see([Usage(answer.prompt_tokens, 0)])
+        return model, answer, ignored
 
     async def call(
         self, name: str | None, ask: Callable[[Model, Backend], Awaitable[_Value]]
@@ -412,7 +409,8 @@ class Service:
         self._check_ready()
         model = self.model(name)
         context = in_hand()
-        with self.metrics.start(model.name, context.endpoint) as meter, Failover(model) as failover:
+        metrics = self.accounts.metrics
+        with metrics.start(model.name, context.endpoint) as meter, Failover(model) as failover:
             context.asked(model.name, meter)
             async for lease in failover:
                 context.leased(lease.model.name, lease.source)

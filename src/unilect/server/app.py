@@ -15,6 +15,7 @@ from unilect import plugins
 from unilect.config.server import Config
 from unilect.config.store import SQLITE
 from unilect.context import Requests
+from unilect.gateway.account import Accounts
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.metrics import Metrics
 from unilect.routing.images import Images
@@ -64,7 +65,9 @@ def create_app(
     """
     kept = store or Store(structs.replace(config.store, url=SQLITE), {})
     images = Images(config.image_hosts)
-    service = Service(registry, metrics or Metrics(), profile_of(config).unknown_model, images)
+    service = Service(
+        registry, Accounts(metrics or Metrics()), profile_of(config).unknown_model, images
+    )
     site = Site(service, config, kept.answers, known)
     routes: dict[web.AbstractRoute, Route] = {}
     guard = Guard(config, routes, site.profile, bodies, registry.look_again, requests, site.keys)
@@ -178,7 +181,7 @@ def own_routes(site: Site) -> list[Route]:
     async def metrics(request: web.Request) -> web.StreamResponse:
         """Tell all metrics, in Prometheus' text format."""
         return web.Response(
-            body=service.metrics.exposition(),
+            body=service.accounts.metrics.exposition(),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from unilect.bounds import LARGE_BYTES, check_body
 from unilect.config.server import Config, is_loopback
-from unilect.context import IN_HAND, Context, Requests, in_hand
+from unilect.context import IN_HAND, Context, Requests, ended_by, in_hand
 from unilect.errors import (
     AuthenticationError,
     InternalError,
@@ -120,10 +120,7 @@ class Guard:
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let a request through to its route, or answer with the error that it meets."""
         route = self._routes.get(request.match_info.route, _NO_ROUTE)
-        request_id = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
-        context = Context(request_id=request_id, endpoint=route.endpoint, dialect=route.dialect)
-        self.requests[request_id] = context
-        IN_HAND.set(context)
+        context = self._context(route)
         status = 499
         try:
             allowed = self._check_origin(request)
@@ -134,7 +131,7 @@ class Guard:
                 return web.Response(status=204, headers=self._cors_for(request))
             if not route.public:
                 who = await self._keys.caller(request.headers, route.takes_password)
-                context.caller, context.models = who
+                context.caller, context.models, context.owner, context.limits = who
             response = await self._answer(request, handler, route)
             status = response.status
             if allowed and not response.prepared:  # a stream has sent its head already, with these
@@ -145,9 +142,22 @@ class Guard:
             status = response.status
             return response
         finally:
-            del self.requests[request_id]
+            del self.requests[context.request_id]
             if self.log.on:
                 self.log.add(context, request.method, request.path, status)
+
+    def _context(self, route: Route) -> Context:
+        """The context of a request that has come, listed and in hand."""
+        request_id = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
+        context = Context(
+            request_id=request_id,
+            endpoint=route.endpoint,
+            dialect=route.dialect,
+            task=asyncio.current_task(),
+        )
+        self.requests[request_id] = context
+        IN_HAND.set(context)
+        return context
 
     async def _answer(
         self, request: web.Request, handler: Handler, route: Route
@@ -169,7 +179,7 @@ class Guard:
                 return await handler(request)
         except UnilectError:
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             raise _translated(request, error) from error
 
     async def _read(self, request: web.Request, streamed_bytes: int | None) -> None:
@@ -276,8 +286,11 @@ async def _nothing(request: web.Request) -> web.StreamResponse:
 _NO_ROUTE = Route("", "", _nothing)
 
 
-def _translated(request: web.Request, error: Exception) -> BaseException:
+def _translated(request: web.Request, error: BaseException) -> BaseException:
     """What a route raised that is no error of ours: as one, or as a cancellation where the client has left."""
+    if isinstance(error, asyncio.CancelledError):
+        told = ended_by(error)
+        return asyncio.CancelledError() if told is error or told is None else told
     if isinstance(error, web.HTTPException):
         return _refusal(request, error)
     if isinstance(error, web.RequestPayloadError):

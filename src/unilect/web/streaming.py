@@ -19,7 +19,7 @@ from typing import Protocol
 from aiohttp import HttpVersion11, web
 
 from unilect.backend import Batches
-from unilect.context import in_hand
+from unilect.context import ended_by, in_hand
 from unilect.errors import UnilectError
 from unilect.events import Answer, Event, Fold, Usage
 from unilect.parameters.rules import ignored_header
@@ -231,6 +231,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         """Send the end of the body, with the error if one can be told; what cannot is raised."""
         if self._timer is not None:
             self._timer.cancel()
+        error = ended_by(error)
         if error is not None and not isinstance(error, UnilectError):
             return False
         if self._comment is not None:

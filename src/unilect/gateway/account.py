@@ -1,0 +1,141 @@
+"""
+The account of one request: what is decided before it is answered, and what is kept of it afterwards.
+
+A server without limits and without a ledger measures its requests only, and an account is a `Meter`. With them, an account holds what
+stands for the request in each: it is opened before a backend is leased, sees every batch, and is closed before the last
+frame is sent, so that a client that has a whole answer finds it in the ledger.
+"""
+
+from types import TracebackType
+from typing import Protocol, Self
+
+from unilect.context import Context
+from unilect.events import Event, Usage
+from unilect.gateway.metrics import Meter, Metrics
+from unilect.requests import Request
+
+
+class Entry(Protocol):
+    """What stands for one request in one book, such as its row of the ledger, or what its key's budget has reserved for it."""
+
+    def made(self, usage: Usage) -> None:
+        """
+        The answer has used so much so far. It is called for each batch, and must cost next to nothing.
+
+        Raises:
+            UnilectError: It must end here.
+        """
+
+    async def close(self, usage: Usage, status: int) -> None:
+        """
+        The request has ended, with an HTTP status (499: its client has left). It is called once, before the last frame is sent.
+
+        Raises:
+            UnilectError: What has to be kept cannot be, and the answer must not be called whole.
+        """
+
+
+class Book(Protocol):
+    """What keeps something of every request, or lets only some of them through: the limits, the ledger."""
+
+    async def open(self, context: Context, request: Request) -> Entry | None:
+        """
+        A request comes; `context` tells of whom, and for which model.
+
+        Returns:
+            None where it keeps nothing of it.
+
+        Raises:
+            UnilectError: It must not be answered.
+        """
+
+
+class Account:
+    """
+    A meter, and the entries of a request in each book.
+
+    Args:
+        books: In the order in which they are asked; closed in the opposite one.
+    """
+
+    __slots__ = ("_books", "_context", "_entries", "_meter", "_request")
+
+    def __init__(
+        self, meter: Meter, books: tuple[Book, ...], context: Context, request: Request
+    ) -> None:
+        self._meter, self._books = meter, books
+        self._context, self._request = context, request
+        self._entries: list[Entry] = []
+
+    @property
+    def usage(self) -> Usage:
+        """As `Meter.usage`."""
+        return self._meter.usage
+
+    @property
+    def first_token_s(self) -> float | None:
+        """As `Meter.first_token_s`."""
+        return self._meter.first_token_s
+
+    def see(self, batch: list[Event]) -> None:
+        """
+        Take note of a batch.
+
+        Raises:
+            UnilectError: The answer must end here.
+        """
+        self._meter.see(batch)
+        usage = self._meter.usage
+        for entry in self._entries:
+            entry.made(usage)
+
+    async def __aenter__(self) -> Self:
+        """
+        Raises:
+            UnilectError: A book does not let the request through.
+        """
+        try:
+            for book in self._books:
+                if (entry := await book.open(self._context, self._request)) is not None:
+                    self._entries.append(entry)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: object, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """
+        Raises:
+            UnilectError: What must be kept cannot be; only where the answer was whole.
+        """
+        failure: BaseException | None = None
+        for entry in reversed(self._entries):
+            try:
+                await entry.close(self._meter.usage, self._meter.status(error or failure))
+            except BaseException as flaw:  # noqa: BLE001 the other entries are closed all the same
+                failure = failure or flaw
+        self._meter.__exit__(kind, error or failure, traceback)
+        if failure is not None and error is None:
+            raise failure
+
+
+class Accounts:
+    """
+    Opens the accounts of a server.
+
+    Attributes:
+        metrics: Where everything is counted.
+        books: What keeps something of each request.
+    """
+
+    def __init__(self, metrics: Metrics, books: tuple[Book, ...] = ()) -> None:
+        self.metrics = metrics
+        self.books = books
+
+    def open(self, context: Context, model: str, request: Request) -> Meter | Account:
+        """The account of a request for a model, to be entered."""
+        meter = self.metrics.start(model, context.endpoint)
+        context.asked(model, meter)
+        return Account(meter, self.books, context, request) if self.books else meter
