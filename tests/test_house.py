@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_058,
     "engines/process": 708,
     "engines/transformers": 3_757,
-    "gateway": 438,
+    "gateway": 448,
     "http": 925,
     "parameters": 732,
     "routing": 2_571,

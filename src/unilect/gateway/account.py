@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from unilect.context import Context
+from unilect.errors import InternalError, UnilectError
 from unilect.events import Event, Usage
 from unilect.gateway.metrics import Meter, Metrics
 from unilect.requests import Request
@@ -110,15 +111,26 @@ class Account:
         Raises:
             UnilectError: What must be kept cannot be; only where the answer was whole.
         """
-        failure: BaseException | None = None
-        for entry in reversed(self._entries):
+        status = InternalError.status  # of a flaw of ours
+        try:
+            await self._close(error)
+            status = self._meter.status(error)
+        except UnilectError as failure:
+            status = self._meter.status(error or failure)
+            if error is None:
+                raise
+        finally:
+            self._meter.finish(status)
+
+    async def _close(self, error: BaseException | None) -> None:
+        """Close all entries, also those after one that fails."""
+        while self._entries:
+            entry = self._entries.pop()
             try:
-                await entry.close(self._meter.usage, self._meter.status(error or failure))
-            except BaseException as flaw:  # noqa: BLE001 the other entries are closed all the same
-                failure = failure or flaw
-        self._meter.__exit__(kind, error or failure, traceback)
-        if failure is not None and error is None:
-            raise failure
+                await entry.close(self._meter.usage, self._meter.status(error))
+            except BaseException as failure:
+                await self._close(error or failure)
+                raise
 
 
 class Accounts:
