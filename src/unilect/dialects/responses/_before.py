@@ -139,7 +139,9 @@ async def check_kept(asked: Request, *names: str) -> None:
         InvalidRequest: One is nested too deep.
     """
     for name in names:
-        written = bytes(asked.raw_fields.get(name, b""))
+        if (raw := asked.raw_fields.get(name)) is None:
+            continue
+        written = bytes(raw)
         check_levels(name, written, getattr(asked, name))
         if len(written) > LARGE_BYTES:
             await asyncio.sleep(0)

@@ -6,6 +6,8 @@ Source: https://platform.openai.com/docs/api-reference/responses-streaming
 
 from typing import Any
 
+from msgspec import Raw
+
 from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._items import new_id, packed
 from unilect.dialects.responses._tools import CalledAs, text_of
@@ -26,6 +28,7 @@ class MessageItem:
         self.kind = kind
         self.texts: list[str] = []
         self.logprobs: list[dict[str, Any]] = []
+        self._text: tuple[int, Raw] | None = None
         self._id = new_id("msg")
         self.place = {"item_id": self._id, "output_index": index, "content_index": 0}
         more: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}
@@ -41,7 +44,7 @@ class MessageItem:
 
     def last(self) -> list[tuple[str, dict[str, Any]]]:
         """The events that close its part."""
-        text = "".join(self.texts)
+        text = self._written()
         field = {"text": text, "logprobs": self.logprobs} if self.kind == "output_text" else {"refusal": text}  # fmt: skip
         return [
             (f"response.{self.kind}.done", self.place | field),
@@ -50,10 +53,16 @@ class MessageItem:
 
     def told(self, status: str = "incomplete") -> dict[str, Any]:
         """The item as it is."""
-        content = [self._part("".join(self.texts), self.logprobs)]
+        content = [self._part(self._written(), self.logprobs)]
         return self.opening() | {"status": status, "content": content}
 
-    def _part(self, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+    def _written(self) -> Raw:
+        """The text so far as JSON, which is encoded once for the four places where the end of an answer has it."""
+        if self._text is None or self._text[0] != len(self.texts):
+            self._text = len(self.texts), Raw(encode_json("".join(self.texts)))
+        return self._text[1]
+
+    def _part(self, text: str | Raw, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
         if self.kind == "refusal":
             return {"type": "refusal", "refusal": text}
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}

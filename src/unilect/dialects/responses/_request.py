@@ -298,6 +298,12 @@ def _known() -> frozenset[str]:
     return parameters_of(ResponseRequest) | parameters_of(ChatRequest) | _ACCEPTED
 
 
+@cache
+def _plain() -> frozenset[str]:
+    """The fields of which nothing has to be said."""
+    return parameters_of(ResponseRequest) - _NAMED - _NOT_HERE.keys() - {"n", "n_cmpl"}
+
+
 def _left_out(asked: ResponseRequest) -> list[str]:
     """
     The fields that are left out.
@@ -307,7 +313,7 @@ def _left_out(asked: ResponseRequest) -> list[str]:
     """
     found = list[str]()
     for name, raw in asked.raw_fields.items():
-        if bytes(memoryview(raw)[:5]) == b"null":
+        if name in _plain() or bytes(memoryview(raw)[:5]) == b"null":
             continue
         if name in _NOT_HERE:
             raise refusal(name, f"this endpoint has {_NOT_HERE[name]} for it")
@@ -315,8 +321,8 @@ def _left_out(asked: ResponseRequest) -> list[str]:
             raise refusal(name, "a response is one answer")
         if name in _NAMED or name not in _known():
             found.append(name)
-    reasoning = asked.reasoning or Reasoning()
-    found += [f"reasoning.{name}" for name in ("context", "mode") if getattr(reasoning, name) is not None]  # fmt: skip
+    if asked.reasoning is not None:
+        found += [f"reasoning.{name}" for name in ("context", "mode") if getattr(asked.reasoning, name) is not None]  # fmt: skip
     return found
 
 
