@@ -21,6 +21,7 @@ from unilect.config.server import ModelConfig
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.errors import ConstraintViolated
+from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
 from unilect.requests import FunctionDefinition, NamedFunction, Tool, ToolChoice
 from unilect.routing.registry import Model, Registry
@@ -51,7 +52,7 @@ async def main(requests: int, form: str) -> None:
     can = engine.capabilities
     hidden = dict.fromkeys(("grammar", "response_format"), "refused")
     engine.capabilities = msgspec.structs.replace(can, parameters={**can.parameters, **hidden}, schema_keywords=None, tool_form=form)  # fmt: skip
-    service = Service(Registry([Model("demo", engine)]), Metrics())
+    service = Service(Registry([Model("demo", engine)]), Accounts(Metrics()))
     one_at_a_time = asyncio.Semaphore(4)
 
     async def ask(number: int, choice, temperature: float) -> int:
