@@ -20,6 +20,16 @@ def without_billing(request: Any) -> Any:
     """A request whose system messages have no billing header; one that says nothing else is left out."""
     if not isinstance(request, ChatRequest):
         return request
+    for message in request.messages:
+        if message.role not in ("system", "developer"):
+            break
+        if type(message.content) is not str or _BILLING in message.content:
+            return _with_changed(request)
+    return request
+
+
+def _with_changed(request: ChatRequest) -> ChatRequest:
+    """A request whose system messages may have the header, without it."""
     messages: list[Message] = []
     for message in request.messages:
         if message.role not in ("system", "developer"):
