@@ -57,6 +57,7 @@ def serve(
     env: Mapping[str, str] | None = None,
     command: Sequence[str] = ("serve",),
     python: Path | str = sys.executable,
+    killed: bool = False,
 ) -> Iterator[Server]:
     """
     Run `unilect serve` until the block ends; it must then end by itself, with exit code 0.
@@ -67,6 +68,7 @@ def serve(
         config: The text of a TOML file to serve with.
         env: Variables for its environment; no other `UNILECT_*` reaches it.
         python: The interpreter, where it is another.
+        killed: The test kills it within the block.
 
     Raises:
         RuntimeError: It did not start; the message holds its log.
@@ -96,7 +98,7 @@ def serve(
         try:
             yield server
         finally:
-            _stop(process, log)
+            _stop(process, log, -signal.SIGKILL if killed else 0)
 
 
 def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
@@ -119,8 +121,8 @@ def _urls(process: "subprocess.Popen[str]", log: Path) -> list[str]:
     return urls
 
 
-def _stop(process: "subprocess.Popen[str]", log: Path) -> None:
-    if process.poll() is None:
+def _stop(process: "subprocess.Popen[str]", log: Path, code: int) -> None:
+    if process.poll() is None and not code:
         process.send_signal(signal.SIGTERM)
     try:
         process.communicate(timeout=STOP_TIMEOUT_S)
@@ -128,4 +130,4 @@ def _stop(process: "subprocess.Popen[str]", log: Path) -> None:
         process.kill()
         process.communicate()
         raise
-    assert 0 == process.returncode, log.read_text()[-4000:]
+    assert code == process.returncode, log.read_text()[-4000:]

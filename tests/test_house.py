@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_820,
-    "cli": 1_750,
+    "": 1_823,
+    "cli": 1_811,
     "cli/connect": 956,
-    "config": 1_371,
+    "config": 1_423,
     "constraints": 1_136,
     "demo": 12,
     "dialects": 223,
@@ -41,21 +41,21 @@ BUDGETS = {
     "engines/gguf": 2_058,
     "engines/process": 708,
     "engines/transformers": 3_757,
-    "gateway": 448,
+    "gateway": 857,
     "http": 925,
     "parameters": 732,
     "routing": 2_578,
-    "server": 899,
-    "store": 1_674,
+    "server": 940,
+    "store": 2_110,
     "store/migrations": 9,
-    "store/migrations/versions": 122,
+    "store/migrations/versions": 151,
     "testing": 337,
     "tools": 1_596,
     "upstreams": 0,
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 952,
+    "web": 955,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -19,7 +19,14 @@ from unilect.events import Usage
 
 
 class Measured(Protocol):
-    """What measures a request."""
+    """
+    What measures a request.
+
+    Attributes:
+        finish_reason: Why the last choice that has ended did; empty before that.
+    """
+
+    finish_reason: str
 
     @property
     def usage(self) -> Usage:

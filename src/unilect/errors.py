@@ -34,6 +34,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     | + BackendUnreachable          503  nobody listens where the backend should be
     | + CheckerUnavailable          503  grammars and schemas cannot be compiled now
     | + StoreUnavailable            503  stored responses cannot be read or written now
+    |   + LedgerUnavailable         503  the ledger, which the request needs, cannot be written now
     + BackendTimeout                504  the backend was silent for too long
     ConfigError, ConfigErrors            no answers: mistakes in the configuration, told at start
 
@@ -373,6 +374,12 @@ class StoreUnavailable(BackendUnavailable):
 
     type = "server_error"
     code = "store_unavailable"
+
+
+class LedgerUnavailable(StoreUnavailable):
+    """The request must be recorded in the ledger, which cannot be written now."""
+
+    code = "ledger_unavailable"
 
 
 class BackendTimeout(UnilectError):

@@ -38,6 +38,7 @@ OF_ALL = {
     "completion_template",
     "stop",
     "timeout_s",
+    "price",
 }
 #: A function that reads options for its backend.
 READ_BY = {

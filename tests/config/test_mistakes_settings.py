@@ -88,6 +88,9 @@ MISTAKES = [
     Mistake("a name with a blank", "found a space", ':1: models."a b":', "letters, digits", '[models."a b"]\n'),
     # the store
     Mistake("a misspelt option of the store", "unknown option", ":2: store.max_age:", "`max_age_days`", "[store]\nmax_age = 30\n"),
+    Mistake("a ledger that there is not", 'found "strict"', ":2: store.ledger:", "`best_effort`, `off`, `required`", '[store]\nledger = "strict"\n'),
+    Mistake("a ledger without the budgets of a month", "found 7", ":2: store.ledger_days:", "from 32", "[store]\nledger_days = 7\n"),
+    Mistake("a negative price", "found -1", ":2: models.a.price.prompt:", "number from 0", "[models.a]\nprice = { prompt = -1 }\n"),
     Mistake("[stores]", "unknown table [stores]", ":1: stores:", "[store]", "[stores]\nmax_age_days = 30\n"),
     Mistake("the server's in the store", "option of the server", ":2: store.port:", "at the top", "[store]\nport = 1\n"),
     Mistake("a value for the store", "found 1", ":1: store:", "expected a table", "store = 1\n"),

@@ -12,12 +12,14 @@ def test_the_table(tmp_path: Path) -> None:
     """The table `[store]` says where responses are kept, whether, for how long and how much."""
     path = tmp_path / "unilect.toml"
     path.write_text(
-        '[store]\nurl = "postgresql://me:pw@host/db"\nresponses = false\nmax_age_days = 0.5\nmax_size_mib = 10\nmax_count = 7\n'
+        '[store]\nurl = "postgresql://me:pw@host/db"\nresponses = false\nledger = "required"\nledger_days = 40\nmax_age_days = 0.5\nmax_size_mib = 10\nmax_count = 7\n'
     )
 
     assert load(path, environment={}).store == StoreConfig(
         url="postgresql://me:pw@host/db",
         responses=False,
+        ledger="required",
+        ledger_days=40.0,
         max_age_days=0.5,
         max_size_mib=10,
         max_count=7,

@@ -52,6 +52,24 @@ def test_a_request() -> None:
 
 
 @pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        ([], ""),
+        ([[TextDelta("a")], [Usage(1, 1)]], ""),
+        ([[TextDelta("a"), Finish("length"), Usage(1, 1)]], "length"),
+        ([[TextDelta("a")], [Finish("tool_calls")], [Usage(1, 1)]], "tool_calls"),
+        ([[Finish("stop", 0)], [TextDelta("a", 1)], [Finish("length", 1), Usage(0, 0)]], "length"),
+    ],
+)
+def test_the_finish_reason(batches: list[list[Event]], expected: str) -> None:
+    """The finish reason is that of the last choice that has ended, whether it comes alone or with the usage."""
+    with Metrics().start("m", "chat") as meter:
+        for batch in batches:
+            meter.see(batch)
+    assert expected == meter.finish_reason
+
+
+@pytest.mark.parametrize(
     ("batches", "firsts", "per_token"),
     [
         ([], 0, 0),

@@ -99,3 +99,23 @@ async def test_the_store_of_an_application(tmp_path: Path) -> None:
         await answers.get("me", "r")
     off = create_app(Config(store=StoreConfig(responses=False)), Registry([]))
     assert off[SITE].answers is None
+
+
+async def test_where_journals_are(tmp_path: Path) -> None:
+    """Journals are beside an SQLite file; those of a server are in the folder of the user's data, by its address and not by its password."""
+    home = {"HOME": str(tmp_path)}
+    data = tmp_path / ".local/share/unilect"
+
+    def place(url: str | None, environment: dict[str, str]) -> Path | None:
+        return Store(StoreConfig(url=url), environment).journals
+
+    assert tmp_path / "a.db" == place(f"sqlite:///{tmp_path / 'a.db'}", {})
+    assert data / "unilect.db" == place(None, home)
+    assert [None, None] == [place("sqlite://", home), place("postgresql://me:a@host/db", {})]
+    first, same, other = (
+        place(f"postgresql://me:{rest}", home)
+        for rest in ("a@host/db", "b@host/db", "a@host/other")
+    )
+    assert first is not None
+    assert first.parent == data
+    assert (True, False) == (first == same, first == other)

@@ -37,7 +37,8 @@ async def test_look(url: str) -> None:
     found = await upkeep(url).look()
 
     assert (NEWEST, NEWEST, []) == (found.version, found.newest, found.problems)
-    assert {"responses": 1, "conversations": 0, "API keys": 1} == found.counts
+    counts = {"responses": 1, "conversations": 0, "API keys": 1, "requests in the ledger": 0}
+    assert counts == found.counts
     assert (found.size_bytes is None) == url.startswith("postgresql")
     assert "secret" not in found.place
     await database.aclose()

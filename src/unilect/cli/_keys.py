@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from unilect.cli._commands import or_exit
 from unilect.config import load as config_load
+from unilect.config.durations import seconds
 from unilect.config.model import wrong_name
 from unilect.config.server import Config, process_environment
 from unilect.errors import ConfigError, StoreUnavailable
@@ -18,8 +19,6 @@ from unilect.store.keys import Key, StoredKeys, is_usable
 from unilect.store.store import Store
 
 _Result = TypeVar("_Result")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_LONGEST_S = 36_500 * 86_400
 _NAME = re.compile(r"[^\x00-\x20\x7f-\x9f\u2028\u2029]{1,100}")
 
 
@@ -125,22 +124,6 @@ def state(key: Key) -> str:
     if is_usable(key, datetime.now(UTC).timestamp()):
         return "active"
     return "expired" if key.revoked_at is None else "revoked"
-
-
-def seconds(text: str, where: str) -> float:
-    """
-    A length of time such as `30d`, in seconds.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhdw])", text.strip().lower(), re.ASCII)
-    length = float(found[1]) * _SECONDS[found[2]] if found else _LONGEST_S + 1
-    if length > _LONGEST_S:
-        raise ConfigError(
-            f"{where}: {text[:50]!r} is not a length of time up to 100 years; expected a number with s, m, h, d or w, such as 30d."
-        )
-    return length
 
 
 def _check_name(name: str, where: str) -> None:

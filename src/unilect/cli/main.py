@@ -272,6 +272,24 @@ def worker(
     commands.worker(commands.Given(models, config, server, engine), names)
 
 
+@app.command(cls=_Command)
+def usage(
+    config: ConfigFile = None,
+    by: Annotated[
+        str, typer.Option(metavar="A,B", help="Sums for each value of these: key, model, day.")
+    ] = "key,model,day",
+    since: Annotated[
+        str, typer.Option(help="Since when: 7d, 12h, or a day such as 2026-11-01 (UTC).")
+    ] = "30d",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+) -> None:
+    """Print what keys have used: requests, tokens and cost, from the ledger in the store."""
+    from unilect.cli import _usage
+
+    _usage.show(config, by, since, as_json, as_csv)
+
+
 app.add_typer(keys.app, name="keys")
 app.add_typer(store.app, name="store")
 config_app = typer.Typer(no_args_is_help=True, help="Commands for configuration files.")

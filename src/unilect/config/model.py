@@ -39,6 +39,21 @@ class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
     original_max_position_embeddings: Annotated[int, Meta(ge=16)] | None = None
 
 
+class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    What a model costs, in any currency for a million tokens.
+
+    Attributes:
+        prompt: Of the prompt, without those from a cache.
+        cached: Of the prompt, from a cache.
+        completion: Of the answer.
+    """
+
+    prompt: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+    cached: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+    completion: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+
+
 class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model: the table `[models.NAME]`."""
 
@@ -88,6 +103,13 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         dict[str, Any],
         described("Like `defaults`, for plain completions only. Overrides `defaults`."),
     ] = {}
+    price: Annotated[
+        Price | None,
+        described(
+            "Price for a million tokens, in any one currency: `prompt`, `cached` (tokens of the prompt that came from a cache) and "
+            "`completion`; what is left out is free. The ledger records the cost of each request. Default: free."
+        ),
+    ] = None
     # engines
     context: Annotated[
         Annotated[int, Meta(ge=16, le=10_000_000)] | None,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -46,6 +46,22 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "the store let nobody in, and those of `api_keys` alone decide."
         ),
     ] = True
+    ledger: Annotated[
+        Literal["required", "best_effort", "off"] | None,
+        described(
+            "Record each request in the ledger (docs/usage.md), before its answer ends. *required*: a request that cannot be recorded is "
+            "refused with 503. *best_effort*: it is answered, and recorded later. *off*: nothing is recorded. Default: *required* for keys "
+            "with a budget, *best_effort* for others where the store has keys, *off* where it has none."
+        ),
+    ] = None
+    ledger_days: Annotated[
+        float,
+        described(
+            "Delete a row of the ledger this long after its request. At least 32: the budgets of a month are made up from it.",
+            ge=32,
+            le=36_500,
+        ),
+    ] = 400.0
     max_age_days: Annotated[
         float,
         described(

@@ -17,12 +17,14 @@ from unilect.config.store import SQLITE
 from unilect.context import Requests
 from unilect.gateway.account import Accounts
 from unilect.gateway.known_keys import KnownKeys
+from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.metrics import Metrics
 from unilect.routing.images import Images
 from unilect.routing.model_facts import kind, limits
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
 from unilect.server import _openapi as openapi
+from unilect.server import _usage as usage
 from unilect.store.store import Store
 from unilect.web import pages
 from unilect.web.bodies import Bodies
@@ -51,6 +53,7 @@ def create_app(
     requests: Requests | None = None,
     store: Store | None = None,
     known: KnownKeys | None = None,
+    ledger: LedgerBook | None = None,
 ) -> web.Application:
     """
     The application for a configuration and its models.
@@ -62,13 +65,13 @@ def create_app(
         requests: Where the requests that are being answered are listed.
         store: What is kept beyond a request; one in memory by default.
         known: The keys of the store; by default those of the configuration are the only ones.
+        ledger: Records the requests; by default nothing is recorded.
     """
     kept = store or Store(structs.replace(config.store, url=SQLITE), {})
     images = Images(config.image_hosts)
-    service = Service(
-        registry, Accounts(metrics or Metrics()), profile_of(config).unknown_model, images
-    )
-    site = Site(service, config, kept.answers, known)
+    accounts = Accounts(metrics or Metrics(), () if ledger is None else (ledger,))
+    service = Service(registry, accounts, profile_of(config).unknown_model, images)
+    site = Site(service, config, kept.answers, known, ledger)
     routes: dict[web.AbstractRoute, Route] = {}
     guard = Guard(config, routes, site.profile, bodies, registry.look_again, requests, site.keys)
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
@@ -121,7 +124,7 @@ def _spellings(route: Route) -> tuple[str, ...]:
 
 def all_routes(site: Site) -> list[Route]:
     """The routes of every dialect, unilect's own before those of other packages, and those that belong to none."""
-    routes = own_routes(site)
+    routes = [*own_routes(site), *usage.routes(site)]
     for entry in plugins.ours(plugins.DIALECTS).values():
         module = entry.load()
         routes += _named(module, module.routes(site))
@@ -173,8 +176,8 @@ def own_routes(site: Site) -> list[Route]:
         return web.Response(text="ok\n")
 
     async def readyz(request: web.Request) -> web.StreamResponse:
-        """Say that requests are taken: 200, or 503 while the server starts or stops."""
-        if service.ready:
+        """Say that requests are taken: 200, or 503 while the server starts or stops, or cannot write the ledger that it needs."""
+        if service.ready and (site.ledger is None or site.ledger.ready):
             return web.Response(text="ready\n")
         return web.Response(text="not ready\n", status=503)
 

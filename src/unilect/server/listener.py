@@ -19,6 +19,7 @@ from unilect.config.server import Config, check_keys, each_listener, process_env
 from unilect.context import Requests
 from unilect.errors import ConfigError, StoreUnavailable
 from unilect.gateway.known_keys import KnownKeys
+from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.metrics import Metrics
 from unilect.routing.registry import Registry
 from unilect.server._acceptor import Acceptor
@@ -45,7 +46,8 @@ class Listener:
         bodies = Bodies(config.max_body_bytes)
         known = KnownKeys(self._store.keys) if self._store.keys is not None else None
         self._known = known
-        shared = (registry, Metrics(), bodies, self._requests, self._store, known)
+        self._ledger = self._new_ledger()
+        shared = (registry, Metrics(), bodies, self._requests, self._store, known, self._ledger)
         self._doors = [
             _Address(each, create_app(each, *shared), self._connections)
             for each in each_listener(config)
@@ -64,11 +66,23 @@ class Listener:
         tls = server_context(self._config)
         if self._known is not None:
             await self._known.open()
+        if self._ledger is not None:
+            await self._ledger.start()
         for at, each in enumerate(each_listener(self._config)):
             check_keys(each, self._has_stored_keys(), ("listeners", at - 1) if at else ())
         urls = [await door.open(tls) for door in self._doors]
         log.info("up to %d connections at a time", self._connections.limits.connections)
         return urls
+
+    def _new_ledger(self) -> LedgerBook | None:
+        """What records the requests; None where nothing does."""
+        rule = self._config.store.ledger
+        if rule == "off":
+            return None
+        models = self._config.models.items()
+        prices = {name: one.price for name, one in models if one.price is not None}
+        store = self._store
+        return LedgerBook(store.ledger, lambda: store.journals, rule, self._known, prices)
 
     def _has_stored_keys(self) -> bool:
         """Whether the store lets nobody in without a key: also where nobody knows whether it has any."""
@@ -92,6 +106,8 @@ class Listener:
         for door in self._doors:
             await door.aclose()
         await self._connections.aclose(CUT_TIMEOUT_S)
+        if self._ledger is not None:
+            await self._ledger.aclose()
         if self._known is not None:
             await self._known.aclose()
         await self._store.aclose()

@@ -111,6 +111,29 @@ key_changes = Table(  # one row: the number of the last change
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("number", BigInteger, nullable=False),
 )
+ledger = Table(
+    "ledger",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("at", Double, nullable=False),  # when the request came
+    Column("day", Integer, nullable=False),  # days since 1970 of that, UTC
+    Column("key", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("backend", Text, nullable=False),
+    Column("dialect", Text, nullable=False),
+    Column("endpoint", Text, nullable=False),
+    Column("prompt", BigInteger, nullable=False),  # tokens, also the next two
+    Column("cached", BigInteger, nullable=False),
+    Column("completion", BigInteger, nullable=False),
+    Column("first_token_ms", Double),
+    Column("duration_ms", Double, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("finish", Text, nullable=False),
+    Column("cost", BigInteger, nullable=False),  # millionths of the currency
+    Index("ledger_by_time", "at"),
+    Index("ledger_by_key", "key", "at"),
+)
 instances = Table(
     "instances",
     METADATA,

@@ -70,6 +70,16 @@ class Database:
         """The URL as it may be shown."""
         return redacted(self._url)
 
+    @property
+    def file(self) -> Path | None:
+        """The file of an SQLite database; None for one in memory, and for a server."""
+        return None if self._file is None else self._file.path.absolute()
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is a PostgreSQL server's."""
+        return not self._is_sqlite
+
     async def run(self, function: "Callable[[Connection], _Result]") -> _Result:
         """
         What a function returns that is called in a thread, with a connection in a transaction.

@@ -1,12 +1,15 @@
 """The store of a server: its database, and what is kept there."""
 
+import hashlib
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 
-from unilect.config.store import SQLITE, StoreConfig, check_place, default_url
+from unilect.config.store import SQLITE, StoreConfig, check_place, default_url, sqlite_path
 from unilect.store.answers import Answers
 from unilect.store.database import Database
 from unilect.store.keys import StoredKeys
+from unilect.store.ledger import Ledger
 
 log = logging.getLogger("unilect")
 _DAY_S = 86_400.0
@@ -24,6 +27,7 @@ class Store:
         database: For all that is kept.
         answers: Stored responses and conversations; None where none are to be stored.
         keys: The API keys; None where those of the store let nobody in.
+        ledger: What was used.
 
     Raises:
         ConfigError: The URL is not that of a database that can be used, or there is no such folder.
@@ -38,7 +42,9 @@ class Store:
                 "Set `url` in [store]."
             )
         self.database = Database(config.url or default or SQLITE, is_default=config.url is None)
+        self._data = Path(sqlite_path(default) or "").parent if default is not None else None
         self.keys = StoredKeys(self.database) if config.keys else None
+        self.ledger = Ledger(self.database, max_age_s=config.ledger_days * _DAY_S)
         self.answers: Answers | None = None
         if config.responses:
             self.answers = Answers(
@@ -48,8 +54,23 @@ class Store:
                 max_count=config.max_count,
             )
 
+    @property
+    def journals(self) -> Path | None:
+        """
+        What the paths of the journals of this database's servers begin with: beside its file, or in the folder of the user's data.
+
+        None where there is no such folder, or where the database is in memory, which no journal outlives.
+        """
+        if not self.database.is_server:
+            return self.database.file
+        if self._data is None:
+            return None
+        digest = hashlib.sha256(self.database.name.encode()).hexdigest()
+        return self._data / f"postgresql-{digest[:12]}"
+
     async def aclose(self) -> None:
         """End what goes on in the background, and close the database. Idempotent."""
+        await self.ledger.aclose()
         if self.answers is not None:
             await self.answers.aclose()
         await self.database.aclose()

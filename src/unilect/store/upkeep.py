@@ -19,7 +19,12 @@ from unilect.errors import ConfigError, StoreUnavailable
 from unilect.redact import Secrets, redacted, secrets_of
 from unilect.store.database import Database
 
-_TABLES = {"responses": "responses", "conversations": "conversations", "keys": "API keys"}
+_TABLES = {
+    "responses": "responses",
+    "conversations": "conversations",
+    "keys": "API keys",
+    "ledger": "requests in the ledger",
+}
 _MOST_PROBLEMS = 20
 
 

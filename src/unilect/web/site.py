@@ -7,6 +7,7 @@ import socket
 from unilect.config.server import Config
 from unilect.gateway.keys import Keys
 from unilect.gateway.known_keys import KnownKeys
+from unilect.gateway.ledger import LedgerBook
 from unilect.routing.service import Service
 from unilect.store.answers import Answers
 from unilect.tasks import Tasks
@@ -35,10 +36,12 @@ class Site:
         config: The address's configuration.
         answers: Stored responses, of all addresses.
         known: The keys of the store, of all addresses.
+        ledger: What was used, of all addresses.
 
     Attributes:
         service, config: As given.
         answers: As given; None where none are stored.
+        ledger: As given; None where nothing is recorded.
         keys: Who may send requests to this address.
         profile: How clients of this address want their answers.
         residents: What goes on while it is open; a dialect's `routes` adds its own.
@@ -51,9 +54,11 @@ class Site:
         config: Config | None = None,
         answers: Answers | None = None,
         known: KnownKeys | None = None,
+        ledger: LedgerBook | None = None,
     ) -> None:
         self.service = service
         self.answers = answers
+        self.ledger = ledger
         self.config = config or Config()
         self.profile: CompatProfile = profile_of(self.config)
         self.keys = Keys(self.config.api_keys, self.profile.any_key_scheme, known)

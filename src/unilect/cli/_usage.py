@@ -1,0 +1,79 @@
+"""What `unilect usage` does."""
+
+import asyncio
+import csv
+import sys
+from pathlib import Path
+
+import msgspec
+from msgspec import structs
+
+from unilect.cli._commands import or_exit
+from unilect.config import load as config_load
+from unilect.config.server import process_environment
+from unilect.config.store import StoreConfig
+from unilect.errors import ConfigError, StoreUnavailable
+from unilect.gateway import usage
+from unilect.store.ledger import Sum
+from unilect.store.store import Store
+
+_FIELDS = usage.Line.__struct_fields__
+_NUMBERS = frozenset(_FIELDS[3:])
+
+
+def show(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) -> None:
+    """Print what was used, as a table, as a JSON list or as CSV."""
+
+    def run() -> list[Sum]:
+        if as_json and as_csv:
+            raise ConfigError("--json: cannot be combined with --csv; leave one of them out.")
+        asked = usage.asked(by, since, ("--by", "--since"))
+        return asyncio.run(_sums(config_load.load(config).store, asked))
+
+    lines = usage.lines(or_exit(run))
+    if as_json:
+        print(msgspec.json.encode(lines).decode())
+    elif as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(_FIELDS)
+        writer.writerows(map(structs.astuple, lines))
+    else:
+        _print_table(lines)
+
+
+async def _sums(config: StoreConfig, asked: usage.Asked) -> list[Sum]:
+    """
+    What the ledger of a store says.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    store = Store(config, process_environment())
+    try:
+        return await store.ledger.sums(asked.by, asked.since)
+    except StoreUnavailable as error:
+        raise ConfigError(error.for_operator) from error
+    finally:
+        await store.aclose()
+
+
+def _print_table(lines: list[usage.Line]) -> None:
+    """Columns that are the same for all, since nobody asked for them, are left out."""
+    shown = [
+        name
+        for name in _FIELDS
+        if name in _NUMBERS or any(getattr(line, name) is not None for line in lines)
+    ]
+    rows = [[name.upper().replace("_TOKENS", "") for name in shown]]
+    rows += [[_cell(getattr(line, name)) for name in shown] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if name in _NUMBERS else cell.ljust(width)
+            for name, cell, width in zip(shown, row, widths, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _cell(value: object) -> str:
+    return f"{value:.6f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,193 @@
+"""
+The writer of the ledger: rows that come while a transaction runs share the next one.
+
+It is `writable`, or it is not and tries again by itself until it is. A row that could not be written stays until it is.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from unilect.errors import LedgerUnavailable, UnilectError
+from unilect.store.ledger import Row
+from unilect.tasks import Tasks
+
+log = logging.getLogger("unilect")
+LIMIT_S = 3.0  # how long a request waits for its row
+RETRY_S = 0.5
+MOST = 20_000  # rows that wait
+_AT_ONCE = 1000
+Write = Callable[[Sequence[Row]], Awaitable[None]]
+Probe = Callable[[], Awaitable[None]]
+
+
+class Item:
+    """
+    A row on its way.
+
+    Attributes:
+        row: It may be replaced until it is written; then it is written again.
+        written: Called once it is in the ledger.
+    """
+
+    __slots__ = ("end", "row", "written")
+
+    def __init__(self, row: Row, written: Callable[[], None]) -> None:
+        self.row, self.written = row, written
+        self.end: asyncio.Future[None] | None = None
+
+
+class Writer:
+    """
+    Writes rows, in the order in which they come.
+
+    Args:
+        write: Writes some in one transaction.
+        probe: Finds out whether it could.
+        tasks: Where the work is done.
+    """
+
+    def __init__(self, write: Write, probe: Probe, tasks: Tasks) -> None:
+        self._write, self._probe, self._tasks = write, probe, tasks
+        self._waiting: deque[Item] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._wrong = ""
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def writable(self) -> bool:
+        """Whether the last attempt has succeeded, or there was none."""
+        return not self._wrong
+
+    def check(self) -> None:
+        """
+        Raises:
+            LedgerUnavailable: It is not writable.
+        """
+        if self._wrong:
+            raise self._unavailable()
+
+    def put(self, row: Row, written: Callable[[], None], *, bounded: bool = True) -> Item:
+        """
+        Have a row written.
+
+        Raises:
+            LedgerUnavailable: Too many wait already.
+        """
+        if bounded and len(self._waiting) >= MOST:
+            self._fail(f"{MOST} rows wait to be written")
+            raise self._unavailable()
+        item = Item(row, written)
+        self._waiting.append(item)
+        self._start()
+        return item
+
+    async def wait(self, item: Item) -> None:
+        """
+        Wait until a row that was just put is written.
+
+        Raises:
+            LedgerUnavailable: It is not yet, and may take long; it is tried again.
+        """
+        self.check()
+        item.end = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await item.end
+        except TimeoutError:
+            item.end = None
+            self._fail(f"a row was not written within {LIMIT_S:g} s")
+            raise self._unavailable() from None
+
+    async def settle(self, timeout_s: float = LIMIT_S) -> None:
+        """Wait until no row waits, or one cannot be written; for so long at most."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            if self.writable:
+                self._fail(f"the rows were not written within {timeout_s:g} s")
+
+    def probe(self) -> None:
+        """Find out whether rows can be written; `settle` waits for it."""
+        self._start()
+
+    def _start(self) -> None:
+        if self._worker is None or self._worker.done():
+            self._idle.clear()
+            self._worker = self._tasks.start("the writer of the ledger", self._work())
+
+    async def _work(self) -> None:
+        """Write until no row waits, and what was wrong is right."""
+        some: list[Item] = []
+        try:
+            while True:
+                if self.writable:
+                    self._idle.clear()
+                some = [self._waiting.popleft() for _ in range(min(len(self._waiting), _AT_ONCE))]
+                if not await self._try(some):
+                    self._idle.set()
+                    await asyncio.sleep(RETRY_S)
+                elif not self._waiting:
+                    return
+        finally:
+            self._idle.set()
+            for item in (*some, *self._waiting):
+                self._tell(item, LedgerUnavailable("The server is stopping.", retry_after_s=5))
+
+    async def _try(self, some: list[Item]) -> bool:
+        """Write rows, or probe where there are none; whether that went well. What cannot be written now waits again."""
+        rows = [item.row for item in some]
+        work = self._write(rows) if rows else self._probe()
+        (error,) = await asyncio.gather(work, return_exceptions=True)
+        if error is None:
+            self._succeed()
+            for item, row in zip(some, rows, strict=True):
+                if item.row is row:
+                    self._tell(item, None)
+                    item.written()
+                else:  # its client was told something else meanwhile
+                    self._waiting.append(item)
+            return True
+        if isinstance(error, UnilectError) or not some:
+            self._fail(error.for_operator if isinstance(error, UnilectError) else repr(error))
+            self._waiting.extendleft(reversed(some))
+            for item in some:
+                self._tell(item, self._unavailable())
+            return False
+        if len(some) > 1:  # a flaw of ours, in one of them
+            return all([await self._try([item]) for item in some])
+        log.error("ledger: the row %s cannot be written", rows[0].id, exc_info=error)
+        self._tell(some[0], LedgerUnavailable("The request cannot be recorded in the ledger."))
+        some[0].written()  # else it would come back from the journal
+        return True
+
+    def _succeed(self) -> None:
+        if self._wrong:
+            self._wrong = ""
+            log.warning("ledger: is written again")
+
+    def _fail(self, why: str) -> None:
+        if not self._wrong:
+            log.warning("ledger: cannot be written: %s", why)
+        self._wrong = why
+        self._start()
+
+    def _unavailable(self) -> LedgerUnavailable:
+        return LedgerUnavailable(
+            "The request cannot be recorded in the ledger now; try again later.",
+            reason=f"ledger: {self._wrong}",
+            retry_after_s=5,
+        )
+
+    @staticmethod
+    def _tell(item: Item, error: LedgerUnavailable | None) -> None:
+        """Tell who waits for a row what became of it."""
+        end, item.end = item.end, None
+        if end is not None and not end.done():
+            if error is None:
+                end.set_result(None)
+            else:
+                end.set_exception(error)

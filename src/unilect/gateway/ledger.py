@@ -1,0 +1,325 @@
+"""
+The ledger's side of a request: a row when it ends, and a slot of the journal while it runs.
+
+1. The row is committed before the last frame is sent. A client that has left is not waited for, nor does it wait: its row is committed soon.
+2. Where the ledger is required and cannot be written, requests are refused at once, and answers that end are told as failed. Their rows
+   are kept, with that status, and written when they can be.
+3. What a killed server has left in its journal becomes rows: before this server takes requests, and every `LOOK_S` for the others of
+   the same store.
+"""
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from msgspec import structs
+
+from unilect.config.model import Price
+from unilect.context import Context, Measured
+from unilect.errors import LedgerUnavailable, StoreUnavailable
+from unilect.events import Usage
+from unilect.gateway._writer import Item, Writer
+from unilect.gateway.known_keys import KnownKeys
+from unilect.gateway.metrics import CLIENT_LEFT
+from unilect.redact import redacted
+from unilect.requests import Request
+from unilect.store.journal import About, Dead, Journal, Slot, dead
+from unilect.store.ledger import CORRECTED, Ledger, Row
+from unilect.tasks import Tasks
+
+log = logging.getLogger("unilect")
+#: Limits of a key that are budgets.
+BUDGETS = frozenset({"tokens_per_day", "tokens_per_month", "money_per_day", "money_per_month"})
+LOOK_S = 60.0  # between two looks for journals of dead servers
+_AGAIN_S = 1.0  # between two attempts to make a journal
+_FLUSH_S = 5.0
+Rule: TypeAlias = Literal["required", "best_effort", "off"]
+
+
+class State(Enum):
+    """Of a `LedgerBook`."""
+
+    UNUSED = "nothing is recorded, and nothing was opened"
+    OPEN = "requests are recorded"
+    CLOSED = "the server has stopped"
+
+
+def has_budget(context: Context) -> bool:
+    """Whether the key of a request has a budget."""
+    return not BUDGETS.isdisjoint(context.limits)
+
+
+class LedgerBook:
+    """
+    Records requests.
+
+    Args:
+        ledger: Where.
+        journals: What the paths of the journals begin with; None where there are to be none.
+        rule: Whether a request has to be recorded; None to go by its key.
+        known: The keys of the store, if it has any.
+        prices: Of each model.
+        clock: Seconds since 1970.
+
+    Attributes:
+        ledger, prices: As given.
+        has_budget: Tells of a request whether something of it counts against a budget.
+        state: What it does.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        journals: Callable[[], Path | None] = lambda: None,
+        rule: Rule | None = None,
+        known: KnownKeys | None = None,
+        prices: Mapping[str, Price] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.ledger = ledger
+        self.prices: Mapping[str, Price] = prices or {}
+        self.has_budget = has_budget
+        self.state = State.UNUSED
+        self.clock = clock
+        self._journals, self._rule, self._known = journals, rule, known
+        self._tasks = Tasks()
+        self.writer = Writer(ledger.write, ledger.probe, self._tasks)
+        self._opening = asyncio.Lock()
+        self._journal: Journal | None = None
+        self._try_at = 0.0
+        self._is_required = rule == "required"
+        self._instance = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+
+    @property
+    def ready(self) -> bool:
+        """False where requests are refused, since the ledger cannot be written."""
+        return self.writer.writable or not self._is_required
+
+    @property
+    def kept(self) -> bool:
+        """Whether requests are recorded; of a request that goes by its key it depends on that, too."""
+        return self._rule_for(None) != "off"
+
+    async def start(self) -> None:
+        """Make rows of what dead servers of this store have left; what cannot be written now is tried again."""
+        if self._rule != "off":
+            found = self._dead()
+            if found or self.kept:
+                await self._open(found)
+
+    async def open(self, context: Context, request: Request) -> "Recorded | None":
+        """
+        Record a request.
+
+        Returns:
+            None where none are.
+
+        Raises:
+            LedgerUnavailable: It has to be recorded, and cannot be.
+        """
+        rule = self._rule_for(context)
+        if rule == "off" or self.state is State.CLOSED:
+            return None
+        if self.state is State.UNUSED:
+            await self._open()
+        required = rule == "required"
+        if required:
+            self._is_required = True
+            self.writer.check()
+        about = About(
+            id=f"{context.request_id or 'apart'}.{self._instance}{next(self._numbers):x}",
+            at=self.clock(),
+            key=context.caller,
+            owner=context.owner,
+            model=context.model,
+            dialect=context.dialect,
+            endpoint=context.endpoint,
+        )
+        return Recorded(self, context, about, self._slot(about, required), required)
+
+    async def aclose(self) -> None:
+        """Write what waits, and close the journal. Idempotent."""
+        if self.state is State.OPEN:
+            await self.writer.settle(_FLUSH_S)
+        self.state = State.CLOSED
+        await self._tasks.aclose()
+        if self._journal is not None:
+            self._journal.close()
+
+    def cost(self, model: str, prompt: int, cached: int, completion: int) -> int:
+        """What tokens of a model cost, in millionths of the currency: prices are for a million tokens."""
+        price = self.prices.get(model)
+        if price is None:
+            return 0
+        fresh = (prompt - cached) * price.prompt
+        return round(fresh + cached * price.cached + completion * price.completion)
+
+    def _rule_for(self, context: Context | None) -> Rule:
+        if self._rule is not None:
+            return self._rule
+        try:
+            if self._known is None or not self._known.required:
+                return "off"
+        except StoreUnavailable:  # whoever is let in now has a key of the configuration
+            return "best_effort"
+        return "required" if context is not None and self.has_budget(context) else "best_effort"
+
+    async def _open(self, found: list[Dead] | None = None) -> None:
+        """Open the database, and make rows of what dead servers have left, once."""
+        async with self._opening:
+            if self.state is State.UNUSED:
+                self.writer.probe()
+                await self.writer.settle()
+                self._recover(self._dead() if found is None else found)
+                await self.writer.settle()
+                self.state = State.OPEN
+                self._tasks.start("the look for dead servers' journals", self._look_on())
+
+    def _slot(self, about: About, required: bool) -> Slot | None:
+        """
+        A slot of the journal; None where there is no journal.
+
+        Raises:
+            LedgerUnavailable: One is required, and cannot be had.
+        """
+        try:
+            if self._journal is None:
+                stem, now = self._journals(), time.monotonic()
+                if stem is None or (now < self._try_at and not required):
+                    return None
+                self._try_at = now + _AGAIN_S
+                self._journal = Journal(stem, self._instance)
+            return self._journal.take(about)
+        except StoreUnavailable as error:
+            if required:
+                raise LedgerUnavailable(
+                    "The request cannot be recorded in the ledger now; try again later.",
+                    reason=error.reason,
+                    retry_after_s=5,
+                ) from error
+            log.warning("%s If this server is killed, the ledger misses what runs.", error.reason)
+            return None
+
+    def _dead(self) -> list[Dead]:
+        """The journals of dead servers that hold requests; those that hold none are removed."""
+        stem, found = self._journals(), []
+        for one in [] if stem is None else dead(stem):
+            if one.rows:
+                found.append(one)
+            else:
+                one.discard()
+        return found
+
+    def _recover(self, found: list[Dead]) -> None:
+        """Have the rows written that dead servers have left."""
+        for one in found:
+            log.warning("ledger: a server has died with %d requests: %s", len(one.rows), one.path)
+            left = [len(one.rows)]
+
+            def written(one: Dead = one, left: list[int] = left) -> None:
+                left[0] -= 1
+                if left[0] == 0:
+                    one.discard()
+
+            for row in one.rows:
+                cost = self.cost(row.model, row.prompt, row.cached, row.completion)
+                self.writer.put(structs.replace(row, cost=cost), written, bounded=False)
+
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.writer.writable:
+                self._recover(self._dead())
+
+
+class Recorded:
+    """One request, as an `Entry`."""
+
+    __slots__ = ("_about", "_book", "_context", "_meter", "_required", "_slot", "_source")
+
+    def __init__(
+        self, book: LedgerBook, context: Context, about: About, slot: Slot | None, required: bool
+    ) -> None:
+        self._book, self._context, self._about = book, context, about
+        self._slot, self._required = slot, required
+        self._meter: Measured | None = context.meter
+        self._source = ""
+
+    def made(self, usage: Usage) -> None:
+        """Note in the journal what was used so far."""
+        slot = self._slot
+        if slot is None or self._book.state is State.CLOSED:
+            return
+        if self._context.source is not self._source:
+            self._source = self._context.source
+            slot.answered_by(_shown(self._source))
+        first_s = None if self._meter is None else self._meter.first_token_s
+        slot.made(
+            usage.prompt_tokens,
+            usage.cached_tokens or 0,
+            usage.completion_tokens,
+            -1.0 if first_s is None else first_s * 1000,
+            (time.perf_counter() - self._context.started) * 1000,
+        )
+
+    async def close(self, usage: Usage, status: int) -> None:
+        """
+        Have the row written, and wait for it unless the client has left.
+
+        Raises:
+            LedgerUnavailable: It has to be there, and is not.
+        """
+        if self._book.state is State.CLOSED:
+            return  # what stands in the journal is for the next server
+        done = _nothing if self._slot is None else self._slot.free
+        begun = status >= CLIENT_LEFT and self._context.leased_at is not None
+        if not (usage.prompt_tokens or usage.completion_tokens or status == 200 or begun):
+            return done()
+        row, writer = self._row(usage, status), self._book.writer
+        item: Item | None = None
+        try:
+            item = writer.put(row, done)
+            if status != CLIENT_LEFT and (self._required or writer.writable):
+                await writer.wait(item)
+        except LedgerUnavailable:
+            if not self._required:
+                return
+            if item is not None:
+                item.row = structs.replace(row, status=CORRECTED)
+            raise
+
+    def _row(self, usage: Usage, status: int) -> Row:
+        about, meter = self._about, self._meter
+        first_s = None if meter is None else meter.first_token_s
+        prompt, completion = usage.prompt_tokens, usage.completion_tokens
+        cached = usage.cached_tokens or 0
+        return Row(
+            **structs.asdict(about),
+            backend=_shown(self._context.source),
+            prompt=prompt,
+            cached=cached,
+            completion=completion,
+            first_token_ms=None if first_s is None else first_s * 1000,
+            duration_ms=(time.perf_counter() - self._context.started) * 1000,
+            status=status,
+            finish="" if meter is None else meter.finish_reason,
+            cost=self._book.cost(about.model, prompt, cached, completion),
+        )
+
+
+@lru_cache(256)
+def _shown(source: str) -> str:
+    """Where an answer comes from, without credentials."""
+    return redacted(source)[:200]
+
+
+def _nothing() -> None:
+    """No slot is to be freed."""

@@ -1,0 +1,39 @@
+"""GET /v1/usage: what the caller's key has used."""
+
+import msgspec
+from aiohttp import web
+
+from unilect.context import in_hand
+from unilect.errors import ConfigError, InvalidRequest, UnsupportedOperation
+from unilect.gateway import usage
+from unilect.web.route import Route, json_answer
+from unilect.web.site import Site
+
+
+def routes(site: Site) -> list[Route]:
+    """The route."""
+
+    async def get_usage(request: web.Request) -> web.StreamResponse:
+        """
+        Tell what the caller's key has used, a sum for each model and day.
+
+        Query: `by` (some of `key`, `model` and `day`, with commas between them; default all) and `since` (such as `7d`, or a day such
+        as `2026-11-01`; default `30d`). `cost` is in the currency of the prices in the configuration.
+        """
+        ledger = site.ledger
+        if ledger is None or not ledger.kept:
+            raise UnsupportedOperation(
+                "This server records no usage. It does where `ledger` is set in [store], or where there are API keys in its store."
+            )
+        query = request.query
+        try:
+            asked = usage.asked(
+                query.get("by", usage.DEFAULT_BY), query.get("since", usage.DEFAULT_SINCE)
+            )
+        except ConfigError as error:
+            raise InvalidRequest(str(error), param=str(error).partition(":")[0]) from error
+        sums = await ledger.ledger.sums(asked.by, asked.since, in_hand().caller)
+        body = {"object": "list", "data": usage.lines(sums)}
+        return json_answer(request, msgspec.json.encode(body))
+
+    return [Route("GET", "/v1/usage", get_usage, summary="What the caller's key has used")]

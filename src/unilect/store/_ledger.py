@@ -1,0 +1,121 @@
+"""The statements about the ledger."""
+
+from collections.abc import Sequence
+from functools import cache
+
+from sqlalchemy import Connection, delete, func, literal_column, select
+
+from unilect.store._prepared import Prepared
+from unilect.store._tables import keys, ledger
+from unilect.store.ledger import CORRECTED, Row, Sum, Used
+
+_NAMES = "id at day key owner model backend dialect endpoint prompt cached completion first_token_ms duration_ms status finish cost"
+_AT_ONCE = 1000  # rows that one transaction deletes
+_DAY_S = 86_400
+#: Counts of a backend are its own words; beyond these a sum would not fit into the column.
+_MOST_TOKENS, _MOST_COST = 10**12, 10**15
+_LONGEST = 400
+_PROBE = Row(id="probe", at=0.0)
+
+
+class LedgerRows:
+    """The ledger, in one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Insert rows. Of one whose id is there nothing changes, unless the new one has the status `CORRECTED`."""
+        if rows:
+            values = [_values(row) for row in rows]
+            _insert(self._connection.dialect.name).run(self._connection, values)
+
+    def probe(self) -> None:
+        """Write what leaves nothing behind."""
+        self.add([_PROBE])
+        self._connection.execute(delete(ledger).where(ledger.c.id == _PROBE.id))
+
+    def used(self, since: float) -> list[Used]:
+        """What every key has used of every model since a time."""
+        parts = (ledger.c.key, ledger.c.owner, ledger.c.model)
+        rows = self._connection.execute(
+            select(*parts, func.sum(ledger.c.prompt + ledger.c.completion), func.sum(ledger.c.cost))
+            .where(ledger.c.at >= since)
+            .group_by(*parts)
+        )
+        return [Used(*row[:3], tokens=int(row[3]), cost=int(row[4])) for row in rows]
+
+    def sums(self, by: Sequence[str], since: float, key: str | None) -> list[Sum]:
+        """The sums since a time, of one key or of all, for each value of the columns `by`."""
+        parts = [ledger.c[name] for name in by]
+        numbers = [
+            func.count().label("requests"),
+            *(func.sum(ledger.c[name]).label(f"of_{name}") for name in ("prompt", "completion")),
+            func.sum(ledger.c.cost).label("of_cost"),
+        ]
+        grouped = select(*parts, *numbers).where(ledger.c.at >= since).group_by(*parts)
+        if key is not None:
+            grouped = grouped.where(ledger.c.key == key)
+        found = grouped.subquery()
+        asked = select(found)
+        if "key" in by:
+            asked = select(found, keys.c.name).outerjoin(keys, keys.c.id == found.c.key)
+        return [
+            Sum(
+                key=row.get("key"),
+                name=row.get("name") or row.get("key"),
+                model=row.get("model"),
+                day=row.get("day"),
+                requests=row["requests"],
+                prompt=int(row["of_prompt"]),
+                completion=int(row["of_completion"]),
+                cost=int(row["of_cost"]),
+            )
+            for row in self._connection.execute(asked).mappings()
+            if row["requests"]
+        ]
+
+    def delete_before(self, at: float) -> bool:
+        """Delete some rows of requests that came before a time; whether there may be more."""
+        old = select(ledger.c.id).where(ledger.c.at < at).order_by(ledger.c.at).limit(_AT_ONCE)
+        gone = self._connection.execute(delete(ledger).where(ledger.c.id.in_(old)))
+        return gone.rowcount == _AT_ONCE
+
+
+@cache
+def _insert(dialect: str) -> Prepared:
+    """The insertion of rows, in the words of a kind of database: both have the same, and SQLAlchemy one for each."""
+    if dialect == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert
+    else:
+        from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
+    statement = insert(ledger)
+    statement = statement.on_conflict_do_update(
+        index_elements=["id"],
+        set_={"status": statement.excluded.status},
+        where=statement.excluded.status == literal_column(str(CORRECTED)),
+    )
+    return Prepared(statement, _NAMES)
+
+
+def _values(row: Row) -> tuple[object, ...]:
+    """The values of a row, in the order of `_NAMES`, as every database takes them."""
+    texts = (row.key, row.owner, row.model, row.backend, row.dialect, row.endpoint)
+    counts = [min(max(n, 0), _MOST_TOKENS) for n in (row.prompt, row.cached, row.completion)]
+    return (
+        row.id,
+        row.at,
+        int(row.at // _DAY_S),
+        *map(_plain, texts),
+        *counts,
+        row.first_token_ms,
+        row.duration_ms,
+        row.status,
+        _plain(row.finish),
+        min(max(row.cost, 0), _MOST_COST),
+    )
+
+
+def _plain(text: str) -> str:
+    """A text that every database takes."""
+    return text[:_LONGEST].encode(errors="replace").decode().replace("\0", "")

@@ -1,0 +1,314 @@
+"""
+The journal of a server: what the requests that are running have used so far, in a file that outlives the process.
+
+1. The file is mapped into memory: to note a token costs no system call, and what was noted is in the system's page cache when the
+   process is killed. A loss of power may lose it.
+2. Each running request has a slot. Its parts have checksums, and its counts two places, which are written in turn: a part that was torn
+   in the middle of a write is recognised, and the counts before it are there.
+3. Room in the file is reserved before it is mapped, since a write into a mapped hole kills the process where the disk is full.
+4. A server holds a lock on its journal. One that nobody holds is a dead server's, and is read by the next server that looks.
+
+Source: https://man7.org/linux/man-pages/man3/posix_fallocate.3.html, https://man7.org/linux/man-pages/man2/flock.2.html
+"""
+
+import fcntl
+import logging
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from glob import escape
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+from msgspec import Struct, structs
+
+from unilect.errors import StoreUnavailable
+from unilect.store._failures import unavailable
+from unilect.store.ledger import Row
+
+log = logging.getLogger("unilect")
+LOST = "lost"  # the finish reason of a request whose server has died
+_LOST_STATUS = 499
+_MAGIC = b"unilect journal 1\n"
+_SLOT = 2048  # bytes
+_IN_SEGMENT = 256  # slots that are reserved and mapped at once; the first of the file is its head
+_MOST_SEGMENTS = 128
+_SEGMENT = _SLOT * _IN_SEGMENT
+#: Places in a slot: who asks, the backend, and the counts twice.
+_ABOUT, _BACKEND, _COUNTS = 0, 1408, (1920, 1984)
+_HEAD = struct.Struct("<II")  # length and checksum of a text
+_NUMBERS = struct.Struct("<QQQQdd")  # number of the write, tokens, milliseconds
+_SUM = struct.Struct("<I")
+_MOST_TOKENS = 2**63
+
+
+class About(Struct, frozen=True, array_like=True):
+    """What is known of a request when it begins; as `Row`."""
+
+    id: str
+    at: float
+    key: str = ""
+    owner: str = ""
+    model: str = ""
+    dialect: str = ""
+    endpoint: str = ""
+
+
+#: The most bytes of each text, so that all fit into a slot.
+_ROOM = {"id": 100, "key": 100, "owner": 400, "model": 512, "dialect": 64, "endpoint": 64}
+_MOST_BACKEND = 480
+
+
+class Slot:
+    """The place of one running request in a journal; `free` gives it back."""
+
+    __slots__ = ("_at", "_free", "_map", "_number", "_writes")
+
+    def __init__(self, map: mmap.mmap, number: int, free: list[int]) -> None:
+        self._map, self._number, self._free = map, number, free
+        self._at = number % _IN_SEGMENT * _SLOT
+        self._writes = 0
+
+    def begin(self, about: About) -> None:
+        """Note who asks; what stood here is gone."""
+        at = self._at
+        self._map[at : at + _SLOT] = bytes(_SLOT)
+        cut = {name: _cut(getattr(about, name), most) for name, most in _ROOM.items()}
+        self._text(_ABOUT, msgspec.msgpack.encode(structs.replace(about, **cut)))
+
+    def answered_by(self, backend: str) -> None:
+        """Note who answers."""
+        self._text(_BACKEND, _cut(backend, _MOST_BACKEND).encode())
+
+    def made(
+        self, prompt: int, cached: int, completion: int, first_ms: float, taken_ms: float
+    ) -> None:
+        """Note what was used so far; `first_ms` is negative where no token has come."""
+        self._writes += 1
+        most = _MOST_TOKENS
+        if not (0 <= prompt < most and 0 <= cached < most and 0 <= completion < most):
+            return  # no counts: the ones before them stay
+        data = _NUMBERS.pack(self._writes, prompt, cached, completion, first_ms, taken_ms)
+        at = self._at + _COUNTS[self._writes & 1]
+        self._map[at : at + _NUMBERS.size + _SUM.size] = data + _SUM.pack(crc32(data))
+
+    def free(self) -> None:
+        """The request has its row in the ledger, or needs none."""
+        self._map[self._at : self._at + _HEAD.size] = bytes(_HEAD.size)
+        self._free.append(self._number)
+
+    def _text(self, place: int, data: bytes) -> None:
+        at, size = self._at + place, _HEAD.size
+        self._map[at + size : at + size + len(data)] = data
+        self._map[at : at + size] = _HEAD.pack(len(data), crc32(data))
+
+
+class Journal:
+    """
+    The journal of this process.
+
+    Args:
+        stem: What the paths of the journals begin with that belong to the same database.
+        instance: This process, as no other is named.
+
+    Raises:
+        StoreUnavailable: It cannot be made.
+    """
+
+    def __init__(self, stem: Path, instance: str) -> None:
+        self.path = _path(stem, instance)
+        self._maps: list[mmap.mmap] = []
+        self._free: list[int] = []
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = self._opened()
+            try:
+                self._grow()
+            except BaseException:
+                os.close(self._file)
+                with suppress(OSError):
+                    self.path.unlink()
+                raise
+        except OSError as error:
+            raise self._told(error) from error
+
+    def take(self, about: About) -> Slot:
+        """
+        A slot for a request.
+
+        Raises:
+            StoreUnavailable: There is no room for another one.
+        """
+        if not self._free:
+            try:
+                self._grow()
+            except OSError as error:
+                raise self._told(error) from error
+        number = self._free.pop()
+        slot = Slot(self._maps[number // _IN_SEGMENT], number, self._free)
+        slot.begin(about)
+        return slot
+
+    def close(self) -> None:
+        """Remove the file; it stays, for the next server, where requests in it have no row yet. Idempotent."""
+        if self._maps:
+            done = len(self._free) == len(self._maps) * _IN_SEGMENT - 1
+            for one in self._maps:
+                one.close()
+            self._maps.clear()
+            if done:
+                with suppress(OSError):
+                    self.path.unlink()
+            os.close(self._file)
+
+    def _opened(self) -> int:
+        """The file; it gets its name once it is locked, so that nobody takes it for a dead server's."""
+        new = self.path.with_name(f"{self.path.name}.new")
+        file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            new.rename(self.path)
+        except BaseException:
+            os.close(file)
+            with suppress(OSError):
+                new.unlink()
+            raise
+        return file
+
+    def _grow(self) -> None:
+        """
+        Reserve and map some more slots.
+
+        Raises:
+            OSError: There is no room.
+        """
+        count = len(self._maps)
+        if count == _MOST_SEGMENTS:
+            raise OSError(0, "too many requests wait for the ledger", str(self.path))
+        os.posix_fallocate(self._file, count * _SEGMENT, _SEGMENT)
+        self._maps.append(mmap.mmap(self._file, _SEGMENT, offset=count * _SEGMENT))
+        if not count:
+            self._maps[0][: len(_MAGIC)] = _MAGIC
+        first = count * _IN_SEGMENT + (not count)
+        self._free += range((count + 1) * _IN_SEGMENT - 1, first - 1, -1)
+
+    def _told(self, error: OSError) -> StoreUnavailable:
+        return unavailable(f"{self.path}: cannot be written ({error.strerror}).")
+
+
+class Dead:
+    """
+    The journal of a server that has died, held until `discard` or `close`.
+
+    Attributes:
+        path: Where it is.
+        rows: What its requests had used: the ledger gets them, without their cost.
+    """
+
+    def __init__(self, file: int, path: Path) -> None:
+        self._file, self.path = file, path
+        self.rows = list(_rows(file))
+
+    def discard(self) -> None:
+        """Its rows are in the ledger: remove it."""
+        with suppress(OSError):
+            self.path.unlink()
+        self.close()
+
+    def close(self) -> None:
+        """Leave it to another server. Idempotent."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def dead(stem: Path) -> list[Dead]:
+    """The journals that dead servers have left; what cannot be read is told in the log, and left."""
+    found = []
+    for path in sorted(stem.parent.glob(f"{escape(stem.name)}.running-*[!w]")):  # not `.new`
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            log.warning("ledger: %s: cannot be read (%s)", path, error.strerror)
+            continue
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(file, path) and _is_known(file, path):
+                found.append(Dead(file, path))
+                continue
+        except OSError:  # its server lives
+            pass
+        os.close(file)
+    return found
+
+
+def _rows(file: int) -> Iterator[Row]:
+    """The requests in a file. One whose beginning is torn was not admitted yet."""
+    for number in range(1, min(os.fstat(file).st_size // _SLOT, _MOST_SEGMENTS * _IN_SEGMENT)):
+        slot = os.pread(file, _SLOT, number * _SLOT)
+        if slot[: _HEAD.size] == bytes(_HEAD.size) or (text := _text(slot, _ABOUT)) is None:
+            continue
+        try:
+            about = msgspec.msgpack.decode(text, type=About)
+        except msgspec.DecodeError:
+            continue
+        backend = (_text(slot, _BACKEND) or b"").decode(errors="replace")
+        counts = max((_counts(slot, at) for at in _COUNTS), default=(0,) * 6)
+        _, prompt, cached, completion, first_ms, taken_ms = counts
+        yield Row(
+            **structs.asdict(about),
+            backend=backend,
+            prompt=int(prompt),
+            cached=int(cached),
+            completion=int(completion),
+            first_token_ms=first_ms if first_ms >= 0 else None,
+            duration_ms=taken_ms,
+            status=_LOST_STATUS,
+            finish=LOST,
+        )
+
+
+def _text(slot: bytes, place: int) -> bytes | None:
+    """A text of a slot; None where it is torn."""
+    length, checksum = _HEAD.unpack_from(slot, place)
+    data = slot[place + _HEAD.size : place + _HEAD.size + length]
+    return data if len(data) == length and crc32(data) == checksum else None
+
+
+def _counts(slot: bytes, place: int) -> tuple[float, ...]:
+    """The numbers at one of the two places; zeros where they are torn, or were never written."""
+    data = slot[place : place + _NUMBERS.size]
+    (checksum,) = _SUM.unpack_from(slot, place + _NUMBERS.size)
+    if crc32(data) != checksum or data == bytes(_NUMBERS.size):
+        return 0, 0, 0, 0, -1.0, 0.0
+    return _NUMBERS.unpack(data)
+
+
+def _path(stem: Path, instance: str) -> Path:
+    return stem.with_name(f"{stem.name}.running-{instance}")
+
+
+def _is_known(file: int, path: Path) -> bool:
+    """Whether this version can read a journal; an empty one is of a server that died when it made it."""
+    head = os.pread(file, len(_MAGIC), 0)
+    if head.strip(b"\0") in (b"", _MAGIC):
+        return True
+    log.warning("ledger: %s: is no journal that this version of unilect knows; it is left", path)
+    return False
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether an open file is the one that stands at a path."""
+    try:
+        there, here = os.stat(path), os.fstat(file)
+    except OSError:
+        return False
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+def _cut(text: str, most: int) -> str:
+    """A text of so many bytes at most."""
+    return text.encode(errors="replace")[:most].decode(errors="ignore")

@@ -1,0 +1,433 @@
+"""Tests of unilect.gateway.ledger: rows of requests, on a real database in the way of which a test stands."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unilect.config.model import Price
+from unilect.context import Context
+from unilect.errors import BackendError, LedgerUnavailable, StoreUnavailable
+from unilect.events import Finish, Progress, TextDelta, Usage
+from unilect.gateway import _writer
+from unilect.gateway.account import Account, Accounts
+from unilect.gateway.ledger import LedgerBook, Rule, State
+from unilect.gateway.metrics import Metrics
+from unilect.requests import ChatRequest
+from unilect.store.database import Database
+from unilect.store.journal import LOST, About, Journal
+from unilect.store.ledger import CORRECTED, Ledger, Row
+
+PRICES = {"m": Price(prompt=1.0, cached=0.25, completion=4.0)}
+HELLO = [TextDelta("Hello", tokens=3)]
+END = [Finish("stop"), Usage(10, 4, 4)]
+
+
+class Gate(Ledger):
+    """
+    A real ledger that a test can hold up or break.
+
+    Attributes:
+        goes_on: Cleared, what is written waits.
+        error: What is raised instead.
+        groups: The ids that were written together.
+    """
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+        self.begun = asyncio.Event()
+        self.error: Exception | None = None
+        self.bad = ""
+        self.groups: list[list[str]] = []
+
+    async def write(self, rows: Sequence[Row]) -> None:
+        """Write, as the test lets it."""
+        self.begun.set()
+        await self.goes_on.wait()
+        if self.error is not None and (
+            not self.bad or self.bad in [one.id.split(".")[0] for one in rows]
+        ):
+            raise self.error
+        await super().write(rows)
+        self.groups.append([one.id.split(".")[0] for one in rows])
+
+    async def probe(self) -> None:
+        """Write nothing, as the test lets it."""
+        await self.goes_on.wait()
+        if self.error is not None:
+            raise self.error
+        await super().probe()
+
+
+class Books:
+    """
+    A book, and requests for it.
+
+    Attributes:
+        file: The database's.
+    """
+
+    def __init__(
+        self, file: Path, rule: Rule | None, journal: bool = True, known: Any = None
+    ) -> None:
+        self.file = file
+        self.database = Database(f"sqlite:///{file}")
+        self.ledger = Gate(self.database)
+        stem = file if journal else None
+        self.book = LedgerBook(self.ledger, lambda: stem, rule, known, PRICES)
+        self.accounts = Accounts(Metrics(), (self.book,))
+
+    def account(self, id: str = "r", limits: Mapping[str, float] | None = None) -> Account:
+        """The account of a request."""
+        context = Context(
+            request_id=id,
+            caller="key_A",
+            owner="lab",
+            limits=limits or {},
+            endpoint="chat",
+            dialect="openai",
+        )
+        opened = self.accounts.open(context, "m", ChatRequest(messages=[]))
+        context.leased("m", "http://me:secret@host/v1")
+        assert isinstance(opened, Account)
+        return opened
+
+    async def answer(self, id: str = "r", limits: Mapping[str, float] | None = None) -> None:
+        """A request that is answered whole."""
+        async with self.account(id, limits) as account:
+            account.see([Progress(10, 10, 4)])
+            account.see(HELLO)
+            account.see(END)
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The rows that are in the file, by the id of their request."""
+        with closing(sqlite3.connect(f"{self.file.as_uri()}?mode=ro", uri=True)) as file:
+            file.row_factory = sqlite3.Row
+            found = [dict(one) for one in file.execute("SELECT * FROM ledger ORDER BY rowid")]
+        rows = {one["id"].split(".")[0]: one for one in found}
+        assert len(rows) == len(found)
+        return rows
+
+    def journals(self) -> list[str]:
+        """The files of journals."""
+        return [one.name for one in self.file.parent.glob("*.running-*")]
+
+    async def aclose(self) -> None:
+        """End all."""
+        await self.book.aclose()
+        await self.ledger.aclose()
+        await self.database.aclose()
+
+
+@asynccontextmanager
+async def books(folder: Path, rule: Rule | None = "required", **more: Any) -> AsyncIterator[Books]:
+    """A book on a file in a folder."""
+    made = Books(folder / "unilect.db", rule, **more)
+    try:
+        yield made
+    finally:
+        made.ledger.goes_on.set()
+        await made.aclose()
+
+
+async def ready(made: Books) -> None:
+    """Wait until the ledger is written again."""
+    async with asyncio.timeout(5):
+        while not made.book.writer.writable:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_row(tmp_path: Path) -> None:
+    """An answer has its row when its account is closed, with all that is known of it, without the backend's credentials."""
+    async with books(tmp_path) as made:
+        await made.answer()
+        row = made.rows()["r"]
+
+    assert row.pop("id").startswith("r.")
+    assert 0 <= row.pop("first_token_ms") <= row.pop("duration_ms")
+    assert row.pop("at") // 86_400 == row.pop("day")
+    assert {
+        "key": "key_A",
+        "owner": "lab",
+        "model": "m",
+        "backend": "http://***@host/v1",
+        "dialect": "openai",
+        "endpoint": "chat",
+        "prompt": 10,
+        "cached": 4,
+        "completion": 4,
+        "status": 200,
+        "finish": "stop",
+        "cost": 6 * 1 + 4 * 0.25 + 4 * 4,
+    } == row
+    assert [] == made.journals()
+
+
+async def test_those_that_end_meanwhile_share_a_transaction(tmp_path: Path) -> None:
+    """While a row is written, those that come wait, and are written together."""
+    async with books(tmp_path) as made:
+        await made.book.start()
+        made.ledger.goes_on.clear()
+        first = asyncio.create_task(made.answer("a"))
+        await made.ledger.begun.wait()
+        rest = [asyncio.create_task(made.answer(id)) for id in "bcd"]
+        await asyncio.sleep(0)
+        made.ledger.goes_on.set()
+        await asyncio.gather(first, *rest)
+
+        assert [["a"], ["b", "c", "d"]] == made.ledger.groups
+
+
+async def test_a_client_that_has_left(tmp_path: Path) -> None:
+    """What was made for a client that has left is recorded, and its end waits for nobody."""
+    async with books(tmp_path) as made:
+        await made.answer("first")
+        made.ledger.goes_on.clear()
+        with pytest.raises(asyncio.CancelledError):
+            async with made.account("left") as account:
+                account.see(HELLO)
+                raise asyncio.CancelledError
+        assert ["first"] == list(made.rows())
+        made.ledger.goes_on.set()
+    row = made.rows()["left"]
+    assert (499, 3, 0, "") == (row["status"], row["completion"], row["prompt"], row["finish"])
+
+
+async def test_what_was_not_begun(tmp_path: Path) -> None:
+    """A request that no backend got has no row; one that its backend failed has."""
+    async with books(tmp_path) as made:
+        await made.answer()
+        with pytest.raises(BackendError):
+            async with made.account("failed"):
+                raise BackendError("It broke off.")
+        account = made.account("queued")
+        account._context.leased_at = None
+        with pytest.raises(asyncio.CancelledError):
+            async with account:
+                raise asyncio.CancelledError
+
+        assert ["r", "failed"] == list(made.rows())
+        assert 502 == made.rows()["failed"]["status"]
+        assert 1 == len(made.journals())
+    assert [] == made.journals()
+
+
+@pytest.mark.parametrize("rule", ["required", "best_effort"])
+async def test_it_cannot_be_written(
+    tmp_path: Path, rule: Rule, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where it is required, nothing is answered that has no row, and who ends is told so; else answers go on; all rows are there in the end."""
+    async with books(tmp_path, rule) as made:
+        running = made.account("running")
+        async with running:
+            running.see(HELLO)
+            made.ledger.error = StoreUnavailable("away", reason="the disk is full")
+            if rule == "required":
+                with pytest.raises(LedgerUnavailable) as raised:
+                    await made.answer("ends")
+                assert "the disk is full" in raised.value.for_operator
+                with pytest.raises(LedgerUnavailable) as raised:
+                    await made.answer("refused")
+                assert 5 == raised.value.retry_after_s
+                assert 1 == caplog.text.count("ledger: cannot be written: the disk is full")
+            else:
+                await made.answer("ends")
+                await made.answer("refused")
+                assert 1 == caplog.text.count("ledger: cannot be written: the disk is full")
+            assert (rule == "best_effort") == made.book.ready
+            made.ledger.error = None
+            await ready(made)
+            assert made.book.ready
+        await made.answer("after")
+        statuses = {id: row["status"] for id, row in made.rows().items()}
+
+    if rule == "required":
+        assert {"ends": CORRECTED, "running": 200, "after": 200} == statuses
+    else:
+        assert {"ends": 200, "refused": 200, "running": 200, "after": 200} == statuses
+    assert 1 == caplog.text.count("is written again")
+
+
+@pytest.mark.parametrize("rule", ["required", "best_effort"])
+async def test_a_commit_that_hangs(
+    tmp_path: Path, rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that hangs holds up an answer for a bounded time; it is told as failed where the ledger is required, and its row says so."""
+    monkeypatch.setattr(_writer, "LIMIT_S", 0.05)
+    async with books(tmp_path, rule) as made:
+        await made.answer("first")
+        made.ledger.goes_on.clear()
+        if rule == "required":
+            with pytest.raises(LedgerUnavailable, match="cannot be recorded"):
+                await made.answer("hangs")
+            with pytest.raises(LedgerUnavailable):
+                await made.answer("refused")
+        else:
+            await made.answer("hangs")
+        made.ledger.goes_on.set()
+        await ready(made)
+        await made.book.writer.settle()
+        status = {id: row["status"] for id, row in made.rows().items()}
+
+    assert {"first": 200, "hangs": CORRECTED if rule == "required" else 200} == status
+
+
+async def test_a_row_that_no_database_takes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A flaw in one row concerns no other that would share its transaction."""
+    async with books(tmp_path) as made:
+        await made.answer("first")
+        made.ledger.error, made.ledger.bad = ValueError("no such thing"), "bad"
+        made.ledger.goes_on.clear()
+        made.ledger.begun.clear()
+        some = [asyncio.create_task(made.answer("a"))]
+        await made.ledger.begun.wait()
+        some += [asyncio.create_task(made.answer(id)) for id in ("b", "bad", "c")]
+        await asyncio.sleep(0)
+        made.ledger.goes_on.set()
+        ended = await asyncio.gather(*some, return_exceptions=True)
+
+        assert [None, None, LedgerUnavailable, None] == [one and type(one) for one in ended]
+        assert ["first", "a", "b", "c"] == list(made.rows())
+        assert "the row bad." in caplog.text
+        assert made.book.ready
+    assert [] == made.journals()
+
+
+async def test_too_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that wait have a bound; what is beyond it stays in the journal, for the next server."""
+    monkeypatch.setattr(_writer, "MOST", 3)
+    async with books(tmp_path, "best_effort") as made:
+        await made.answer("first")
+        made.ledger.error = StoreUnavailable("away")
+        for number in range(6):
+            await made.answer(f"r{number}")
+        made.ledger.error = None
+        await ready(made)
+    assert ["first", "r0", "r1", "r2"] == list(made.rows())
+
+    async with books(tmp_path, "best_effort") as again:
+        await again.book.start()
+        rows = again.rows()
+    assert {f"r{n}" for n in range(6)} | {"first"} == set(rows)
+    assert ["", "", "", "stop"] == [
+        rows[id]["finish"].replace(LOST, "") for id in ("r3", "r4", "r5", "r0")
+    ]
+    assert {4} == {row["completion"] for row in rows.values()}
+
+
+async def test_dead_servers(tmp_path: Path) -> None:
+    """What dead servers have left becomes rows at the start, with their cost, once; also where some are rows already."""
+    about = About("lost.a", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat")
+    for name in ("one", "two"):  # the same request in both, as where the first recovery was cut off
+        journal = Journal(tmp_path / "unilect.db", name)
+        slot = journal.take(about)
+        slot.answered_by("http://host")
+        slot.made(10, 0, 5, 1.0, 2.0)
+        journal.close()
+    Journal(tmp_path / "unilect.db", "empty").close()
+
+    for _ in range(2):
+        async with books(tmp_path, None, known=None) as made:
+            await made.book.start()
+            await made.book.writer.settle()
+            row = made.rows()["lost"]
+            assert (499, LOST, 5, 30) == (
+                row["status"],
+                row["finish"],
+                row["completion"],
+                row["cost"],
+            )
+            assert [] == made.journals()
+
+
+async def test_dead_servers_and_no_store(tmp_path: Path) -> None:
+    """Where the database cannot be written at the start, what dead servers have left is written when it can be."""
+    journal = Journal(tmp_path / "unilect.db", "one")
+    journal.take(About("lost.a", 1_800_000_000.0)).made(1, 0, 1, 1.0, 1.0)
+    journal.close()
+    async with books(tmp_path) as made:
+        made.ledger.error = StoreUnavailable("away")
+        await made.book.start()
+        assert not made.book.ready
+        assert 1 == len(made.journals())
+        with pytest.raises(LedgerUnavailable):
+            await made.answer()
+        made.ledger.error = None
+        await ready(made)
+        await made.book.writer.settle()
+        assert ["lost"] == list(made.rows())
+
+
+class Known:
+    """Keys of a store: whether there are any."""
+
+    def __init__(self) -> None:
+        self.required = False
+
+
+async def test_by_default(tmp_path: Path) -> None:
+    """Without keys in the store nothing is opened; with keys requests are recorded, and those of a key with a budget have to be."""
+    known = Known()
+    async with books(tmp_path, None, known=known) as made:
+        await made.book.start()
+        await made.answer("none")
+        assert (State.UNUSED, False, []) == (
+            made.book.state,
+            made.book.kept,
+            list(tmp_path.iterdir()),
+        )
+
+        known.required = True
+        await made.answer("some")
+        assert made.book.kept
+        made.ledger.error = StoreUnavailable("away")
+        await made.answer("more", {"requests_per_minute": 5})
+        assert made.book.ready
+        with pytest.raises(LedgerUnavailable):
+            await made.answer("budget", {"tokens_per_day": 1000})
+        assert not made.book.ready
+        made.ledger.error = None
+        await ready(made)
+    assert ["some", "more"] == list(made.rows())
+
+
+async def test_no_room_for_a_journal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where there is no room for the journal, a request that has to be recorded is refused, and another is answered."""
+    for rule in ("required", "best_effort"):
+        async with books(tmp_path, rule) as made:  # type: ignore[arg-type]
+            await made.database.run(lambda connection: None)
+            made.book._journals = lambda: tmp_path / "unilect.db" / "no folder"
+            if rule == "required":
+                with pytest.raises(LedgerUnavailable):
+                    await made.answer(rule)
+            else:
+                await made.answer(rule)
+                await made.answer("another")
+    assert ["best_effort", "another"] == list(made.rows())
+    assert 1 == caplog.text.count("the ledger misses what runs")
+
+
+async def test_the_end(tmp_path: Path) -> None:
+    """A server that stops writes what waits; what cannot be written is left in the journal, and a request that still ends does no harm."""
+    async with books(tmp_path, "best_effort") as made:
+        await made.answer("first")
+        late = made.account("late")
+        await late.__aenter__()
+        late.see(HELLO)
+        await made.book.aclose()
+        late.see(END)
+        await late.__aexit__(None, None, None)
+        assert 1 == len(made.journals())
+    async with books(tmp_path, "best_effort") as again:
+        await again.book.start()
+        assert {"first": 4, "late": 3} == {
+            id: row["completion"] for id, row in again.rows().items()
+        }

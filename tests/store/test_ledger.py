@@ -1,0 +1,193 @@
+"""Tests of unilect.store.ledger, on SQLite, in memory and on PostgreSQL: the sums of a model, and rows that are there once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from itertools import combinations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from clock import Clock
+from ledger_rows import row
+from unilect.store.database import Database
+from unilect.store.keys import StoredKeys
+from unilect.store.ledger import CORRECTED, PARTS, Ledger, Row, Sum, Used
+
+NOW = 1_800_000_000.0
+DAY_S = 86_400
+ROWS = st.builds(
+    row,
+    at=st.floats(NOW - 3 * DAY_S, NOW),
+    key=st.sampled_from(["key_AAAA", "key-12345678", "anonymous"]),
+    owner=st.sampled_from(["", "lab"]),
+    model=st.sampled_from(["a", "b"]),
+    prompt=st.integers(0, 10_000),
+    completion=st.integers(0, 10_000),
+    cost=st.integers(0, 10**9),
+)
+
+
+@pytest.fixture
+def ledger(database: Database, clock: Clock) -> Ledger:
+    """The ledger of a new database."""
+    return Ledger(database, max_age_s=100 * DAY_S, clock=clock)
+
+
+def summed(rows: list[Row], by: tuple[str, ...], since: float, key: str | None) -> list[Sum]:
+    """The sums as the words say."""
+    groups = dict[tuple[object, ...], list[Row]]()
+    for one in rows:
+        if one.at >= since and key in (None, one.key):
+            parts = {"key": one.key, "model": one.model, "day": int(one.at // DAY_S)}
+            groups.setdefault(tuple(parts[name] for name in by), []).append(one)
+    found = [
+        Sum(
+            **({"key": None, "model": None, "day": None} | dict(zip(by, parts, strict=True))),
+            name=parts[by.index("key")] if "key" in by else None,
+            requests=len(some),
+            prompt=sum(one.prompt for one in some),
+            completion=sum(one.completion for one in some),
+            cost=sum(one.cost for one in some),
+        )
+        for parts, some in groups.items()
+    ]
+    return sorted(found, key=lambda one: (one.day or 0, one.name or "", one.model or ""))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.heavy)])
+async def test_sums(kind: str, new_url: Callable[[str], str], clock: Clock) -> None:
+    """Sums by any parts, since any time, of one key or of all, are those of the rows that were written, whatever was written twice."""
+    database = Database(new_url(kind))
+    ledger = Ledger(database, clock=clock)
+    written: list[Row] = []
+    asked = [by for length in range(len(PARTS) + 1) for by in combinations(PARTS, length)]
+
+    async def check(groups: list[list[Row]], again: int, since: float, key: str | None) -> None:
+        for group in groups:
+            await ledger.write(group)
+            written.extend(group)
+        if written:
+            await ledger.write([written[again % len(written)]])
+        for by in asked:
+            assert summed(written, by, since, key) == await ledger.sums(by, since, key)
+        used = Counter[tuple[str, str, str, str]]()
+        for one in written:
+            if one.at >= since:
+                used[one.key, one.owner, one.model, "tokens"] += one.prompt + one.completion
+                used[one.key, one.owner, one.model, "cost"] += one.cost
+        found = await ledger.used(since)
+        assert used == {
+            (one.key, one.owner, one.model, name): value
+            for one in found
+            for name, value in (("tokens", one.tokens), ("cost", one.cost))
+        }
+        assert len(found) == len({(one.key, one.owner, one.model) for one in found})
+
+    loop = asyncio.get_running_loop()
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(
+        st.lists(st.lists(ROWS, min_size=1, max_size=6), max_size=3),
+        st.integers(0, 100),
+        st.floats(NOW - 3 * DAY_S, NOW),
+        st.sampled_from([None, "key_AAAA", "key_BBBB"]),
+    )
+    def property(groups: list[list[Row]], again: int, since: float, key: str | None) -> None:
+        asyncio.run_coroutine_threadsafe(check(groups, again, since, key), loop).result(60)
+
+    await asyncio.to_thread(property)
+    assert written
+    await ledger.aclose()
+    await database.aclose()
+
+
+async def test_what_is_kept(database: Database, ledger: Ledger) -> None:
+    """A row keeps all that was said of it; texts and numbers that no database takes are made such as it does."""
+    whole = row(
+        key="key_A",
+        owner="lab\0\ud800",
+        backend="http://***@host/v1",
+        dialect="openai",
+        endpoint="chat.completions",
+        cached=7,
+        first_token_ms=12.5,
+        duration_ms=99.5,
+        finish="stop",
+    )
+    wild = row(model="m" * 10_000, prompt=-5, completion=2**70, cost=2**80)
+    await ledger.write([whole, wild])
+    await ledger.write([])
+
+    def read(connection: object) -> list[dict[str, object]]:
+        from sqlalchemy import select
+
+        from unilect.store._tables import ledger as table
+
+        found = connection.execute(select(table).order_by(table.c.prompt.desc()))  # type: ignore[attr-defined]
+        return [dict(one) for one in found.mappings()]
+
+    first, second = await database.run(read)
+    expected = structs.asdict(whole) | {"owner": "lab?", "day": int(whole.at // DAY_S)}
+    assert expected == first
+    assert (400, 0, 10**12, 10**15) == (len(str(second["model"])), second["prompt"], second["completion"], second["cost"])  # fmt: skip
+    await ledger.aclose()
+
+
+async def test_a_corrected_status(ledger: Ledger) -> None:
+    """A row that is written again changes its status alone, and only where its client was told that it could not be kept."""
+    one = row(status=200, completion=5)
+    await ledger.write([one])
+    await ledger.write([structs.replace(one, status=499, completion=1)])
+    assert 200 == await status_of(ledger, one.id)
+    await ledger.write([structs.replace(one, status=CORRECTED, completion=1)])
+    assert CORRECTED == await status_of(ledger, one.id)
+    assert [5] == [one.completion for one in await ledger.sums(())]
+    await ledger.aclose()
+
+
+async def status_of(ledger: Ledger, id: str) -> int:
+    """The status of a row."""
+    from sqlalchemy import select
+
+    from unilect.store._tables import ledger as table
+
+    status = await ledger._database.run(
+        lambda connection: connection.scalar(select(table.c.status).where(table.c.id == id))
+    )
+    assert status is not None
+    return status
+
+
+async def test_names_of_keys(database: Database, ledger: Ledger, clock: Clock) -> None:
+    """A key of the store is told by its name, another by its id."""
+    await StoredKeys(database, clock).create("ann", "AAAA", b"digest")
+    await ledger.write([row(key="key_AAAA"), row(key="key-12345678"), row(key="")])
+
+    found = [(one.key, one.name) for one in await ledger.sums(("key",))]
+    assert [("", ""), ("key_AAAA", "ann"), ("key-12345678", "key-12345678")] == found
+    assert [(None, None, 3)] == [(one.key, one.name, one.requests) for one in await ledger.sums(())]
+    await ledger.aclose()
+
+
+async def test_nothing(ledger: Ledger) -> None:
+    """Where nothing was written there are no sums; to find out whether something could be written leaves nothing behind."""
+    await ledger.probe()
+    await ledger.probe()
+    assert ([], [], []) == (await ledger.sums(), await ledger.sums(()), await ledger.used(0.0))
+    await ledger.aclose()
+
+
+async def test_retention(ledger: Ledger, clock: Clock) -> None:
+    """Rows are deleted when their time is over, however many there are, and no other."""
+    await ledger.write([row(at=clock.now - 100 * DAY_S - 1) for _ in range(1001)])
+    await ledger.write([row(at=clock.now - 99 * DAY_S), row(at=clock.now)])
+    await ledger.sweep()
+
+    assert [2] == [one.requests for one in await ledger.sums(())]
+    clock.now += 2 * DAY_S
+    await ledger.sweep()
+    assert [Used("key_A", "", "m", 3, 0)] == await ledger.used(0.0)
+    await ledger.aclose()
