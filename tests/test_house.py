@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_820,
-    "cli": 1_750,
+    "": 1_829,
+    "cli": 1_763,
     "cli/connect": 956,
-    "config": 1_371,
+    "config": 1_505,
     "constraints": 1_136,
     "demo": 12,
     "dialects": 223,
@@ -41,12 +41,12 @@ BUDGETS = {
     "engines/gguf": 2_058,
     "engines/process": 708,
     "engines/transformers": 3_757,
-    "gateway": 448,
+    "gateway": 1_316,
     "http": 925,
     "parameters": 732,
-    "routing": 2_571,
-    "server": 895,
-    "store": 1_674,
+    "routing": 2_724,
+    "server": 903,
+    "store": 1_676,
     "store/migrations": 9,
     "store/migrations/versions": 122,
     "testing": 337,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 952,
+    "web": 959,
 }
 
 #: Where the environment is read or passed on, and why.

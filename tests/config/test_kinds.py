@@ -30,6 +30,8 @@ OF_ALL = {
     "fallback",
     "aliases",
     "load",
+    "price",
+    "limits",
     "idle_stop_s",
     "unsupported",
     "drop_billing_header",

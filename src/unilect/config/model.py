@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from unilect.config.limits import Limits
+
 #: What clients may call a model.
 NAME = r"^[A-Za-z0-9._:/@+-]{1,128}$"
 
@@ -37,6 +39,14 @@ class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
     rope_type: Literal["linear", "dynamic", "yarn", "ntk"]
     factor: Annotated[float, Meta(ge=1, le=1000)]
     original_max_position_embeddings: Annotated[int, Meta(ge=16)] | None = None
+
+
+class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a million tokens of a model cost, in any currency: of prompts, of what a prompt cache had of them, and of answers."""
+
+    prompt: float = 0.0
+    cached: float = 0.0
+    completion: float = 0.0
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,6 +98,17 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         dict[str, Any],
         described("Like `defaults`, for plain completions only. Overrides `defaults`."),
     ] = {}
+    price: Annotated[
+        Price | None,
+        described(
+            "Price of a million tokens: `prompt`, `cached` (tokens of the prompt that the prompt cache had) and `completion`, in the currency "
+            "of `money_per_day` and `money_per_month`."
+        ),
+    ] = None
+    limits: Annotated[
+        Limits | None,
+        described("Limits of all requests to this model together, with the limits of `[limits]`."),
+    ] = None
     # engines
     context: Annotated[
         Annotated[int, Meta(ge=16, le=10_000_000)] | None,

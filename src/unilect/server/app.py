@@ -15,7 +15,7 @@ from unilect import plugins
 from unilect.config.server import Config
 from unilect.config.store import SQLITE
 from unilect.context import Requests
-from unilect.gateway.account import Accounts
+from unilect.gateway.account import Accounts, Book
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.metrics import Metrics
 from unilect.routing.images import Images
@@ -51,6 +51,7 @@ def create_app(
     requests: Requests | None = None,
     store: Store | None = None,
     known: KnownKeys | None = None,
+    books: tuple[Book, ...] = (),
 ) -> web.Application:
     """
     The application for a configuration and its models.
@@ -62,11 +63,12 @@ def create_app(
         requests: Where the requests that are being answered are listed.
         store: What is kept beyond a request; one in memory by default.
         known: The keys of the store; by default those of the configuration are the only ones.
+        books: What decides about, and keeps something of, each request.
     """
     kept = store or Store(structs.replace(config.store, url=SQLITE), {})
     images = Images(config.image_hosts)
     service = Service(
-        registry, Accounts(metrics or Metrics()), profile_of(config).unknown_model, images
+        registry, Accounts(metrics or Metrics(), books), profile_of(config).unknown_model, images
     )
     site = Site(service, config, kept.answers, known)
     routes: dict[web.AbstractRoute, Route] = {}
