@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_823,
-    "cli": 1_811,
+    "": 1_832,
+    "cli": 1_824,
     "cli/connect": 956,
-    "config": 1_423,
+    "config": 1_546,
     "constraints": 1_136,
     "demo": 12,
     "dialects": 223,
@@ -41,12 +41,12 @@ BUDGETS = {
     "engines/gguf": 2_058,
     "engines/process": 708,
     "engines/transformers": 3_757,
-    "gateway": 857,
+    "gateway": 1_728,
     "http": 925,
     "parameters": 732,
-    "routing": 2_578,
-    "server": 940,
-    "store": 2_110,
+    "routing": 2_731,
+    "server": 958,
+    "store": 2_112,
     "store/migrations": 9,
     "store/migrations/versions": 151,
     "testing": 337,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 955,
+    "web": 962,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -60,6 +60,8 @@ class Context(Struct, eq=False, kw_only=True):
         task: What answers it; None where nobody may end it.
         ended: Why it was ended by us; None where it was not.
         lowered: The limit of tokens that a backend has lowered to what fits; empty where none has.
+        allowed: The most tokens of each answer that the caller's limits leave, where the request names no limit; None for any.
+        headers: What every answer to the request tells, such as what is left of the caller's limits.
     """
 
     request_id: str = ""
@@ -80,6 +82,8 @@ class Context(Struct, eq=False, kw_only=True):
     task: asyncio.Task[object] | None = None
     ended: UnilectError | None = None
     lowered: str = ""
+    allowed: int | None = None
+    headers: Mapping[str, str] = {}
 
     @property
     def state(self) -> str:

@@ -24,6 +24,8 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + ConstraintViolated            422  the finished answer does not satisfy its schema or grammar
     + RateLimited                   429
     | + QuotaExceeded               429  all that the caller may use is used up
+    | + QuotaReserved               429  what is left of it is reserved for the caller's running requests
+    | + RequestTooLarge             429  the request may use more than a whole minute's tokens
     | + EngineOverloaded            429  the backend has more requests than it takes
     + InternalError                 500  a flaw of ours
     + UnsupportedOperation          501  the backend cannot do what this URL is for
@@ -35,6 +37,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     | + CheckerUnavailable          503  grammars and schemas cannot be compiled now
     | + StoreUnavailable            503  stored responses cannot be read or written now
     |   + LedgerUnavailable         503  the ledger, which the request needs, cannot be written now
+    | + LimitsUnavailable           503  nobody knows what is left of the caller's limits now
     + BackendTimeout                504  the backend was silent for too long
     ConfigError, ConfigErrors            no answers: mistakes in the configuration, told at start
 
@@ -307,6 +310,17 @@ class QuotaExceeded(RateLimited):
     number = 42902
 
 
+class QuotaReserved(RateLimited):
+    """What is left of the caller's quota is reserved for running requests, which may leave some of it."""
+
+    code = "insufficient_quota"
+    number = 42902
+
+
+class RequestTooLarge(RateLimited):
+    """The request may use more tokens than the caller's limit allows in a minute."""
+
+
 class EngineOverloaded(RateLimited):
     """The backend is overloaded."""
 
@@ -380,6 +394,13 @@ class LedgerUnavailable(StoreUnavailable):
     """The request must be recorded in the ledger, which cannot be written now."""
 
     code = "ledger_unavailable"
+
+
+class LimitsUnavailable(BackendUnavailable):
+    """The limits of the caller cannot be checked now; the backend itself is available."""
+
+    type = "server_error"
+    code = "limits_unavailable"
 
 
 class BackendTimeout(UnilectError):

@@ -144,7 +144,16 @@ def test_list(keys: Keys) -> None:
     assert expected == listed["eve"]
     assert (["a", "b"], "active", "") == (made["models"], made["state"], made["owner"])
     lines = keys.run("list").splitlines()
-    assert lines[0].split() == ["NAME", "ID", "OWNER", "MODELS", "CREATED", "EXPIRES", "STATE"]
+    assert lines[0].split() == [
+        "NAME",
+        "ID",
+        "OWNER",
+        "MODELS",
+        "LIMITS",
+        "CREATED",
+        "EXPIRES",
+        "STATE",
+    ]
     assert any(line.startswith("eve ") and line.endswith(" active") for line in lines)
     files = b"".join(file.read_bytes() for file in keys.file.parent.iterdir())
     assert made["key"][3:11].encode() in files  # its public part
@@ -152,11 +161,51 @@ def test_list(keys: Keys) -> None:
     assert made["key"][12:55].encode() not in files
 
 
+def test_limits(keys: Keys, servers: tuple[Server, Server]) -> None:
+    """A key has the limits that it was made with, on every server; they are listed, for people and for programs."""
+    limits = ("--limit", "tokens_per_day=1000", "--limit", "money_per_day=1.5")
+    made = json.loads(
+        keys.run("create", "lim", *limits, "--limit", "requests_per_minute=1", "--json")
+    )
+    expected = {"tokens_per_day": 1000, "money_per_day": 1.5, "requests_per_minute": 1}
+    assert expected == made["limits"]
+    (line,) = [line for line in keys.run("list").splitlines() if line.startswith("lim ")]
+    assert "tokens_per_day=1000,money_per_day=1.5,requests_per_minute=1" in line
+    server = servers[0]
+    assert 200 == ask(server, made["key"])[0]
+    status, told = ask(server, made["key"])
+    assert (429, "rate_limit_exceeded") == (status, told["error"]["code"])
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [
         (["create", "a b"], "NAME: 'a b' is not a name; expected 1 to 100 characters"),
         (["create", "x", "--expires", "soon"], "--expires: 'soon' is not a length of time"),
+        (
+            ["create", "x", "--limit", "tokens_per_day"],
+            "--limit: 'tokens_per_day' is not NAME=NUMBER; one of requests_per_m",
+        ),
+        (
+            ["create", "x", "--limit", "token_per_day=5"],
+            "--limit: 'token_per_day=5' is not NAME=NUMBER; did you mean `tokens_per_day`?",
+        ),
+        (
+            ["create", "x", "--limit", "parallel=0.5"],
+            "--limit: parallel: expected an integer from 1 to 100000, found 0.5.",
+        ),
+        (
+            ["create", "x", "--limit", "parallel=all"],
+            '--limit: parallel: expected an integer from 1 to 100000, found "all".',
+        ),
+        (
+            ["create", "x", "--limit", "money_per_day=0"],
+            "--limit: money_per_day: expected a number above 0",
+        ),
+        (
+            ["create", "x", "--limit", "money_per_day=nan"],
+            "--limit: money_per_day: expected a number above 0",
+        ),
         (["create", "x", "--models", ","], "--models: expected the names of models"),
         (["revoke", "nobody"], "nobody: there is no key of this name. The keys are: "),
         (["rotate", "nobody"], "nobody: there is no key of this name"),

@@ -30,6 +30,8 @@ OF_ALL = {
     "fallback",
     "aliases",
     "load",
+    "price",
+    "limits",
     "idle_stop_s",
     "unsupported",
     "drop_billing_header",
@@ -38,7 +40,6 @@ OF_ALL = {
     "completion_template",
     "stop",
     "timeout_s",
-    "price",
 }
 #: A function that reads options for its backend.
 READ_BY = {

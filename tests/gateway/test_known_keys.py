@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from clock import Clock
+from unilect.context import Context
 from unilect.errors import AuthenticationError, StoreUnavailable
 from unilect.gateway import known_keys
 from unilect.gateway.known_keys import KnownKeys
@@ -48,7 +49,8 @@ class Rig:
         self.database, self.other = Database(self.url), Database(self.url)
         self.stored = Counting(self.database, self.clock)
         self.theirs = StoredKeys(self.other, self.clock)
-        self.known = KnownKeys(self.stored, self.clock)
+        self.requests: dict[str, Context] = {}
+        self.known = KnownKeys(self.stored, self.clock, self.requests)
 
     async def create(self, name: str, **given: object) -> str:
         """A new key, made by the other process."""
@@ -242,3 +244,50 @@ async def test_never_read(tmp_path: Path) -> None:
     await rig.known.aclose()
     await rig.database.aclose()
     await rig.other.aclose()
+
+
+async def running(rig: Rig, secret: str) -> asyncio.Task[None]:
+    """A request with a key, which is being answered until somebody ends it."""
+    key = await rig.known.key(secret)
+    task = asyncio.create_task(asyncio.Event().wait())
+    rig.requests[key.name] = Context(caller=key.id, task=task)
+    return task
+
+
+async def test_revoked_while_it_runs(rig: Rig) -> None:
+    """A running request ends when its key is revoked, with the reason; others go on, also those of a key that was rotated."""
+    secrets = [await rig.create(name, lasts_s=1000.0) for name in ("ann", "bob")]
+    await rig.looked()
+    ann, bob = [await running(rig, secret) for secret in secrets]
+    new = new_secret()
+    await rig.theirs.rotate("bob", id_of(new) or "", digest(new), 0)
+    await rig.theirs.revoke("ann")
+    await rig.until(ann.done)
+    assert ann.cancelled()
+    assert "it has been revoked." in str(rig.requests["ann"].ended)
+    await rig.until(lambda: not rig.known._doubtful)
+    assert not bob.done()
+
+    rig.clock.now += 1000
+    await rig.until(bob.done)
+    assert "it has expired at" in str(rig.requests["bob"].ended)
+
+
+async def test_revoked_while_the_store_is_away(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a changed key cannot be read, that is tried again, and the request goes on until it is known."""
+    secret = await rig.create("ann")
+    await rig.looked()
+    task = await running(rig, secret)
+    asked = 0
+
+    async def away(id: str) -> None:
+        nonlocal asked
+        asked += 1
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(rig.stored, "get", away)
+    await rig.theirs.revoke("ann")
+    await rig.until(lambda: asked > 2)
+    assert not task.done()
+    monkeypatch.undo()
+    await rig.until(task.done)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from unilect.cli._commands import or_exit
 from unilect.config import load as config_load
 from unilect.config.durations import seconds
+from unilect.config.limits import parsed
 from unilect.config.model import wrong_name
 from unilect.config.server import Config, process_environment
 from unilect.errors import ConfigError, StoreUnavailable
@@ -28,20 +29,22 @@ def create(
     owner: str,
     expires: str | None,
     models: str | None,
+    limits: Sequence[str],
     as_json: bool,
 ) -> None:
     """Make a key; its text alone is printed on stdout, or it and what is known of it as JSON."""
 
-    def checked(settings: Config) -> tuple[float | None, list[str] | None]:
+    def checked(settings: Config) -> tuple[float | None, list[str] | None, dict[str, float]]:
         _check_name(name, "NAME")
         if owner:
             _check_name(owner, "--owner")
         lasts_s = None if expires is None else seconds(expires, "--expires")
-        return lasts_s, None if models is None else _models(models, settings)
+        allowed = None if models is None else _models(models, settings)
+        return lasts_s, allowed, parsed(limits)
 
     def run() -> tuple[Key, str]:
         settings = config_load.load(config)
-        lasts_s, allowed = checked(settings)
+        lasts_s, allowed, limited = checked(settings)
         secret = new_secret()
 
         async def add(keys: StoredKeys) -> Key:
@@ -51,6 +54,7 @@ def create(
                 digest(secret),
                 owner=owner,
                 models=allowed,
+                limits=limited,
                 lasts_s=lasts_s,
             )
 
@@ -86,13 +90,14 @@ def list_keys(config: Path | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps([told(key) for key in keys]))
         return
-    rows = [("NAME", "ID", "OWNER", "MODELS", "CREATED", "EXPIRES", "STATE")]
+    rows = [("NAME", "ID", "OWNER", "MODELS", "LIMITS", "CREATED", "EXPIRES", "STATE")]
     rows += [
         (
             key.name,
             key.id,
             key.owner or "-",
             "all" if key.models is None else ",".join(key.models),
+            ",".join(f"{name}={most:.12g}" for name, most in key.limits.items()) or "-",
             _day(key.created_at),
             "never" if key.expires_at is None else _day(key.expires_at),
             state(key),
@@ -112,6 +117,7 @@ def told(key: Key) -> dict[str, Any]:
         "name": key.name,
         "owner": key.owner,
         "models": None if key.models is None else list(key.models),
+        "limits": dict(key.limits),
         "created_at": _time(key.created_at),
         "expires_at": _time(key.expires_at),
         "revoked_at": _time(key.revoked_at),

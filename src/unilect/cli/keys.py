@@ -26,12 +26,19 @@ def create(
     models: Annotated[
         str | None, typer.Option(metavar="A,B", help="The models that it may use [all].")
     ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help="A limit of the key, such as tokens_per_day=1000; may be given several times (docs/limits.md).",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key, and print it. It is not shown again."""
     from unilect.cli import _keys
 
-    _keys.create(config, name, owner, expires, models, as_json)
+    _keys.create(config, name, owner, expires, models, limit or [], as_json)
 
 
 @app.command("list")

@@ -139,8 +139,9 @@ def with_secrets(
     if isinstance(keys := values.get("api_keys"), list | str):
         keys = [keys] if isinstance(keys, str) else keys
         values["api_keys"] = [secret(key, ("api_keys",)) for key in keys]
-    if isinstance(store := values.get("store"), dict) and "url" in store:
-        values["store"] = store | {"url": secret(store["url"], ("store", "url"))}
+    for name in ("store", "limits"):
+        if isinstance(table := values.get(name), dict) and "url" in table:
+            values[name] = table | {"url": secret(table["url"], (name, "url"))}
     if isinstance(values.get("models"), dict):
         values["models"] = {
             name: model | {"api_key": secret(model["api_key"], ("models", name, "api_key"))}

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from unilect.config.limits import Limits
+
 #: What clients may call a model.
 NAME = r"^[A-Za-z0-9._:/@+-]{1,128}$"
 
@@ -109,6 +111,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "Price for a million tokens, in any one currency: `prompt`, `cached` (tokens of the prompt that came from a cache) and "
             "`completion`; what is left out is free. The ledger records the cost of each request. Default: free."
         ),
+    ] = None
+    limits: Annotated[
+        Limits | None,
+        described("Limits of all requests to this model together, with the limits of `[limits]`."),
     ] = None
     # engines
     context: Annotated[

@@ -14,12 +14,14 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from unilect.config.limits import Limits, LimitsConfig
+from unilect.config.limits import check_url as check_redis
 from unilect.config.model import NAME, ModelConfig, described
 from unilect.config.store import StoreConfig, check_url, may_have_keys
 from unilect.config.values import OptionPath, dotted, nearest, shown
 from unilect.errors import ConfigError, Mistakes
 
-TABLES = ("models", "listeners", "store")  # options that only a file can set
+TABLES = ("models", "listeners", "store", "limits", "owners")  # options that only a file can set
 
 Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
 
@@ -203,6 +205,18 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "What is kept of the Responses API beyond a request: the table `[store]`, see below."
         ),
     ] = StoreConfig()
+    limits: Annotated[
+        LimitsConfig,
+        described(
+            "Limits of every API key that has no such limit of its own, and where is counted: the table `[limits]`, see below."
+        ),
+    ] = LimitsConfig()
+    owners: Annotated[
+        dict[Annotated[str, Meta(min_length=1, max_length=100)], Limits],
+        described(
+            "Limits of all keys of an owner together, by the owner's name: the tables `[owners.NAME]`, with the limits of `[limits]`."
+        ),
+    ] = {}
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
         described("Models by name. The first is the default model."),
@@ -275,6 +289,9 @@ def check(config: Config, broken: Container[object] = ()) -> None:
         _check_fastchat(config)
     with found:
         _check_store(config, broken)
+    with found:
+        if config.limits.url is not None and "limits" not in broken:
+            check_redis(config.limits.url)
     with found:
         check_names(config)
     found.raise_all()

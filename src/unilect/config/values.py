@@ -20,7 +20,9 @@ OptionPath: TypeAlias = tuple[str | int, ...]
 #: What to say of a name that is no option: the path of its table, the options there, the name, its value.
 Unknown: TypeAlias = Callable[[OptionPath, Collection[str], str, Any], str]
 
-_SECRET = re.compile(r"key|token|secret")  # in the names of options whose values are never shown
+_SECRET = re.compile(
+    r"key|token(?!s)|secret"
+)  # in the names of options whose values are never shown
 _SHOWN = 60
 _NAME = 64  # characters of an unknown name that are compared: the time grows with their square
 _STEP = re.compile(r"\[(\d+)\]|\.\w+|\[\.+\]")
@@ -171,6 +173,13 @@ def _convert(kind: Any, value: Any, where: OptionPath, unknown: Unknown, found: 
     inner = _inner(inspect.type_info(kind))
     if isinstance(inner, inspect.StructType) and isinstance(value, dict):
         return _table(inner.cls, value, where, unknown, found)
+    each = _inner(inner.value_type) if isinstance(inner, inspect.DictType) else None
+    if isinstance(each, inspect.StructType) and isinstance(value, dict):
+        convert(kind, {name: {} for name in value}, where, found)  # the names alone
+        return {
+            name: _table(each.cls, one, (*where, name), unknown, found)
+            for name, one in value.items()
+        }
     item = _inner(inner.item_type) if isinstance(inner, inspect.ListType) else None
     if isinstance(item, inspect.StructType) and isinstance(value, list):
         return [

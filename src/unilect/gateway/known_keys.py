@@ -4,7 +4,8 @@ The keys of the store, as a server knows them: looked up once, and again where o
 1. A server looks twice a second whether a key has changed, and so sees what other processes do within a second. Of an SQLite file it
    looks at the time of its last change first; while there is no file, nothing is opened.
 2. Keys are required from the first one on that was made, also once all are revoked.
-3. What a server knows it goes on using while the store cannot be read, for `STALE_S`; then it lets nobody in.
+3. A running request ends within a second where its key was revoked or expires.
+4. What a server knows it goes on using while the store cannot be read, for `STALE_S`; then it lets nobody in.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from unilect.context import Requests
 from unilect.errors import AuthenticationError, StoreUnavailable
 from unilect.gateway.secret import digest, id_of, is_mistyped
 from unilect.store.database import ABSENT
@@ -31,10 +33,19 @@ class KnownKeys:
     Args:
         stored: The keys.
         clock: Seconds since 1970.
+        requests: The requests that are being answered: those of a key that ends are ended.
     """
 
-    def __init__(self, stored: StoredKeys, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        stored: StoredKeys,
+        clock: Callable[[], float] = time.time,
+        requests: Requests | None = None,
+    ) -> None:
         self._stored, self._clock = stored, clock
+        self._requests: Requests = {} if requests is None else requests
+        self._keys: dict[str, Key] = {}  # by their ids, as they were looked up last
+        self._doubtful: set[str] = set()  # ids of keys that have changed since
         self._known: dict[bytes, Secret | None] = {}
         self._tasks = Tasks()
         self._watching: asyncio.Task[None] | None = None
@@ -79,12 +90,10 @@ class KnownKeys:
         if found is None:
             raise wrong("this server does not know it.")
         key = found.key
-        if key.revoked_at is not None:
-            raise wrong("it has been revoked.")
         until = min(key.expires_at or now + 1, found.expires_at or now + 1)
-        if until <= now or not is_usable(key, now):
-            day = datetime.fromtimestamp(until, UTC)
-            raise wrong(f"it has expired at {day:%Y-%m-%d %H:%M} UTC.")
+        if (why := _why_not(key, until, now)) is not None:
+            raise why
+        self._keys[key.id] = key
         return key
 
     def _check_fresh(self) -> None:
@@ -114,6 +123,28 @@ class KnownKeys:
         while True:
             await asyncio.sleep(LOOK_S)
             await self._look()
+            await self._end_requests()
+
+    async def _end_requests(self) -> None:
+        """End what runs with a key that cannot be used any more, and forget the keys that nothing runs with."""
+        running = {context.caller for context in self._requests.values()}
+        self._doubtful &= running
+        self._keys = {id: key for id, key in self._keys.items() if id in running}
+        try:
+            for id in list(self._doubtful):
+                self._keys[id] = await self._stored.get(id)
+                self._doubtful.discard(id)
+        except StoreUnavailable:
+            pass  # the log tells it already; it is looked up again
+        now = self._clock()
+        ended = {
+            id: why
+            for id, key in self._keys.items()
+            if (why := _why_not(key, key.expires_at or now + 1, now)) is not None
+        }
+        for context in list(self._requests.values()) if ended else ():
+            if context.caller in ended:
+                context.end(ended[context.caller].alone())
 
     async def _look(self) -> None:
         """Forget what has changed."""
@@ -132,11 +163,22 @@ class KnownKeys:
             self._required = self._required or number > 0
             if changed:
                 ids = set(changed)
+                self._doubtful |= ids
                 self._known = {
                     hashed: one
                     for hashed, one in self._known.items()
                     if one is not None and one.key.id not in ids
                 }
+
+
+def _why_not(key: Key, until: float, now: float) -> AuthenticationError | None:
+    """Why a key that ends at a time cannot be used now; None where it can."""
+    if key.revoked_at is not None:
+        return wrong("it has been revoked.")
+    if until <= now or not is_usable(key, now):
+        day = datetime.fromtimestamp(until, UTC)
+        return wrong(f"it has expired at {day:%Y-%m-%d %H:%M} UTC.")
+    return None
 
 
 def _unreadable(reason: str | None = None) -> StoreUnavailable:

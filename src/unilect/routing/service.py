@@ -185,13 +185,23 @@ class Run:
         request = model.with_defaults(model.prepare(request))
         request, ignored = resolve_parameters(request, can, model.unsupported, self.optional)
         told = [self.optional.get(name, name) for name in ignored] if ignored else []
-        limit = request.token_limit
-        if limit is not None and can.context is not None and limit > can.context:
-            request, name = limited(request, can.context)
-            told.append(self.limit_name or name)
+        request, lowered = self._limited(request, can.context)
+        told.append(lowered and (self.limit_name or lowered))
         self._ignored = (*self.left_out, *filter(None, told))
         check_kind(request, model, can)
         return request
+
+    def _limited(
+        self, request: ChatRequest | CompletionRequest, context: int | None
+    ) -> tuple[ChatRequest | CompletionRequest, str]:
+        """The request for no more tokens than a context, and the caller's limits, leave; the parameter that was lowered, if any."""
+        limit, allowed = request.token_limit, self._context.allowed
+        if limit is None and allowed is not None and (context is None or allowed < context):
+            name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"  # fmt: skip
+            return request.changed(**{name: allowed}), name
+        if limit is None or context is None or limit <= context:
+            return request, ""
+        return limited(request, context)
 
     def _name_as_asked(self, error: UnilectError) -> None:
         """Have an error name the parameters that the client has sent."""

@@ -15,7 +15,7 @@ from unilect import plugins
 from unilect.config.server import Config
 from unilect.config.store import SQLITE
 from unilect.context import Requests
-from unilect.gateway.account import Accounts
+from unilect.gateway.account import Accounts, Book
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.metrics import Metrics
@@ -54,6 +54,7 @@ def create_app(
     store: Store | None = None,
     known: KnownKeys | None = None,
     ledger: LedgerBook | None = None,
+    books: tuple[Book, ...] = (),
 ) -> web.Application:
     """
     The application for a configuration and its models.
@@ -66,10 +67,12 @@ def create_app(
         store: What is kept beyond a request; one in memory by default.
         known: The keys of the store; by default those of the configuration are the only ones.
         ledger: Records the requests; by default nothing is recorded.
+        books: What else decides about, or keeps something of, each request; they are asked before the ledger, and closed after it.
     """
     kept = store or Store(structs.replace(config.store, url=SQLITE), {})
     images = Images(config.image_hosts)
-    accounts = Accounts(metrics or Metrics(), () if ledger is None else (ledger,))
+    kept_in = books if ledger is None else (*books, ledger)
+    accounts = Accounts(metrics or Metrics(), kept_in)
     service = Service(registry, accounts, profile_of(config).unknown_model, images)
     site = Site(service, config, kept.answers, known, ledger)
     routes: dict[web.AbstractRoute, Route] = {}

@@ -18,9 +18,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 from unilect.config.server import Config, check_keys, each_listener, process_environment
 from unilect.context import Requests
 from unilect.errors import ConfigError, StoreUnavailable
+from unilect.gateway.account import Book
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.metrics import Metrics
+from unilect.routing.measure import limits_of
 from unilect.routing.registry import Registry
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
@@ -44,10 +46,22 @@ class Listener:
         self._requests: Requests = {}
         self._store = Store(config.store, process_environment())
         bodies = Bodies(config.max_body_bytes)
-        known = KnownKeys(self._store.keys) if self._store.keys is not None else None
+        keys = self._store.keys
+        known = KnownKeys(keys, requests=self._requests) if keys is not None else None
         self._known = known
         self._ledger = self._new_ledger()
-        shared = (registry, Metrics(), bodies, self._requests, self._store, known, self._ledger)
+        self._limits = limits_of(config, registry, self._ledger.ledger if self._ledger else None)
+        books: tuple[Book, ...] = (self._limits,)
+        shared = (
+            registry,
+            Metrics(),
+            bodies,
+            self._requests,
+            self._store,
+            known,
+            self._ledger,
+            books,
+        )
         self._doors = [
             _Address(each, create_app(each, *shared), self._connections)
             for each in each_listener(config)
@@ -68,6 +82,7 @@ class Listener:
             await self._known.open()
         if self._ledger is not None:
             await self._ledger.start()
+        await self._limits.start()
         for at, each in enumerate(each_listener(self._config)):
             check_keys(each, self._has_stored_keys(), ("listeners", at - 1) if at else ())
         urls = [await door.open(tls) for door in self._doors]
@@ -106,6 +121,7 @@ class Listener:
         for door in self._doors:
             await door.aclose()
         await self._connections.aclose(CUT_TIMEOUT_S)
+        await self._limits.aclose()
         if self._ledger is not None:
             await self._ledger.aclose()
         if self._known is not None:

@@ -164,6 +164,10 @@ class StoredKeys:
         """The secret with this public part."""
         return await self._ask(lambda rows: rows.find(secret_id))
 
+    async def get(self, id: str) -> Key:
+        """The key of an id that exists."""
+        return await self._ask(lambda rows: rows.get(id))
+
     async def changed(self, since: int) -> tuple[int, list[str]]:
         """
         The keys that have changed.

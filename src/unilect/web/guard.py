@@ -31,6 +31,7 @@ from unilect.errors import (
     OutOfMemory,
     PermissionDenied,
     QuotaExceeded,
+    RequestTooLarge,
     RouteNotFound,
     UnilectError,
     UnsupportedEncoding,
@@ -60,12 +61,17 @@ _SDK_HEADERS = (  # what the official JavaScript clients send from a browser
     "X-Stainless-Runtime-Version",
     "X-Stainless-Timeout",
 )
+#: What pages of allowed origins may read of an answer.
+_EXPOSED = (
+    *("X-Request-Id", "request-id", "X-Unilect-Ignored", "X-Unilect-Fallback", "X-Unilect-Attempts"),
+    *("Retry-After", *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset"))),
+)  # fmt: skip
 _SIGN_IN = {**PAGE_HEADERS, "WWW-Authenticate": 'Basic realm="unilect", charset="UTF-8"'}
 _NO_HEADERS: dict[str, str] = {}
 _WILDCARDS = ("0.0.0.0", "::", "")
 _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 #: A second try would do the same work again, in vain; the official clients make two of every 5xx and 429 unless they are told.
-_FINAL = (UnsupportedOperation, OutOfMemory, QuotaExceeded)
+_FINAL = (UnsupportedOperation, OutOfMemory, QuotaExceeded, RequestTooLarge)
 _SOON = (429, 503, 529)  # some clients give up where these say no time
 _RETRY_AFTER_S = 1  # where nobody knows better
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -265,6 +271,7 @@ class Guard:
             after_s = _RETRY_AFTER_S
         if after_s is not None:
             response.headers["Retry-After"] = str(math.ceil(after_s))
+        response.headers.update(in_hand().headers)
         response.headers.update(request.get(HEADERS, _NO_HEADERS))
         return response
 
@@ -329,7 +336,7 @@ def _cors_headers(config: Config) -> dict[str, str]:
     headers = {
         "Access-Control-Allow-Methods": ", ".join(config.allowed_methods or _METHODS),
         "Access-Control-Allow-Headers": ", ".join([*names, *config.allowed_headers]),
-        "Access-Control-Expose-Headers": "X-Request-Id, request-id, X-Unilect-Ignored, X-Unilect-Fallback, X-Unilect-Attempts",
+        "Access-Control-Expose-Headers": ", ".join(_EXPOSED),
         "Access-Control-Max-Age": "600",
         "Vary": "Origin",
     }

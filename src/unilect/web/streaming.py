@@ -159,7 +159,8 @@ def headers_of(
     request: web.Request, content_type: str, ignored: Sequence[str] = ()
 ) -> dict[str, str]:
     """The headers of an answer, with the names of the parameters that were ignored."""
-    headers = {"Content-Type": content_type, "X-Request-Id": in_hand().request_id}
+    context = in_hand()
+    headers = {"Content-Type": content_type, "X-Request-Id": context.request_id, **context.headers}
     if ignored:
         headers["X-Unilect-Ignored"] = ignored_header(ignored)
     return headers | request[HEADERS]

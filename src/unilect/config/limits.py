@@ -1,0 +1,130 @@
+"""
+Limits of a key, an owner or a model: their names, their bounds, and the tables `[limits]` and `[owners.NAME]` of a configuration.
+"""
+
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta, Struct
+
+from unilect import extras
+from unilect.config.values import convert, nearest
+from unilect.errors import ConfigError, Mistakes
+from unilect.redact import redacted
+
+_Number = Annotated[int, Meta(ge=1, le=10**15)]
+_Minute = Annotated[int, Meta(ge=1, le=50_000_000)]  # a bucket's level is exact in a double
+_Money = Annotated[float, Meta(gt=0, le=1_000_000)]
+_URL = re.compile(r"rediss?://\S+|unix://\S+")
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of one key, one owner or one model; None is none."""
+
+    requests_per_minute: Annotated[
+        _Minute | None,
+        Meta(description="Requests per minute. A minute's requests may come at once."),
+    ] = None
+    tokens_per_minute: Annotated[
+        _Minute | None,
+        Meta(description="Tokens per minute, of prompts and answers."),
+    ] = None
+    parallel: Annotated[
+        Annotated[int, Meta(ge=1, le=100_000)] | None,
+        Meta(description="Concurrent requests."),
+    ] = None
+    tokens_per_day: Annotated[
+        _Number | None, Meta(description="Tokens per day (UTC), of prompts and answers.")
+    ] = None
+    tokens_per_month: Annotated[
+        _Number | None, Meta(description="Tokens per calendar month (UTC).")
+    ] = None
+    money_per_day: Annotated[
+        _Money | None,
+        Meta(description="Cost per day (UTC), in the currency of the models' `price`."),
+    ] = None
+    money_per_month: Annotated[
+        _Money | None, Meta(description="Cost per calendar month (UTC).")
+    ] = None
+
+
+class LimitsConfig(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table `[limits]`: what holds for every key that has no such limit of its own, and where is counted."""
+
+    url: Annotated[
+        str | None,
+        Meta(
+            description="Redis server where several unilect servers count together: `redis://:PASSWORD@HOST:6379/0`, or `rediss://` with "
+            "TLS (requires the extra *redis*). `$NAME` takes it from the environment. Default: each server counts by itself, in memory."
+        ),
+    ] = None
+
+
+NAMES = Limits.__struct_fields__
+
+
+def parsed(texts: Sequence[str], where: str = "--limit") -> dict[str, float]:
+    """
+    Limits as the command line has them, `tokens_per_day=1000`.
+
+    Raises:
+        ConfigError: One is none; all mistakes are told.
+    """
+    fields = {field.name: field for field in msgspec.structs.fields(Limits)}
+    found, limits = Mistakes(), dict[str, float]()
+    for text in texts:
+        name, equals, number = text.partition("=")
+        name = name.strip()
+        if name not in fields or not equals:
+            near = nearest(name, NAMES)
+            hint = f"did you mean `{near}`?" if near and near != name else f"one of {', '.join(NAMES)}."  # fmt: skip
+            found.add(f"{where}: {text[:60]!r} is not NAME=NUMBER; {hint}")
+            continue
+        mistakes = Mistakes()
+        value = convert(fields[name].type, _number(number.strip()), (name,), mistakes)
+        for error in mistakes.errors:
+            found.add(f"{where}: {error}")
+        if value is not None:
+            limits[name] = value
+    found.raise_all()
+    return limits
+
+
+def _number(text: str) -> int | float | str:
+    """A number as the command line has it; a text that is none stays one."""
+    if re.fullmatch(r"-?\d{1,20}", text, re.ASCII):
+        return int(text)
+    return float(text) if re.fullmatch(r"-?\d{1,20}\.\d{1,20}", text, re.ASCII) else text
+
+
+def check_url(url: str) -> None:
+    """
+    A URL is one of a Redis server that can be used; nothing is opened.
+
+    Raises:
+        ConfigError: It is not so. It tells no password.
+    """
+    if not _URL.fullmatch(url) or not _has_port(url):
+        scheme = url.partition(":")[0][:20]
+        raise ConfigError(
+            f"limits.url: `{scheme}:...` is not the URL of a Redis server; expected `redis://:PASSWORD@HOST:PORT/0`, percent-encoded.",
+            ("limits", "url"),
+        )
+    if find_spec("redis") is None:
+        raise ConfigError(
+            f"limits.url: `{redacted(url[:200])}` requires the package redis, which is not installed; install it with "
+            f"`{extras.install('redis')}`.",
+            ("limits", "url"),
+        )
+
+
+def _has_port(url: str) -> bool:
+    """Whether the port of a URL is one, or is left out."""
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False

@@ -1,0 +1,271 @@
+"""
+Counters of limits on a Redis server, for several servers that count together.
+
+1. What a request claims is taken in one script, so that two servers never take the same.
+2. What a server holds for its requests is written down by its id. A server says every 2 s that it is alive; of one that has not for 10 s
+   the others set all free that it held.
+3. A Redis server that is away is told after 0.7 s at most, and asked again by the next request. What could not be settled meanwhile is
+   settled when it is back.
+4. A Redis server that has lost its data, or is new, has no mark of having been seeded: it holds no budget before the ledger's totals are in it.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgspec
+
+from unilect.errors import LimitsUnavailable
+from unilect.gateway import _scripts as scripts
+from unilect.gateway._counters import Claim, State, Taken
+from unilect.redact import redacted
+from unilect.tasks import Tasks
+
+if TYPE_CHECKING:
+    from redis.commands.core import AsyncScript
+
+log = logging.getLogger("unilect")
+ANSWER_TIMEOUT_S = 0.7
+ALIVE_S = 2.0
+DEAD_S = 10.0
+_MOST_CONNECTIONS = 64
+_MOST_UNSETTLED = 100_000
+_PREFIX = "{unilect}:"
+_SERVERS, _SEEDED = f"{_PREFIX}servers", f"{_PREFIX}seeded"
+_Value = TypeVar("_Value")
+
+
+class _Settlement(NamedTuple):
+    """What is to be counted of a request that has ended."""
+
+    request: str
+    claims: Sequence[Claim]
+    used: Sequence[int]
+
+
+class RedisCounters:
+    """
+    Counters on a Redis server; see `Counters`.
+
+    Args:
+        url: Of the Redis server.
+        seed: Raises the budgets to what the ledger says; called where the Redis server has no mark of that.
+
+    Attributes:
+        id: This server's, new for each process.
+    """
+
+    def __init__(self, url: str, seed: Callable[[], Awaitable[None]]) -> None:
+        from redis.asyncio import BlockingConnectionPool, Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        self.id = secrets.token_hex(8)
+        self._where = redacted(url)
+        self._seed = seed
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=_MOST_CONNECTIONS,
+            timeout=ANSWER_TIMEOUT_S,
+            socket_timeout=ANSWER_TIMEOUT_S,
+            socket_connect_timeout=ANSWER_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._redis: Any = Redis.from_pool(pool)
+        self._take = self._script(scripts.TAKE)
+        self._settle = self._script(scripts.SETTLE)
+        self._lapse = self._script(scripts.LAPSE)
+        self._raise = self._script(scripts.SEED)
+        self._tasks = Tasks()
+        self._settling: set[asyncio.Task[None]] = set()
+        self._unsettled: list[_Settlement] = []
+        self._alive: asyncio.Task[None] | None = None
+        self._seeding = asyncio.Lock()
+        self._away = False
+
+    async def open(self) -> None:
+        """See `Counters`: say that this server is alive, and go on saying it."""
+        if self._alive is None:
+            self._alive = self._tasks.start("the sign of life in Redis", self._live())
+
+    async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
+        """See `Counters`."""
+        await self.open()
+        taken = await self._taken(request, claims)
+        if taken is None:  # no budget before its ledger
+            async with self._seeding:
+                taken = await self._taken(request, claims)
+                if taken is None:
+                    await self._seed()
+                    taken = await self._taken(request, claims)
+        if taken is None:
+            raise _unavailable(f"the Redis server at {self._where} lost the limits' totals")
+        return taken
+
+    async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
+        """See `Counters`: who waits may leave, and it is settled all the same."""
+        done = self._start(_Settlement(request, claims, used))
+        await asyncio.wait([done], timeout=ANSWER_TIMEOUT_S)
+
+    async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
+        """See `Counters`."""
+        keys = [_SEEDED, *(_PREFIX + name for name in used)]
+        numbers = [str(n) for units, at in used.values() for n in (units, int(at * 1000))]
+        await self._asked(self._raise(keys=keys, args=numbers))
+
+    async def aclose(self) -> None:
+        """See `Counters`: all that could not be settled yet is tried once more."""
+        if self._alive is not None:
+            self._alive.cancel()
+        if self._settling:
+            await asyncio.wait(self._settling, timeout=ANSWER_TIMEOUT_S)
+        with suppress(LimitsUnavailable):
+            await self._settle_late()
+            await self._asked(self._redis.delete(_alive(self.id)))
+            keys = [self._held, _alive(self.id), _SERVERS]
+            await self._asked(self._lapse(keys=keys, args=[self.id]))
+        await self._tasks.aclose()
+        await self._redis.aclose()
+
+    def _script(self, text: str) -> "AsyncScript":
+        script: AsyncScript = self._redis.register_script(text)
+        return script
+
+    async def _taken(self, request: str, claims: Sequence[Claim]) -> Taken | None:
+        """
+        What the Redis server says to claims; None where it has not been seeded.
+
+        Raises:
+            LimitsUnavailable: It says nothing; whatever it has taken is given back.
+        """
+        budgets = {_PREFIX + c.name: str(c.need) for c in claims if not c.leaks and c.need}
+        keys = [self._held, _mark(request), _SEEDED, _alive(self.id), _SERVERS]
+        needs_seed = any(claim.ends_at is not None for claim in claims)
+        given: list[Any] = [request, self.id, int(DEAD_S * 1000), int(needs_seed), msgspec.json.encode(budgets)]  # fmt: skip
+        for claim in claims:
+            keys.append(_PREFIX + claim.name)
+            given += _numbers(claim, claim.room)
+        try:
+            answer = await self._asked(self._take(keys=keys, args=given))
+        except BaseException:  # nobody knows whether it was taken
+            self._start(_Settlement(request, claims, [0] * len(claims)))
+            raise
+        if answer[0] == -1:
+            return None
+        if answer[0] == -2:
+            raise _unavailable(f"the Redis server at {self._where} answered too late")
+        rest = list(map(int, answer[1:]))
+        states = [State(*rest[at : at + 3]) for at in range(0, len(rest), 3)]
+        return Taken(answer[0] == 1, states)
+
+    def _start(self, one: _Settlement) -> "asyncio.Task[None]":
+        """Begin to settle a request; whoever has asked for it may leave."""
+        task = self._tasks.start("the settlement of a request", self._settled(one))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+        return task
+
+    async def _settled(self, one: _Settlement) -> None:
+        """Settle a request, now or when the Redis server is back."""
+        try:
+            await self._send(one)
+        except LimitsUnavailable:
+            if len(self._unsettled) < _MOST_UNSETTLED:
+                self._unsettled.append(one)
+
+    async def _send(self, one: _Settlement) -> None:
+        keys = [self._held, _mark(one.request)]
+        given: list[Any] = [one.request]
+        for claim, units in zip(one.claims, one.used, strict=True):
+            keys.append(_PREFIX + claim.name)
+            given += _numbers(claim, units)
+        await self._asked(self._settle(keys=keys, args=given))
+
+    async def _settle_late(self) -> None:
+        """
+        Settle what could not be settled before.
+
+        Raises:
+            LimitsUnavailable: The Redis server is away again.
+        """
+        while self._unsettled:
+            one = self._unsettled.pop()
+            try:
+                await self._send(one)
+            except BaseException:
+                self._unsettled.append(one)
+                raise
+
+    async def _live(self) -> None:
+        """Say that this server is alive, and set free what dead ones held."""
+        while True:
+            try:
+                await self._asked(self._sign())
+                if self._away:
+                    self._away = False
+                    log.info("the Redis server at %s answers again", self._where)
+                await self._settle_late()
+            except LimitsUnavailable:
+                pass  # the log tells it already
+            await asyncio.sleep(ALIVE_S)
+
+    async def _sign(self) -> None:
+        redis = self._redis
+        await redis.set(_alive(self.id), "1", px=int(DEAD_S * 1000))
+        await redis.sadd(_SERVERS, self.id)
+        for raw in await redis.smembers(_SERVERS):
+            other = raw.decode()
+            if other != self.id:
+                keys = [_held(other), _alive(other), _SERVERS]
+                if lapsed := await self._lapse(keys=keys, args=[other]):
+                    log.warning("limits: a server is gone; what it held for %d requests is free", lapsed)  # fmt: skip
+
+    @property
+    def _held(self) -> str:
+        return _held(self.id)
+
+    async def _asked(self, answer: Awaitable[_Value]) -> _Value:
+        """
+        What the Redis server answers.
+
+        Raises:
+            LimitsUnavailable: Nothing, in time.
+        """
+        from redis.exceptions import RedisError
+
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await answer
+        except (RedisError, OSError) as error:  # a timeout is an OSError, too
+            why = redacted(str(error)) or type(error).__name__
+            reason = f"the Redis server at {self._where} does not answer: {why}"
+            if not self._away:
+                self._away = True
+                log.error("limits: %s", reason)
+            raise _unavailable(reason) from error
+
+
+def _unavailable(reason: str) -> LimitsUnavailable:
+    told = "The limits of this API key cannot be checked now; try again soon."
+    return LimitsUnavailable(told, reason=reason, retry_after_s=2)
+
+
+def _held(server: str) -> str:
+    return f"{_PREFIX}held:{server}"
+
+
+def _alive(server: str) -> str:
+    return f"{_PREFIX}alive:{server}"
+
+
+def _mark(request: str) -> str:
+    return f"{_PREFIX}settled:{request}"
+
+
+def _numbers(claim: Claim, units: int) -> list[int]:
+    """The arguments of a counter, see `scripts.ARGUMENTS`."""
+    until = 0 if claim.ends_at is None else int(claim.ends_at * 1000)
+    return [int(claim.leaks), claim.most, claim.need, units, until]

@@ -1,0 +1,122 @@
+"""
+Lua scripts for counters on a Redis server: each is one step there, as no other command comes between.
+
+A budget is a hash of `u` (used) and `h` (held), a minute a hash of `l` (level, in units of a sixty-millionth) and `t` (when, in microseconds).
+Numbers are integers below 2**53, which Lua's are exact for. All names have the tag `{unilect}`, so that a cluster has them in one place.
+"""
+
+_CLOCK = """
+local time = redis.call('TIME')
+local now = (tonumber(time[1]) - 1735689600) * 1000000 + tonumber(time[2])
+local function level(key, most)
+  local found = redis.call('HMGET', key, 'l', 't')
+  -- a clock that was put back lets nothing out, and the bucket goes on from there
+  local passed = math.max(0, math.min(now - tonumber(found[2] or now), 120000000))
+  return math.max(0, tonumber(found[1] or 0) - passed * most)
+end
+local function fill(key, most, to)
+  local full = math.max(0, math.min(to, 120000000 * most))
+  redis.call('HSET', key, 'l', string.format('%.0f', full), 't', string.format('%.0f', now))
+  redis.call('PEXPIRE', key, 180000)
+end
+"""
+
+#: KEYS: what this server holds, the mark of a given-up request, the mark of a seeded Redis, who is alive, all servers, and the counters.
+#: ARGV: the request, this server, its lifetime in ms, whether the counters must be seeded, what is held (JSON), and those of the counters.
+#: Returns 1 (held), 0 (no room), -1 (not seeded) or -2 (given up), and of each counter what was used, what is held, and how long to wait.
+TAKE = (
+    _CLOCK
+    + """
+if redis.call('EXISTS', KEYS[2]) == 1 then return {-2} end
+if ARGV[4] == '1' and redis.call('EXISTS', KEYS[3]) == 0 then return {-1} end
+local again = redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1
+local function look()
+  local ok, told = 1, {}
+  for i = 6, #KEYS do
+    local a = 5 + (i - 6) * 5
+    local most, room = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 4])
+    if ARGV[a + 1] == '1' then
+      local l = level(KEYS[i], most)
+      local wait = math.max(0, math.ceil((l + room * 60000000 - most * 60000000) / most))
+      if wait > 0 then ok = 0 end
+      told[#told + 1] = string.format('%.0f', math.ceil(l / 60000000))
+      told[#told + 1] = '0'
+      told[#told + 1] = string.format('%.0f', wait)
+    else
+      local found = redis.call('HMGET', KEYS[i], 'u', 'h')
+      local used, held = tonumber(found[1] or 0), tonumber(found[2] or 0)
+      if used + held + room > most then ok = 0 end
+      told[#told + 1] = string.format('%.0f', used)
+      told[#told + 1] = string.format('%.0f', held)
+      told[#told + 1] = '0'
+    end
+  end
+  return ok, told
+end
+local ok, told = look()
+if again then return {1, unpack(told)} end
+if ok == 0 then return {0, unpack(told)} end
+for i = 6, #KEYS do
+  local a = 5 + (i - 6) * 5
+  local most, need = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
+  if ARGV[a + 1] == '1' then
+    fill(KEYS[i], most, level(KEYS[i], most) + need * 60000000)
+  else
+    redis.call('HINCRBY', KEYS[i], 'h', ARGV[a + 3])
+    if ARGV[a + 5] ~= '0' then redis.call('PEXPIREAT', KEYS[i], ARGV[a + 5]) end
+  end
+end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[5])
+redis.call('SET', KEYS[4], '1', 'PX', ARGV[3])
+redis.call('SADD', KEYS[5], ARGV[2])
+ok, told = look()
+return {1, unpack(told)}
+"""
+)
+
+#: KEYS: what this server holds, the mark of a settled request, and the counters. ARGV: the request, and those of the counters.
+#: A request is settled once. What is not held any more, since this server was taken for dead, is counted all the same.
+SETTLE = (
+    _CLOCK
+    + """
+if not redis.call('SET', KEYS[2], '1', 'NX', 'PX', 60000) then return 0 end
+local held = redis.call('HDEL', KEYS[1], ARGV[1]) == 1
+for i = 3, #KEYS do
+  local a = 1 + (i - 3) * 5
+  local most, need, used = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
+  if ARGV[a + 1] == '1' then
+    if held then fill(KEYS[i], most, level(KEYS[i], most) + (used - need) * 60000000) end
+  else
+    if held and need > 0 then redis.call('HINCRBY', KEYS[i], 'h', '-' .. ARGV[a + 3]) end
+    if used > 0 then redis.call('HINCRBY', KEYS[i], 'u', ARGV[a + 4]) end
+    if ARGV[a + 5] ~= '0' then redis.call('PEXPIREAT', KEYS[i], ARGV[a + 5]) end
+  end
+end
+return 1
+"""
+)
+
+#: KEYS: what a server holds, whether it is alive, and all servers. ARGV: the server. Of one that is not, all that it holds is free again.
+LAPSE = """
+if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
+local rows = redis.call('HGETALL', KEYS[1])
+for i = 2, #rows, 2 do
+  for name, units in pairs(cjson.decode(rows[i])) do
+    if redis.call('EXISTS', name) == 1 then redis.call('HINCRBY', name, 'h', '-' .. units) end
+  end
+end
+redis.call('DEL', KEYS[1])
+redis.call('SREM', KEYS[3], ARGV[1])
+return #rows / 2
+"""
+
+#: KEYS: the mark of a seeded Redis, and counters. ARGV: of each counter what was used at least, and when it ends (Unix ms).
+SEED = """
+for i = 2, #KEYS do
+  local a = (i - 2) * 2
+  if tonumber(redis.call('HGET', KEYS[i], 'u') or 0) < tonumber(ARGV[a + 1]) then redis.call('HSET', KEYS[i], 'u', ARGV[a + 1]) end
+  redis.call('PEXPIREAT', KEYS[i], ARGV[a + 2])
+end
+redis.call('SET', KEYS[1], '1')
+return 1
+"""

@@ -1,0 +1,230 @@
+"""
+What limits hold for a request, and what it claims of each: requests, tokens, money.
+
+Money is counted in billionths, as integers, so that two servers add up the same.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from msgspec import Struct
+
+from unilect.config.model import Price
+from unilect.events import Usage
+from unilect.gateway._counters import Claim, State
+from unilect.requests import Request
+
+BILLION = 10**9
+_PER_MILLION = BILLION // 1_000_000
+#: Without a limit of tokens in a request a minute is claimed a tenth of, at most so many tokens; what the answer has is counted in the end.
+_USUAL_TOKENS = 512
+#: An answer that has to be shorter, as little is left, has so many tokens at least: where more may become free, and where not.
+_WORTH_TOKENS, _LEAST_TOKENS = 256, 16
+#: A prompt of which only a bound is known is counted exactly where a budget has less than so many times what the request may use.
+LOOSE = 32
+
+
+class Limit(NamedTuple):
+    """
+    A limit that holds for a request.
+
+    Attributes:
+        name: Its name, such as `tokens_per_day`.
+        of: Whose it is, in words: the API key, the owner, the model.
+        subject: Whose it is, as its counter has it.
+        most: The limit; of money in billionths.
+    """
+
+    name: str
+    of: str
+    subject: str
+    most: int
+
+    @property
+    def unit(self) -> str:
+        """`requests`, `tokens`, `money` or `parallel`."""
+        return self.name.partition("_")[0]
+
+    @property
+    def leaks(self) -> bool:
+        """It is a rate."""
+        return self.name.endswith("_minute")
+
+
+class Size(Struct, frozen=True, kw_only=True):
+    """
+    How many tokens a request may use.
+
+    Attributes:
+        prompt: Those of its prompts, at most, as often as they are read and counted.
+        choices: The answers that are made, at most; 0 where none is.
+        limit: The most tokens of each answer that the request asks for; None for as many as fit.
+        room: The most tokens of a prompt and its answer together.
+        knows_room: The model says so; else it is a guess, and answers must be kept to it.
+        exact: `prompt` was counted.
+    """
+
+    prompt: int
+    choices: int
+    limit: int | None
+    room: int
+    knows_room: bool
+    exact: bool = False
+
+    def tokens(self, allowed: int | None) -> int:
+        """The most tokens of prompts and answers, where each answer has at most `allowed`, or what the request says."""
+        limit = self.limit if allowed is None else allowed
+        whole = self.choices * self.room
+        if limit is None:
+            return max(self.prompt, whole) if self.knows_room else self.prompt + whole
+        most = self.prompt + self.choices * limit
+        return min(most, max(self.prompt, whole)) if self.knows_room and self.choices else most
+
+    def answer(self, allowed: int | None) -> int:
+        """The most tokens of the answers alone."""
+        limit = self.limit if allowed is None else allowed
+        return self.choices * (self.room if limit is None else limit)
+
+
+class Measures(Protocol):
+    """What knows the models, and so the size of a request."""
+
+    def size(self, model: str, request: Request) -> Size:
+        """A bound, from the length of its texts."""
+
+    async def counted(self, model: str, request: Request, size: Size) -> Size:
+        """The same with its prompt counted by the model; as given where that cannot be counted."""
+
+    def price(self, model: str) -> Price | None:
+        """What a model costs."""
+
+    def dearest(self, model: str) -> Price | None:
+        """What it, or one of its fallbacks, costs at most."""
+
+
+def cost(price: Price | None, usage: Usage) -> int:
+    """What an answer has cost, in billionths."""
+    if price is None:
+        return 0
+    cached = min(usage.cached_tokens or 0, usage.prompt_tokens)
+    fresh = usage.prompt_tokens - cached
+    amount = fresh * price.prompt + cached * price.cached + usage.completion_tokens * price.completion  # fmt: skip
+    return math.ceil(amount * _PER_MILLION)
+
+
+def limits_of(given: Mapping[str, float | None], of: str, subject: str) -> list[Limit]:
+    """The limits of one key, owner or model."""
+    return [
+        Limit(name, of, subject, int(most * BILLION) if name.startswith("money") else int(most))
+        for name, most in given.items()
+        if most is not None
+    ]
+
+
+def period(name: str, now: float) -> tuple[str, float] | None:
+    """The day or the month (UTC) that a limit is of, as text, and its end in seconds since 1970; None where it is of neither."""
+    day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    if name.endswith("_day"):
+        return f"{day:%Y-%m-%d}", (day + timedelta(days=1)).timestamp()
+    if name.endswith("_month"):
+        first = day.replace(day=1)
+        return f"{first:%Y-%m}", (first + timedelta(days=32)).replace(day=1).timestamp()
+    return None
+
+
+def counter(limit: Limit, now: float) -> tuple[str, float | None]:
+    """The name of a limit's counter, and when it ends."""
+    found = period(limit.name, now)
+    name = f"{limit.subject}/{limit.name}"
+    return (name, None) if found is None else (f"{name}/{found[0]}", found[1])
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """
+    A request as its limits see it.
+
+    Attributes:
+        size: None where no limit is of tokens or money.
+        price: Of the dearest model that may answer.
+        allowed: The most tokens of each answer that its limits leave; None where they leave what it asks for.
+        loose: Its prompt may be counted exactly yet.
+    """
+
+    size: Size | None
+    price: Price | None
+    allowed: int | None
+    loose: bool
+    now: float
+
+    def needs(self, limit: Limit) -> int:
+        """What is held of a limit for the request."""
+        size = self.size
+        if limit.unit in ("requests", "parallel") or size is None:
+            return 1
+        if limit.unit == "money":
+            price = self.price or Price()
+            prompt = size.prompt * max(price.prompt, price.cached)
+            return math.ceil((prompt + size.answer(self.allowed) * price.completion) * _PER_MILLION)
+        whole = size.tokens(self.allowed)
+        if limit.leaks and size.limit is None and size.choices:
+            usual = size.prompt + min(_USUAL_TOKENS, limit.most // 10) * size.choices
+            return min(whole, max(size.prompt, min(usual, limit.most)))
+        return whole
+
+    def claim(self, limit: Limit) -> Claim:
+        """What it claims."""
+        need = self.needs(limit)
+        name, ends_at = counter(limit, self.now)
+        loose = self.loose and not limit.leaks and limit.unit != "parallel"
+        return Claim(
+            name=name,
+            leaks=limit.leaks,
+            most=limit.most,
+            need=need,
+            room=need * LOOSE if loose else need,
+            ends_at=ends_at,
+        )
+
+    def never_fits(self, limit: Limit) -> bool:
+        """Whether it may use more in a minute than the limit has."""
+        return limit.leaks and self.needs(limit) > limit.most
+
+
+def allowance(asked: Asked, limits: Sequence[Limit], states: Sequence[State]) -> int | None:
+    """
+    The most tokens of each answer that the limits leave now, to a request that does not say how many it wants.
+
+    Returns:
+        None where it is not worth an answer, or nothing has to be changed.
+    """
+    size = asked.size
+    if size is None or size.limit is not None or not size.choices:
+        return None
+    now = least = size.room if asked.allowed is None else asked.allowed
+    worth = _LEAST_TOKENS
+    for limit, state in zip(limits, states, strict=True):
+        left = limit.most - state.used - state.held
+        if limit.unit == "tokens":
+            tokens = (limit.most if limit.leaks else left) - size.prompt
+        elif limit.unit == "money" and asked.price is not None and asked.price.completion > 0:
+            prompt = math.ceil(size.prompt * max(asked.price.prompt, asked.price.cached) * _PER_MILLION)  # fmt: skip
+            tokens = int((left - prompt) / (asked.price.completion * _PER_MILLION))
+        else:
+            continue
+        if tokens // size.choices < least:
+            least = tokens // size.choices
+            worth = _WORTH_TOKENS if state.held and not limit.leaks else _LEAST_TOKENS
+    return least if worth <= least < now else None
+
+
+def used(limits: Sequence[Limit], usage: Usage, price: Price | None) -> list[int]:
+    """What a request has used of each limit."""
+    amounts = {
+        "requests": 1,
+        "parallel": 0,
+        "tokens": usage.prompt_tokens + usage.completion_tokens,
+        "money": cost(price, usage),
+    }
+    return [amounts[limit.unit] for limit in limits]

@@ -1,0 +1,361 @@
+"""
+Limits and budgets of keys, owners and models: what a request may use is held for it before it is answered, and counted after.
+
+1. A budget (tokens or money, of a day or a month) is never passed: what a request may use at most is held, of its prompt a bound, which is
+   counted exactly where little is left; of its answer what it asks for. One that asks for no limit gets the one that is left, and is told so.
+2. A rate (requests or tokens a minute) and `parallel` hold for the same counters; all of a request's limits are taken in one step.
+3. What a client is told to wait is long enough, if nobody else uses the same limit meanwhile.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import NoReturn, Protocol
+
+from msgspec import structs
+
+from unilect.config.limits import Limits as Table
+from unilect.config.limits import LimitsConfig
+from unilect.context import Context
+from unilect.errors import (
+    LimitsUnavailable,
+    QuotaExceeded,
+    QuotaReserved,
+    RateLimited,
+    RequestTooLarge,
+    UnilectError,
+)
+from unilect.events import Usage
+from unilect.gateway import claims
+from unilect.gateway._counters import Claim, Counters, MemoryCounters, State, Taken, fits
+from unilect.gateway._ratelimit import headers
+from unilect.gateway.claims import Asked, Limit, Measures, Size
+from unilect.requests import Request
+from unilect.store.ledger import Used
+
+_TRIES = 8  # others may take what is left between two of them
+_SOON_S = 1.0
+_NAMES = frozenset(Table.__struct_fields__)
+
+
+class Ledger(Protocol):
+    """What was used before this server started."""
+
+    async def used(self, since: float) -> Sequence[Used]:
+        """
+        The sums of all requests since a time, in seconds since 1970, of each key, owner and model.
+
+        Raises:
+            UnilectError: It cannot be read now.
+        """
+
+
+class Limits:
+    """
+    The book of limits; see `Book`.
+
+    Args:
+        config: The limits of every key, and where is counted.
+        owners: The limits of owners, by their names.
+        models: Those of models.
+        measures: Knows the sizes and prices of requests.
+        ledger: Has what was used before; without one a server begins at 0.
+        clock: Seconds since 1970: days and months are UTC's.
+        counters: What counts, instead of what `config` says.
+    """
+
+    def __init__(
+        self,
+        config: LimitsConfig,
+        owners: Mapping[str, Table],
+        models: Mapping[str, Table],
+        measures: Measures,
+        ledger: Ledger | None = None,
+        clock: Callable[[], float] = time.time,
+        counters: Counters | None = None,
+    ) -> None:
+        self._defaults = {name: most for name, most in _named(config).items() if name in _NAMES}
+        self._owners = {name: claims.limits_of(_named(one), "owner", f"owner:{name}") for name, one in owners.items()}  # fmt: skip
+        self._models = {name: claims.limits_of(_named(one), "model", f"model:{name}") for name, one in models.items()}  # fmt: skip
+        self._measures, self._ledger, self._clock = measures, ledger, clock
+        self._seeded = ledger is None
+        self._seeding = asyncio.Lock()
+        self._in_memory = counters is None and config.url is None
+        self._counters = counters or _counters(config.url, self.seed)
+
+    async def open(self, context: Context, request: Request) -> "_Entry | None":
+        """
+        Hold what a request may use; see `Book`.
+
+        Raises:
+            QuotaExceeded: A budget is used up.
+            RateLimited: The request comes too early, or too many run.
+            LimitsUnavailable: What is left cannot be read now.
+        """
+        limits = self._limits(context)
+        if not limits:
+            return None
+        if not self._seeded and self._in_memory:
+            await self._seed_once()
+        asked = self._asked(context.model, request, limits)
+        if asked.loose and any(asked.never_fits(limit) for limit in limits):
+            asked = await self._counted(context.model, request, asked, limits)
+        request_id = secrets.token_hex(8)
+        for _ in range(_TRIES):
+            claimed = [asked.claim(limit) for limit in limits]
+            if any(asked.never_fits(limit) for limit in limits):
+                _refuse_large(asked, limits)
+            taken = await self._counters.take(request_id, claimed)
+            if taken.ok:
+                self._tell(context, limits, claimed, taken)
+                context.allowed = asked.allowed
+                return _Entry(self, context, request_id, limits, claimed, asked)
+            less = await self._again(context, request, asked, limits, claimed, taken)
+            if less is None:
+                break
+            asked = less
+        self._tell(context, limits, claimed, taken)
+        _refuse(asked, limits, claimed, taken.states)
+
+    async def start(self) -> None:
+        """Make ready; what cannot be done yet is done with the first request. Idempotent."""
+        await self._counters.open()
+        if self._ledger is not None:
+            with suppress(LimitsUnavailable):
+                await self._seed_once()
+
+    async def aclose(self) -> None:
+        """Release everything. Idempotent."""
+        await self._counters.aclose()
+
+    async def seed(self) -> None:
+        """
+        Raise the budgets to what the ledger says.
+
+        Raises:
+            LimitsUnavailable: It cannot be read now.
+        """
+        totals: dict[str, tuple[int, float]] = {}
+        now = self._clock()
+        for since, suffix in ((_day(now), "_day"), (_month(now), "_month")):
+            for one in await self._ledger_since(since):
+                subjects = (f"key:{one.key}", f"owner:{one.owner}", f"model:{one.model}")
+                amounts = {
+                    "tokens_per": one.tokens,
+                    "money_per": one.cost * claims.BILLION // 1_000_000,
+                }
+                for subject in subjects:
+                    for unit, amount in amounts.items():
+                        limit = Limit(f"{unit}{suffix}", "", subject, 0)
+                        name, ends_at = claims.counter(limit, now)
+                        before = totals.get(name, (0, 0.0))[0]
+                        totals[name] = (before + amount, ends_at or now)
+        await self._counters.raise_to(totals)
+        self._seeded = True
+
+    async def settle(self, entry: "_Entry", usage: Usage) -> None:
+        """Count what a request has used."""
+        price = self._measures.price(entry.context.answering)
+        amounts = claims.used(entry.limits, usage, price)
+        await self._counters.settle(entry.request, entry.claimed, amounts)
+
+    def _limits(self, context: Context) -> list[Limit]:
+        """The limits that hold for a request."""
+        found: list[Limit] = []
+        given = context.limits
+        if given or self._defaults:
+            own = {name: most for name, most in given.items() if name in _NAMES} if given else {}
+            of_key = {**self._defaults, **own}
+            found += claims.limits_of(of_key, "API key", f"key:{context.caller}")
+        if self._owners and context.owner:
+            found += self._owners.get(context.owner, ())
+        if self._models:
+            found += self._models.get(context.model, ())
+        return found
+
+    def _asked(self, model: str, request: Request, limits: Sequence[Limit]) -> Asked:
+        """A request as its limits see it, with a bound of its size."""
+        now = self._clock()
+        if all(limit.unit in ("requests", "parallel") for limit in limits):
+            return Asked(size=None, price=None, allowed=None, loose=False, now=now)
+        size = self._measures.size(model, request)
+        return _within_a_minute(
+            Asked(size=size, price=self._measures.dearest(model), allowed=_first(size, limits), loose=not size.exact, now=now),
+            limits,
+        )  # fmt: skip
+
+    async def _counted(
+        self, model: str, request: Request, asked: Asked, limits: Sequence[Limit]
+    ) -> Asked:
+        """The same with its prompt counted, where it can be."""
+        if asked.size is None:
+            return asked
+        size = await self._measures.counted(model, request, asked.size)
+        again = structs.replace(asked, size=size, allowed=_first(size, limits), loose=False)
+        return _within_a_minute(again, limits)
+
+    async def _again(
+        self,
+        context: Context,
+        request: Request,
+        asked: Asked,
+        limits: Sequence[Limit],
+        claimed: Sequence[Claim],
+        taken: Taken,
+    ) -> Asked | None:
+        """What to ask for instead of what is not free; None where nothing less is worth it."""
+        short = [
+            limit
+            for limit, claim, state in zip(limits, claimed, taken.states, strict=True)
+            if not fits(claim, state)
+        ]
+        if any(limit.unit in ("requests", "parallel") for limit in short):
+            return None
+        if asked.loose:
+            return await self._counted(context.model, request, asked, limits)
+        if any(limit.leaks for limit in short):
+            return None
+        allowed = claims.allowance(asked, limits, taken.states)
+        return None if allowed is None else structs.replace(asked, allowed=allowed)
+
+    def _tell(
+        self, context: Context, limits: Sequence[Limit], claimed: Sequence[Claim], taken: Taken
+    ) -> None:
+        context.headers = headers(context.dialect, limits, claimed, taken.states, self._clock())
+
+    async def _seed_once(self) -> None:
+        async with self._seeding:
+            if not self._seeded:
+                await self.seed()
+
+    async def _ledger_since(self, since: float) -> Sequence[Used]:
+        if self._ledger is None:
+            return ()
+        try:
+            return await self._ledger.used(since)
+        except UnilectError as error:
+            raise LimitsUnavailable(
+                "What this API key has used cannot be read now; try again soon.",
+                reason=f"limits: the ledger cannot be read: {error.for_operator}",
+                retry_after_s=5,
+            ) from error
+
+
+class _Entry:
+    """What is held for one request."""
+
+    __slots__ = ("_book", "_most", "claimed", "context", "limits", "request")
+
+    def __init__(
+        self,
+        book: Limits,
+        context: Context,
+        request: str,
+        limits: Sequence[Limit],
+        claimed: Sequence[Claim],
+        asked: Asked,
+    ) -> None:
+        self._book, self.context, self.request = book, context, request
+        self.limits, self.claimed = limits, claimed
+        # a piece of an answer may count for more tokens than it is made of: only a backend that keeps to no limit passes this
+        bounded = asked.size is not None and asked.size.choices
+        self._most = 2 * asked.size.answer(asked.allowed) + 64 if bounded and asked.size else None
+
+    def made(self, usage: Usage) -> None:
+        """See `Entry`."""
+        if self._most is not None and usage.completion_tokens > self._most:
+            raise QuotaExceeded(
+                "The answer has more tokens than are left of this API key's limits: its backend did not keep to `max_tokens`."
+            )
+
+    async def close(self, usage: Usage, status: int) -> None:
+        """See `Entry`."""
+        await self._book.settle(self, usage)
+
+
+def _counters(url: str | None, seed: Callable[[], Awaitable[None]]) -> Counters:
+    if url is None:
+        return MemoryCounters()
+    from unilect.gateway._redis import RedisCounters  # an extra
+
+    return RedisCounters(url, seed)
+
+
+def _named(table: Table) -> dict[str, float | None]:
+    return structs.asdict(table)
+
+
+def _first(size: Size, limits: Sequence[Limit]) -> int | None:
+    """The most tokens of each answer to a request that names no limit, where its model names none either and a budget has to be kept."""
+    has_budget = any(limit.unit in ("tokens", "money") and not limit.leaks for limit in limits)
+    guessed = has_budget and size.choices and size.limit is None and not size.knows_room
+    return size.room if guessed else None
+
+
+def _within_a_minute(asked: Asked, limits: Sequence[Limit]) -> Asked:
+    """A request whose answer is not longer than the tokens of a minute, where it does not say how long."""
+    minutes = [limit for limit in limits if limit.leaks and limit.unit == "tokens"]
+    allowed = claims.allowance(asked, minutes, [State(0)] * len(minutes)) if minutes else None
+    return asked if allowed is None else structs.replace(asked, allowed=allowed)
+
+
+def _refuse_large(asked: Asked, limits: Sequence[Limit]) -> NoReturn:
+    """
+    Raises:
+        RequestTooLarge: Always.
+    """
+    limit = next(limit for limit in limits if asked.never_fits(limit))
+    raise RequestTooLarge(
+        f"{limit.name} of this {limit.of} is {limit.most}, and the request may use {asked.needs(limit)} tokens. Shorten the prompt, or "
+        "lower `max_tokens`."
+    )
+
+
+def _refuse(
+    asked: Asked, limits: Sequence[Limit], claimed: Sequence[Claim], states: Sequence[State]
+) -> NoReturn:
+    """
+    Tell why a request is not answered now: that a budget is used up before anything that passes by itself. Of a prompt that is not
+    counted nobody knows whether the budget has room for it.
+
+    Raises:
+        RateLimited: Always.
+    """
+    wait_s, why = 0.0, ""
+    reserved: QuotaReserved | None = None
+    for limit, claim, state in zip(limits, claimed, states, strict=True):
+        exact = structs.replace(claim, room=claim.need)
+        if limit.leaks and state.wait_us > wait_s * 1e6:
+            wait_s, why = state.wait_us / 1e6, f"{limit.name} of this {limit.of} is {limit.most}"
+        elif limit.unit == "parallel":
+            if wait_s < _SOON_S and not fits(exact, state):
+                wait_s, why = _SOON_S, f"{limit.most} requests of this {limit.of} are running, the most that may (`parallel`)"  # fmt: skip
+        elif not (limit.leaks or asked.loose or fits(exact, state)):
+            if state.used + claim.need > limit.most:
+                raise QuotaExceeded(_used_up(limit, claim, state))
+            reserved = QuotaReserved(_used_up(limit, claim, state), retry_after_s=_SOON_S)
+    if reserved is not None and wait_s <= _SOON_S:
+        raise reserved
+    raise RateLimited(f"{why or 'Too many requests come at once'}. Try again in {max(wait_s, _SOON_S):.3g} s.", retry_after_s=wait_s or _SOON_S)  # fmt: skip
+
+
+def _used_up(limit: Limit, claim: Claim, state: State) -> str:
+    """What a client is told of a budget that has no room for its request."""
+    scale = claims.BILLION if limit.unit == "money" else 1
+    ends = datetime.fromtimestamp(claim.ends_at or 0, UTC)
+    held = f", {state.held / scale:.10g} are reserved for running requests" if state.held else ""
+    return (
+        f"{limit.name} of this {limit.of} is {limit.most / scale:.10g}: {state.used / scale:.10g} are used{held}, and the request may use "
+        f"{claim.need / scale:.10g}. It starts again at {ends:%Y-%m-%d %H:%M} UTC."
+    )
+
+
+def _day(now: float) -> float:
+    return datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()  # fmt: skip
+
+
+def _month(now: float) -> float:
+    return datetime.fromtimestamp(_day(now), UTC).replace(day=1).timestamp()

@@ -1,0 +1,201 @@
+"""
+How many tokens a request may use, for its limits: a bound from the length of its texts, or its prompt as the model counts it.
+
+A token has a byte at least, so that a text has no more tokens than bytes; what a chat template adds has a margin.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import structs
+
+from unilect.backend import Backend, tokenizes
+from unilect.config.model import ModelConfig, Price
+from unilect.config.server import Config
+from unilect.errors import ModelNotFound, UnilectError
+from unilect.gateway.claims import Size
+from unilect.gateway.limits import Ledger, Limits
+from unilect.ranking import RerankRequest
+from unilect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Prompt,
+    Request,
+    TextPart,
+)
+from unilect.routing import _tools as tools
+from unilect.routing._enforcement import ATTEMPTS, bonds
+from unilect.routing._failover import Failover
+from unilect.routing.registry import Model, Registry
+
+_TEMPLATE_TOKENS, _MESSAGE_TOKENS, _PAIR_TOKENS = 128, 16, 8
+_UNKNOWN_ROOM = 16_384  # of a model whose server does not tell its context
+_COUNT_TIMEOUT_S = 5.0
+_MOST_COUNTED = 64  # inputs of an embedding request
+
+
+class Measures:
+    """
+    The sizes and the prices of requests.
+
+    Args:
+        registry: The models.
+        configs: Their settings, by name.
+    """
+
+    def __init__(self, registry: Registry, configs: Mapping[str, ModelConfig]) -> None:
+        self._registry, self._configs = registry, configs
+
+    def size(self, model: str, request: Request) -> Size:
+        """The most tokens that a request may use, by the length of its texts."""
+        chain = self._chain(model)
+        if not isinstance(request, ChatRequest | CompletionRequest):
+            tokens, exact = _of_inputs(request)
+            return Size(prompt=tokens, choices=0, limit=None, room=0, knows_room=False, exact=exact)
+        known = [one.capabilities.context for one in chain]
+        room = max((context or _UNKNOWN_ROOM for context in known), default=_UNKNOWN_ROOM)
+        knows_room = bool(known) and None not in known
+        request = chain[0].with_defaults(chain[0].prepare(request)) if chain else request
+        attempts = ATTEMPTS if bonds(request) else 1
+        limit = request.token_limit
+        if limit is not None and knows_room:
+            limit = min(limit, room)
+        if isinstance(request, ChatRequest):
+            prompts, (prompt, exact) = 1, _of_chat(request, room)
+        else:
+            prompts, (prompt, exact) = len(request.prompts), _of_completion(request)
+        return Size(
+            prompt=prompt * attempts,
+            choices=prompts * max(request.n or 1, request.best_of or 1) * attempts,
+            limit=limit,
+            room=room,
+            knows_room=knows_room,
+            exact=exact,
+        )
+
+    async def counted(self, model: str, request: Request, size: Size) -> Size:
+        """The same with the prompt as the model counts it; as given where it does not, or not in time."""
+        try:
+            async with asyncio.timeout(_COUNT_TIMEOUT_S):
+                tokens = await self._count(self._registry.get(model), request)
+        except (UnilectError, TimeoutError):
+            return size  # what is wrong with the request is told when it is answered
+        if tokens is None:
+            return size
+        attempts = ATTEMPTS if isinstance(request, ChatRequest | CompletionRequest) and bonds(request) else 1  # fmt: skip
+        return structs.replace(size, prompt=tokens * attempts, exact=True)
+
+    def price(self, model: str) -> Price | None:
+        """What a model costs; None where it has no price."""
+        config = self._configs.get(model)
+        return None if config is None else config.price
+
+    def dearest(self, model: str) -> Price | None:
+        """The highest of each price of a model and its fallbacks."""
+        prices = [price for one in self._chain(model) if (price := self.price(one.name))]
+        if not prices:
+            return None
+        return Price(
+            prompt=max(price.prompt for price in prices),
+            cached=max(price.cached for price in prices),
+            completion=max(price.completion for price in prices),
+        )
+
+    def _chain(self, name: str) -> list[Model]:
+        """A model and its fallbacks; nothing of one that is gone meanwhile."""
+        chain: list[Model] = []
+        following: str | None = name
+        while following is not None:
+            try:
+                model = self._registry.get(following)
+            except ModelNotFound:
+                break
+            if model in chain:
+                break
+            chain.append(model)
+            following = model.fallback
+        return chain
+
+    async def _count(self, model: Model, request: Request) -> int | None:
+        """
+        The tokens of a prompt, as a backend of a model counts them; None where that is not what it would read.
+
+        Raises:
+            UnilectError: No backend of it counts.
+        """
+        request = model.with_defaults(model.prepare(request))
+        with Failover(model) as failover:
+            async for lease in failover:
+                with lease:
+                    return await _counted_by(lease.bare, request)
+        return None
+
+
+def limits_of(config: Config, registry: Registry, ledger: Ledger | None = None) -> Limits:
+    """The limits of a configuration."""
+    of_models = {name: one.limits for name, one in config.models.items() if one.limits is not None}
+    measures = Measures(registry, config.models)
+    return Limits(config.limits, config.owners, of_models, measures, ledger)
+
+
+async def _counted_by(backend: Backend, request: Request) -> int | None:
+    if isinstance(request, ChatRequest):
+        if _has_more_than_text(request):
+            return None
+        asked = tools.prompted(request, backend.capabilities)
+        return await tokenizes(backend).count_tokens(asked)
+    if isinstance(request, CompletionRequest):
+        if request.fills_in or len(request.prompts) > _MOST_COUNTED:
+            return None
+        return await _sum(backend, request.prompts)
+    if isinstance(request, EmbeddingRequest) and len(request.inputs) <= _MOST_COUNTED:
+        return await _sum(backend, request.inputs)
+    return None
+
+
+async def _sum(backend: Backend, prompts: list[Prompt]) -> int:
+    counter = tokenizes(backend)
+    return sum([await counter.count_tokens(prompt) for prompt in prompts])
+
+
+def _of_chat(request: ChatRequest, room: int) -> tuple[int, bool]:
+    """A bound of a chat's prompt; it is never exact."""
+    if _has_more_than_text(request):
+        return room, True  # nothing counts images
+    template = (request.tools, request.functions, request.response_format, request.chat_template_kwargs)  # fmt: skip
+    size = len(msgspec.json.encode(request.messages)) + _MESSAGE_TOKENS * len(request.messages)
+    if any(template):
+        size += 2 * len(msgspec.json.encode(template))  # a template may indent it
+    return size + _TEMPLATE_TOKENS, False
+
+
+def _of_completion(request: CompletionRequest) -> tuple[int, bool]:
+    more = sum(len(one.text.encode()) + len(one.filename.encode()) for one in request.input_extra or ())  # fmt: skip
+    more += len((request.suffix or "").encode()) + (_TEMPLATE_TOKENS if request.fills_in else 0)
+    return sum(map(_bytes, request.prompts)) + more, False
+
+
+def _of_inputs(request: Request) -> tuple[int, bool]:
+    """A bound of the inputs of a request that is no chat and no completion."""
+    if isinstance(request, RerankRequest):
+        pairs = len(request.documents) * (len(request.query.encode()) + _PAIR_TOKENS)
+        return pairs + sum(map(_bytes, request.texts)), True
+    if isinstance(request, EmbeddingRequest):
+        return sum(map(_bytes, request.inputs)), False
+    return 0, True
+
+
+def _bytes(prompt: Prompt) -> int:
+    """The most tokens of a prompt: its bytes, or its ids, and what a model puts around it."""
+    return _PAIR_TOKENS + len(prompt.encode() if isinstance(prompt, str) else prompt)
+
+
+def _has_more_than_text(request: ChatRequest) -> bool:
+    return any(
+        not isinstance(part, TextPart)
+        for message in request.messages
+        if isinstance(message.content, list)
+        for part in message.content
+    )

@@ -1,0 +1,185 @@
+"""Tests of unilect.gateway._counters and, against the same, of _redis: what is taken is taken at once, and held until it is settled."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from redis_server import RedisServer, redis_server
+from unilect.gateway._counters import MINUTE_US, Claim, Counters, MemoryCounters
+from unilect.gateway._redis import RedisCounters
+
+LATER = 4_000_000_000.0
+
+
+def budget(most: int, need: int, name: str = "b") -> Claim:
+    """A claim of a budget."""
+    return Claim(name=name, most=most, need=need, room=need, ends_at=LATER)
+
+
+def minute(most: int, need: int, name: str = "m") -> Claim:
+    """A claim of a minute."""
+    return Claim(name=name, leaks=True, most=most, need=need, room=need)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    """A Redis server."""
+    with redis_server() as running:
+        yield running
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def counters(request: pytest.FixtureRequest) -> AsyncIterator[Counters]:
+    """New counters, of each kind."""
+    made: Counters = MemoryCounters()
+    if request.param == "redis":
+        made = redis_counters(request.getfixturevalue("server"))
+        await made._redis.flushall()
+    await made.open()
+    yield made
+    await made.aclose()
+
+
+def redis_counters(server: RedisServer) -> RedisCounters:
+    """Counters on a server, without a ledger."""
+
+    async def seed() -> None:
+        await made.raise_to({})
+
+    made = RedisCounters(server.url, seed)
+    return made
+
+
+async def test_a_budget(counters: Counters) -> None:
+    """Of fifty requests for 100 at once ten get a budget of 1,000, and what they leave of it others get."""
+    claims = [budget(1000, 100)]
+    taken = await asyncio.gather(*(counters.take(f"r{n}", claims) for n in range(50)))
+    assert 10 == sum(one.ok for one in taken)
+    assert (0, 1000) == next(one for one in taken if not one.ok).states[0][:2]
+
+    held = [f"r{n}" for n, one in enumerate(taken) if one.ok]
+    for name in held[:9]:
+        await counters.settle(name, claims, [100])
+    await counters.settle(held[9], claims, [40])
+    assert (940, 0) == (await counters.take("more", claims)).states[0][:2]
+    assert (await counters.take("rest", [budget(1000, 60)])).ok
+    assert not (await counters.take("one", [budget(1000, 1)])).ok
+
+
+async def test_all_or_nothing(counters: Counters) -> None:
+    """A request that one of its limits refuses takes nothing of the others."""
+    full, free = budget(10, 10, "full"), budget(10, 10, "free")
+    assert (await counters.take("a", [full])).ok
+    assert not (await counters.take("b", [free, full, minute(5, 5)])).ok
+    assert (await counters.take("c", [free, minute(5, 5)])).ok
+
+
+async def test_a_minute(counters: Counters) -> None:
+    """A minute's requests may come at once, the next has to wait for one of them to leak, and what is not used is free at once."""
+    taken = [await counters.take(f"r{n}", [minute(7, 1)]) for n in range(8)]
+    assert [True] * 7 + [False] == [one.ok for one in taken]
+    assert 0 < taken[-1].states[0].wait_us <= -(-MINUTE_US // 7)
+
+    await counters.settle("r0", [minute(7, 1)], [0])
+    assert (await counters.take("again", [minute(7, 1)])).ok
+
+
+async def test_a_debt(counters: Counters) -> None:
+    """What an answer had beyond what was held is paid by those that follow, for two minutes at most."""
+    claims = [minute(100, 10)]
+    assert (await counters.take("a", claims)).ok
+    await counters.settle("a", claims, [120])
+    (state,) = (await counters.take("b", claims)).states
+    assert 29 * MINUTE_US // 100 < state.wait_us <= 30 * MINUTE_US // 100
+
+    assert (await counters.take("c", [minute(100, 10, "other")])).ok
+    await counters.settle("c", [minute(100, 10, "other")], [1_000_000])
+    (state,) = (await counters.take("d", [minute(100, 100, "other")])).states
+    assert state.wait_us <= 2 * MINUTE_US
+
+
+async def test_from_a_ledger(counters: Counters) -> None:
+    """What a ledger says was used is the least that a budget has used."""
+    await counters.raise_to({"b": (900, LATER), "c": (5, LATER)})
+    assert not (await counters.take("a", [budget(1000, 101)])).ok
+    assert (await counters.take("b", [budget(1000, 100)])).ok
+    await counters.settle("b", [budget(1000, 100)], [100])
+    await counters.raise_to({"b": (10, LATER)})
+    assert (1000, 0) == (await counters.take("c", [budget(1000, 1)])).states[0][:2]
+
+
+async def test_many_names() -> None:
+    """Counters of days that have passed, and minutes that have leaked, are forgotten."""
+    now, now_us = 0.0, 0
+    counters = MemoryCounters(lambda: now_us, lambda: now)
+    for day in range(5000):
+        now, now_us = day * 86_400.0, day * 86_400_000_000
+        claims = [
+            Claim(name=f"b{day}", most=9, need=2, room=2, ends_at=now + 86_400),
+            minute(9, 2, f"m{day}"),
+        ]
+        assert (await counters.take(f"{day}", claims)).ok
+        await counters.settle(f"{day}", claims, [1, 1])
+    assert len(counters._budgets) + len(counters._minutes) < 2000
+
+
+class Model:
+    """A minute in fractions: what it holds, and when that was; it leaks `most` in sixty million ticks."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.held, self.at = most, 0, 0
+
+    def take(self, units: int, now: int) -> bool:
+        """Whether units fit in."""
+        self.held = max(0, self.held - (now - self.at) * self.most)
+        self.at = now
+        fits = self.held + units * MINUTE_US <= self.most * MINUTE_US
+        self.held += units * MINUTE_US if fits else 0
+        return fits
+
+
+class Minutes(RuleBasedStateMachine):
+    """A minute's bucket does what its model does, and who waits as long as it is told is let through."""
+
+    @initialize(most=st.integers(1, 5000) | st.sampled_from([7, 60, 61, 50_000_000]))
+    def begin(self, most: int) -> None:
+        """A limit."""
+        self.now, self.most, self.model = 0, most, Model(most)
+        self.counters = MemoryCounters(lambda: self.now)
+        self.wait: tuple[int, int] | None = None
+
+    def take(self, units: int) -> None:
+        """Ask both."""
+        taken = asyncio.run(self.counters.take("r", [minute(self.most, units)]))
+        assert self.model.take(units, self.now) == taken.ok
+        self.wait = None if taken.ok else (units, taken.states[0].wait_us)
+
+    @rule(part=st.floats(0, 1), micros=st.integers(0, 3 * MINUTE_US))
+    def ask(self, part: float, micros: int) -> None:
+        """A request after a while."""
+        self.now += micros
+        self.take(max(1, int(part * self.most)))
+
+    @rule()
+    def ask_at_once(self) -> None:
+        """A request without a pause."""
+        self.take(1)
+
+    @precondition(lambda self: self.wait is not None)
+    @rule(early=st.booleans())
+    def obey(self, early: bool) -> None:
+        """The request comes again as soon as it was told, or a tick before that."""
+        units, micros = self.wait or (0, 0)
+        self.now += micros - early
+        self.take(units)
+        assert early == (self.wait is not None)
+
+
+TestMinutes = Minutes.TestCase
+TestMinutes.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True, database=None
+)

@@ -1,0 +1,313 @@
+"""Tests of unilect.gateway.limits, through the whole server: what a caller may use, and what it is told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from clock import Clock
+from redis_server import RedisServer, redis_server
+from unilect.config.limits import Limits as Table
+from unilect.config.limits import LimitsConfig
+from unilect.config.model import ModelConfig, Price
+from unilect.config.server import Config
+from unilect.config.store import StoreConfig
+from unilect.context import Context
+from unilect.errors import LimitsUnavailable, QuotaExceeded, RateLimited, StoreUnavailable
+from unilect.events import Usage
+from unilect.gateway.limits import Limits
+from unilect.requests import ChatRequest, Message
+from unilect.routing import sources
+from unilect.routing.measure import Measures
+from unilect.server.listener import Listener
+
+PROMPT = "x" * 20  # an echo's token is a character
+CHAT = {"messages": [{"role": "user", "content": PROMPT}]}
+ONE, TWO = "sk-of-one", "sk-of-another"
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    """A Redis server."""
+    with redis_server() as running:
+        yield running
+
+
+class Served:
+    """A server, and a client with a key."""
+
+    def __init__(self, url: str, client: aiohttp.ClientSession) -> None:
+        self.url, self.client = url, client
+
+    async def ask(self, key: str = ONE, path: str = "chat/completions", **body: Any) -> Any:
+        """The status, the headers and the body of an answer."""
+        if path == "chat/completions":
+            body = CHAT | body
+        headers = {"Authorization": f"Bearer {key}"}
+        async with self.client.post(f"{self.url}/v1/{path}", json=body, headers=headers) as answer:
+            text = await answer.text()
+            told = msgspec.json.decode(text) if text.startswith("{") else text
+            return SimpleNamespace(status=answer.status, headers=answer.headers, body=told)
+
+
+def echo(**options: Any) -> ModelConfig:
+    """A model that says 80 characters, unless the options say otherwise."""
+    return ModelConfig(source="echo:", options={"text": "y" * 80, "context": 4096} | options)
+
+
+@asynccontextmanager
+async def served(
+    limits: LimitsConfig, model: ModelConfig | None = None, **given: Any
+) -> AsyncIterator[Served]:
+    """A server with one model, `m`, and two keys."""
+    config = Config(
+        port=0,
+        api_keys=[ONE, TWO],
+        limits=limits,
+        models={"m": model or echo()},
+        store=StoreConfig(url="sqlite://", keys=False),
+        **given,
+    )
+    registry = sources.registry(config)
+    listener = Listener(config, registry)
+    try:
+        (url,) = await listener.listen()
+        async with aiohttp.ClientSession() as client:
+            yield Served(url, client)
+    finally:
+        await listener.aclose()
+        await registry.aclose()
+
+
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+async def test_a_budget_and_fifty_requests(kind: str, request: pytest.FixtureRequest) -> None:
+    """Of fifty requests of 100 tokens at once a budget of 1,000 lets exactly ten through, and after them none."""
+    url = request.getfixturevalue("redis").url if kind == "redis" else None
+    slow = echo(tokens_per_s=400.0)
+    async with served(LimitsConfig(tokens_per_day=1000, url=url), slow) as server:
+        answers = await asyncio.gather(*(server.ask(max_tokens=80) for _ in range(50)))
+        statuses = [answer.status for answer in answers]
+        late = await server.ask(max_tokens=1)
+        other = await server.ask(TWO, max_tokens=80)
+
+    assert (10, 40) == (statuses.count(200), statuses.count(429))
+    assert 1000 == sum(a.body["usage"]["total_tokens"] for a in answers if a.status == 200)
+    refused = [answer for answer in answers if answer.status == 429]
+    assert {"insufficient_quota"} == {answer.body["error"]["code"] for answer in refused}
+    assert all(answer.headers["Retry-After"] == "1" for answer in refused)  # some may be left
+    assert (429, "insufficient_quota") == (late.status, late.body["error"]["code"])
+    assert "false" == late.headers["x-should-retry"]
+    assert "Retry-After" not in late.headers
+    assert "tokens_per_day of this API key is 1000: 1000 are used" in late.body["error"]["message"]
+    assert 200 == other.status
+
+
+async def test_a_stream() -> None:
+    """A stream is counted, too, also one whose client leaves in the middle, with what was made of it."""
+    slow = echo(tokens_per_s=20.0)
+    async with served(LimitsConfig(tokens_per_day=200, parallel=1), slow) as server:
+        headers = {"Authorization": f"Bearer {ONE}"}
+        body = CHAT | {"stream": True, "max_tokens": 80}
+        async with server.client.post(
+            f"{server.url}/v1/chat/completions", json=body, headers=headers
+        ) as answer:
+            assert ("200", "100") == (
+                answer.headers["x-ratelimit-limit-tokens"],
+                answer.headers["x-ratelimit-remaining-tokens"],
+            )
+            busy = await server.ask(max_tokens=1)
+            for _ in range(3):
+                await answer.content.readline()
+        assert (429, "rate_limit_exceeded") == (busy.status, busy.body["error"]["code"])
+        assert "`parallel`" in busy.body["error"]["message"]
+        async with asyncio.timeout(10):
+            while (again := await server.ask(max_tokens=4)).status == 429:
+                await asyncio.sleep(0.01)
+    left = int(again.headers["x-ratelimit-remaining-tokens"])
+    assert 200 - 20 - 40 - 24 <= left < 200 - 20 - 24
+
+
+async def test_without_max_tokens() -> None:
+    """A request that does not say how long its answer may be gets what is left of the budget, is told so, and ends with `length`."""
+    async with served(LimitsConfig(tokens_per_day=160), echo()) as server:
+        first, second, third = [await server.ask() for _ in range(3)]
+    assert (80, "stop") == (first.body["usage"]["completion_tokens"], first.body["choices"][0]["finish_reason"])  # fmt: skip
+    assert (40, "length") == (second.body["usage"]["completion_tokens"], second.body["choices"][0]["finish_reason"])  # fmt: skip
+    assert ["max_tokens"] * 2 == [one.headers["X-Unilect-Ignored"] for one in (first, second)]
+    assert (429, "false") == (third.status, third.headers["x-should-retry"])
+
+
+async def test_choices() -> None:
+    """Every choice of an answer is counted, before it and after it."""
+    async with served(LimitsConfig(tokens_per_day=300)) as server:
+        refused = await server.ask(max_tokens=80, n=4)
+        answered = await server.ask(max_tokens=80, n=3)
+    assert (429, 200) == (refused.status, answered.status)
+    assert 20 + 3 * 80 == answered.body["usage"]["total_tokens"]
+    assert str(300 - 260) == answered.headers["x-ratelimit-remaining-tokens"]
+
+
+async def test_requests_per_minute() -> None:
+    """The request after a minute's last is told when to come again, and every answer tells what is left."""
+    async with served(LimitsConfig(requests_per_minute=3)) as server:
+        answers = [await server.ask(max_tokens=1) for _ in range(4)]
+        anthropic = await server.ask(TWO, "messages", max_tokens=1, model="m", **CHAT)
+    assert [200, 200, 200, 429] == [answer.status for answer in answers]
+    told = [answer.headers["x-ratelimit-remaining-requests"] for answer in answers]
+    assert ["2", "1", "0", "0"] == told
+    assert {"3"} == {answer.headers["x-ratelimit-limit-requests"] for answer in answers}
+    assert "20s" == answers[0].headers["x-ratelimit-reset-requests"]
+    assert "rate_limit_exceeded" == answers[3].body["error"]["code"]
+    assert 18 <= int(answers[3].headers["Retry-After"]) <= 20
+    assert 200 == anthropic.status
+    assert "2" == anthropic.headers["anthropic-ratelimit-requests-remaining"]
+    assert "x-ratelimit-limit-requests" not in anthropic.headers
+    reset = anthropic.headers["anthropic-ratelimit-requests-reset"]
+    assert 0 <= (datetime.fromisoformat(reset) - datetime.now(UTC)).total_seconds() <= 21
+
+
+async def test_too_large_for_a_minute() -> None:
+    """A request that may use more than a minute has can never succeed, and is told to be smaller."""
+    async with served(LimitsConfig(tokens_per_minute=90)) as server:
+        large = await server.ask(max_tokens=80)
+        fitting = await server.ask(max_tokens=70)
+        late = await server.ask(max_tokens=70)
+        unsaid = await server.ask(TWO)
+    assert (429, "false") == (large.status, large.headers["x-should-retry"])
+    assert "may use 100 tokens" in large.body["error"]["message"]
+    assert (200, 429) == (fitting.status, late.status)
+    assert 58 <= int(late.headers["Retry-After"]) <= 60
+    assert (200, 70) == (unsaid.status, unsaid.body["usage"]["completion_tokens"])
+
+
+async def test_owners_models_and_money() -> None:
+    """Limits of a model hold for all keys together, and money is what the model's price makes of tokens."""
+    priced = echo()
+    priced = msgspec.structs.replace(
+        priced, price=Price(prompt=1000.0, completion=10_000.0), limits=Table(money_per_month=1.7)
+    )
+    async with served(LimitsConfig(), priced) as server:
+        first = await server.ask(max_tokens=80)  # 20 * 0.001 + 80 * 0.01 = 0.82
+        second = await server.ask(TWO, max_tokens=80)
+        third = await server.ask(max_tokens=80)
+        bare = await server.ask(max_tokens=5)  # 0.06 are left
+    assert [200, 200, 429, 429] == [one.status for one in (first, second, third, bare)]
+    assert "money_per_month of this model is 1.7: 1.64 are used" in third.body["error"]["message"]
+
+
+async def test_an_answer_that_fails() -> None:
+    """What a failed answer has not made is free again."""
+    broken = echo(failing_answers=1, breaks_after=10)
+    async with served(LimitsConfig(tokens_per_day=130), broken) as server:
+        failed = await server.ask(max_tokens=80)
+        answered = await server.ask(max_tokens=80)
+    assert (502, 200) == (failed.status, answered.status)
+    assert "0" == answered.headers["x-ratelimit-remaining-tokens"]
+
+
+async def test_without_limits() -> None:
+    """A key without limits is told none."""
+    async with served(LimitsConfig()) as server:
+        answer = await server.ask()
+    assert 200 == answer.status
+    assert not [name for name in answer.headers if "ratelimit" in name.lower()]
+    assert "X-Unilect-Ignored" not in answer.headers
+
+
+async def test_two_servers(redis: RedisServer) -> None:
+    """Two servers on one Redis have one budget, one minute and one number of running requests between them."""
+    limits = LimitsConfig(tokens_per_month=1000, requests_per_minute=100, parallel=30, url=redis.url)  # fmt: skip
+    slow = echo(tokens_per_s=800.0)
+    given = {"owners": {"nobody": Table(parallel=1)}}
+    async with served(limits, slow, **given) as first, served(limits, slow, **given) as second:
+        servers = [first, second] * 14
+        answers = await asyncio.gather(*(one.ask(TWO, max_tokens=80) for one in servers))
+        left = await second.ask(TWO, max_tokens=80)
+    statuses = [answer.status for answer in answers]
+    assert (10, 18) == (statuses.count(200), statuses.count(429))
+    assert (429, "1000") == (left.status, left.headers["x-ratelimit-limit-tokens"])
+    assert "0" == left.headers["x-ratelimit-remaining-tokens"]
+
+
+class FakeLedger:
+    """A ledger with sums that a test sets, which may be away."""
+
+    def __init__(self, **sums: int) -> None:
+        self.sums, self.away, self.asked = sums, False, list[float]()
+
+    async def used(self, since: float) -> list[Any]:
+        """See `Ledger`."""
+        self.asked.append(since)
+        if self.away:
+            raise StoreUnavailable("away")
+        return [
+            SimpleNamespace(key=key, owner="", model="m", tokens=tokens, cost=0.0)
+            for key, tokens in self.sums.items()
+        ]
+
+
+def book(ledger: FakeLedger, clock: Clock, **limits: int) -> Limits:
+    """A book of limits of every key, on a ledger, for models that are not known."""
+    registry = sources.registry(Config(models={"m": echo()}))
+    measures = Measures(registry, {})
+    return Limits(LimitsConfig(**limits), {}, {}, measures, ledger, clock)
+
+
+def chat(tokens: int) -> ChatRequest:
+    """A request for so many tokens."""
+    return ChatRequest(messages=[Message("user", PROMPT)], max_tokens=tokens)
+
+
+async def test_from_the_ledger() -> None:
+    """After a start a budget has what the ledger says of this day and this month, and no request is let through before it is known."""
+    ledger, clock = FakeLedger(one=900), Clock()
+    limits = book(ledger, clock, tokens_per_day=1000)
+    ledger.away = True
+    await limits.start()
+    with pytest.raises(LimitsUnavailable):
+        await limits.open(Context(caller="one", model="m"), chat(80))
+    ledger.away = False
+    context = Context(caller="one", model="m")
+    entry = await limits.open(context, chat(80))
+    assert entry is not None
+    assert "0" == context.headers["x-ratelimit-remaining-tokens"]
+    days = {datetime.fromtimestamp(at, UTC).strftime("%d %H:%M") for at in ledger.asked}
+    assert {datetime.fromtimestamp(clock.now, UTC).strftime("%d 00:00"), "01 00:00"} == days
+    await entry.close(Usage(20, 80), 200)
+    with pytest.raises(QuotaExceeded):
+        await limits.open(Context(caller="one", model="m"), chat(80))
+    assert await limits.open(Context(caller="two", model="m"), chat(80)) is not None
+    await limits.aclose()
+
+
+async def test_another_day() -> None:
+    """A budget is new at midnight (UTC), and a rate does not ask what the system's time is."""
+    clock = Clock()
+    limits = book(FakeLedger(), clock, tokens_per_day=100, requests_per_minute=2)
+    context = Context(caller="one", model="m")
+    for _ in range(2):
+        entry = await limits.open(context, chat(80))
+        assert entry is not None
+        await entry.close(Usage(20, 80), 200)
+        clock.now += 86_400
+    with pytest.raises(RateLimited) as raised:
+        await limits.open(context, chat(80))
+    assert 29 < (raised.value.retry_after_s or 0) <= 30
+    await limits.aclose()
+
+
+async def test_a_backend_that_does_not_stop() -> None:
+    """An answer far beyond what is held for it ends."""
+    limits = book(FakeLedger(), Clock(), tokens_per_day=1000)
+    entry = await limits.open(Context(caller="one", model="m"), chat(80))
+    assert entry is not None
+    entry.made(Usage(20, 160))
+    with pytest.raises(QuotaExceeded, match="did not keep to"):
+        entry.made(Usage(20, 300))
+    await limits.aclose()

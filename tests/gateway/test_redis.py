@@ -1,0 +1,159 @@
+"""Tests of unilect.gateway._redis: a Redis server that is away, slow or empty, and servers that die."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from redis_server import RedisServer, redis_server
+from unilect.errors import LimitsUnavailable
+from unilect.gateway import _redis
+from unilect.gateway._counters import Claim
+from unilect.gateway._redis import RedisCounters
+
+LATER = 4_000_000_000.0
+
+
+def budget(need: int) -> list[Claim]:
+    """A claim of a budget of 1,000."""
+    return [Claim(name="b", most=1000, need=need, room=need, ends_at=LATER)]
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """A Redis server of the test's own, which it may end."""
+    with redis_server() as running:
+        yield running
+
+
+#: What the ledger has, by the counters' names.
+Ledger = dict[str, tuple[int, float]]
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """A ledger with 100 tokens."""
+    return {"b": (100, LATER)}
+
+
+@pytest.fixture
+async def new(server: RedisServer, ledger: Ledger) -> AsyncIterator[Callable[[], RedisCounters]]:
+    """New counters on the server, with the ledger."""
+    made: list[RedisCounters] = []
+
+    def make() -> RedisCounters:
+        async def seed() -> None:
+            await counters.raise_to(ledger)
+
+        counters = RedisCounters(server.url, seed)
+        made.append(counters)
+        return counters
+
+    yield make
+    for counters in made:
+        await counters.aclose()
+
+
+async def until(check: Callable[[], object]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(20):
+        while not check():
+            await asyncio.sleep(0.01)
+
+
+async def state(counters: RedisCounters) -> tuple[int, int]:
+    """What is used and held of the budget."""
+    found = await counters.take("look", [Claim(name="b", most=1, need=1, room=1, ends_at=LATER)])
+    assert not found.ok
+    return found.states[0][:2]
+
+
+async def test_away_and_back(
+    server: RedisServer,
+    new: Callable[[], RedisCounters],
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While the server is away, requests are refused at once; back without its data, it gets the ledger's and what was used meanwhile."""
+    monkeypatch.setattr(_redis, "ALIVE_S", 0.05)
+    counters = new()
+    assert (await counters.take("a", budget(100))).ok
+    server.stop()
+    began = time.monotonic()
+    with pytest.raises(LimitsUnavailable) as raised:
+        await counters.take("b", budget(1))
+    assert time.monotonic() - began < 1
+    assert "does not answer" in raised.value.for_operator
+    await counters.settle("a", budget(100), [70])
+    assert 1 == len([r for r in caplog.records if "does not answer" in r.getMessage()])
+
+    ledger["b"] = (170, LATER)  # the ledger had the request all the same
+    server.start()
+    await until(lambda: not counters._unsettled)
+    assert (170, 0) == await state(counters)
+
+
+async def test_silent(server: RedisServer, new: Callable[[], RedisCounters]) -> None:
+    """A server that answers nothing delays a request for less than a second, and what it takes too late is given back."""
+    counters = new()
+    assert (await counters.take("a", budget(100))).ok
+    server.freeze()
+    began = time.monotonic()
+    try:
+        with pytest.raises(LimitsUnavailable):
+            await counters.take("late", budget(500))
+        assert time.monotonic() - began < 1
+        before = time.monotonic()
+        await counters.settle("a", budget(100), [100])
+        assert time.monotonic() - before < 1
+    finally:
+        server.freeze(False)
+    async with asyncio.timeout(20):
+        while await state(counters) != (200, 0):
+            await asyncio.sleep(0.05)
+
+
+async def test_a_dead_server(
+    server: RedisServer, new: Callable[[], RedisCounters], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a server has reserved that died is free again, and what it had settled is not."""
+    monkeypatch.setattr(_redis, "ALIVE_S", 0.05)
+    monkeypatch.setattr(_redis, "DEAD_S", 0.3)
+    dying, other = new(), new()
+    assert (await dying.take("a", budget(300))).ok
+    assert (await dying.take("b", budget(600))).ok
+    await dying.settle("a", budget(300), [250])
+    await other.open()
+    assert (350, 600) == await state(other)
+    assert dying._alive is not None
+    dying._alive.cancel()
+    async with asyncio.timeout(20):
+        while await state(other) != (350, 0):
+            await asyncio.sleep(0.02)
+    # it was only slow: what it has used counts all the same
+    await dying.settle("b", budget(600), [600])
+    assert (950, 0) == await state(other)
+
+
+async def test_an_orderly_end(new: Callable[[], RedisCounters]) -> None:
+    """A server that ends leaves nothing that is held, and says that it is gone."""
+    ending, other = new(), new()
+    assert (await ending.take("a", budget(300))).ok
+    await ending.aclose()
+    assert (100, 0) == await state(other)
+    assert ending.id.encode() not in await other._redis.smembers("{unilect}:servers")
+
+
+async def test_settled_twice(new: Callable[[], RedisCounters]) -> None:
+    """A request is settled once, and taken once, however often that is asked for."""
+    counters = new()
+    for _ in range(2):
+        assert (await counters.take("a", budget(300))).ok
+    assert (100, 300) == await state(counters)
+    for _ in range(2):
+        await counters.settle("a", budget(300), [10])
+    assert (110, 0) == await state(counters)
+    with pytest.raises(LimitsUnavailable):
+        await counters.take("a", budget(300))
