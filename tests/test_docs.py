@@ -20,6 +20,7 @@ import typer
 from unilect import errors
 from unilect.cli import main as cli
 from unilect.config import load as config_load
+from unilect.config.admin import AdminConfig
 from unilect.config.kinds import KIND_OF
 from unilect.config.server import Config, ModelConfig
 from unilect.config.store import StoreConfig
@@ -38,9 +39,16 @@ PAGES = DOCS | {file: file.read_text() for file in ROOT.glob("*.md")}
 ALL_DOCS = "\n".join(DOCS.values())
 OPTIONS = [
     field.name
-    for struct in (Config, StoreConfig, ModelConfig)
+    for struct in (Config, StoreConfig, AdminConfig, ModelConfig)
     for field in msgspec.structs.fields(struct)
 ]
+#: What the configurations of the documentation take from the environment.
+KEYS = {
+    "GPU_KEY": "a",
+    "UPSTREAM_KEY": "b",
+    "UNILECT_API_KEY": "c",
+    "ADMIN_KEY": "d",
+}
 START_TIMEOUT_S = 30.0
 
 
@@ -125,9 +133,9 @@ def test_example_file_has_every_option(tmp_path: Path) -> None:
     file = tmp_path / "all.toml"
     file.write_text(re.sub(r"^# (?=[a-z_]+ = )", "", text, flags=re.M))
 
-    config_load.load(file, environment={"UPSTREAM_KEY": "a", "UNILECT_API_KEY": "b"})
+    config_load.load(file, environment=KEYS)
 
-    assert sorted(names) == sorted(set(OPTIONS) - {"models", "store"})
+    assert sorted(set(names)) == sorted(set(OPTIONS) - {"models", "store", "admin"})
 
 
 @pytest.mark.parametrize(
@@ -144,7 +152,7 @@ def test_configurations_load(page: str, block: str, tmp_path: Path) -> None:
     file = tmp_path / "unilect.toml"
     file.write_text(block)
 
-    loaded = config_load.load(file, environment={"UNILECT_API_KEY": "a", "GPU_KEY": "b"})
+    loaded = config_load.load(file, environment=KEYS)
 
     assert loaded.models
 

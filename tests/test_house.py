@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_820,
-    "cli": 1_750,
+    "": 1_825,
+    "cli": 1_906,
     "cli/connect": 956,
-    "config": 1_371,
+    "config": 1_474,
     "constraints": 1_136,
     "demo": 12,
     "dialects": 223,
@@ -41,11 +41,11 @@ BUDGETS = {
     "engines/gguf": 2_058,
     "engines/process": 708,
     "engines/transformers": 3_757,
-    "gateway": 448,
+    "gateway": 451,
     "http": 925,
     "parameters": 732,
-    "routing": 2_571,
-    "server": 895,
+    "routing": 2_680,
+    "server": 1_646,
     "store": 1_674,
     "store/migrations": 9,
     "store/migrations/versions": 122,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 952,
+    "web": 961,
 }
 
 #: Where the environment is read or passed on, and why.

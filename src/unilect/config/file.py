@@ -139,6 +139,11 @@ def with_secrets(
     if isinstance(keys := values.get("api_keys"), list | str):
         keys = [keys] if isinstance(keys, str) else keys
         values["api_keys"] = [secret(key, ("api_keys",)) for key in keys]
+    if isinstance(admin := values.get("admin"), dict) and "api_keys" in admin:
+        keys, path = admin["api_keys"], ("admin", "api_keys")
+        keys = [keys] if isinstance(keys, str) else keys
+        if isinstance(keys, list):
+            values["admin"] = admin | {"api_keys": [secret(key, path) for key in keys]}
     if isinstance(store := values.get("store"), dict) and "url" in store:
         values["store"] = store | {"url": secret(store["url"], ("store", "url"))}
     if isinstance(values.get("models"), dict):

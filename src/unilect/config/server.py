@@ -14,12 +14,13 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from unilect.config.admin import AdminConfig, check_admin
 from unilect.config.model import NAME, ModelConfig, described
 from unilect.config.store import StoreConfig, check_url, may_have_keys
 from unilect.config.values import OptionPath, dotted, nearest, shown
 from unilect.errors import ConfigError, Mistakes
 
-TABLES = ("models", "listeners", "store")  # options that only a file can set
+TABLES = ("models", "listeners", "store", "admin")  # options that only a file can set
 
 Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
 
@@ -118,6 +119,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["debug", "info", "warning", "error"],
         described("Log level. *info* logs one line per request, without prompts and answers."),
     ] = "info"
+    watch: Annotated[
+        bool,
+        described(
+            "Reload the configuration file when it changes; it is looked at every second. A file that cannot be used changes "
+            "nothing, and the log says why. See docs/operation.md."
+        ),
+    ] = False
     dialect: Annotated[
         Dialect,
         described(
@@ -203,6 +211,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "What is kept of the Responses API beyond a request: the table `[store]`, see below."
         ),
     ] = StoreConfig()
+    admin: Annotated[
+        AdminConfig,
+        described("The admin API, on an address of its own: the table `[admin]`, see below."),
+    ] = AdminConfig()
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
         described("Models by name. The first is the default model."),
@@ -275,6 +287,9 @@ def check(config: Config, broken: Container[object] = ()) -> None:
         _check_fastchat(config)
     with found:
         _check_store(config, broken)
+    if "admin" not in broken:
+        with found:
+            check_admin(config.admin, config.api_keys, addresses)
     with found:
         check_names(config)
     found.raise_all()
