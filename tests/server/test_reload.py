@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from certificates import certificate, needs_openssl
 from engine import chat
 from scripted import Exchange, scripted
 from unilect.config import load as config_load
@@ -54,7 +56,6 @@ class Server:
         self.reloader = Reloader(
             source, config, self.registry, self.discovery, self.listener, look_s=look_s
         )
-        self._load = config.models
 
     def read(self) -> Config:
         """The configuration that the file has now."""
@@ -185,6 +186,52 @@ async def test_keys_and_origins(tmp_path: Path, client: aiohttp.ClientSession) -
 
     assert ["401", "401", "a", "a"] == answers
     assert ("api_keys", "allowed_origins") == done.options
+
+
+async def test_what_callers_have_said(tmp_path: Path) -> None:
+    """A reload does not end a drain, nor what a caller has said about the stay of a model, unless it changes that very setting."""
+    echo = '[models.a]\nsource = "echo:"\n'
+    async with serving(tmp_path, TOP + echo) as server:
+        model = server.registry.models["a"]
+        model.stay(3600)
+        server.write(TOP + echo + 'aliases = ["x"]\n')
+        await server.reloader.reload("a test")
+        stays = model.idle_stop_at
+        server.write(TOP + echo + "idle_stop_s = 7200\n")
+        await server.reloader.reload("a test")
+        longer = model.idle_stop_at
+        model.drain()
+        server.write(TOP + echo)
+        await server.reloader.reload("a test")
+
+        assert "draining" == model.state
+    assert stays is not None
+    assert longer is not None
+    assert longer > stays + 3000
+
+
+@needs_openssl
+async def test_a_new_certificate(tmp_path: Path) -> None:
+    """A certificate that was replaced under the same name is used for connections from the reload on; one that is broken is refused."""
+    cert, key = certificate(tmp_path)
+    text = f"tls_cert = '{cert}'\ntls_key = '{key}'\n{TOP}{table('a', text='a')}"
+    async with serving(tmp_path, text) as server:
+        port = int(server.url.rpartition(":")[2])
+
+        def shown() -> str:
+            return ssl.get_server_certificate(("127.0.0.1", port))
+
+        first = await asyncio.to_thread(shown)
+        certificate(tmp_path)
+        await server.reloader.reload("a test")
+        second = await asyncio.to_thread(shown)
+        Path(cert).write_text("broken")
+        with pytest.raises(ReloadRefused, match="tls_cert"):
+            await server.reloader.reload("a test")
+        third = await asyncio.to_thread(shown)
+
+    assert first != second
+    assert second == third
 
 
 async def test_nothing_new(tmp_path: Path) -> None:

@@ -143,9 +143,10 @@ class Model:
         self.aliases, self.defaults, self.prepare = other.aliases, other.defaults, other.prepare
         self.unsupported, self.fallback = other.unsupported, other.fallback
         self.pool.has_fallback = other.fallback is not None
-        self._idle_stop_s = self._stays_s = other._idle_stop_s
-        if self._in_use == 0 and not self._cold and not self.draining and not self.closed:
-            self._await_idle()
+        if self._idle_stop_s != other._idle_stop_s:  # else what a caller has said instead goes on
+            self._idle_stop_s = other._idle_stop_s
+            if not self.draining:
+                self.stay(other._idle_stop_s)
 
     @property
     def capabilities(self) -> Capabilities:
