@@ -24,7 +24,7 @@ MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 1_825,
-    "cli": 1_909,
+    "cli": 1_908,
     "cli/connect": 956,
     "config": 1_474,
     "constraints": 1_136,
@@ -44,8 +44,8 @@ BUDGETS = {
     "gateway": 451,
     "http": 925,
     "parameters": 732,
-    "routing": 2_681,
-    "server": 1_646,
+    "routing": 2_685,
+    "server": 1_647,
     "store": 1_674,
     "store/migrations": 9,
     "store/migrations/versions": 122,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,9 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilect.config import load as config_load
+from unilect.config.admin import AdminConfig
+from unilect.config.server import Config
+from unilect.config.store import StoreConfig
 from unilect.errors import ConfigError, InvalidRequest
 from unilect.routing import sources
 from unilect.routing.discovery import Discovery
+from unilect.routing.registry import Registry
 from unilect.server._admin_keys import NewKey, body_of
 from unilect.server.listener import Listener
 from unilect.server.reload import Reloader, Source
@@ -35,10 +40,19 @@ class Operated:
         client: Sends clients' requests.
         file: Its configuration.
         socket: Where its admin API is.
+        listener: Its addresses.
     """
 
-    def __init__(self, file: Path, url: str, client: aiohttp.ClientSession, admin: Any) -> None:
+    def __init__(
+        self,
+        file: Path,
+        url: str,
+        client: aiohttp.ClientSession,
+        admin: Any,
+        listener: Listener,
+    ) -> None:
         self.file, self.url, self.client, self._admin = file, url, client, admin
+        self.listener = listener
         self.socket = file.parent / "admin.sock"
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
@@ -79,7 +93,7 @@ async def operated(tmp_path: Path, text: str = MODELS) -> AsyncIterator[Operated
             aiohttp.ClientSession() as client,
             aiohttp.ClientSession(connector=connector) as admin,
         ):
-            yield Operated(file, url, client, admin)
+            yield Operated(file, url, client, admin, listener)
     finally:
         await reloader.aclose()
         await listener.aclose()
@@ -111,8 +125,6 @@ async def test_the_socket_is_for_its_user(tmp_path: Path) -> None:
 
 async def test_a_socket_that_was_left_behind(tmp_path: Path) -> None:
     """A socket at which nobody listens is replaced; one of a running server, and a file of this name, are told and stay."""
-    import socket
-
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(tmp_path / "admin.sock"))
     async with operated(tmp_path) as server:
@@ -273,6 +285,60 @@ async def test_a_reload(tmp_path: Path) -> None:
     assert (400, "reload_refused") == (refused[0], refused[1]["error"]["code"])
     assert f"{server.file}:1: nothing" in refused[1]["error"]["message"]
     assert (200, {"state": "idle", "file": str(server.file)}) == state
+
+
+async def test_a_model_that_leaves(tmp_path: Path) -> None:
+    """A model that a reload has taken out is listed until its last request has ended."""
+    async with operated(tmp_path) as server:
+        asked = asyncio.ensure_future(server.chat("org/slow"))
+        await running(server)
+        text = server.file.read_text()
+        server.file.write_text(text[: text.index('[models."org/slow"]')])
+        await server.ask("POST", "/reload")
+        _, during = await server.ask("GET", "/models")
+        status, _ = await asked
+        async with asyncio.timeout(20):
+            while len((await server.ask("GET", "/models"))[1]["models"]) > 1:
+                await asyncio.sleep(0.01)
+
+    assert [("a", "ready", 0), ("org/slow", "leaving", 1)] == [
+        (one["name"], one["state"], one["requests"]) for one in during["models"]
+    ]
+    assert 200 == status
+
+
+async def test_while_the_server_drains(tmp_path: Path) -> None:
+    """While a server that stops waits for its last request, its operator sees that, and can end it."""
+    async with operated(tmp_path) as server:
+        asked = asyncio.ensure_future(server.chat("org/slow"))
+        request = await running(server)
+        draining = asyncio.ensure_future(server.listener.drain(asyncio.Event()))
+        await asyncio.sleep(0)
+        await server.ask("POST", f"/requests/{request['id']}/cancel")
+        await draining
+        status, _ = await asked
+
+    assert 403 == status
+
+
+async def test_an_address_that_is_taken(tmp_path: Path) -> None:
+    """An address that something else listens on is told by the option's name."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        config = Config(
+            port=0,
+            store=StoreConfig(url="sqlite://"),
+            admin=AdminConfig(listen=taken, api_keys=["k"]),
+        )
+        registry = Registry([])
+        listener = Listener(config, registry)
+        reloader = Reloader(None, config, registry, Discovery(config, registry))
+        try:
+            with pytest.raises(ConfigError, match=rf"admin\.listen: cannot listen on {taken}"):
+                await listener.listen_for_admin(reloader)
+        finally:
+            await listener.aclose()
+            await registry.aclose()
 
 
 async def test_tasks(tmp_path: Path) -> None:

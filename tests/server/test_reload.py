@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import ssl
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from certificates import certificate, needs_openssl
 from engine import chat
@@ -24,7 +27,7 @@ from unilect.gateway.metrics import Metrics
 from unilect.routing import sources
 from unilect.routing.discovery import Discovery
 from unilect.routing.pool import Member
-from unilect.routing.registry import Model
+from unilect.routing.registry import Model, Registry
 from unilect.routing.service import Service
 from unilect.server.listener import Listener
 from unilect.server.reload import Reloader, Source
@@ -347,6 +350,62 @@ async def test_a_fallback_that_was_removed(tmp_path: Path, client: aiohttp.Clien
         await server.reloader.reload("a test")
 
         assert "502" == await asked
+
+
+# Any two configurations
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+TABLES = st.dictionaries(NAMES, st.tuples(st.sampled_from(["1", "2"]), NAMES), max_size=4)
+
+
+def as_text(tables: dict[str, tuple[str, str]]) -> str:
+    """Models with what they say, and with aliases that contradict nothing."""
+    lines, taken = [TOP], set(tables)
+    for name, (text, alias) in tables.items():
+        aliases = [] if alias in taken else [alias]
+        taken.add(alias)
+        lines.append(f'[models.{name}]\nsource = "echo:{text}"\naliases = {aliases}\n')
+    return "".join(lines)
+
+
+@settings(max_examples=40)
+@given(TABLES.filter(bool), st.lists(TABLES.filter(bool), min_size=1, max_size=4))
+def test_any_two_configurations(first: Any, later: list[Any]) -> None:
+    """Whatever was served before, after a reload every name means what it means to a server that has started with the file."""
+
+    def meanings(registry: Registry) -> dict[str, Any]:
+        found = {None: registry.get(None)} | {
+            name: registry.get(name) for name in registry._by_name
+        }
+        return {
+            str(name): (model.name, model.aliases, model.pool.members[0].source)
+            for name, model in found.items()
+        }
+
+    async def run(folder: Path) -> None:
+        file = folder / "unilect.toml"
+        file.write_text(as_text(first))
+
+        def read() -> Config:
+            return config_load.load(file, environment={})
+
+        config = read()
+        registry = sources.registry(config)
+        source = Source(config_load.origin_of(file), read)
+        reloader = Reloader(source, config, registry, Discovery(config, registry))
+        for tables in later:
+            file.write_text(as_text(tables))
+            await reloader.reload("a test")
+            fresh = sources.registry(read())
+            assert meanings(fresh) == meanings(registry)
+            assert list(fresh.models) == list(registry.models)
+            assert not any(model._retired for model in registry.models.values())
+            await fresh.aclose()
+        await reloader.aclose()
+        await registry.aclose()
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder)))
 
 
 # Reloads that fail

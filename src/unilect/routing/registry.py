@@ -105,8 +105,10 @@ class Model:
         return model
 
     @property
-    def state(self) -> Literal["draining", "stopping", "loading", "stopped", "ready"]:
+    def state(self) -> Literal["leaving", "draining", "stopping", "loading", "stopped", "ready"]:
         """What it does; a model elsewhere is `ready` as far as is known here."""
+        if self._retired:
+            return "leaving"
         if self.draining:
             return "draining"
         if self.stopping is not None:
@@ -296,6 +298,11 @@ class Registry:
         """Whether a model answers to this name or alias."""
         return name in self._by_name
 
+    @property
+    def leaving(self) -> list[Model]:
+        """Models that were taken out, and whose last requests still run, or that are being stopped."""
+        return [one for one in self._leaving if not one.gone]
+
     def add(self, model: Model) -> None:
         """
         Take a model in, in the place of one of its name that is here already; its aliases give way to what has these names already.
@@ -333,8 +340,7 @@ class Registry:
         """Send a model no more requests, and stop it once those that it has have ended."""
         model.successor = successor
         model.retire()
-        self._leaving = [one for one in self._leaving if not one.gone]
-        self._leaving.append(model)
+        self._leaving = [*self.leaving, model]
 
     async def look_again(self) -> bool:
         """Look for further models, since one that was asked for is not known; false where there is nobody to ask."""

@@ -99,8 +99,9 @@ def _aliases(registry: Registry) -> dict[str, str]:
 
 def _model_routes(registry: Registry) -> list[Route]:
     async def list_models(request: web.Request) -> web.StreamResponse:
-        """List the models that are served, with what they do and what their backends are."""
-        return json_of({"models": [_told_model(model) for model in registry.models.values()]})
+        """List the models that are served, and those that a reload has taken out and whose last requests still run."""
+        models = (*registry.models.values(), *registry.leaving)
+        return json_of({"models": [_told_model(model) for model in models]})
 
     async def load_model(request: web.Request) -> web.StreamResponse:
         """Start a model, and wait until it has; one that was drained takes requests again."""

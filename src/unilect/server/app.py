@@ -168,10 +168,10 @@ def _add(routes: list[Route], site: Site, module: Any) -> None:
     new: list[Route] = module.routes(site)
     taken, dispatcher = {(route.method, route.path) for route in routes}, web.UrlDispatcher()
     for route in new:
-        if route.admin:
-            raise ValueError(f"{route.method} {route.path} is no route of clients: it has `admin`")
         if (route.method, route.path) in taken:
             raise ValueError(f"{route.method} {route.path} belongs to another dialect")
+        if route.admin:
+            raise ValueError(f"{route.method} {route.path} is no route of clients: it has `admin`")
         dispatcher.add_route(route.method, route.path, route.handler)
     openapi.openapi(new)
     routes += _named(module, new)
