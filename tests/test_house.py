@@ -45,7 +45,7 @@ BUDGETS = {
     "http": 925,
     "parameters": 732,
     "routing": 2_685,
-    "server": 1_647,
+    "server": 1_649,
     "store": 1_674,
     "store/migrations": 9,
     "store/migrations/versions": 122,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 961,
+    "web": 966,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -358,11 +358,14 @@ async def test_tasks(tmp_path: Path) -> None:
 
 
 async def test_its_own_page(tmp_path: Path) -> None:
-    """The admin API describes its own routes, and no others."""
+    """The admin API describes its own routes, and no others, and so does docs/operation.md."""
     async with operated(tmp_path) as server:
         _, document = await server.ask("GET", "/openapi.json")
 
     assert {"/keys", "/reload", "/models/{model}/drain"} < set(document["paths"])
     assert "/v1/chat/completions" not in document["paths"]
+    page = (Path(__file__).parents[2] / "docs" / "operation.md").read_text()
+    every = [f"{method.upper()} {path}" for path, of in document["paths"].items() for method in of]
+    assert [] == [route for route in every if f"`{route}`" not in page]
     names = [one["operationId"] for path in document["paths"].values() for one in path.values()]
     assert len(names) == len(set(names))

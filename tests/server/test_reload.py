@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from certificates import certificate, needs_openssl
-from engine import chat
+from engine import chat, process
 from scripted import Exchange, scripted
 from unilect.config import load as config_load
 from unilect.config.server import Config
@@ -191,6 +192,19 @@ async def test_keys_and_origins(tmp_path: Path, client: aiohttp.ClientSession) -
     assert ("api_keys", "allowed_origins") == done.options
 
 
+async def test_limits(tmp_path: Path, client: aiohttp.ClientSession) -> None:
+    """The length of bodies changes with the file, for bodies that aiohttp's own limit would refuse, too."""
+    models, long = table("a", text="a"), {"body": {"user": "x" * 100_000}}
+    statuses = []
+    async with serving(tmp_path, f"max_body_bytes = 2048\n{TOP}{models}") as server:
+        for limit in (2048, 200_000, 4096):
+            server.write(f"max_body_bytes = {limit}\n{TOP}{models}")
+            await server.reloader.reload("a test")
+            statuses.append(await said(client, server, "a", **dict(long)))
+
+    assert ["413", "a", "413"] == statuses
+
+
 async def test_what_callers_have_said(tmp_path: Path) -> None:
     """A reload does not end a drain, nor what a caller has said about the stay of a model, unless it changes that very setting."""
     echo = '[models.a]\nsource = "echo:"\n'
@@ -308,6 +322,48 @@ async def test_no_request_fails_at_a_swap(tmp_path: Path, client: aiohttp.Client
         await asyncio.gather(*clients)
 
     assert set(texts) == set(answers)
+
+
+async def test_an_engine_is_changed_under_load(
+    tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
+    """While the engine of a model is replaced again and again every stream ends whole with the same text, and at the end one engine runs."""
+    body = {"model": "a", "messages": HI, "stream": True, "max_tokens": 48, "temperature": 0}
+    async with serving(tmp_path, TOP + "[models.a]\n") as server:
+        ends, stop = list[bytes](), asyncio.Event()
+
+        async def ask() -> None:
+            url = f"{server.url}/v1/completions"
+            plain = {"prompt": "Hi"} | {k: v for k, v in body.items() if k != "messages"}
+            while not stop.is_set():
+                async with client.post(url, json=plain) as response:
+                    ends.append(await response.read())
+
+        clients = [asyncio.ensure_future(ask()) for _ in range(4)]
+        pids, models = set[int](), list[Model]()
+        for context in (512, 1024, 512):
+            count = len(ends)
+            await until(lambda count=count: len(ends) > count + 4)
+            models.append(server.registry.models["a"])
+            pids.add(process(models[-1].pool.members[0].backend).pid)
+            server.write(TOP + f"[models.a]\ncontext = {context}\n")
+            await server.reloader.reload("a test")
+        stop.set()
+        await asyncio.gather(*clients)
+        await until(lambda: all(model.gone for model in models))
+        await until(lambda: not any(map(psutil.pid_exists, pids)))
+
+    texts = {
+        "".join(
+            json.loads(line[6:])["choices"][0]["text"]
+            for line in end.decode().splitlines()
+            if line.startswith("data: {") and json.loads(line[6:])["choices"]
+        )
+        for end in ends
+    }
+    assert all(end.endswith(b"data: [DONE]\n\n") for end in ends)
+    assert 3 == len(pids)
+    assert 1 == len(texts)
 
 
 async def test_a_request_that_has_not_come_to_its_model(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ LIVE = frozenset(
         "image_hosts",
         "insecure_no_auth",
         "log_level",
+        "max_body_bytes",
         "max_connections",
         "max_connections_per_address",
         "models",

@@ -47,7 +47,7 @@ class Listener:
         )
         self._requests: Requests = {}
         self._store = Store(config.store, process_environment())
-        bodies = Bodies(config.max_body_bytes)
+        bodies = self._bodies = Bodies(config.max_body_bytes)
         known = KnownKeys(self._store.keys) if self._store.keys is not None else None
         self._known = known
         shared = (registry, Metrics(), bodies, self._requests, self._store, known)
@@ -129,6 +129,7 @@ class Listener:
         self._connections.limits = structs.replace(
             self._connections.limits, **{name: getattr(limits, name) for name in same}
         )
+        self._bodies.change(config.max_body_bytes)
         for door, each in zip(self._doors, each_listener(config), strict=True):
             door.change(each, tls)
         if self._admin is not None:
