@@ -20,6 +20,7 @@ import typer
 from unilect import errors
 from unilect.cli import main as cli
 from unilect.config import load as config_load
+from unilect.config.admin import AdminConfig
 from unilect.config.kinds import KIND_OF
 from unilect.config.limits import LimitsConfig
 from unilect.config.server import Config, ModelConfig
@@ -39,9 +40,16 @@ PAGES = DOCS | {file: file.read_text() for file in ROOT.glob("*.md")}
 ALL_DOCS = "\n".join(DOCS.values())
 OPTIONS = [
     field.name
-    for struct in (Config, StoreConfig, LimitsConfig, ModelConfig)
+    for struct in (Config, StoreConfig, LimitsConfig, AdminConfig, ModelConfig)
     for field in msgspec.structs.fields(struct)
 ]
+#: What the configurations of the documentation take from the environment.
+KEYS = {
+    "GPU_KEY": "a",
+    "UPSTREAM_KEY": "b",
+    "UNILECT_API_KEY": "c",
+    "ADMIN_KEY": "d",
+}
 START_TIMEOUT_S = 30.0
 
 
@@ -126,10 +134,10 @@ def test_example_file_has_every_option(tmp_path: Path) -> None:
     file = tmp_path / "all.toml"
     file.write_text(re.sub(r"^# (?=[a-z_]+ = )", "", text, flags=re.M))
 
-    config_load.load(file, environment={"UPSTREAM_KEY": "a", "UNILECT_API_KEY": "b"})
+    config_load.load(file, environment=KEYS)
 
-    tables = ["models", "store", "owners", "limits"]  # the last one is an option of a model, too
-    assert sorted(names) == sorted([one for one in OPTIONS if one not in tables] + ["limits"])
+    tables = {"models", "store", "owners", "admin"}
+    assert sorted(set(names)) == sorted(set(OPTIONS) - tables)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +154,7 @@ def test_configurations_load(page: str, block: str, tmp_path: Path) -> None:
     file = tmp_path / "unilect.toml"
     file.write_text(block)
 
-    loaded = config_load.load(file, environment={"UNILECT_API_KEY": "a", "GPU_KEY": "b"})
+    loaded = config_load.load(file, environment=KEYS)
 
     assert loaded.models
 

@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_832,
-    "cli": 1_824,
+    "": 1_837,
+    "cli": 1_982,
     "cli/connect": 956,
-    "config": 1_546,
+    "config": 1_656,
     "constraints": 1_136,
     "demo": 12,
     "dialects": 223,
@@ -41,11 +41,11 @@ BUDGETS = {
     "engines/gguf": 2_058,
     "engines/process": 708,
     "engines/transformers": 3_757,
-    "gateway": 1_728,
+    "gateway": 1_726,
     "http": 925,
     "parameters": 732,
-    "routing": 2_731,
-    "server": 958,
+    "routing": 2_845,
+    "server": 1_712,
     "store": 2_112,
     "store/migrations": 9,
     "store/migrations/versions": 151,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 962,
+    "web": 976,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -157,6 +157,7 @@ BROKEN = {
     "empty": ("", "AttributeError: module 'broken_empty' has no attribute 'routes'"),
     "clash": (ROUTE.format("Route('GET', '/v1/models', say)"), "ValueError: GET /v1/models belongs to another dialect"),
     "path": (ROUTE.format("Route('GET', 'no slash', say)"), "ValueError: path should be started with / or be empty"),
+    "admin": (ROUTE.format("Route('GET', '/keys', say, admin=True)"), "ValueError: GET /keys is no route of clients: it has `admin`"),
     "no_route": (ROUTE.format("'/v1/x'"), "AttributeError: 'str' object has no attribute 'method'"),
 }  # fmt: skip
 

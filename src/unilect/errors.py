@@ -13,6 +13,8 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + AuthenticationError           401  no key, or a wrong one
     | + MissingKey                  401  no key was sent
     + PermissionDenied              403  known, but not allowed here
+    | + RequestCancelled            403  an operator has ended the request
+    + ReloadRefused                 400  the new configuration cannot be used; nothing has changed
     + ModelNotFound                 404
     + NotStored                     404  no such response, conversation or item is stored
     + RouteNotFound                 404
@@ -227,6 +229,19 @@ class PermissionDenied(_OfCaller, UnilectError):
     status = 403
     code = "permission_denied"
     number = 40103
+
+
+class RequestCancelled(PermissionDenied):
+    """An operator of the server has ended the request."""
+
+    code = "request_cancelled"
+
+
+class ReloadRefused(_OfCaller, UnilectError):
+    """The configuration cannot be reloaded; nothing has changed."""
+
+    status = 400
+    code = "reload_refused"
 
 
 class ModelNotFound(_OfCaller, UnilectError):

@@ -256,7 +256,7 @@ def test_a_model_in_upper_case() -> None:
         ("run qwen3", "No such command 'run'.", "`unilect chat SOURCE`"),
         ("pull qwen3", "No such command 'pull'.", "`unilect serve gguf:org/repo/file.gguf`"),
         ("launch codex", "No such command 'launch'.", "`unilect connect CLIENT`"),
-        ("ps", "No such command 'ps'.", "`unilect models --url URL`"),
+        ("ls", "No such command 'ls'.", "`unilect models --url URL`"),
         ("model.gguf", "No such command 'model.gguf'.", "`unilect serve model.gguf`"),
         ("hf:org/name", "No such command 'hf:org/name'.", "`unilect serve hf:org/name`"),
     ],

@@ -15,7 +15,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -338,3 +338,104 @@ def test_a_stderr_that_breaks(upstream: tuple[Upstream, str]) -> None:
                 assert rest(sock).startswith(b"HTTP/1.1 200 OK\r\n")
         process.send_signal(signal.SIGTERM)
         assert 0 == process.wait(STARTS_S)
+
+
+# The configuration is reloaded
+
+
+@contextmanager
+def configured(file: Path, **how: Any) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
+    """`unilect serve` with a file and without a terminal, and its log."""
+    command = [sys.executable, "-m", "unilect", "serve", "--port", "0", "--config", str(file)]
+    environment = os.environ | {"XDG_DATA_HOME": str(file.parent)}
+    how = {"preexec_fn": heed_signals, "start_new_session": True, "env": environment} | how
+    log = file.with_suffix(".log")
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, **how)
+    late = threading.Timer(STARTS_S, process.kill)
+    late.start()
+    assert process.stdout is not None
+    try:
+        assert b"answers at" in process.stdout.readline(), log.read_text()
+        yield process, log
+    finally:
+        late.cancel()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def engines(process: "subprocess.Popen[bytes]") -> set[int]:
+    """The processes of its engines."""
+    return {
+        child.pid
+        for child in psutil.Process(process.pid).children()
+        if any("gguf" in word for word in child.cmdline())
+    }
+
+
+def until(true: Callable[[], object]) -> None:
+    """Return once something is so."""
+    deadline = time.monotonic() + STARTS_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_hang_up_reloads(tmp_path: Path) -> None:
+    """SIGHUP reloads a service: the engine of an unchanged model runs on, the one of a changed model is another one, and that of a removed model ends."""
+    file = tmp_path / "unilect.toml"
+    file.write_text("[models.a]\n[models.b]\n[models.c]\n")
+    with configured(file) as (process, log):
+        before = engines(process)
+        file.write_text("[models.a]\n[models.b]\ncontext = 512\n")
+        process.send_signal(signal.SIGHUP)
+        until_log(log, "reloaded: removed c; restarted b")
+        until(lambda: len(engines(process)) == 2)
+        after = engines(process)
+        process.send_signal(signal.SIGTERM)
+        assert 0 == process.wait(STARTS_S)
+
+    assert 3 == len(before)
+    assert 1 == len(before & after)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_end_during_a_reload(tmp_path: Path, number: signal.Signals) -> None:
+    """A server that is stopped or killed while a reload starts models leaves no process behind, and SIGTERM ends it in order."""
+    file = tmp_path / "unilect.toml"
+    file.write_text("[models.a]\n")
+    with configured(file) as (process, log):
+        before = engines(process)
+        slow = '[models.s]\nsource = "echo:"\noptions = { load_s = 3600.0 }\n'
+        file.write_text(f"[models.a]\n[models.b]\n{slow}")
+        process.send_signal(signal.SIGHUP)
+        until(lambda: len(engines(process)) == 2)
+        both = engines(process)
+        process.send_signal(number)
+        assert (0 if number == signal.SIGTERM else -number) == process.wait(STARTS_S)
+        until(lambda: not any(map(psutil.pid_exists, both)))
+
+    assert before < both
+    assert "reloaded:" not in log.read_text()
+
+
+def test_a_closed_terminal_reloads_nothing(tmp_path: Path) -> None:
+    """A server with a file that was started in a terminal stops on SIGHUP, since its terminal may have been closed."""
+    file = tmp_path / "unilect.toml"
+    file.write_text('[models.a]\nsource = "echo:"\n')
+    master, slave = pty.openpty()
+
+    def take_terminal() -> None:
+        heed_signals()
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+    how = {"stdin": slave, "preexec_fn": take_terminal, "start_new_session": False}
+    with configured(file, **how) as (process, log):
+        os.close(slave)
+        process.send_signal(signal.SIGHUP)
+        assert 0 == process.wait(STARTS_S)
+        os.close(master)
+
+    assert "got SIGHUP" in log.read_text()

@@ -54,7 +54,7 @@ class Given(NamedTuple):
 
 def serve(given: Given) -> None:
     """Serve until SIGTERM."""
-    _serve(or_exit(lambda: _checked(given)), given.origin)
+    _serve(or_exit(lambda: _checked(given)), given.origin, lambda: _checked(given))
 
 
 def compat(name: str, arguments: Sequence[str]) -> None:
@@ -75,13 +75,17 @@ def compat(name: str, arguments: Sequence[str]) -> None:
     _serve(done.config, Origin())
 
 
-def _serve(settings: Config, origin: Origin) -> None:
+def _serve(
+    settings: Config, origin: Origin, read_again: Callable[[], Config] | None = None
+) -> None:
     _log_to_stderr(settings.log_level)
     from unilect.cli._progress import Progress
     from unilect.routing.model_facts import line
     from unilect.server import lifecycle as http
+    from unilect.server.reload import Source
 
     progress = Progress()
+    source = None if read_again is None else Source(origin, read_again)
 
     def run() -> None:
         registry = _registry(settings, progress.show)
@@ -97,7 +101,7 @@ def _serve(settings: Config, origin: Origin) -> None:
             print(start_screen(urls[0], settings, urls[1:], names, facts, environment), flush=True)
 
         try:
-            http.run(settings, registry, started)
+            http.run(settings, registry, started, source)
         finally:
             progress.stop()
 
@@ -292,16 +296,23 @@ def worker(given: Given, names: Sequence[str] = ()) -> None:
         given: Its one model, or none for the only one of the file.
         names: What the model is called, instead of its source's name; the first is its name and the others are aliases.
     """
-    settings = or_exit(lambda: _named(_single(_checked(given)), names))
+
+    def checked() -> Config:
+        return _named(_single(_checked(given)), names)
+
+    settings = or_exit(checked)
     _log_to_stderr(settings.log_level)
     from unilect.server import lifecycle as http
+    from unilect.server.reload import Source
     from unilect.web.site import reachable
+
+    source = Source(given.origin, checked)
 
     def started(urls: list[str]) -> None:
         ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}
         print(json.dumps({"ready": ready}), flush=True)
 
-    or_exit(lambda: http.run(settings, _registry(settings), started), origin=given.origin)
+    or_exit(lambda: http.run(settings, _registry(settings), started, source), origin=given.origin)
 
 
 def chat(

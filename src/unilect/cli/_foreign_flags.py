@@ -54,7 +54,6 @@ COMMANDS: dict[str, str] = {
     "run": "Use `unilect chat SOURCE` to talk to a model, or `unilect serve SOURCE` to serve it; docs/quickstart.md shows sources.",
     "pull": _NO_PULL,
     "download": _NO_PULL,
-    "ps": _KEPT,
     "list": _KEPT,
     "ls": _KEPT,
     "show": "`GET /v1/models/{model}` of a running server shows what a model supports.",

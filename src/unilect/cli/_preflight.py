@@ -45,6 +45,9 @@ def look(config: Config, found: Mistakes) -> Iterator[str]:
         host = f"[{each.host}]" if ":" in each.host else each.host
         port = each.port or "(a free port)"
         yield f"{scheme}://{host}:{port}: {each.dialect}, {' and '.join(keys) or 'no key'}"
+    if config.admin.listen is not None:
+        count = len(config.admin.api_keys)
+        yield f"{config.admin.listen}: the admin API, {f'{count} keys' if count > 1 else 'a key' if count else 'no key'}"
     models, shared = sources.served(config), dict[Any, Any]()
     for name, table in models.items():
         yield from _model(name, table, models, shared, found)

@@ -290,6 +290,40 @@ def usage(
     _usage.show(config, by, since, as_json, as_csv)
 
 
+@app.command(cls=_Command)
+def reload(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", readable=False, help="The server's TOML file; its [admin] is asked."
+        ),
+    ] = None,
+    pid: Annotated[
+        int | None, typer.Option(min=2, help="Send SIGHUP to this server instead.")
+    ] = None,
+) -> None:
+    """Have a running server reload its configuration file: all of it, or nothing, and the reason (exit code 1)."""
+    from unilect.cli import _admin
+
+    _admin.reload(config, pid)
+
+
+@app.command(cls=_Command)
+def ps(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", readable=False, help="The server's TOML file; its [admin] is asked."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the models and the running requests of a server."""
+    from unilect.cli import _admin
+
+    _admin.show(config, as_json)
+
+
 app.add_typer(keys.app, name="keys")
 app.add_typer(store.app, name="store")
 config_app = typer.Typer(no_args_is_help=True, help="Commands for configuration files.")

@@ -142,6 +142,11 @@ def with_secrets(
     for name in ("store", "limits"):
         if isinstance(table := values.get(name), dict) and "url" in table:
             values[name] = table | {"url": secret(table["url"], (name, "url"))}
+    if isinstance(admin := values.get("admin"), dict) and "api_keys" in admin:
+        keys, path = admin["api_keys"], ("admin", "api_keys")
+        keys = [keys] if isinstance(keys, str) else keys
+        if isinstance(keys, list):
+            values["admin"] = admin | {"api_keys": [secret(key, path) for key in keys]}
     if isinstance(values.get("models"), dict):
         values["models"] = {
             name: model | {"api_key": secret(model["api_key"], ("models", name, "api_key"))}

@@ -56,7 +56,7 @@ def unknown_option(path: OptionPath, here: Collection[str], name: str, value: An
     """What to say of a name in a table of a file that is no option there."""
     if not path:
         return _unknown_at_the_top(name, value)
-    if path[0] in ("listeners", "store", "limits", "owners"):
+    if path[0] in ("listeners", "store", "limits", "owners", "admin"):
         return unknown_in(here, name, _SERVER, f"put it {_TOP}")
     if len(path) > 2:
         return unknown_in(here, name)
@@ -121,6 +121,8 @@ def _unknown_at_the_top(name: str, value: Any) -> str:
         return f"unknown table [{name}]; did you mean [[listeners]]?"
     if nearest(name, ["store"]) or name in ("database", "storage", "db"):
         return f"unknown table [{name}]; did you mean [store]?"
+    if nearest(name, ["admin"]):
+        return f"unknown table [{name}]; did you mean [admin]?"
     return f"unknown table [{name}]; did you mean [models.{name}]?"
 
 

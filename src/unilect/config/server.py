@@ -14,6 +14,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from unilect.config.admin import AdminConfig, check_admin
 from unilect.config.limits import Limits, LimitsConfig
 from unilect.config.limits import check_url as check_redis
 from unilect.config.model import NAME, ModelConfig, described
@@ -21,7 +22,14 @@ from unilect.config.store import StoreConfig, check_url, may_have_keys
 from unilect.config.values import OptionPath, dotted, nearest, shown
 from unilect.errors import ConfigError, Mistakes
 
-TABLES = ("models", "listeners", "store", "limits", "owners")  # options that only a file can set
+TABLES = (
+    "models",
+    "listeners",
+    "store",
+    "limits",
+    "owners",
+    "admin",
+)  # options that only a file can set
 
 Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
 
@@ -120,6 +128,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["debug", "info", "warning", "error"],
         described("Log level. *info* logs one line per request, without prompts and answers."),
     ] = "info"
+    watch: Annotated[
+        bool,
+        described(
+            "Reload the configuration file when it changes; it is looked at every second. A file that cannot be used changes "
+            "nothing, and the log says why. See docs/operation.md."
+        ),
+    ] = False
     dialect: Annotated[
         Dialect,
         described(
@@ -217,6 +232,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "Limits of all keys of an owner together, by the owner's name: the tables `[owners.NAME]`, with the limits of `[limits]`."
         ),
     ] = {}
+    admin: Annotated[
+        AdminConfig,
+        described("The admin API, on an address of its own: the table `[admin]`, see below."),
+    ] = AdminConfig()
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
         described("Models by name. The first is the default model."),
@@ -289,6 +308,9 @@ def check(config: Config, broken: Container[object] = ()) -> None:
         _check_fastchat(config)
     with found:
         _check_store(config, broken)
+    if "admin" not in broken:
+        with found:
+            check_admin(config.admin, config.api_keys, addresses)
     with found:
         if config.limits.url is not None and "limits" not in broken:
             check_redis(config.limits.url)

@@ -51,8 +51,13 @@ class Keys:
         known: KnownKeys | None = None,
     ) -> None:
         self._any_scheme = any_scheme
-        self._callers = {digest(key): Caller(_name(key)) for key in keys}
+        self._callers = dict[bytes, Caller]()
         self._known = known
+        self.change(keys)
+
+    def change(self, keys: Iterable[str]) -> None:
+        """Take these secrets of the configuration, and no others, from now on."""
+        self._callers = {digest(key): Caller(_name(key)) for key in keys}
 
     @property
     def required(self) -> bool:

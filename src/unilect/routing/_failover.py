@@ -8,11 +8,18 @@ engine once more, which knows the suspects and lets them run one at a time.
 
 import asyncio
 from collections.abc import Callable, Set
+from contextlib import suppress
 from functools import partial
 
 from unilect.backend import Capabilities
 from unilect.context import in_hand
-from unilect.errors import BackendUnavailable, CheckerUnavailable, EngineDied, UnilectError
+from unilect.errors import (
+    BackendUnavailable,
+    CheckerUnavailable,
+    EngineDied,
+    ModelNotFound,
+    UnilectError,
+)
 from unilect.requests import Request
 from unilect.routing.pool import Asked, Member
 from unilect.routing.registry import Model
@@ -100,7 +107,21 @@ class Failover:
         self._answered = False
 
     def __enter__(self) -> "Failover":
+        """
+        Raises:
+            UnilectError: The model takes no requests now, and has no fallback.
+        """
+        self._model = self._model.latest
         self._model.arrive()
+        try:
+            while self._model.draining:
+                told = (
+                    "The model takes no requests now: an operator has it drained. Try again later."
+                )
+                self._go_on(BackendUnavailable(told, retry_after_s=5))
+        except UnilectError:
+            self._model.left()
+            raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -170,7 +191,8 @@ class Failover:
             UnilectError: There is no fallback: the error, or that of the only backend.
         """
         name = self._model.fallback
-        if not _elsewhere(error) or self._other is None or name is None or name in self._seen:
+        other = self._fallback(name) if _elsewhere(error) and name not in self._seen else None
+        if name is None or other is None:
             alone = len(self._model.pool.members) == 1
             raise (
                 self._failure if alone and self._failure is not None else error
@@ -179,8 +201,14 @@ class Failover:
         self.tried.clear()
         self._again = None
         self._model.left()
-        self._model, self._failure = self._other(name), None
+        self._model, self._failure = other, None
         self._model.arrive()
+
+    def _fallback(self, name: str | None) -> Model | None:
+        """The model of this name; none where another one may not answer, or where it was taken out meanwhile."""
+        with suppress(ModelNotFound):
+            return None if self._other is None or name is None else self._other(name)
+        return None
 
 
 def _elsewhere(error: UnilectError) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 from contextlib import suppress
+from typing import TypeAlias
 
 import msgspec
 
@@ -28,6 +29,13 @@ MAX_EVERY_S = 160.0  # while something of ours fails, which is logged each time
 ASK_EVERY_S = 1.0  # for a name that nobody knows
 ASK_TIMEOUT_S = 3.0  # which is a model that is not found by then
 LIST_TIMEOUT_S = 10.0  # a server that says nothing holds up the start, and what others list
+#: By table the names that its server lists; None where it does not answer.
+Listed: TypeAlias = dict[str, set[str] | None]
+
+
+def _tables(config: Config) -> dict[str, ModelConfig]:
+    """The tables that stand for all models of a server."""
+    return {name: table for name, table in config.models.items() if table.model == sources.ALL}
 
 
 class Discovery:
@@ -40,15 +48,14 @@ class Discovery:
     """
 
     def __init__(self, config: Config, registry: Registry) -> None:
-        self._tables = {
-            name: table for name, table in config.models.items() if table.model == sources.ALL
-        }
+        self._tables = _tables(config)
         self._registry = registry
         self._found: dict[str, set[str]] = {name: set() for name in self._tables}
         self._down: set[str] = set()
         self._refused: dict[str, dict[str, str]] = {name: {} for name in self._tables}  # and why
         self._work = Tasks()
         self._looking: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._asked_at_s = -math.inf
         self._flawed = False
 
@@ -57,7 +64,49 @@ class Discovery:
         if self._tables:
             self._registry.seek = self.ask
             await self.look()
-            self._work.start("looking for models", self._watch())
+            self._begin()
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the models that it has found."""
+        return {name for found in self._found.values() for name in found}
+
+    async def prepare(self, config: Config) -> Listed:
+        """What the servers of the tables list that are new or other than before; for `change`."""
+        new = {n: one for n, one in _tables(config).items() if self._tables.get(n) != one}
+        self._down -= new.keys()
+        listed = await asyncio.gather(*(self._list(*table) for table in new.items()))
+        return dict(zip(new, listed, strict=True))
+
+    def change(self, config: Config, listed: Listed) -> None:
+        """
+        Refresh the tables of another configuration from now on, whose own models are in the registry already.
+
+        Args:
+            listed: What `prepare` has returned for it.
+        """
+        before, self._tables = self._tables, _tables(config)
+        own = {name for n, one in config.models.items() for name in (n, *one.aliases)}
+        for found in self._found.values():
+            found -= own
+        for name in (before.keys() - self._tables.keys()) | listed.keys():
+            was, names = self._found.pop(name, set[str]()), (listed.get(name) or set()) - own
+            self._refused.pop(name, None)
+            for gone in was - names:
+                self._registry.forget(gone)
+            if (table := self._tables.get(name)) is not None:
+                self._found[name], self._refused[name] = set(), {}
+                for one in sorted(names):
+                    if one in was or one not in self._registry:
+                        self._take_in(name, one, table)
+        self._registry.seek = self.ask if self._tables else None
+        if self._tables:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Look from time to time."""
+        if self._watching is None:
+            self._watching = self._work.start("looking for models", self._watch())
 
     async def ask(self) -> None:
         """Look for a model that is asked for and that nobody has: once for all who ask, not too often, and not for long."""
@@ -98,10 +147,11 @@ class Discovery:
             await self.look()
             pause_s = min(2 * pause_s, MAX_EVERY_S) if self._flawed else EVERY_S
 
-    async def _look(self, table: str, config: ModelConfig) -> None:
+    async def _list(self, table: str, config: ModelConfig) -> set[str] | None:
+        """What a table's server lists; None where it does not answer, which is told once."""
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
-                listed = set(await sources.list_models(table, config))
+                return set(await sources.list_models(table, config))
         except (UnilectError, TimeoutError) as error:
             if table not in self._down:  # told once
                 told = error.for_operator if isinstance(error, UnilectError) else ""
@@ -109,6 +159,11 @@ class Discovery:
                 why = told or f"its server sent nothing for {LIST_TIMEOUT_S:.0f} s"
                 log.warning("%s: its models cannot be listed: %s", table, why)
             self._down.add(table)
+            return None
+
+    async def _look(self, table: str, config: ModelConfig) -> None:
+        listed = await self._list(table, config)
+        if listed is None or self._tables.get(table) != config:  # it was reloaded meanwhile
             return
         self._down.discard(table)
         found, refused = self._found[table], self._refused[table]

@@ -122,12 +122,13 @@ class Pool:
 
     Attributes:
         members: Those that are in it now.
+        has_fallback: As given.
     """
 
     def __init__(self, name: str, members: Iterable[Member], has_fallback: bool = False) -> None:
         self.members = tuple(members)
         self._name = name
-        self._has_fallback = has_fallback
+        self.has_fallback = has_fallback
         self._suspects: OrderedDict[bytes, dict[Member, UnilectError]] = OrderedDict()
         self._callers: set[str] = set()
         self._affinity: Affinity[Member] = Affinity()
@@ -137,7 +138,7 @@ class Pool:
 
     @property
     def _spares(self) -> bool:
-        return self._has_fallback or len(self.members) != 1
+        return self.has_fallback or len(self.members) != 1
 
     @property
     def capabilities(self) -> Capabilities:
@@ -221,7 +222,7 @@ class Pool:
         now_s = asyncio.get_running_loop().time()
         rest = [member for member in self.members if member not in tried]
         free = [member for member in rest if member.breaker.allows(now_s)]
-        if free or self._has_fallback:
+        if free or self.has_fallback:
             return free
         return [
             member

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -47,6 +47,8 @@ class Model:
     Attributes:
         pool: Its backends.
         closed: It was stopped for good.
+        successor: The model of the same name that is served instead of it, since the configuration was reloaded.
+        draining: An operator has it take no more requests; `start` ends that.
         own_defaults: Values that a caller has set for its own requests, by the caller; before those of `defaults`.
         stopping: Stops the backends, until they are stopped.
     """
@@ -77,7 +79,8 @@ class Model:
         self.created = created
         self._idle_stop_s = self._stays_s = idle_stop_s
         self._in_use = 0
-        self._retired = self.closed = False
+        self._retired = self.closed = self.draining = False
+        self.successor: Model | None = None
         self._cold = required  # nothing of it runs, as far as we are to start it
         self._idle_timer: asyncio.TimerHandle | None = None
         self.stopping: asyncio.Task[None] | None = None
@@ -87,6 +90,32 @@ class Model:
     def runs_here(self) -> bool:
         """Whether something of it runs, of what is ours to start and to stop."""
         return self.required and not self._cold and self.stopping is None
+
+    @property
+    def in_use(self) -> int:
+        """How many requests keep it running; a start counts, too."""
+        return self._in_use
+
+    @property
+    def latest(self) -> "Model":
+        """What is served under its name now: itself, until another one has taken its place."""
+        model = self
+        while model.successor is not None:
+            model = model.successor
+        return model
+
+    @property
+    def state(self) -> Literal["leaving", "draining", "stopping", "loading", "stopped", "ready"]:
+        """What it does; a model elsewhere is `ready` as far as is known here."""
+        if self._retired:
+            return "leaving"
+        if self.draining:
+            return "draining"
+        if self.stopping is not None:
+            return "stopping"
+        if self._cold:
+            return "loading" if self._in_use else "stopped"
+        return "ready"
 
     @property
     def idle_stop_at(self) -> float | None:
@@ -105,6 +134,21 @@ class Model:
         self._stays_s = seconds
         if self._in_use == 0 and not self._cold:
             self._await_idle()
+
+    def drain(self) -> None:
+        """Take no more requests, and stop what is ours to stop once the running ones have ended."""
+        self.draining = True
+        self.stay(0)
+
+    def adopt(self, other: "Model") -> None:
+        """Take the settings of a model with the same backends, which need not be started again for them."""
+        self.aliases, self.defaults, self.prepare = other.aliases, other.defaults, other.prepare
+        self.unsupported, self.fallback = other.unsupported, other.fallback
+        self.pool.has_fallback = other.fallback is not None
+        if self._idle_stop_s != other._idle_stop_s:  # else what a caller has said instead goes on
+            self._idle_stop_s = other._idle_stop_s
+            if not self.draining:
+                self.stay(other._idle_stop_s)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -136,13 +180,16 @@ class Model:
 
     async def start(self) -> None:
         """
-        Start all backends; those that are down are looked after.
+        Start all backends; those that are down are looked after. What an operator has drained takes requests again.
 
         Raises:
             UnilectError: All of them failed, or one that we run ourselves.
         """
         self.arrive()
+        self.draining, self._stays_s = False, self._idle_stop_s
         try:
+            if self.stopping is not None:
+                await asyncio.shield(self.stopping)
             errors = await self.pool.start(tell=not self.required)
         finally:
             self.left()
@@ -251,8 +298,17 @@ class Registry:
         """Whether a model answers to this name or alias."""
         return name in self._by_name
 
+    @property
+    def leaving(self) -> list[Model]:
+        """Models that were taken out, and whose last requests still run, or that are being stopped."""
+        return [one for one in self._leaving if not one.gone]
+
     def add(self, model: Model) -> None:
-        """Take a model in; its aliases give way to what has these names already."""
+        """
+        Take a model in, in the place of one of its name that is here already; its aliases give way to what has these names already.
+        """
+        if (before := self.models.get(model.name)) is not None and before is not model:
+            self._leave(before, model)
         self.models[model.name] = self._by_name[model.name] = model
         for alias in model.aliases:
             self._by_name.setdefault(alias, model)
@@ -263,10 +319,28 @@ class Registry:
         for known in (name, *model.aliases):
             if self._by_name.get(known) is model:
                 del self._by_name[known]
-        model.retire()
+        self._leave(model)
         self.forgotten(name)
-        self._leaving = [one for one in self._leaving if not one.gone]
-        self._leaving.append(model)
+
+    def swap(self, models: Iterable[Model]) -> None:
+        """
+        Serve these models and no others, in this order, from now on. What leaves finishes its requests; a request that has been taken in,
+        and has not come to its model yet, goes to the one of the same name.
+        """
+        before, self.models, self._by_name = self.models, {}, {}
+        for model in models:
+            self.add(model)
+        for name, model in before.items():
+            if (now := self.models.get(name)) is not model:
+                self._leave(model, now)
+                if now is None:
+                    self.forgotten(name)
+
+    def _leave(self, model: Model, successor: Model | None = None) -> None:
+        """Send a model no more requests, and stop it once those that it has have ended."""
+        model.successor = successor
+        model.retire()
+        self._leaving = [*self.leaving, model]
 
     async def look_again(self) -> bool:
         """Look for further models, since one that was asked for is not known; false where there is nobody to ask."""
@@ -300,9 +374,13 @@ class Registry:
         Raises:
             UnilectError: The first of the required ones that cannot be started.
         """
+        await self.start_all([self.models[name] for name in names])
+
+    async def start_all(self, models: Iterable[Model]) -> None:
+        """As `start`, also of models that are not served yet."""
         async with asyncio.TaskGroup() as group:
-            for name in names:
-                group.create_task(self._start(self.models[name]))
+            for model in models:
+                group.create_task(self._start(model))
 
     async def aclose(self) -> None:
         """Stop all backends and the checker, for good."""

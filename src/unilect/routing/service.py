@@ -230,6 +230,7 @@ class Service:
         images: Fetches the images of requests; without it none are fetched.
 
     Attributes:
+        images: As given.
         ready: True while requests are taken; false once the server is stopping.
     """
 
@@ -240,7 +241,7 @@ class Service:
         unknown_model: Literal["error", "default"] = "error",
         images: Images | None = None,
     ) -> None:
-        self._images = images or Images()
+        self.images = images or Images()
         self._unknown_model = unknown_model
         self.registry = registry
         self.accounts = accounts
@@ -257,7 +258,7 @@ class Service:
         """
         self._check_ready()
         model = self.model(request.model)
-        return Run(self.registry, model, request, self.accounts, self._images)
+        return Run(self.registry, model, request, self.accounts, self.images)
 
     async def count_tokens(self, request: ChatRequest) -> int:
         """
@@ -318,7 +319,7 @@ class Service:
     async def _at_hand(self, chat: ChatRequest, can: Capabilities) -> ChatRequest:
         """A chat with the images that its backend would not fetch; errors as `Images.filled`."""
         wants = can.vision and not can.image_urls and other_images(chat)
-        return await self._images.filled(chat) if wants else chat
+        return await self.images.filled(chat) if wants else chat
 
     def model(self, name: str | None) -> Model:
         """

@@ -59,18 +59,33 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
     Raises:
         ConfigError: A source or a setting is wrong.
     """
-    models, found, built = served(config), Mistakes(), []
+    checker = Checker()
+    return Registry(built(config, checker, progress), checker)
+
+
+def built(config: Config, checker: Checker, progress: Progress | None = None) -> list[Model]:
+    """
+    The models of a configuration, none of them started; tables that stand for all models of a server are left out.
+
+    Args:
+        checker: The server's.
+        progress: Told what is going on while models start.
+
+    Raises:
+        ConfigError: A source or a setting is wrong.
+    """
+    models, found, made = served(config), Mistakes(), list[Model]()
     engines = _count_engines(models)
-    threads, shared, checker = max(1, (_cores() - 1) // engines), dict[Any, Any](), Checker()
+    threads, shared = max(1, (_cores() - 1) // engines), dict[Any, Any]()
     for name, one in models.items():
         with found:
             check_server(name, one, models)
         with found:
-            made = model(name, one, threads, progress, shared, checker, engines)
+            of_table = model(name, one, threads, progress, shared, checker, engines)
             if one.model != ALL:
-                built.append(made)
+                made.append(of_table)
     found.raise_all()
-    return Registry(built, checker)
+    return made
 
 
 def check_server(name: str, config: ModelConfig, models: Mapping[str, ModelConfig]) -> None:

@@ -11,8 +11,10 @@ import logging
 import os
 import socket
 import ssl
+import stat
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from aiohttp import web
 
@@ -35,6 +37,9 @@ class Acceptor:
         connections: The table that all addresses share.
         tls: The certificate; None for plain HTTP.
         options: Of aiohttp's protocol.
+
+    Attributes:
+        tls: As given; another one is used for connections that are accepted after it was set.
     """
 
     def __init__(
@@ -48,9 +53,10 @@ class Acceptor:
             connections, sock, address, server, **options
         )
         self._connections = connections
-        self._tls = tls
+        self.tls = tls
         self._sockets: list[socket.socket] = []
         self._opening: set[asyncio.Task[None]] = set()
+        self._path: Path | None = None
         self._spare = -1
 
     async def listen(self, host: str, port: int) -> int:
@@ -84,13 +90,44 @@ class Acceptor:
         except OSError:
             self.close()
             raise
+        self._begin()
+        return port
+
+    def listen_at(self, path: Path) -> None:
+        """
+        Accept from now on at a unix socket, to which only our own user may connect. One that a process has left behind is replaced.
+
+        Raises:
+            OSError: It cannot be made there; EADDRINUSE where a server listens, or where something else has the name.
+        """
+        _remove_stale(path)
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            os.fchmod(
+                bound.fileno(), 0o600
+            )  # what `bind` makes has this mode from the first moment
+            bound.bind(str(path))
+            self._path = path
+            bound.listen(BACKLOG)
+            bound.setblocking(False)
+        except OSError:
+            bound.close()
+            self.close()
+            raise
+        self._sockets.append(bound)
+        self._begin()
+
+    def _begin(self) -> None:
         self._spare = os.open(os.devnull, os.O_RDONLY)
         for each in self._sockets:
-            loop.add_reader(each, self._accept, each)
-        return port
+            asyncio.get_running_loop().add_reader(each, self._accept, each)
 
     def close(self) -> None:
         """Accept no more; what was accepted goes on."""
+        if self._path is not None:
+            with suppress(OSError):  # somebody has removed it
+                self._path.unlink()
+            self._path = None
         for each in self._sockets:
             asyncio.get_running_loop().remove_reader(each)
             each.close()
@@ -107,7 +144,7 @@ class Acceptor:
                 if error.errno in _EXHAUSTED:
                     self._exhausted(listening)
                 return
-            host = str(address[0])
+            host = str(address[0]) if address else ""  # a unix socket's client has none
             if self._connections.admit(host):
                 self._take(sock, host)
             else:
@@ -126,12 +163,12 @@ class Acceptor:
 
     async def _open(self, connection: Connection) -> None:
         """Hand a connection to the event loop; with TLS, once its handshake is done."""
-        handshake_s = None if self._tls is None else self._connections.limits.head_s
+        handshake_s = None if self.tls is None else self._connections.limits.head_s
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 connection.sock,
-                ssl=self._tls,
+                ssl=self.tls,
                 ssl_handshake_timeout=handshake_s,
             )
         except OSError as error:  # no TLS, or none that we speak, or the client left
@@ -161,6 +198,32 @@ class Acceptor:
     def _again(self, listening: socket.socket) -> None:
         if listening in self._sockets:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+
+def _remove_stale(path: Path) -> None:
+    """
+    Remove a unix socket that nobody listens at.
+
+    Raises:
+        OSError: Something else has this name.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    in_use = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    if not stat.S_ISSOCK(mode):
+        raise in_use
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except BlockingIOError:  # its queue is full
+            pass
+    raise in_use
 
 
 def watch_for_silence(sock: socket.socket, limits: Limits) -> None:

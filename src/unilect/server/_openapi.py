@@ -21,10 +21,28 @@ from unilect.web.route import Route, openai_error
 _INTERNAL = (RAW_FIELDS,)  # fields of the Structs that no client sends
 
 
-def routes(documented: Sequence[Route], keys: Keys) -> list[Route]:
-    """The routes that document the others."""
-    document = msgspec.json.encode(openapi(documented))
-    shown = {has_keys: docs_page(documented, has_keys).encode() for has_keys in (False, True)}
+_DESCRIPTION = "Any local language model behind OpenAI's API."
+_ABOUT = (
+    "<p>This server answers the OpenAI API. The machine-readable description of every endpoint and parameter is "
+    "<a href=openapi.json>openapi.json</a>; what each model honours is in <code>GET /v1/models/{model}</code>. "
+    "<a href=.>The models and how to ask them</a>.</p>"
+)
+
+
+def routes(
+    documented: Sequence[Route], keys: Keys, description: str = _DESCRIPTION, about: str = _ABOUT
+) -> list[Route]:
+    """
+    The routes that document the others.
+
+    Args:
+        description: What the API is, for the document.
+        about: The same for the page: HTML.
+    """
+    document = msgspec.json.encode(openapi(documented, description))
+    shown = {
+        has_keys: docs_page(documented, has_keys, about).encode() for has_keys in (False, True)
+    }
 
     async def openapi_json(request: web.Request) -> web.StreamResponse:
         """Give the OpenAPI document."""
@@ -40,7 +58,7 @@ def routes(documented: Sequence[Route], keys: Keys) -> list[Route]:
     ]
 
 
-def openapi(documented: Sequence[Route]) -> dict[str, Any]:
+def openapi(documented: Sequence[Route], description: str = _DESCRIPTION) -> dict[str, Any]:
     """The OpenAPI 3.1 document of these routes."""
     bodies = [route.request for route in documented if route.request is not None]
     _, components = msgspec.json.schema_components(
@@ -61,7 +79,7 @@ def openapi(documented: Sequence[Route]) -> dict[str, Any]:
         "info": {
             "title": "unilect",
             "version": version("unilect"),
-            "description": "Any local language model behind OpenAI's API.",
+            "description": description,
         },
         "paths": paths,
         "components": {
@@ -79,7 +97,7 @@ def _operation(route: Route, parameters: list[dict[str, Any]]) -> dict[str, Any]
     name = route.handler.__name__
     operation: dict[str, Any] = {
         "operationId": name
-        if route.path.startswith(("/v1/", "/api/v1/"))
+        if route.admin or route.path.startswith(("/v1/", "/api/v1/"))
         else f"{name}_unversioned",
         "summary": route.summary,
         "responses": {"200": {"description": "The answer."}, "4XX": error, "5XX": error},
@@ -125,7 +143,7 @@ def _error_schema() -> dict[str, Any]:
     return {"type": "object", "required": ["error"], "properties": {"error": inner}}
 
 
-def docs_page(documented: Sequence[Route], has_keys: bool = True) -> str:
+def docs_page(documented: Sequence[Route], has_keys: bool = True, about: str = _ABOUT) -> str:
     """A small page that lists the endpoints; no script, no foreign code."""
     rows = [
         (
@@ -136,9 +154,5 @@ def docs_page(documented: Sequence[Route], has_keys: bool = True) -> str:
         )
         for route in documented
     ]
-    return page(
-        "<p>This server answers the OpenAI API. The machine-readable description of every endpoint and parameter is "
-        "<a href=openapi.json>openapi.json</a>; what each model honours is in <code>GET /v1/models/{model}</code>. "
-        "<a href=.>The models and how to ask them</a>.</p>"
-        + table(("Method", "Path", "What it does", *(["Key"] if has_keys else [])), rows)
-    )
+    head = ("Method", "Path", "What it does", *(["Key"] if has_keys else []))
+    return page(about + table(head, rows))

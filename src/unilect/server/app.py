@@ -79,10 +79,7 @@ def create_app(
     guard = Guard(config, routes, site.profile, bodies, registry.look_again, requests, site.keys)
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SITE], app[GUARD] = site, guard
-    for route in _grouped(all_routes(site)):
-        for path in _spellings(route):
-            for method in (route.method, "HEAD")[: 1 + (route.method == "GET")]:
-                routes[app.router.add_route(method, path, route.handler)] = route
+    add_routes(app, routes, all_routes(site), admin=False)
 
     async def clean_up(app: web.Application) -> None:
         await site.aclose()
@@ -92,6 +89,36 @@ def create_app(
 
     app.on_cleanup.append(clean_up)
     return app
+
+
+def change(app: web.Application, config: Config) -> None:
+    """Have an application go by another configuration of its address, as far as that can be changed while it serves."""
+    app[GUARD].change(config)
+    app[SITE].change(config)
+    app[SITE].service.images = Images(config.image_hosts)
+
+
+def add_routes(
+    app: web.Application,
+    table: dict[web.AbstractRoute, Route],
+    routes: list[Route],
+    admin: bool,
+) -> None:
+    """
+    Put routes into an application, and into its guard's table.
+
+    Args:
+        admin: The application is that of the admin API, which has routes of no other kind; nor has another one any of its.
+
+    Raises:
+        ValueError: A route belongs to the other kind of application.
+    """
+    for route in _grouped(routes):
+        if (route.access == "admin") is not admin:
+            raise ValueError(f"{route.method} {route.path} is not for this address")
+        for path in _spellings(route):
+            for method in (route.method, "HEAD")[: 1 + (route.method == "GET")]:
+                table[app.router.add_route(method, path, route.handler)] = route
 
 
 def _grouped(routes: list[Route]) -> list[Route]:
@@ -149,6 +176,8 @@ def _add(routes: list[Route], site: Site, module: Any) -> None:
     for route in new:
         if (route.method, route.path) in taken:
             raise ValueError(f"{route.method} {route.path} belongs to another dialect")
+        if route.admin:
+            raise ValueError(f"{route.method} {route.path} is no route of clients: it has `admin`")
         dispatcher.add_route(route.method, route.path, route.handler)
     openapi.openapi(new)
     routes += _named(module, new)

@@ -1,7 +1,8 @@
 """
 A server's life: start the models, listen, answer until a signal, let running answers finish, stop everything.
 
-SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal was closed) stop it alike.
+SIGTERM and SIGINT (Ctrl-C) stop it. SIGHUP reloads the configuration of a server that has a file and no terminal, such as a service, and
+stops any other: it is what shell and kernel send when a terminal is closed, and nobody can tell it from one that a person sends.
 
 The order of stopping: not ready (/readyz says 503), accept no more, wait for running answers up to the grace, stop the engines,
 which ends the rest with an error frame. A second SIGTERM or SIGINT ends the waiting.
@@ -10,6 +11,7 @@ which ends the rest with an error frame. A second SIGTERM or SIGINT ends the wai
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
@@ -23,29 +25,40 @@ from unilect.config.server import Config
 from unilect.errors import ConfigError, UnilectError
 from unilect.routing.discovery import Discovery
 from unilect.routing.registry import Registry
+from unilect.server.reload import Reloader, Source, first_message
 
 log = logging.getLogger("unilect")
 _YOUNG_OBJECTS = 10_000  # between two looks of the garbage collector
 
 
 def run(
-    config: Config, registry: Registry, on_start: Callable[[list[str]], None] = lambda urls: None
+    config: Config,
+    registry: Registry,
+    on_start: Callable[[list[str]], None] = lambda urls: None,
+    source: Source | None = None,
 ) -> None:
     """
-    Serve until SIGTERM, SIGINT or SIGHUP.
+    Serve until a signal.
 
     Args:
         on_start: Called with the server's URLs once it answers, one for each address.
+        source: Where the configuration comes from, to reload it.
 
     Raises:
         ConfigError: A model cannot be started, or the address cannot be listened on. Nothing is left running.
     """
-    uvloop.run(serve(config, registry, on_start))
+    uvloop.run(serve(config, registry, on_start, source))
 
 
-async def serve(config: Config, registry: Registry, on_start: Callable[[list[str]], None]) -> None:
+async def serve(
+    config: Config,
+    registry: Registry,
+    on_start: Callable[[list[str]], None],
+    source: Source | None = None,
+) -> None:
     """As `run`, in a running loop."""
-    stop, discovery = _Signals(), Discovery(config, registry)
+    reloads = source is not None and source.origin.file is not None and not _has_terminal()
+    stop, discovery = _Signals(reloads), Discovery(config, registry)
     try:
         importing = asyncio.ensure_future(asyncio.to_thread(_import_listener))
         await _start_models(config, registry, stop)
@@ -53,15 +66,22 @@ async def serve(config: Config, registry: Registry, on_start: Callable[[list[str
         http = await importing
         _raise_open_files()
         listener = http.Listener(config, registry)
+        reloader = Reloader(source, config, registry, discovery, listener)
         try:
-            on_start(await listener.listen())
+            urls = await listener.listen()
+            if config.admin.listen is not None:
+                log.info("the admin API is at %s", await listener.listen_for_admin(reloader))
+            on_start(urls)
             _spare_what_stays()
             _spare_generators()
+            reloader.begin(stop.hang_up)
             await stop.first.wait()
             log.info("got %s", stop.name)
+            await reloader.aclose()
             await listener.drain(stop.second)
             await registry.aclose()
         finally:
+            await reloader.aclose()
             await listener.aclose()
     finally:
         await discovery.aclose()
@@ -93,14 +113,7 @@ async def _start_models(config: Config, registry: Registry, stop: "_Signals") ->
     try:
         starting.result()
     except* UnilectError as group:
-        raise ConfigError(_first_message(group)) from group
-
-
-def _first_message(group: BaseExceptionGroup[UnilectError]) -> str:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error.for_operator if isinstance(error, UnilectError) else str(error)
+        raise ConfigError(first_message(group)) from group
 
 
 def _spare_what_stays() -> None:
@@ -132,19 +145,33 @@ def _raise_open_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _has_terminal() -> bool:
+    """Whether this process has a terminal, which may be closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
 class _Signals:
     """
-    The signals that stop the server.
+    The signals that stop the server, or reload its configuration.
+
+    Args:
+        reloads: SIGHUP does not stop it.
 
     Attributes:
-        first: Set by the first of them.
+        first: Set by the first one that stops it.
         second: Set by the next one that a person or a service manager sent.
+        hang_up: Set by SIGHUP, where that does not stop it.
         name: The first one's.
     """
 
-    def __init__(self) -> None:
-        self.first, self.second = asyncio.Event(), asyncio.Event()
+    def __init__(self, reloads: bool = False) -> None:
+        self.first, self.second, self.hang_up = (asyncio.Event() for _ in range(3))
         self.name = ""
+        self._reloads = reloads
         loop = asyncio.get_running_loop()
         self._caught = [signal.SIGTERM, signal.SIGINT]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means it
@@ -159,7 +186,9 @@ class _Signals:
             signal.signal(number, signal.SIG_IGN)
 
     def _got(self, number: signal.Signals) -> None:
-        if not self.first.is_set():
+        if number == signal.SIGHUP and self._reloads:
+            self.hang_up.set()  # while the server starts it waits, and while it stops nobody heeds it
+        elif not self.first.is_set():
             self.name = number.name
             self.first.set()
         elif number != signal.SIGHUP:  # shell and kernel both send one when a terminal is closed

@@ -10,10 +10,12 @@ import logging
 import socket
 import ssl
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from msgspec import structs
 
 from unilect.config.server import Config, check_keys, each_listener, process_environment
 from unilect.context import Requests
@@ -26,12 +28,15 @@ from unilect.routing.measure import limits_of
 from unilect.routing.registry import Registry
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
-from unilect.server.app import SITE, create_app
+from unilect.server.admin import Operated, change_admin, create_admin
+from unilect.server.app import SITE, change, create_app
+from unilect.server.reload import Reloader
 from unilect.server.tls import server_context
 from unilect.store.store import Store
 from unilect.web.bodies import Bodies
 
 log = logging.getLogger("unilect")
+_OF_ADMIN = Limits(connections=64, silent=32)
 CUT_TIMEOUT_S = 2.0  # for error frames to go out, once the engines have stopped
 
 
@@ -45,7 +50,7 @@ class Listener:
         )
         self._requests: Requests = {}
         self._store = Store(config.store, process_environment())
-        bodies = Bodies(config.max_body_bytes)
+        bodies = self._bodies = Bodies(config.max_body_bytes)
         keys = self._store.keys
         known = KnownKeys(keys, requests=self._requests) if keys is not None else None
         self._known = known
@@ -66,6 +71,8 @@ class Listener:
             _Address(each, create_app(each, *shared), self._connections)
             for each in each_listener(config)
         ]
+        self._registry = registry
+        self._admin: _Address | None = None
 
     async def listen(self) -> list[str]:
         """
@@ -83,8 +90,7 @@ class Listener:
         if self._ledger is not None:
             await self._ledger.start()
         await self._limits.start()
-        for at, each in enumerate(each_listener(self._config)):
-            check_keys(each, self._has_stored_keys(), ("listeners", at - 1) if at else ())
+        self.check(self._config)
         urls = [await door.open(tls) for door in self._doors]
         log.info("up to %d connections at a time", self._connections.limits.connections)
         return urls
@@ -98,6 +104,66 @@ class Listener:
         prices = {name: one.price for name, one in models if one.price is not None}
         store = self._store
         return LedgerBook(store.ledger, lambda: store.journals, rule, self._known, prices)
+
+    async def listen_for_admin(self, reloader: Reloader) -> str:
+        """
+        Take requests of operators, at the place that the configuration names; until `aclose`, also while the server drains.
+
+        Returns:
+            The URL, or the path of the unix socket.
+
+        Raises:
+            ConfigError: It cannot be listened on.
+        """
+        place = self._config.admin.place
+        operated = Operated(self._registry, self._requests, self._store.keys, reloader)
+        app = create_admin(self._config, operated)
+        # a table of their own: whoever fills that of the clients locks no operator out
+        connections = Connections(_OF_ADMIN)
+        if isinstance(place, Path):
+            self._admin = _Address(self._config, app, connections)
+            return await self._admin.open_at(place)
+        assert place is not None
+        host, port = place
+        at = structs.replace(self._config, host=host, port=port)
+        self._admin = _Address(at, app, connections)
+        try:
+            return await self._admin.open(server_context(self._config))
+        except ConfigError as error:
+            why = error.__cause__ if isinstance(error.__cause__, OSError) else error
+            told = getattr(why, "strerror", None) or why
+            raise ConfigError(
+                f"admin.listen: cannot listen on {host}:{port} ({told}). Choose another address, or name a unix socket."
+            ) from error
+
+    def check(self, config: Config) -> None:
+        """
+        Another configuration is one that this server could go by.
+
+        Raises:
+            ConfigError: It is not.
+        """
+        for at, each in enumerate(each_listener(config)):
+            check_keys(each, self._has_stored_keys(), ("listeners", at - 1) if at else ())
+
+    def change(self, config: Config, tls: ssl.SSLContext | None) -> None:
+        """
+        Go by another configuration from now on, which has the same addresses.
+
+        Args:
+            tls: Its certificate, for connections that come from now on.
+        """
+        limits = limits_of_system(config.max_connections, config.max_connections_per_address)
+        same = ("connections", "silent", "per_address")
+        self._connections.limits = structs.replace(
+            self._connections.limits, **{name: getattr(limits, name) for name in same}
+        )
+        self._bodies.change(config.max_body_bytes)
+        for door, each in zip(self._doors, each_listener(config), strict=True):
+            door.change(each, tls)
+        if self._admin is not None:
+            self._admin.change(config, tls)
+        self._config = config
 
     def _has_stored_keys(self) -> bool:
         """Whether the store lets nobody in without a key: also where nobody knows whether it has any."""
@@ -118,7 +184,7 @@ class Listener:
 
     async def aclose(self) -> None:
         """Close every connection, stop the models, and close the store."""
-        for door in self._doors:
+        for door in (*self._doors, *([self._admin] if self._admin is not None else [])):
             await door.aclose()
         await self._connections.aclose(CUT_TIMEOUT_S)
         await self._limits.aclose()
@@ -150,8 +216,39 @@ class _Address:
         Returns:
             The URL.
         """
-        await self._runner.setup()
+        acceptor = await self._set_up(tls)
         host, port = self._config.host, self._config.port
+        try:
+            bound = await acceptor.listen(host, port)
+        except OSError as error:
+            raise ConfigError(_why_not(host, port, error)) from error
+        scheme = "http" if tls is None else "https"
+        url = f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
+        if (site := self._app.get(SITE)) is not None:
+            await site.open(url)
+        return url
+
+    async def open_at(self, path: Path) -> str:
+        """
+        Listen at a unix socket.
+
+        Returns:
+            Its path.
+        """
+        acceptor = await self._set_up(None)
+        try:
+            acceptor.listen_at(path)
+        except OSError as error:
+            why = error.strerror or error
+            if error.errno == errno.EADDRINUSE:
+                why = "another server listens there, or a file has this name"
+            raise ConfigError(
+                f"admin.listen: cannot listen at {path} ({why}). Choose another path, in a folder that this user may write to."
+            ) from error
+        return str(path)
+
+    async def _set_up(self, tls: ssl.SSLContext | None) -> Acceptor:
+        await self._runner.setup()
         assert self._runner.server is not None
         self._acceptor = Acceptor(
             self._runner.server,
@@ -165,18 +262,21 @@ class _Address:
             max_headers=100,
             auto_decompress=False,
         )
-        try:
-            bound = await self._acceptor.listen(host, port)
-        except OSError as error:
-            raise ConfigError(_why_not(host, port, error)) from error
-        scheme = "http" if tls is None else "https"
-        url = f"{scheme}://[{host}]:{bound}" if ":" in host else f"{scheme}://{host}:{bound}"
-        await self._app[SITE].open(url)
-        return url
+        return self._acceptor
+
+    def change(self, config: Config, tls: ssl.SSLContext | None) -> None:
+        """Go by another configuration from now on, and use its certificate."""
+        if SITE in self._app:
+            change(self._app, config)
+        else:
+            change_admin(self._app, config)
+        if self._acceptor is not None and self._acceptor.tls is not None:
+            self._acceptor.tls = tls
 
     async def shut(self) -> None:
         """Accept no more connections, and tell those that ask."""
-        await self._app[SITE].shut()
+        if (site := self._app.get(SITE)) is not None:
+            await site.shut()
         self._listen_no_more()
 
     async def aclose(self) -> None:

@@ -39,9 +39,16 @@ class Bodies:
         pace_s: float = PACE_S,
     ) -> None:
         self.most_bytes = most_bytes
-        self._free_bytes = max(budget_bytes, most_bytes)
+        self._budget_bytes = self._free_bytes = max(budget_bytes, most_bytes)
         self._timeout_s = timeout_s
         self._pace_s = pace_s
+
+    def change(self, most_bytes: int) -> None:
+        """Take bodies of another length from now on; the budget grows where one of them would not fit into it."""
+        self.most_bytes = most_bytes
+        grown = max(0, most_bytes - self._budget_bytes)
+        self._budget_bytes += grown
+        self._free_bytes += grown
 
     async def read(self, more: More, announced: int | None) -> bytes:
         """

@@ -110,17 +110,21 @@ class Guard:
         keys: Keys | None = None,
     ) -> None:
         self.requests: Requests = {} if requests is None else requests
-        self.log = AccessLog()
         self._routes = routes
         self._look_again = look_again
         self._bodies = bodies or Bodies(config.max_body_bytes)
         self._profile = profile
         self._keys = keys or Keys(config.api_keys, profile.any_key_scheme)
+        self.change(config)
+        self._ids = itertools.count(1)
+        self._random = random.Random()  # seeded once: the system is not asked for each request
+
+    def change(self, config: Config) -> None:
+        """Go by the hosts, the origins and the log level of another configuration from now on."""
         self._hosts, self._is_open = _host_names(config), config.host in _WILDCARDS
         self._origins = frozenset(config.allowed_origins)
         self._cors = _cors_headers(config)
-        self._ids = itertools.count(1)
-        self._random = random.Random()  # seeded once: the system is not asked for each request
+        self.log = AccessLog()  # the level may have changed
 
     @web.middleware
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:

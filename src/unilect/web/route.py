@@ -1,7 +1,7 @@
 """A route of a dialect: URL, handler and options."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from aiohttp import web
@@ -33,6 +33,7 @@ class Route(Struct, frozen=True):
         handler: Answers it. Its name is the operationId, its docstring the documentation.
         endpoint: What metrics call it.
         public: True for the few that need no key.
+        admin: True for those of the admin API, which are on an address of their own and need a key of its own.
         page: True for what people look at in a browser, which asks them for the key.
         request: The Struct of its body, for the schema.
         summary: One line for the documentation.
@@ -48,6 +49,7 @@ class Route(Struct, frozen=True):
     handler: Handler
     endpoint: str = ""
     public: bool = False
+    admin: bool = False
     page: bool = False
     request: Any = None
     summary: str = ""
@@ -56,6 +58,11 @@ class Route(Struct, frozen=True):
     needs_header: str = ""
     dialect: str = ""
     others: "tuple[Route, ...]" = ()
+
+    @property
+    def access(self) -> Literal["public", "key", "admin"]:
+        """Whom it is for: everybody, who has a client's key, or who has a key of the admin API."""
+        return "admin" if self.admin else "public" if self.public else "key"
 
     @property
     def takes_password(self) -> bool:

@@ -65,6 +65,11 @@ class Site:
         self.residents: list[Resident] = []
         self.background = Tasks()
 
+    def change(self, config: Config) -> None:
+        """Go by another configuration from now on, as far as it can be changed while the address is open."""
+        self.config = config
+        self.keys.change(config.api_keys)
+
     async def open(self, url: str) -> None:
         """The address answers, at this URL."""
         for resident in self.residents:

@@ -1,0 +1,107 @@
+"""
+The settings of the admin API: the table `[admin]` of a configuration, and the address or the socket that it names.
+"""
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+from msgspec import Struct
+
+from unilect.config.model import described
+from unilect.errors import ConfigError, Mistakes
+
+Address: TypeAlias = tuple[str, int]
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})", re.ASCII)
+_MOST_BYTES = 107  # of a unix socket's path: `sun_path` of unix(7), without its NUL
+
+
+class AdminConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The admin API: the table `[admin]`."""
+
+    listen: Annotated[
+        str | None,
+        described(
+            "Where the admin API listens: `HOST:PORT`, or the path of a unix socket, which has a slash in it and which only the "
+            "server's user may connect to (mode 0600). Default: there is no admin API."
+        ),
+    ] = None
+    api_keys: Annotated[
+        list[str],
+        described(
+            "Keys of the admin API, none of which may be in the server's `api_keys`. Required with `HOST:PORT`; a unix socket needs "
+            "none. `$NAME` takes a key from the environment."
+        ),
+    ] = []
+
+    @property
+    def place(self) -> Path | Address | None:
+        """
+        The path of a unix socket, or a host and a port; None where there is no admin API.
+
+        Raises:
+            ConfigError: `listen` is neither.
+        """
+        if self.listen is None:
+            return None
+        if "/" in self.listen:
+            if len(self.listen.encode()) > _MOST_BYTES:
+                raise ConfigError(
+                    f"admin.listen: the path of a unix socket has at most {_MOST_BYTES} bytes, and this one has "
+                    f"{len(self.listen.encode())}. Choose a shorter one, such as /run/unilect/admin.sock.",
+                    ("admin", "listen"),
+                )
+            return Path(self.listen)
+        found = _ADDRESS.fullmatch(self.listen)
+        if found is None or int(found[2]) > 65535:
+            raise ConfigError(
+                f"admin.listen: {self.listen[:60]!r} is neither HOST:PORT, such as 127.0.0.1:8001, nor the path of a unix socket, "
+                "such as ./admin.sock.",
+                ("admin", "listen"),
+            )
+        return found[1].strip("[]"), int(found[2])
+
+
+def check_admin(
+    config: AdminConfig, user_keys: Collection[str], taken: Collection[Address]
+) -> None:
+    """
+    The admin API is on an address of its own, and only for those who have a key of its own.
+
+    Args:
+        user_keys: The keys of clients.
+        taken: The addresses of the server.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    found, path = Mistakes(), ("admin", "api_keys")
+    keys = config.api_keys
+    if any(not key.strip() or not key.isascii() or " " in key for key in keys):
+        found.add("admin.api_keys: a key is empty, or has spaces or non-ASCII characters.", path)
+    if set(keys) & set(user_keys):
+        found.add(
+            "admin.api_keys: one of them is in api_keys, too, so that a client could administer the server. Choose another key.",
+            path,
+        )
+    with found:
+        place = config.place
+        if place is None and keys:
+            found.add(
+                "admin.api_keys: has no effect without listen; set listen too, or leave this out.",
+                path,
+            )
+        if isinstance(place, tuple):
+            if not keys:
+                found.add(
+                    "admin.listen: an admin API on HOST:PORT requires a key. Set api_keys in [admin], or name a unix socket: "
+                    "`listen = './admin.sock'`.",
+                    ("admin", "listen"),
+                )
+            if place[1] and place in taken:
+                found.add(
+                    f"admin.listen: {config.listen} is an address of the server. Give the admin API a port of its own.",
+                    ("admin", "listen"),
+                )
+    found.raise_all()

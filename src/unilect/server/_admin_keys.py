@@ -1,0 +1,212 @@
+"""The admin API's routes for keys: list, create, rotate and revoke those of the store."""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from unilect.config.model import NAME
+from unilect.errors import ConfigError, InvalidRequest, NotStored, UnsupportedOperation
+from unilect.gateway.secret import digest, id_of, new_secret
+from unilect.store.keys import Key, StoredKeys, is_usable
+from unilect.web.decode import no_json, wrong_field
+from unilect.web.route import Route
+
+_LONGEST_S = 36_500 * 86_400
+_UNKNOWN = re.compile(r"Object contains unknown field `(.+?)`")
+_BodyT = TypeVar("_BodyT", bound=Struct)
+#: What people call a key, and whose it is: without spaces and control characters, as `unilect keys create` takes it.
+_Word = Annotated[str, Meta(pattern=r"^[^\x00-\x20\x7f-\x9f\u2028\u2029]{1,100}$")]
+
+
+class NewKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    The body of POST /keys.
+
+    Attributes:
+        name: What people call it.
+        owner: Whose it is.
+        models: The names of the models that it may use; None for all.
+        expires_in_s: Seconds until it ends; None for never.
+    """
+
+    name: _Word
+    owner: _Word | None = None
+    models: (
+        Annotated[list[Annotated[str, Meta(pattern=NAME)]], Meta(min_length=1, max_length=1000)]
+        | None
+    ) = None
+    expires_in_s: Annotated[float, Meta(gt=0, le=_LONGEST_S)] | None = None
+
+
+class Rotation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    The body of POST /keys/{key}/rotate.
+
+    Attributes:
+        overlap_s: Seconds for which the old secret can still be used.
+    """
+
+    overlap_s: Annotated[float, Meta(ge=0, le=_LONGEST_S)] = 86_400.0
+
+
+def routes(stored: StoredKeys | None, aliases: Callable[[], Mapping[str, str]]) -> list[Route]:
+    """
+    The routes.
+
+    Args:
+        stored: The keys; None where those of the store let nobody in, which each route tells.
+        aliases: By alias, the name of its model: a key names models, and an alias would match none.
+    """
+
+    async def list_keys(request: web.Request) -> web.StreamResponse:
+        """List all keys, also those that have ended, without their secrets."""
+        return json_of({"keys": [told(key) for key in await _known(stored).all()]})
+
+    async def create_key(request: web.Request) -> web.StreamResponse:
+        """Make a key; its text is in this answer, and nowhere else."""
+        body = body_of(NewKey, await request.read())
+        for name in body.models or ():
+            if (model := aliases().get(name)) is not None:
+                raise InvalidRequest(
+                    f"`models`: `{name}` is an alias of `{model}`; name the model.", param="models"
+                )
+        secret = new_secret()
+        made = _known(stored).create(
+            body.name,
+            id_of(secret) or "",
+            digest(secret),
+            owner=body.owner or "",
+            models=body.models,
+            lasts_s=body.expires_in_s,
+        )
+        return json_of(told(await _asked(made, "name")) | {"key": secret}, 201)
+
+    return [
+        Route("GET", "/keys", list_keys, admin=True, summary="List the keys of the store"),
+        Route(
+            "POST",
+            "/keys",
+            create_key,
+            admin=True,
+            request=NewKey,
+            summary="Make a key; its secret is in the answer only",
+        ),
+        *_changing(stored),
+    ]
+
+
+def _changing(stored: StoredKeys | None) -> list[Route]:
+    async def rotate_key(request: web.Request) -> web.StreamResponse:
+        """Give a key another secret, which is in this answer, and nowhere else."""
+        body, secret = body_of(Rotation, await request.read()), new_secret()
+        name = request.match_info["key"]
+        made = _known(stored).rotate(name, id_of(secret) or "", digest(secret), body.overlap_s)
+        return json_of(told(await _asked(made)) | {"key": secret})
+
+    async def revoke_key(request: web.Request) -> web.StreamResponse:
+        """End a key, on every server of the store within a second."""
+        check_no_body(await request.read())
+        return json_of(told(await _asked(_known(stored).revoke(request.match_info["key"]))))
+
+    return [
+        Route(
+            "POST",
+            "/keys/{key}/rotate",
+            rotate_key,
+            admin=True,
+            request=Rotation,
+            summary="Give a key another secret; the old one works for a while",
+        ),
+        Route("POST", "/keys/{key}/revoke", revoke_key, admin=True, summary="End a key"),
+    ]
+
+
+def told(key: Key) -> dict[str, Any]:
+    """What is known of a key; times in ISO 8601, UTC."""
+    if is_usable(key, datetime.now(UTC).timestamp()):
+        state = "active"
+    else:
+        state = "expired" if key.revoked_at is None else "revoked"
+    return {
+        "id": key.id,
+        "name": key.name,
+        "owner": key.owner,
+        "models": None if key.models is None else list(key.models),
+        "limits": dict(key.limits),
+        "created_at": _time(key.created_at),
+        "expires_at": _time(key.expires_at),
+        "revoked_at": _time(key.revoked_at),
+        "state": state,
+    }
+
+
+def body_of(kind: type[_BodyT], body: bytes) -> _BodyT:
+    """
+    A body as a Struct; none is an empty one.
+
+    Raises:
+        InvalidRequest: It is not JSON, or a field is missing, wrong or unknown; the message names it.
+    """
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        if (found := _UNKNOWN.match(str(error))) is not None:
+            name, known = found[1][:100], ", ".join(kind.__struct_fields__)
+            raise InvalidRequest(f"`{name}`: unknown field; known: {known}.", param=name) from error
+        raise wrong_field(str(error), body, kind) from error
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise no_json(error) from error
+
+
+def check_no_body(body: bytes) -> None:
+    """
+    Raises:
+        InvalidRequest: There is a body, and nothing in it would have an effect.
+    """
+    if body.strip() not in (b"", b"{}"):
+        raise InvalidRequest("This request takes no body. Leave it out, or send `{}`.")
+
+
+def json_of(value: Any, status: int = 200) -> web.Response:
+    """An answer in JSON, which nobody keeps."""
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+    return web.Response(status=status, body=msgspec.json.encode(value), headers=headers)
+
+
+def _known(stored: StoredKeys | None) -> StoredKeys:
+    """
+    Raises:
+        UnsupportedOperation: The store lets nobody in.
+    """
+    if stored is None:
+        raise UnsupportedOperation(
+            "The keys of the store are turned off (`keys = false` in [store])."
+        )
+    return stored
+
+
+async def _asked(asked: Awaitable[Key], param: str | None = None) -> Key:
+    """
+    The key that was made or changed.
+
+    Args:
+        param: The field at fault where it could not be; None where the key was named by the URL.
+
+    Raises:
+        InvalidRequest, NotStored: As the store says.
+    """
+    try:
+        return await asked
+    except ConfigError as error:
+        if param is None:
+            raise NotStored(str(error)) from error
+        raise InvalidRequest(f"`{param}`: {error}", param=param) from error
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

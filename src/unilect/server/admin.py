@@ -1,0 +1,249 @@
+"""
+The admin API: keys, models, running requests and the reload of the configuration, on an address of its own and with keys of its own.
+
+It has a guard like any other address: Host, Origin and key are checked for every path, known or not. None of its routes is public, and none
+is on an address of clients.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from typing import Any, NamedTuple
+
+from aiohttp import web
+from msgspec import structs
+
+from unilect.config.server import Config
+from unilect.context import Context, Requests
+from unilect.errors import (
+    BackendUnavailable,
+    NotStored,
+    RequestCancelled,
+    UnilectError,
+    UnsupportedOperation,
+)
+from unilect.gateway.keys import Keys
+from unilect.routing.registry import Model, Registry
+from unilect.server import _admin_keys as keys
+from unilect.server import _openapi as openapi
+from unilect.server._admin_keys import check_no_body, json_of
+from unilect.server.app import GUARD, add_routes
+from unilect.server.reload import Reloader
+from unilect.store.keys import StoredKeys
+from unilect.web.guard import Guard
+from unilect.web.route import Route
+
+_ABOUT = (
+    "<p>This is the admin API of a unilect server. The machine-readable description of every endpoint is "
+    "<a href=openapi.json>openapi.json</a>.</p>"
+)
+ADMIN_KEYS = web.AppKey("admin_keys", Keys)
+
+
+class Operated(NamedTuple):
+    """
+    What is operated.
+
+    Attributes:
+        registry: The models.
+        requests: The requests of clients that are being answered.
+        keys: The keys of the store; None where those let nobody in.
+        reloader: Reloads the configuration.
+    """
+
+    registry: Registry
+    requests: Requests
+    keys: StoredKeys | None
+    reloader: Reloader
+
+
+def create_admin(config: Config, operated: Operated) -> web.Application:
+    """The application of the admin API."""
+    accepted, table = Keys(config.admin.api_keys), dict[web.AbstractRoute, Route]()
+    guard = Guard(_guarded(config), table, keys=accepted)
+    app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
+    app[GUARD], app[ADMIN_KEYS] = guard, accepted
+    routes = [
+        *keys.routes(operated.keys, lambda: _aliases(operated.registry)),
+        *_model_routes(operated.registry),
+        *_request_routes(operated.requests),
+        *_process_routes(operated.reloader),
+    ]
+    pages = openapi.routes(routes, accepted, "unilect's admin API", _ABOUT)
+    routes += [structs.replace(route, admin=True) for route in pages]
+    add_routes(app, table, routes, admin=True)
+    return app
+
+
+def change_admin(app: web.Application, config: Config) -> None:
+    """Have the admin API take the keys of another configuration from now on."""
+    app[ADMIN_KEYS].change(config.admin.api_keys)
+    app[GUARD].change(_guarded(config))
+
+
+def _guarded(config: Config) -> Config:
+    """The configuration as the guard of the admin API is to see it: no page of another origin calls it."""
+    place = config.admin.place
+    if isinstance(place, tuple):
+        hosts = {"host": place[0], "allowed_hosts": config.allowed_hosts}
+    else:  # no name of a page leads to a unix socket
+        hosts = {"host": "localhost", "allowed_hosts": ["*"]}
+    return structs.replace(
+        config, **hosts, allowed_origins=[], allow_credentials=False, api_keys=config.admin.api_keys
+    )
+
+
+def _aliases(registry: Registry) -> dict[str, str]:
+    return {alias: model.name for model in registry.models.values() for alias in model.aliases}
+
+
+def _model_routes(registry: Registry) -> list[Route]:
+    async def list_models(request: web.Request) -> web.StreamResponse:
+        """List the models that are served, and those that a reload has taken out and whose last requests still run."""
+        models = (*registry.models.values(), *registry.leaving)
+        return json_of({"models": [_told_model(model) for model in models]})
+
+    async def load_model(request: web.Request) -> web.StreamResponse:
+        """Start a model, and wait until it has; one that was drained takes requests again."""
+        model = await _named(request, registry)
+        try:
+            await model.start()
+        except UnilectError as error:  # an operator is told why
+            raise BackendUnavailable(error.for_operator) from error
+        return json_of(_told_model(model))
+
+    async def stop_model(request: web.Request) -> web.StreamResponse:
+        """Stop a model once no request runs in it; the next request starts it again."""
+        model = await _named(request, registry)
+        if not model.required:
+            raise UnsupportedOperation(
+                f"The model `{model.name}` runs on another server, which unilect cannot stop. Drain it instead."
+            )
+        model.stay(0)
+        return json_of(_told_model(model))
+
+    async def drain_model(request: web.Request) -> web.StreamResponse:
+        """Send a model no more requests, and stop it once those that it has have ended, until it is loaded again."""
+        model = await _named(request, registry)
+        model.drain()
+        return json_of(_told_model(model))
+
+    def act(name: str, handler: Any, summary: str) -> Route:
+        return Route("POST", f"/models/{{model:.+}}/{name}", handler, admin=True, summary=summary)
+
+    return [
+        Route("GET", "/models", list_models, admin=True, summary="List the models, with states"),
+        act("load", load_model, "Start a model; end a drain"),
+        act("stop", stop_model, "Stop a model until the next request"),
+        act("drain", drain_model, "Send a model no more requests, and stop it"),
+    ]
+
+
+async def _named(request: web.Request, registry: Registry) -> Model:
+    """
+    The model of a path.
+
+    Raises:
+        ModelNotFound: There is none.
+        InvalidRequest: The request has a body.
+    """
+    check_no_body(await request.read())
+    return registry.get(request.match_info["model"])
+
+
+def _told_model(model: Model) -> dict[str, Any]:
+    """What is told of a model; times in seconds."""
+    stops_at, now = model.idle_stop_at, asyncio.get_running_loop().time()
+    return {
+        "name": model.name,
+        "aliases": list(model.aliases),
+        "state": model.state,
+        "requests": model.in_use,
+        "stops_in_s": None if stops_at is None else round(max(0.0, stops_at - now), 1),
+        "backends": [
+            {
+                "source": member.source,
+                "requests": member.outstanding,
+                "served": member.served,
+                "out": member.breaker.open,
+            }
+            for member in model.pool.members
+        ],
+    }
+
+
+def _request_routes(requests: Requests) -> list[Route]:
+    async def list_requests(request: web.Request) -> web.StreamResponse:
+        """List the requests of clients that are being answered, the oldest first; not what they say."""
+        return json_of({"requests": [_told_request(one) for one in requests.values()]})
+
+    async def cancel_request(request: web.Request) -> web.StreamResponse:
+        """End a request; its client gets an error, as the last event of a stream that has begun."""
+        check_no_body(await request.read())
+        name = request.match_info["request"]
+        context = requests.get(name)
+        if context is None:
+            raise NotStored(f"There is no running request `{name[:100]}`; it may have ended.")
+        context.end(RequestCancelled("An operator of this server has ended the request."))
+        return json_of(_told_request(context))
+
+    return [
+        Route("GET", "/requests", list_requests, admin=True, summary="List the requests that run"),
+        Route(
+            "POST",
+            "/requests/{request}/cancel",
+            cancel_request,
+            admin=True,
+            summary="End a request that runs",
+        ),
+    ]
+
+
+def _told_request(context: Context) -> dict[str, Any]:
+    """What is told of a request; its age in seconds, and the tokens so far."""
+    usage = None if context.meter is None else context.meter.usage
+    return {
+        "id": context.request_id,
+        "caller": context.caller,
+        "owner": context.owner,
+        "model": context.model,
+        "answering": context.answering,
+        "source": context.source,
+        "endpoint": context.endpoint,
+        "dialect": context.dialect,
+        "state": "ending" if context.ended is not None else context.state,
+        "age_s": round(time.perf_counter() - context.started, 3),
+        "prompt_tokens": 0 if usage is None else usage.prompt_tokens,
+        "completion_tokens": 0 if usage is None else usage.completion_tokens,
+    }
+
+
+def _process_routes(reloader: Reloader) -> list[Route]:
+    async def get_reload(request: web.Request) -> web.StreamResponse:
+        """Say which file the configuration comes from, and whether a reload is under way."""
+        return json_of({"state": reloader.state, "file": _path(reloader)})
+
+    async def reload(request: web.Request) -> web.StreamResponse:
+        """Reload the configuration: all of it, or nothing, and the reason."""
+        check_no_body(await request.read())
+        done = await reloader.reload("the admin API")
+        return json_of({"file": _path(reloader), "told": str(done)} | structs.asdict(done))
+
+    async def count_tasks(request: web.Request) -> web.StreamResponse:
+        """Count the asyncio tasks of the server by name, this request's included."""
+        tasks = asyncio.all_tasks()
+        names = Counter(
+            "a connection or a request" if name.startswith("Task-") else name
+            for name in (task.get_name() for task in tasks)
+        )
+        return json_of({"count": len(tasks), "tasks": dict(sorted(names.items()))})
+
+    return [
+        Route("GET", "/reload", get_reload, admin=True, summary="Whether a reload is under way"),
+        Route("POST", "/reload", reload, admin=True, summary="Reload the configuration"),
+        Route("GET", "/debug/tasks", count_tasks, admin=True, summary="Count the server's tasks"),
+    ]
+
+
+def _path(reloader: Reloader) -> str | None:
+    return None if reloader.file is None else str(reloader.file.absolute())

@@ -1,0 +1,337 @@
+"""
+Reloads the configuration of a running server: all of it, or nothing and the reason.
+
+1. *checking*: the file is read and checked as at the start, and its models are made.
+2. *starting*: models with new backends are started while the old ones go on answering.
+3. *swapping*: everything changes in one step of the event loop. Models that leave finish their requests, and are stopped then.
+
+One reload runs at a time. Who asks while one runs may have changed the file since it was read, so another one follows, which all who
+ask meanwhile share. What fails before the swap leaves nothing behind; what has been started for it is stopped.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from ssl import SSLContext
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from unilect.config.file import Origin
+from unilect.config.model import ModelConfig
+from unilect.config.server import Config
+from unilect.errors import BackendUnavailable, ConfigError, Mistakes, ReloadRefused, UnilectError
+from unilect.routing import sources
+from unilect.routing.discovery import Discovery
+from unilect.routing.registry import Model, Registry
+from unilect.server._changes import Changes, changes, check_fixed, in_one_line, same_backends
+from unilect.server.tls import server_context
+from unilect.tasks import Tasks
+
+log = logging.getLogger("unilect")
+LOOK_S = 1.0
+State: TypeAlias = Literal["idle", "checking", "starting", "swapping", "closed"]
+
+
+class Source(NamedTuple):
+    """
+    Where the configuration of a server comes from, to be read again.
+
+    Attributes:
+        origin: Its file, and which options stand elsewhere.
+        read: Reads it, checked and with the same flags as at the start; raises ConfigError.
+    """
+
+    origin: Origin
+    read: Callable[[], Config]
+
+
+class Changing(Protocol):
+    """What goes by the configuration beside the models, such as the addresses."""
+
+    def check(self, config: Config) -> None:
+        """
+        Raises:
+            ConfigError: It could not go by this one.
+        """
+
+    def change(self, config: Config, tls: SSLContext | None) -> None:
+        """Go by it from now on; it fails at nothing."""
+
+
+class _Plan(NamedTuple):
+    """
+    What a reload is about to do.
+
+    Attributes:
+        config: The new configuration.
+        tls: Its certificate.
+        models: Its models, in order.
+        kept: Those with the same backends as a model that is served, by whose name, with their settings.
+    """
+
+    config: Config
+    tls: SSLContext | None
+    models: list[Model]
+    kept: dict[str, Model]
+
+    @property
+    def new(self) -> list[Model]:
+        """The models with new backends."""
+        return [model for model in self.models if model.name not in self.kept]
+
+
+class Reloader:
+    """
+    The owner of all changes of the configuration.
+
+    Args:
+        source: None for a server without a file, which is never reloaded.
+        config: What the server goes by.
+        registry, discovery: Its models.
+        parts: What else goes by the configuration.
+        look_s: Time between two looks at a watched file.
+
+    Attributes:
+        state: What it does now.
+    """
+
+    def __init__(
+        self,
+        source: Source | None,
+        config: Config,
+        registry: Registry,
+        discovery: Discovery,
+        *parts: Changing,
+        look_s: float = LOOK_S,
+    ) -> None:
+        self.state: State = "idle"
+        self._source, self._config = source, config
+        self._registry, self._discovery, self._parts = registry, discovery, parts
+        self._look_s = look_s
+        self._tasks, self._turn = Tasks(), asyncio.Lock()
+        self._next: asyncio.Task[Changes] | None = None
+        self._read_at = _mark(self.file)
+
+    @property
+    def file(self) -> Path | None:
+        """The file of the configuration."""
+        return None if self._source is None else self._source.origin.file
+
+    def begin(self, hang_up: asyncio.Event | None = None) -> None:
+        """
+        Reload without being asked, until `aclose`: when the file changes, where `watch` is set, and for a signal.
+
+        Args:
+            hang_up: Set for each SIGHUP; cleared here.
+        """
+        if hang_up is not None:
+            self._tasks.start("the wait for SIGHUP", self._heed(hang_up))
+        if self._config.watch and self.file is None:
+            log.warning("watch: there is no configuration file to watch; name one with --config")
+        elif self._config.watch:
+            self._tasks.start("the watch over the configuration file", self._watch())
+
+    async def reload(self, why: str) -> Changes:
+        """
+        Go by the file as it is now.
+
+        Args:
+            why: Who asks, for the log.
+
+        Raises:
+            ReloadRefused: It cannot be used, or there is none; the reason is told, in the log too. Nothing has changed.
+            BackendUnavailable: The server is stopping.
+        """
+        task = self.ask(why)
+        await asyncio.wait({task})  # who leaves stops nothing
+        if task.cancelled():
+            raise _stopping()
+        return task.result()
+
+    def ask(self, why: str) -> "asyncio.Task[Changes]":
+        """As `reload`, without waiting for it."""
+        if self.state == "closed":
+            raise _stopping()
+        if self.file is None:
+            raise ReloadRefused(
+                "This server was started without a configuration file, so there is nothing to reload. Restart it."
+            )
+        if self._next is None:
+            self._next = self._tasks.start("the reload of the configuration", self._take_turn(why))
+        return self._next
+
+    async def aclose(self) -> None:
+        """Reload no more; one that runs is given up, unless it has swapped. Idempotent."""
+        self.state = "closed"
+        await self._tasks.aclose()
+
+    async def _take_turn(self, why: str) -> Changes:
+        async with self._turn:
+            self._next = None  # who asks from now on may have changed the file since
+            log.info("reloading %s (%s)", self.file, why)
+            try:
+                done = await self._reload()
+            except ConfigError as error:
+                told = in_one_line(error)
+                raise ReloadRefused(f"{told} Nothing has changed.") from error
+            finally:
+                if self.state != "closed":
+                    self.state = "idle"
+            log.info("reloaded: %s", done)
+            return done
+
+    async def _reload(self) -> Changes:
+        """
+        Raises:
+            ConfigError: The new configuration cannot be used.
+        """
+        self.state = "checking"
+        plan = await asyncio.to_thread(self._plan)
+        swapped = False
+        try:
+            listed = await self._discovery.prepare(plan.config)
+            self.state = "starting"
+            await self._start(plan)
+            self._check(plan)  # models may have come meanwhile
+            self.state = "swapping"
+            swapped = True
+            before, was = self._config, sources.served(self._config)
+            self._swap(plan)
+            self._discovery.change(plan.config, listed)
+        finally:
+            if not swapped:
+                await asyncio.gather(*(model.aclose() for model in plan.new))
+        now = sources.served(plan.config)
+        return changes(before, plan.config, was, now, [model.name for model in plan.new])
+
+    def _plan(self) -> _Plan:
+        """
+        Read and check the configuration, and make its models; it is called in a thread, since both read files.
+
+        Raises:
+            ConfigError: Something is wrong; all is told, with its place.
+        """
+        assert self._source is not None
+        self._read_at = _mark(self.file)
+        config = self._source.read()
+        found, models, tls = Mistakes(), list[Model](), None
+        with found:
+            check_fixed(self._config, config)
+        with found:
+            tls = server_context(config)
+        for part in self._parts:
+            with found:
+                part.check(config)
+        with found:
+            models = sources.built(config, self._registry.checker)
+        Mistakes(self._source.origin.told(found.errors)).raise_all()
+        was, now = sources.served(self._config), sources.served(config)
+        kept = {model.name: model for model in models if self._is_kept(model.name, was, now)}
+        return _Plan(config, tls, models, kept)
+
+    def _is_kept(self, name: str, was: dict[str, ModelConfig], now: dict[str, ModelConfig]) -> bool:
+        """Whether a model goes on with the backends that it has."""
+        return (
+            name in was
+            and name in self._registry.models
+            and was[name].model != sources.ALL
+            and same_backends(was[name], now[name])
+        )
+
+    async def _start(self, plan: _Plan) -> None:
+        """
+        Start the new models that are not to be loaded on demand.
+
+        Raises:
+            ConfigError: One cannot be started.
+        """
+        tables = sources.served(plan.config)
+        try:
+            await self._registry.start_all(
+                model for model in plan.new if tables[model.name].load == "start"
+            )
+        except* UnilectError as group:
+            raise ConfigError(first_message(group)) from group
+
+    def _check(self, plan: _Plan) -> None:
+        """
+        Raises:
+            ConfigError: A new model has the name of one that neither the configuration nor a server's list has brought.
+        """
+        found = Mistakes()
+        for name in plan.config.models:
+            if name in self._others() and name not in self._discovery.names:
+                found.add(f"models.{name}: a FastChat worker serves a model of this name. Choose another one.")  # fmt: skip
+        found.raise_all()
+
+    def _others(self) -> list[str]:
+        """The models that are served, and are not those of the configuration."""
+        own = sources.served(self._config)
+        return [
+            name
+            for name in self._registry.models
+            if name not in own or own[name].model == sources.ALL
+        ]
+
+    def _swap(self, plan: _Plan) -> None:
+        """Let everything go by the new configuration; it waits for nothing, so nobody sees a part of it."""
+        served, models = self._registry.models, list[Model]()
+        for model in plan.models:
+            if model.name in plan.kept:
+                served[model.name].adopt(model)
+                model = served[model.name]
+            models.append(model)
+        taken = {name for model in models for name in (model.name, *model.aliases)}
+        others = [served[name] for name in self._others() if name not in taken]
+        if plan.config.log_level != self._config.log_level:
+            logging.getLogger().setLevel(plan.config.log_level.upper())
+        for part in self._parts:
+            part.change(plan.config, plan.tls)
+        self._registry.swap([*models, *others])
+        self._config = plan.config
+
+    async def _heed(self, hang_up: asyncio.Event) -> None:
+        while True:
+            await hang_up.wait()
+            hang_up.clear()
+            self._ask_quietly("SIGHUP")
+
+    async def _watch(self) -> None:
+        """Reload once the file has changed and is as it was at the look before: an editor may still write it."""
+        seen = self._read_at
+        while True:
+            await asyncio.sleep(self._look_s)
+            before, seen = seen, await asyncio.to_thread(_mark, self.file)
+            if seen is not None and seen == before and seen != self._read_at:
+                self._read_at = seen
+                self._ask_quietly("it has changed")
+
+    def _ask_quietly(self, why: str) -> None:
+        try:
+            self.ask(why)
+        except UnilectError as error:
+            log.error("the configuration is not reloaded: %s", error)
+
+
+def first_message(group: BaseExceptionGroup[UnilectError]) -> str:
+    """What the operator is told of the first error of several."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error.for_operator if isinstance(error, UnilectError) else str(error)
+
+
+def _stopping() -> BackendUnavailable:
+    return BackendUnavailable("The server is stopping; its configuration is not reloaded.")
+
+
+def _mark(file: Path | None) -> tuple[int, ...] | None:
+    """What tells one version of a file from another, also where an editor puts a new file in its place; None without one."""
+    if file is None:
+        return None
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

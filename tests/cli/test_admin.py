@@ -1,0 +1,136 @@
+"""_admin.py: `unilect reload` and `unilect ps` for a running server, which is found by its configuration or its process."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serving import Server, serve
+from unilect.cli import _admin
+
+ADMIN = "[admin]\nlisten = './admin.sock'\n"
+MODEL = "[models.a]\nsource = 'echo:'\n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server with an admin API."""
+    with serve(config=ADMIN + MODEL) as running:
+        yield running
+
+
+@pytest.fixture
+def file(server: Server) -> Iterator[Path]:
+    """Its configuration, which is as before after each test."""
+    path = server.log.parent / "unilect.toml"
+    yield path
+    path.write_text(ADMIN + MODEL)
+
+
+def test_reload(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`unilect reload` has the server read its file again, and prints what has changed."""
+    file.write_text(ADMIN + MODEL + "aliases = ['b']\n")
+    _admin.reload(file, None)
+
+    assert f"{file} reloaded: adjusted a\n" == capsys.readouterr().out
+
+
+def test_a_reload_that_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the server refuses is printed with its place, and the command fails."""
+    file.write_text(f"nothing = 1\n{ADMIN}{MODEL}")
+    with pytest.raises(SystemExit, match="1"):
+        _admin.reload(file, None)
+
+    told = capsys.readouterr()
+    assert "unilect.toml:1: nothing: unknown option" in told.err
+    assert "Nothing has changed" in told.err
+
+
+def test_ps(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`unilect ps` prints the models and the requests, as tables or as JSON."""
+    _admin.show(file, False)
+    table = capsys.readouterr().out
+    _admin.show(file, True)
+    told = json.loads(capsys.readouterr().out)
+
+    assert ["MODEL", "STATE", "REQUESTS", "BACKENDS"] == table.split()[:4]
+    assert "echo:" in table
+    assert ["a"] == [model["name"] for model in told["models"]]
+    assert [] == told["requests"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (MODEL, "there is no admin API in this configuration"),
+        ("[admin]\nlisten = './none.sock'\n", "no server answers at"),
+        ("[admin]\nlisten = 'nowhere'\n", "neither HOST:PORT"),
+        ("port = [", "not valid TOML"),
+    ],
+)
+def test_a_server_that_is_not_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
+) -> None:
+    """Where the configuration leads to no server the command says why, and fails."""
+    (tmp_path / "unilect.toml").write_text(text)
+    with pytest.raises(SystemExit, match="1"):
+        _admin.reload(tmp_path / "unilect.toml", None)
+
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\n\r\nhello", b"nonsense\r\n", b""])
+def test_something_else_that_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: bytes
+) -> None:
+    """Something else than the admin API is told."""
+    path = tmp_path / "admin.sock"
+    (tmp_path / "unilect.toml").write_text(ADMIN)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def reply() -> None:
+            with listening.accept()[0] as client:
+                client.recv(65536)
+                client.sendall(answer)
+
+        thread = threading.Thread(target=reply)
+        thread.start()
+        with pytest.raises(SystemExit, match="1"):
+            _admin.reload(tmp_path / "unilect.toml", None)
+        thread.join()
+
+    assert str(path) in capsys.readouterr().err
+
+
+def test_a_process_that_is_no_server(capsys: pytest.CaptureFixture[str]) -> None:
+    """SIGHUP is sent to no process that is not a server with a file."""
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as other:
+        for pid in (other.pid, os.getpid(), 2**22 + 1):
+            with pytest.raises(SystemExit, match="1"):
+                _admin.reload(None, pid)
+        assert other.poll() is None
+        other.communicate(b"\n")
+
+    assert 3 == capsys.readouterr().err.count("--pid: ")
+
+
+def test_a_process(file: Path, server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server with a file and without a terminal gets SIGHUP, and one in a terminal does not, since that would stop it."""
+    terminal = (Path("/proc") / str(server.pid) / "stat").read_text().rpartition(")")[2].split()[4]
+    if terminal != "0":
+        with pytest.raises(SystemExit, match="1"):
+            _admin.reload(None, server.pid)
+        assert "runs in a terminal" in capsys.readouterr().err
+        return
+    _admin.reload(None, server.pid)
+    assert f"SIGHUP was sent to process {server.pid}" in capsys.readouterr().out
+    _admin.show(file, False)  # it still runs

@@ -1,0 +1,166 @@
+"""Every route, with every method and every kind of key, on both listeners: a route that is not in the tables here fails the walk."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from unilect.config.admin import AdminConfig
+from unilect.config.server import Config
+from unilect.config.store import StoreConfig
+from unilect.gateway.account import Accounts
+from unilect.gateway.metrics import Metrics
+from unilect.routing import sources
+from unilect.routing.discovery import Discovery
+from unilect.routing.registry import Registry
+from unilect.routing.service import Service
+from unilect.server.admin import Operated, create_admin
+from unilect.server.app import GUARD, all_routes
+from unilect.server.listener import Listener
+from unilect.server.reload import Reloader
+from unilect.web.site import Site
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+#: The answer is for everybody.
+PUBLIC = {
+    "GET": "/healthz /readyz /health /v1/health",
+}
+#: FastChat's protocol has no keys; tests/dialects/fastchat/test_admission.py shows who is let in. They are there where it is configured.
+FASTCHAT = {
+    "GET": "/test_connection",
+    "POST": "/register_worker /receive_heart_beat /refresh_all_workers /list_models /list_multimodal_models /list_language_models "
+    "/get_worker_address /worker_get_status /worker_generate_stream /worker_generate /worker_get_embeddings /count_token "
+    "/worker_get_conv_template /model_details",
+}
+#: The answer is for who has a client's key.
+KEY = {
+    "GET": "/ /metrics /openapi.json /docs /props /lora-adapters /slots /v1/models /models /v1/models/{model:.+} /models/{model:.+} "
+    "/api /api/version /api/tags /api/ps /v1/responses/{response_id} /v1/responses/{response_id}/input_items "
+    "/responses/{response_id} /responses/{response_id}/input_items /v1/conversations/{conversation_id} "
+    "/v1/conversations/{conversation_id}/items /v1/conversations/{conversation_id}/items/{item_id}",
+    "POST": "/ /api/v1/chat/completions /api/v1/token_check /v1/engines/{model:.+}/embeddings /completion /infill /tokenize /detokenize "
+    "/apply-template /v1/chat/completions/input_tokens /chat/completions/input_tokens /embedding /lora-adapters /slots/{slot_id} "
+    "/v1/messages /messages /v1/messages/count_tokens /messages/count_tokens /api/chat /api/generate /api/embed /api/embeddings "
+    "/api/show /api/pull /api/copy /api/create /api/push /api/blobs/{digest:.+} /v1/chat/completions /chat/completions "
+    "/v1/completions /completions /v1/embeddings /embeddings /v1/rerank /rerank /v1/reranking /reranking /v2/rerank "
+    "/v1/responses /v1/responses/input_tokens /v1/responses/compact /v1/responses/{response_id}/cancel "
+    "/responses /responses/input_tokens /responses/compact /responses/{response_id}/cancel "
+    "/v1/conversations /v1/conversations/{conversation_id} /v1/conversations/{conversation_id}/items",
+    "DELETE": "/api/delete /v1/responses/{response_id} /responses/{response_id} /v1/conversations/{conversation_id} "
+    "/v1/conversations/{conversation_id}/items/{item_id}",
+}
+#: The answer is for who has a key of the admin API, on its own listener.
+ADMIN = {
+    "GET": "/keys /models /requests /reload /debug/tasks /openapi.json /docs",
+    "POST": "/keys /keys/{key}/rotate /keys/{key}/revoke /models/{model:.+}/load /models/{model:.+}/stop /models/{model:.+}/drain "
+    "/requests/{request}/cancel /reload",
+}
+USER_KEY, ADMIN_KEY = "sk-user-key", "sk-admin-key"
+KEYS = {"": None, "user": USER_KEY, "admin": ADMIN_KEY}
+
+
+def routes(table: dict[str, str]) -> set[tuple[str, str]]:
+    """The routes of a table: method and path."""
+    return {(method, path) for method, paths in table.items() for path in paths.split()}
+
+
+def data_routes(config: Config) -> dict[tuple[str, str], str]:
+    """The class of each route for clients."""
+    found = all_routes(Site(Service(Registry([]), Accounts(Metrics())), config))
+    return {(route.method, route.path): route.access for route in found}
+
+
+def admin_routes(config: Config, registry: Registry, reloader: Reloader) -> dict[Any, str]:
+    """The class of each route of the admin API."""
+    app = create_admin(config, Operated(registry, {}, None, reloader))
+    return {(route.method, route.path): route.access for route in app[GUARD]._routes.values()}
+
+
+@asynccontextmanager
+async def both_listeners() -> AsyncIterator[tuple[str, str, dict[Any, str]]]:
+    """A server with keys: the URL for clients, that of the admin API, and the routes of that."""
+    config = Config(
+        port=0,
+        api_keys=[USER_KEY],
+        store=StoreConfig(url="sqlite://"),
+        admin=AdminConfig(listen="127.0.0.1:0", api_keys=[ADMIN_KEY]),
+        models=dict.fromkeys(["m"], sources.ModelConfig(source="echo:")),
+    )
+    registry = sources.registry(config)
+    listener = Listener(config, registry)
+    reloader = Reloader(None, config, registry, Discovery(config, registry), listener)
+    try:
+        (data,) = await listener.listen()
+        admin = await listener.listen_for_admin(reloader)
+        yield data, admin, admin_routes(config, registry, reloader)
+    finally:
+        await reloader.aclose()
+        await listener.aclose()
+        await registry.aclose()
+
+
+async def statuses(url: str, paths: set[str]) -> dict[tuple[str, str, str], int]:
+    """What is answered, by method, path and kind of key."""
+    found = {}
+    async with aiohttp.ClientSession(url) as client:
+        for path in sorted(paths):
+            address = path
+            while "{" in address:  # every parameter is `x`
+                address = f"{address.partition('{')[0]}x{address.partition('}')[2]}"
+            for method in METHODS:
+                for kind, key in KEYS.items():
+                    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+                    async with client.request(method, address, headers=headers) as response:
+                        found[method, path, kind] = response.status
+    return found
+
+
+def test_every_route_has_a_class() -> None:
+    """A route for clients is in one of the tables above, and has the class of that."""
+    expected = dict.fromkeys(routes(PUBLIC), "public") | dict.fromkeys(routes(KEY), "key")
+    fastchat = Config(fastchat_controller=True, fastchat_register="http://127.0.0.1:1")
+
+    assert expected == data_routes(Config())
+    assert expected | dict.fromkeys(routes(FASTCHAT), "public") == data_routes(fastchat)
+
+
+async def test_the_walk() -> None:
+    """Each route answers those of its class alone, on its own listener; whatever is no route answers nobody without that listener's key."""
+    public, key, admin = routes(PUBLIC), routes(KEY), routes(ADMIN)
+    paths = {path for _, path in public | key | admin}
+    wrong = []
+    async with both_listeners() as (data_url, admin_url, of_admin):
+        walks = {
+            "data": (await statuses(data_url, paths), public, key, "user"),
+            "admin": (await statuses(admin_url, paths), set(), admin, "admin"),
+        }
+    for listener, (found, open_routes, own, let_in) in walks.items():
+        concrete = {(method, path) for method, path in own | open_routes}
+        for (method, path, kind), status in found.items():
+            route = ("GET" if method == "HEAD" else method, path)
+            if route in open_routes:
+                fine = status == 200
+            elif kind != let_in:
+                fine = status == 401
+            elif route in concrete:
+                fine = status not in (401, 403, 405)
+            else:
+                fine = status in (404, 405) or _is_below(route, own)
+            if not fine:
+                wrong.append((listener, method, path, kind, status))
+
+    assert wrong == []
+    assert {(m, p): "admin" for m, p in admin} == {
+        (m, p.rstrip("/") or "/"): access for (m, p), access in of_admin.items()
+    }
+    assert 2 * len(paths) * len(METHODS) * len(KEYS) == sum(len(walk[0]) for walk in walks.values())
+
+
+def _is_below(route: tuple[str, str], own: set[tuple[str, str]]) -> bool:
+    """Whether a path of the other listener is one of this one's with a parameter, such as `/models/x/load` of `GET /models/{model}`."""
+    method, path = route
+    return any(
+        method == other and "{" in pattern and path.startswith(pattern.partition("{")[0])
+        for other, pattern in own
+    )

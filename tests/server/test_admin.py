@@ -1,0 +1,371 @@
+"""admin.py and _admin_keys.py: what an operator sees and does, on a unix socket and on an address, by real requests."""
+
+import asyncio
+import json
+import socket
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unilect.config import load as config_load
+from unilect.config.admin import AdminConfig
+from unilect.config.server import Config
+from unilect.config.store import StoreConfig
+from unilect.errors import ConfigError, InvalidRequest
+from unilect.routing import sources
+from unilect.routing.discovery import Discovery
+from unilect.routing.registry import Registry
+from unilect.server._admin_keys import NewKey, body_of
+from unilect.server.listener import Listener
+from unilect.server.reload import Reloader, Source
+
+HI = [{"role": "user", "content": "Hi"}]
+SLOW = 'source = "echo:"\noptions = { text = "word word word", tokens_per_s = 5.0 }\n'
+MODELS = f'[models.a]\nsource = "echo:a"\naliases = ["x"]\n[models."org/slow"]\n{SLOW}'
+
+
+class Operated:
+    """
+    A server, and its operator.
+
+    Attributes:
+        url: Its address for clients.
+        client: Sends clients' requests.
+        file: Its configuration.
+        socket: Where its admin API is.
+        listener: Its addresses.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        url: str,
+        client: aiohttp.ClientSession,
+        admin: Any,
+        listener: Listener,
+    ) -> None:
+        self.file, self.url, self.client, self._admin = file, url, client, admin
+        self.listener = listener
+        self.socket = file.parent / "admin.sock"
+
+    async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """The status and the JSON of what the admin API answers."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        async with self._admin.request(method, f"http://localhost{path}", data=data) as response:
+            return response.status, await response.json()
+
+    async def chat(self, model: str, **more: Any) -> tuple[int, Any]:
+        """The status and the JSON of an answer to a client."""
+        body = {"model": model, "messages": HI}
+        async with self.client.post(f"{self.url}/v1/chat/completions", json=body, **more) as got:
+            return got.status, await got.json()
+
+
+@asynccontextmanager
+async def operated(tmp_path: Path, text: str = MODELS) -> AsyncIterator[Operated]:
+    """A server with an admin API at a unix socket."""
+    file = tmp_path / "unilect.toml"
+    file.write_text(
+        f"port = 0\n[store]\nurl = 'sqlite:///keys.db'\n[admin]\nlisten = './admin.sock'\n{text}"
+    )
+
+    def read() -> Any:
+        return config_load.load(file, environment={})
+
+    config = read()
+    registry = sources.registry(config)
+    discovery, listener = Discovery(config, registry), Listener(config, registry)
+    source = Source(config_load.origin_of(file), read)
+    reloader = Reloader(source, config, registry, discovery, listener)
+    try:
+        await registry.start(registry.models)
+        (url,) = await listener.listen()
+        where = await listener.listen_for_admin(reloader)
+        connector = aiohttp.UnixConnector(where)
+        async with (
+            aiohttp.ClientSession() as client,
+            aiohttp.ClientSession(connector=connector) as admin,
+        ):
+            yield Operated(file, url, client, admin, listener)
+    finally:
+        await reloader.aclose()
+        await listener.aclose()
+        await discovery.aclose()
+        await registry.aclose()
+
+
+async def running(server: Operated) -> dict[str, Any]:
+    """The only request that runs, once there is one that answers."""
+    async with asyncio.timeout(20):
+        while True:
+            _, told = await server.ask("GET", "/requests")
+            found = [one for one in told["requests"] if one["state"] == "answering"]
+            if found:
+                (request,) = found
+                return dict(request)
+            await asyncio.sleep(0.01)
+
+
+async def test_the_socket_is_for_its_user(tmp_path: Path) -> None:
+    """The unix socket has mode 0600 while the server runs, and is gone afterwards."""
+    async with operated(tmp_path) as server:
+        mode = server.socket.stat().st_mode
+        assert stat.S_ISSOCK(mode)
+        assert 0o600 == stat.S_IMODE(mode)
+
+    assert not server.socket.exists()
+
+
+async def test_a_socket_that_was_left_behind(tmp_path: Path) -> None:
+    """A socket at which nobody listens is replaced; one of a running server, and a file of this name, are told and stay."""
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "admin.sock"))
+    async with operated(tmp_path) as server:
+        with pytest.raises(ConfigError, match="another server listens there"):
+            async with operated(tmp_path):
+                pass
+        assert 200 == (await server.ask("GET", "/models"))[0]
+    (tmp_path / "admin.sock").write_text("precious")
+    with pytest.raises(ConfigError, match="a file has this name"):
+        async with operated(tmp_path):
+            pass
+    assert "precious" == (tmp_path / "admin.sock").read_text()
+
+
+async def test_keys(tmp_path: Path) -> None:
+    """A key that is created lets its holder in until it is revoked, and only the answer that created it holds its secret."""
+    async with operated(tmp_path) as server:
+        made = await server.ask("POST", "/keys", {"name": "ann", "models": ["a"], "owner": "team"})
+        again = await server.ask("POST", "/keys", {"name": "ann"})
+        secret = made[1]["key"]
+        turned = await server.ask("POST", "/keys/ann/rotate", {"overlap_s": 3600})
+        header = {"headers": {"Authorization": f"Bearer {turned[1]['key']}"}}
+        async with asyncio.timeout(20):
+            while (await server.chat("a"))[0] != 401:  # the server has seen the first key
+                await asyncio.sleep(0.05)
+        allowed = [(await server.chat(name, **header))[0] for name in ("a", "org/slow")]
+        listed = await server.ask("GET", "/keys")
+        ended = await server.ask("POST", f"/keys/{made[1]['id']}/revoke")
+        gone = await server.ask("POST", "/keys/ann/revoke")
+
+    assert (201, 400, 200) == (made[0], again[0], turned[0])
+    assert "name" == again[1]["error"]["param"]
+    assert [200, 403] == allowed
+    assert ["ann"] == [key["name"] for key in listed[1]["keys"]]
+    assert secret not in json.dumps(listed[1])
+    assert (200, "revoked") == (ended[0], ended[1]["state"])
+    assert 404 == gone[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/keys", {}, "name"),
+        ("/keys", {"name": "a b"}, "name"),
+        ("/keys", {"name": 5}, "name"),
+        ("/keys", {"name": "n", "model": ["a"]}, "model"),
+        ("/keys", {"name": "n", "models": []}, "models"),
+        ("/keys", {"name": "n", "models": ["x"]}, "models"),
+        ("/keys", {"name": "n", "expires_in_s": 0}, "expires_in_s"),
+        ("/keys", {"name": "n", "expires_in_s": 1e300}, "expires_in_s"),
+        ("/keys", b"{", None),
+        ("/keys", b"\xff", None),
+        ("/keys", [], None),
+        ("/keys/n/rotate", {"overlap_s": -1}, "overlap_s"),
+        ("/keys/n/rotate", {"overlap": 1}, "overlap"),
+        ("/keys/n/revoke", {"now": True}, None),
+        ("/models/a/stop", {"now": True}, None),
+        ("/reload", {"file": "/etc/passwd"}, None),
+    ],
+)
+async def test_wrong_bodies(tmp_path: Path, path: str, body: Any, param: str | None) -> None:
+    """A body with a mistake is a 400 that names the field."""
+    async with operated(tmp_path) as server:
+        status, told = await server.ask("POST", path, body)
+
+    assert (400, param) == (status, told["error"]["param"])
+
+
+@given(st.none() | st.floats() | st.text() | st.lists(st.text()) | st.binary())
+def test_any_body(body: Any) -> None:
+    """Whatever a body is, it is a key to be made, or an error for the client."""
+    data = body if isinstance(body, bytes) else json.dumps({"name": body, "owner": body}).encode()
+    try:
+        made = body_of(NewKey, data)
+    except InvalidRequest:
+        return
+    assert not set(made.name) & set(" \t\n\x00")
+
+
+async def test_models(tmp_path: Path) -> None:
+    """A drained model takes no requests while its running one ends, and takes them again once it is loaded."""
+    async with operated(tmp_path) as server:
+        _, before = await server.ask("GET", "/models")
+        asked = asyncio.ensure_future(server.chat("org/slow"))
+        await running(server)
+        drained = await server.ask("POST", "/models/org/slow/drain")
+        refused = await server.chat("org/slow")
+        whole = await asked
+        loaded = await server.ask("POST", "/models/org/slow/load")
+        answered = asyncio.ensure_future(server.chat("org/slow"))
+        await running(server)
+        answered.cancel()
+
+    assert [("a", "ready"), ("org/slow", "ready")] == [
+        (one["name"], one["state"]) for one in before["models"]
+    ]
+    assert (200, "draining", 1) == (drained[0], drained[1]["state"], drained[1]["requests"])
+    assert (503, 200, 200) == (refused[0], whole[0], loaded[0])
+    assert "ready" == loaded[1]["state"]
+
+
+async def test_a_stopped_model(tmp_path: Path) -> None:
+    """A stopped model is started by the next request, or by an operator, who is told why it cannot be."""
+    fails = '[models.f]\nsource = "echo:"\nload = "demand"\noptions = { failing_starts = 99 }\n'
+    async with operated(tmp_path, MODELS) as server:
+        await server.ask("POST", "/models/a/stop")
+        async with asyncio.timeout(20):
+            while (await server.ask("GET", "/models"))[1]["models"][0]["state"] != "stopped":
+                await asyncio.sleep(0.01)
+        answered = await server.chat("a")
+        _, after = await server.ask("GET", "/models")
+        server.file.write_text(server.file.read_text() + fails)
+        await server.ask("POST", "/reload")
+        told = await server.ask("POST", "/models/f/load")
+        unknown = await server.ask("POST", "/models/none/load")
+
+    assert 200 == answered[0]
+    assert "ready" == after["models"][0]["state"]
+    assert (503, 404) == (told[0], unknown[0])
+    assert "failing_starts" in told[1]["error"]["message"]
+
+
+async def test_requests(tmp_path: Path) -> None:
+    """A running request is listed with what it has used and not with what it says, and a cancelled one ends with an error for its client."""
+    async with operated(tmp_path) as server:
+        asked = asyncio.ensure_future(server.chat("org/slow"))
+        request = await running(server)
+        cancelled = await server.ask("POST", f"/requests/{request['id']}/cancel")
+        status, told = await asked
+        body = {"model": "org/slow", "messages": HI, "stream": True}
+        async with server.client.post(f"{server.url}/v1/chat/completions", json=body) as stream:
+            second = await running(server)
+            await server.ask("POST", f"/requests/{second['id']}/cancel")
+            end = await stream.read()
+        gone = await server.ask("POST", f"/requests/{request['id']}/cancel")
+
+    assert ("org/slow", "chat.completions") == (request["model"], request["endpoint"])
+    assert request["completion_tokens"] >= 1
+    assert "Hi" not in json.dumps(request)
+    assert (200, "ending") == (cancelled[0], cancelled[1]["state"])
+    assert (403, "request_cancelled") == (status, told["error"]["code"])
+    assert b'"code":"request_cancelled"' in end
+    assert b"[DONE]" not in end
+    assert 404 == gone[0]
+
+
+async def test_a_reload(tmp_path: Path) -> None:
+    """A reload answers with what it has changed, or with the reason and the place of the mistake."""
+    async with operated(tmp_path) as server:
+        text = server.file.read_text()
+        server.file.write_text(text + '[models.new]\nsource = "echo:"\n')
+        done = await server.ask("POST", "/reload")
+        server.file.write_text(f"nothing = 1\n{text}")
+        refused = await server.ask("POST", "/reload")
+        state = await server.ask("GET", "/reload")
+
+    assert (200, ["new"], str(server.file)) == (done[0], done[1]["added"], done[1]["file"])
+    assert (400, "reload_refused") == (refused[0], refused[1]["error"]["code"])
+    assert f"{server.file}:1: nothing" in refused[1]["error"]["message"]
+    assert (200, {"state": "idle", "file": str(server.file)}) == state
+
+
+async def test_a_model_that_leaves(tmp_path: Path) -> None:
+    """A model that a reload has taken out is listed until its last request has ended."""
+    async with operated(tmp_path) as server:
+        asked = asyncio.ensure_future(server.chat("org/slow"))
+        await running(server)
+        text = server.file.read_text()
+        server.file.write_text(text[: text.index('[models."org/slow"]')])
+        await server.ask("POST", "/reload")
+        _, during = await server.ask("GET", "/models")
+        status, _ = await asked
+        async with asyncio.timeout(20):
+            while len((await server.ask("GET", "/models"))[1]["models"]) > 1:
+                await asyncio.sleep(0.01)
+
+    assert [("a", "ready", 0), ("org/slow", "leaving", 1)] == [
+        (one["name"], one["state"], one["requests"]) for one in during["models"]
+    ]
+    assert 200 == status
+
+
+async def test_while_the_server_drains(tmp_path: Path) -> None:
+    """While a server that stops waits for its last request, its operator sees that, and can end it."""
+    async with operated(tmp_path) as server:
+        asked = asyncio.ensure_future(server.chat("org/slow"))
+        request = await running(server)
+        draining = asyncio.ensure_future(server.listener.drain(asyncio.Event()))
+        await asyncio.sleep(0)
+        await server.ask("POST", f"/requests/{request['id']}/cancel")
+        await draining
+        status, _ = await asked
+
+    assert 403 == status
+
+
+async def test_an_address_that_is_taken(tmp_path: Path) -> None:
+    """An address that something else listens on is told by the option's name."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        config = Config(
+            port=0,
+            store=StoreConfig(url="sqlite://"),
+            admin=AdminConfig(listen=taken, api_keys=["k"]),
+        )
+        registry = Registry([])
+        listener = Listener(config, registry)
+        reloader = Reloader(None, config, registry, Discovery(config, registry))
+        try:
+            with pytest.raises(ConfigError, match=rf"admin\.listen: cannot listen on {taken}"):
+                await listener.listen_for_admin(reloader)
+        finally:
+            await listener.aclose()
+            await registry.aclose()
+
+
+async def test_tasks(tmp_path: Path) -> None:
+    """After its requests the server has as many tasks as before."""
+
+    async def count(server: Operated) -> int:
+        return int((await server.ask("GET", "/debug/tasks"))[1]["count"])
+
+    async with operated(tmp_path) as server:
+        await server.chat("a")
+        before = await count(server)
+        await asyncio.gather(*(server.chat("a") for _ in range(20)))
+        await server.client.connector.close()  # type: ignore[union-attr]
+        async with asyncio.timeout(20):
+            while await count(server) > before:
+                await asyncio.sleep(0.01)
+
+
+async def test_its_own_page(tmp_path: Path) -> None:
+    """The admin API describes its own routes, and no others, and so does docs/operation.md."""
+    async with operated(tmp_path) as server:
+        _, document = await server.ask("GET", "/openapi.json")
+
+    assert {"/keys", "/reload", "/models/{model}/drain"} < set(document["paths"])
+    assert "/v1/chat/completions" not in document["paths"]
+    page = (Path(__file__).parents[2] / "docs" / "operation.md").read_text()
+    every = [f"{method.upper()} {path}" for path, of in document["paths"].items() for method in of]
+    assert [] == [route for route in every if f"`{route}`" not in page]
+    names = [one["operationId"] for path in document["paths"].values() for one in path.values()]
+    assert len(names) == len(set(names))
