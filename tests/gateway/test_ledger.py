@@ -11,9 +11,9 @@ import pytest
 
 from unilect.config.model import Price
 from unilect.context import Context
-from unilect.errors import BackendError, LedgerUnavailable, StoreUnavailable
+from unilect.errors import AuthenticationError, BackendError, LedgerUnavailable, StoreUnavailable
 from unilect.events import Finish, Progress, TextDelta, Usage
-from unilect.gateway import _writer
+from unilect.gateway import _writer, ledger
 from unilect.gateway.account import Account, Accounts
 from unilect.gateway.ledger import LedgerBook, Rule, State
 from unilect.gateway.metrics import Metrics
@@ -83,7 +83,9 @@ class Books:
         self.book = LedgerBook(self.ledger, lambda: stem, rule, known, PRICES)
         self.accounts = Accounts(Metrics(), (self.book,))
 
-    def account(self, id: str = "r", limits: Mapping[str, float] | None = None) -> Account:
+    def account(
+        self, id: str = "r", limits: Mapping[str, float] | None = None, streams: bool = True
+    ) -> Account:
         """The account of a request."""
         context = Context(
             request_id=id,
@@ -93,7 +95,7 @@ class Books:
             endpoint="chat",
             dialect="openai",
         )
-        opened = self.accounts.open(context, "m", ChatRequest(messages=[]))
+        opened = self.accounts.open(context, "m", ChatRequest(messages=[], stream=streams))
         context.leased("m", "http://me:secret@host/v1")
         assert isinstance(opened, Account)
         return opened
@@ -197,6 +199,17 @@ async def test_a_client_that_has_left(tmp_path: Path) -> None:
         made.ledger.goes_on.set()
     row = made.rows()["left"]
     assert (499, 3, 0, "") == (row["status"], row["completion"], row["prompt"], row["finish"])
+
+
+async def test_what_we_have_ended(tmp_path: Path) -> None:
+    """A request that was ended by its server, such as one of a revoked key, is recorded with the status that its client is told."""
+    async with books(tmp_path) as made:
+        with pytest.raises(asyncio.CancelledError):
+            async with made.account("ended") as account:
+                account.see(HELLO)
+                account._context.ended = AuthenticationError("revoked")
+                raise asyncio.CancelledError
+    assert 401 == made.rows()["ended"]["status"]
 
 
 async def test_what_was_not_begun(tmp_path: Path) -> None:
@@ -348,6 +361,20 @@ async def test_dead_servers(tmp_path: Path) -> None:
             assert [] == made.journals()
 
 
+async def test_what_nobody_got(tmp_path: Path) -> None:
+    """An answer that is not streamed costs nothing where its server dies, since its client has got nothing of it."""
+    async with books(tmp_path) as made:
+        for streams in (True, False):
+            account = made.account(f"{streams}", streams=streams)
+            await account.__aenter__()
+            account.see(HELLO)
+    async with books(tmp_path) as again:
+        await again.book.start()
+        rows = again.rows()
+    assert {"True": 3, "False": 0} == {id: row["completion"] for id, row in rows.items()}
+    assert {"http://***@host/v1"} == {row["backend"] for row in rows.values()}
+
+
 async def test_dead_servers_and_no_store(tmp_path: Path) -> None:
     """Where the database cannot be written at the start, what dead servers have left is written when it can be."""
     journal = Journal(tmp_path / "unilect.db", "one")
@@ -364,6 +391,26 @@ async def test_dead_servers_and_no_store(tmp_path: Path) -> None:
         await ready(made)
         await made.book.writer.settle()
         assert ["lost"] == list(made.rows())
+
+
+async def test_another_server_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a server leaves that dies becomes rows on another one of the same store, which goes on; what lives is left alone."""
+    monkeypatch.setattr(ledger, "LOOK_S", 0.02)
+    async with books(tmp_path) as made:
+        await made.answer("first")
+        dying = Journal(tmp_path / "unilect.db", "dying")
+        dying.take(About("lost.a", 1_800_000_000.0)).made(1, 0, 1, 1.0, 1.0)
+        living = made.account("living")
+        async with living:
+            living.see(HELLO)
+            dying.close()
+            async with asyncio.timeout(10):
+                while "lost" not in made.rows():
+                    await asyncio.sleep(0.01)
+            living.see(END)
+        assert {"first": 4, "lost": 1, "living": 4} == {
+            id: row["completion"] for id, row in made.rows().items()
+        }
 
 
 class Known:
@@ -412,7 +459,7 @@ async def test_no_room_for_a_journal(tmp_path: Path, caplog: pytest.LogCaptureFi
                 await made.answer(rule)
                 await made.answer("another")
     assert ["best_effort", "another"] == list(made.rows())
-    assert 1 == caplog.text.count("the ledger misses what runs")
+    assert 1 == caplog.text.count("misses what runs")
 
 
 async def test_the_end(tmp_path: Path) -> None:
