@@ -75,7 +75,7 @@ class Books:
         self.database = Database(f"sqlite:///{file}")
         self.ledger = Gate(self.database)
         stem = file if journal else None
-        self.book = LedgerBook(self.ledger, lambda: stem, rule, known, PRICES)
+        self.book = LedgerBook(self.ledger, lambda: stem, rule, known, PRICES.get)
         self.accounts = Accounts(Metrics(), (self.book,))
 
     def account(

@@ -13,7 +13,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -65,11 +65,11 @@ class LedgerBook:
         journals: What the paths of the journals begin with; None where there are to be none.
         rule: Whether a request has to be recorded; None to go by its key.
         known: The keys of the store, if it has any.
-        prices: Of each model.
+        price: What a model costs.
         clock: Seconds since 1970.
 
     Attributes:
-        ledger, prices: As given.
+        ledger: As given.
         has_budget: Tells of a request whether something of it counts against a budget.
         state: What it does.
     """
@@ -80,11 +80,11 @@ class LedgerBook:
         journals: Callable[[], Path | None] = lambda: None,
         rule: Rule | None = None,
         known: KnownKeys | None = None,
-        prices: Mapping[str, Price] | None = None,
+        price: Callable[[str], Price | None] = lambda model: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.ledger = ledger
-        self.prices: Mapping[str, Price] = prices or {}
+        self._price = price
         self.has_budget = has_budget
         self.state = State.UNUSED
         self.clock = clock
@@ -158,7 +158,7 @@ class LedgerBook:
 
     def cost(self, model: str, prompt: int, cached: int, completion: int) -> int:
         """What tokens of a model cost, in millionths of the currency: prices are for a million tokens."""
-        price = self.prices.get(model)
+        price = self._price(model)
         if price is None:
             return 0
         fresh = max(prompt - cached, 0) * price.prompt

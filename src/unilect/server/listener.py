@@ -46,7 +46,7 @@ class Listener:
         bodies = Bodies(config.max_body_bytes)
         known = KnownKeys(self._store.keys) if self._store.keys is not None else None
         self._known = known
-        self._ledger = self._new_ledger()
+        self._ledger = self._new_ledger(registry)
         shared = (registry, Metrics(), bodies, self._requests, self._store, known, self._ledger)
         self._doors = [
             _Address(each, create_app(each, *shared), self._connections)
@@ -74,15 +74,13 @@ class Listener:
         log.info("up to %d connections at a time", self._connections.limits.connections)
         return urls
 
-    def _new_ledger(self) -> LedgerBook | None:
+    def _new_ledger(self, registry: Registry) -> LedgerBook | None:
         """What records the requests; None where nothing does."""
         rule = self._config.store.ledger
         if rule == "off":
             return None
-        models = self._config.models.items()
-        prices = {name: one.price for name, one in models if one.price is not None}
         store = self._store
-        return LedgerBook(store.ledger, lambda: store.journals, rule, self._known, prices)
+        return LedgerBook(store.ledger, lambda: store.journals, rule, self._known, registry.price)
 
     def _has_stored_keys(self) -> bool:
         """Whether the store lets nobody in without a key: also where nobody knows whether it has any."""
