@@ -1,146 +1,16 @@
 """Tests of unilect.gateway.ledger: rows of requests, on a real database in the way of which a test stands."""
 
 import asyncio
-import sqlite3
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from unilect.config.model import Price
-from unilect.context import Context
-from unilect.errors import BackendError, LedgerUnavailable, StoreUnavailable
-from unilect.events import Finish, Progress, TextDelta, Usage
-from unilect.gateway import _writer
-from unilect.gateway.account import Account, Accounts
-from unilect.gateway.ledger import LedgerBook, Rule, State
-from unilect.gateway.metrics import Metrics
-from unilect.requests import ChatRequest
-from unilect.store.database import Database
+from ledger_books import END, HELLO, books, ready
+from unilect.errors import AuthenticationError, BackendError, LedgerUnavailable, StoreUnavailable
+from unilect.gateway import _writer, ledger
+from unilect.gateway.ledger import Rule, State
 from unilect.store.journal import LOST, About, Journal
-from unilect.store.ledger import CORRECTED, Ledger, Row
-
-PRICES = {"m": Price(prompt=1.0, cached=0.25, completion=4.0)}
-HELLO = [TextDelta("Hello", tokens=3)]
-END = [Finish("stop"), Usage(10, 4, 4)]
-
-
-class Gate(Ledger):
-    """
-    A real ledger that a test can hold up or break.
-
-    Attributes:
-        goes_on: Cleared, what is written waits.
-        error: What is raised instead.
-        groups: The ids that were written together.
-    """
-
-    def __init__(self, database: Database) -> None:
-        super().__init__(database)
-        self.goes_on = asyncio.Event()
-        self.goes_on.set()
-        self.begun = asyncio.Event()
-        self.error: Exception | None = None
-        self.bad = ""
-        self.groups: list[list[str]] = []
-
-    async def write(self, rows: Sequence[Row]) -> None:
-        """Write, as the test lets it."""
-        self.begun.set()
-        await self.goes_on.wait()
-        if self.error is not None and (
-            not self.bad or self.bad in [one.id.split(".")[0] for one in rows]
-        ):
-            raise self.error
-        await super().write(rows)
-        self.groups.append([one.id.split(".")[0] for one in rows])
-
-    async def probe(self) -> None:
-        """Write nothing, as the test lets it."""
-        await self.goes_on.wait()
-        if self.error is not None:
-            raise self.error
-        await super().probe()
-
-
-class Books:
-    """
-    A book, and requests for it.
-
-    Attributes:
-        file: The database's.
-    """
-
-    def __init__(
-        self, file: Path, rule: Rule | None, journal: bool = True, known: Any = None
-    ) -> None:
-        self.file = file
-        self.database = Database(f"sqlite:///{file}")
-        self.ledger = Gate(self.database)
-        stem = file if journal else None
-        self.book = LedgerBook(self.ledger, lambda: stem, rule, known, PRICES)
-        self.accounts = Accounts(Metrics(), (self.book,))
-
-    def account(self, id: str = "r", limits: Mapping[str, float] | None = None) -> Account:
-        """The account of a request."""
-        context = Context(
-            request_id=id,
-            caller="key_A",
-            owner="lab",
-            limits=limits or {},
-            endpoint="chat",
-            dialect="openai",
-        )
-        opened = self.accounts.open(context, "m", ChatRequest(messages=[]))
-        context.leased("m", "http://me:secret@host/v1")
-        assert isinstance(opened, Account)
-        return opened
-
-    async def answer(self, id: str = "r", limits: Mapping[str, float] | None = None) -> None:
-        """A request that is answered whole."""
-        async with self.account(id, limits) as account:
-            account.see([Progress(10, 10, 4)])
-            account.see(HELLO)
-            account.see(END)
-
-    def rows(self) -> dict[str, dict[str, Any]]:
-        """The rows that are in the file, by the id of their request."""
-        with closing(sqlite3.connect(f"{self.file.as_uri()}?mode=ro", uri=True)) as file:
-            file.row_factory = sqlite3.Row
-            found = [dict(one) for one in file.execute("SELECT * FROM ledger ORDER BY rowid")]
-        rows = {one["id"].split(".")[0]: one for one in found}
-        assert len(rows) == len(found)
-        return rows
-
-    def journals(self) -> list[str]:
-        """The files of journals."""
-        return [one.name for one in self.file.parent.glob("*.running-*")]
-
-    async def aclose(self) -> None:
-        """End all."""
-        await self.book.aclose()
-        await self.ledger.aclose()
-        await self.database.aclose()
-
-
-@asynccontextmanager
-async def books(folder: Path, rule: Rule | None = "required", **more: Any) -> AsyncIterator[Books]:
-    """A book on a file in a folder."""
-    made = Books(folder / "unilect.db", rule, **more)
-    try:
-        yield made
-    finally:
-        made.ledger.goes_on.set()
-        await made.aclose()
-
-
-async def ready(made: Books) -> None:
-    """Wait until the ledger is written again."""
-    async with asyncio.timeout(5):
-        while not made.book.writer.writable:
-            await asyncio.sleep(0.01)
+from unilect.store.ledger import CORRECTED
 
 
 async def test_a_row(tmp_path: Path) -> None:
@@ -197,6 +67,17 @@ async def test_a_client_that_has_left(tmp_path: Path) -> None:
         made.ledger.goes_on.set()
     row = made.rows()["left"]
     assert (499, 3, 0, "") == (row["status"], row["completion"], row["prompt"], row["finish"])
+
+
+async def test_what_we_have_ended(tmp_path: Path) -> None:
+    """A request that was ended by its server, such as one of a revoked key, is recorded with the status that its client is told."""
+    async with books(tmp_path) as made:
+        with pytest.raises(asyncio.CancelledError):
+            async with made.account("ended") as account:
+                account.see(HELLO)
+                account._context.ended = AuthenticationError("revoked")
+                raise asyncio.CancelledError
+    assert 401 == made.rows()["ended"]["status"]
 
 
 async def test_what_was_not_begun(tmp_path: Path) -> None:
@@ -348,6 +229,20 @@ async def test_dead_servers(tmp_path: Path) -> None:
             assert [] == made.journals()
 
 
+async def test_what_nobody_got(tmp_path: Path) -> None:
+    """An answer that is not streamed costs nothing where its server dies, since its client has got nothing of it."""
+    async with books(tmp_path) as made:
+        for streams in (True, False):
+            account = made.account(f"{streams}", streams=streams)
+            await account.__aenter__()
+            account.see(HELLO)
+    async with books(tmp_path) as again:
+        await again.book.start()
+        rows = again.rows()
+    assert {"True": 3, "False": 0} == {id: row["completion"] for id, row in rows.items()}
+    assert {"http://***@host/v1"} == {row["backend"] for row in rows.values()}
+
+
 async def test_dead_servers_and_no_store(tmp_path: Path) -> None:
     """Where the database cannot be written at the start, what dead servers have left is written when it can be."""
     journal = Journal(tmp_path / "unilect.db", "one")
@@ -364,6 +259,26 @@ async def test_dead_servers_and_no_store(tmp_path: Path) -> None:
         await ready(made)
         await made.book.writer.settle()
         assert ["lost"] == list(made.rows())
+
+
+async def test_another_server_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a server leaves that dies becomes rows on another one of the same store, which goes on; what lives is left alone."""
+    monkeypatch.setattr(ledger, "LOOK_S", 0.02)
+    async with books(tmp_path) as made:
+        await made.answer("first")
+        dying = Journal(tmp_path / "unilect.db", "dying")
+        dying.take(About("lost.a", 1_800_000_000.0)).made(1, 0, 1, 1.0, 1.0)
+        living = made.account("living")
+        async with living:
+            living.see(HELLO)
+            dying.close()
+            async with asyncio.timeout(10):
+                while "lost" not in made.rows():
+                    await asyncio.sleep(0.01)
+            living.see(END)
+        assert {"first": 4, "lost": 1, "living": 4} == {
+            id: row["completion"] for id, row in made.rows().items()
+        }
 
 
 class Known:
@@ -412,7 +327,7 @@ async def test_no_room_for_a_journal(tmp_path: Path, caplog: pytest.LogCaptureFi
                 await made.answer(rule)
                 await made.answer("another")
     assert ["best_effort", "another"] == list(made.rows())
-    assert 1 == caplog.text.count("the ledger misses what runs")
+    assert 1 == caplog.text.count("misses what runs")
 
 
 async def test_the_end(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from engine import chat
 from fastchat import fake_fastchat
 from leases import acquire
 from scripted import HELLO, Exchange, answer, says, scripted, stream_of
+from unilect.config.model import Price
 from unilect.config.server import Config, ModelConfig
 from unilect.errors import ConfigError, ModelNotFound
 from unilect.routing import discovery, sources
@@ -63,6 +64,18 @@ async def test_models_come_and_go() -> None:
     assert [["a", "b"], ["b", "c"], ["b", "c"]] == await look(
         listing, lambda: setattr(listing, "names", ["b", "c"]), lambda: None
     )
+
+
+async def test_prices() -> None:
+    """A model that is found costs what its table says, a configured one what its own says, and one that is gone nothing."""
+    price = Price(prompt=1.0)
+    async with scripted(Listing("a")) as server:
+        far = ModelConfig(source=server.url, model="*", price=price)
+        given = Config(models={"far": far, "b": ModelConfig(source=server.url)})
+        registry = sources.registry(given)
+        await Discovery(given, registry).look()
+        assert (price, None, None) == tuple(map(registry.price, ("a", "b", "c")))
+        await registry.aclose()
 
 
 async def test_a_server_that_is_down_keeps_its_models() -> None:

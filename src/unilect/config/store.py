@@ -73,7 +73,7 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_size_mib: Annotated[
         int,
         described(
-            "Maximum size of all that is stored, in MiB; beyond it the oldest is deleted. The file is somewhat larger.",
+            "Maximum size of all stored responses and conversations, in MiB; beyond it the oldest is deleted. The file is somewhat larger.",
             ge=1,
             le=16_777_216,
         ),

@@ -13,7 +13,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -65,11 +65,11 @@ class LedgerBook:
         journals: What the paths of the journals begin with; None where there are to be none.
         rule: Whether a request has to be recorded; None to go by its key.
         known: The keys of the store, if it has any.
-        prices: Of each model.
+        price: What a model costs.
         clock: Seconds since 1970.
 
     Attributes:
-        ledger, prices: As given.
+        ledger: As given.
         has_budget: Tells of a request whether something of it counts against a budget.
         state: What it does.
     """
@@ -80,11 +80,11 @@ class LedgerBook:
         journals: Callable[[], Path | None] = lambda: None,
         rule: Rule | None = None,
         known: KnownKeys | None = None,
-        prices: Mapping[str, Price] | None = None,
+        price: Callable[[str], Price | None] = lambda model: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.ledger = ledger
-        self.prices: Mapping[str, Price] = prices or {}
+        self._price = price
         self.has_budget = has_budget
         self.state = State.UNUSED
         self.clock = clock
@@ -94,6 +94,7 @@ class LedgerBook:
         self._opening = asyncio.Lock()
         self._journal: Journal | None = None
         self._try_at = 0.0
+        self._misses = False  # the journal, as the log has it
         self._is_required = rule == "required"
         self._instance = secrets.token_hex(4)
         self._numbers = itertools.count(1)
@@ -143,7 +144,8 @@ class LedgerBook:
             dialect=context.dialect,
             endpoint=context.endpoint,
         )
-        return Recorded(self, context, about, self._slot(about, required), required)
+        streams = bool(getattr(request, "stream", False))
+        return Recorded(self, context, about, self._slot(about, required), required, streams)
 
     async def aclose(self) -> None:
         """Write what waits, and close the journal. Idempotent."""
@@ -156,10 +158,10 @@ class LedgerBook:
 
     def cost(self, model: str, prompt: int, cached: int, completion: int) -> int:
         """What tokens of a model cost, in millionths of the currency: prices are for a million tokens."""
-        price = self.prices.get(model)
+        price = self._price(model)
         if price is None:
             return 0
-        fresh = (prompt - cached) * price.prompt
+        fresh = max(prompt - cached, 0) * price.prompt
         return round(fresh + cached * price.cached + completion * price.completion)
 
     def _rule_for(self, context: Context | None) -> Rule:
@@ -197,7 +199,9 @@ class LedgerBook:
                     return None
                 self._try_at = now + _AGAIN_S
                 self._journal = Journal(stem, self._instance)
-            return self._journal.take(about)
+            slot = self._journal.take(about)
+            self._misses = False
+            return slot
         except StoreUnavailable as error:
             if required:
                 raise LedgerUnavailable(
@@ -205,7 +209,9 @@ class LedgerBook:
                     reason=error.reason,
                     retry_after_s=5,
                 ) from error
-            log.warning("%s If this server is killed, the ledger misses what runs.", error.reason)
+            if not self._misses:
+                self._misses = True
+                log.warning("%s If this server dies, the ledger misses what runs.", error.reason)
             return None
 
     def _dead(self) -> list[Dead]:
@@ -243,13 +249,19 @@ class LedgerBook:
 class Recorded:
     """One request, as an `Entry`."""
 
-    __slots__ = ("_about", "_book", "_context", "_meter", "_required", "_slot", "_source")
+    __slots__ = ("_about", "_book", "_context", "_meter", "_required", "_slot", "_source", "_streams")  # fmt: skip
 
     def __init__(
-        self, book: LedgerBook, context: Context, about: About, slot: Slot | None, required: bool
+        self,
+        book: LedgerBook,
+        context: Context,
+        about: About,
+        slot: Slot | None,
+        required: bool,
+        streams: bool,
     ) -> None:
         self._book, self._context, self._about = book, context, about
-        self._slot, self._required = slot, required
+        self._slot, self._required, self._streams = slot, required, streams
         self._meter: Measured | None = context.meter
         self._source = ""
 
@@ -261,6 +273,8 @@ class Recorded:
         if self._context.source is not self._source:
             self._source = self._context.source
             slot.answered_by(_shown(self._source))
+        if not self._streams:
+            return  # nothing is delivered before the end, and so nothing is charged where the server dies
         first_s = None if self._meter is None else self._meter.first_token_s
         slot.made(
             usage.prompt_tokens,
@@ -297,6 +311,8 @@ class Recorded:
             raise
 
     def _row(self, usage: Usage, status: int) -> Row:
+        if status == CLIENT_LEFT and (ended := self._context.ended) is not None:
+            status = ended.status  # it was ended by us, and its client is told why
         about, meter = self._about, self._meter
         first_s = None if meter is None else meter.first_token_s
         prompt, completion = usage.prompt_tokens, usage.completion_tokens

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from unilect.backend import Backend, Capabilities
+from unilect.config.model import Price
 from unilect.config.values import convert, dotted, nearest
 from unilect.constraints.checker import Checker
 from unilect.context import in_hand
@@ -43,6 +44,7 @@ class Model:
         idle_stop_s: Stop the backends after so long without a request; None for never.
         required: The server does not start without it; true for what we run ourselves, while a server elsewhere may come later.
         created: Unix seconds.
+        price: What its tokens cost; None where they are free.
 
     Attributes:
         pool: Its backends.
@@ -66,6 +68,7 @@ class Model:
         idle_stop_s: float | None = None,
         required: bool = True,
         created: int = 0,
+        price: Price | None = None,
     ) -> None:
         self.name = name
         pool = members if isinstance(members, Iterable) else [Member(members)]
@@ -77,6 +80,7 @@ class Model:
         self.fallback = fallback
         self.required = required
         self.created = created
+        self.price = price
         self._idle_stop_s = self._stays_s = idle_stop_s
         self._in_use = 0
         self._retired = self.closed = self.draining = False
@@ -366,6 +370,11 @@ class Registry:
                 param="model",
             )
         return model
+
+    def price(self, name: str) -> Price | None:
+        """What a model costs; None where it is free, or gone."""
+        model = self._by_name.get(name)
+        return None if model is None else model.price
 
     async def start(self, names: Iterable[str]) -> None:
         """

@@ -268,6 +268,7 @@ def model(
         idle_stop_s=config.idle_stop_s,
         required=not any(scheme.endswith(("http", "https")) for scheme in schemes),
         created=int(time.time()),
+        price=config.price,
     )
 
 

@@ -54,7 +54,7 @@ class Listener:
         keys = self._store.keys
         known = KnownKeys(keys, requests=self._requests) if keys is not None else None
         self._known = known
-        self._ledger = self._new_ledger()
+        self._ledger = self._new_ledger(registry)
         self._limits = limits_of(config, registry, self._ledger.ledger if self._ledger else None)
         books: tuple[Book, ...] = (self._limits,)
         shared = (
@@ -95,15 +95,13 @@ class Listener:
         log.info("up to %d connections at a time", self._connections.limits.connections)
         return urls
 
-    def _new_ledger(self) -> LedgerBook | None:
+    def _new_ledger(self, registry: Registry) -> LedgerBook | None:
         """What records the requests; None where nothing does."""
         rule = self._config.store.ledger
         if rule == "off":
             return None
-        models = self._config.models.items()
-        prices = {name: one.price for name, one in models if one.price is not None}
         store = self._store
-        return LedgerBook(store.ledger, lambda: store.journals, rule, self._known, prices)
+        return LedgerBook(store.ledger, lambda: store.journals, rule, self._known, registry.price)
 
     async def listen_for_admin(self, reloader: Reloader) -> str:
         """
