@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_829,
+    "": 1_827,
     "cli": 1_763,
     "cli/connect": 956,
     "config": 1_505,
@@ -41,10 +41,10 @@ BUDGETS = {
     "engines/gguf": 2_058,
     "engines/process": 708,
     "engines/transformers": 3_757,
-    "gateway": 1_316,
+    "gateway": 1_332,
     "http": 925,
     "parameters": 732,
-    "routing": 2_724,
+    "routing": 2_715,
     "server": 903,
     "store": 1_676,
     "store/migrations": 9,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 959,
+    "web": 961,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -42,11 +42,18 @@ class RopeScaling(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a million tokens of a model cost, in any currency: of prompts, of what a prompt cache had of them, and of answers."""
+    """
+    What a model costs, in any currency for a million tokens.
 
-    prompt: float = 0.0
-    cached: float = 0.0
-    completion: float = 0.0
+    Attributes:
+        prompt: Of the prompt, without those from a cache.
+        cached: Of the prompt, from a cache.
+        completion: Of the answer.
+    """
+
+    prompt: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+    cached: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
+    completion: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,8 +108,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     price: Annotated[
         Price | None,
         described(
-            "Price of a million tokens: `prompt`, `cached` (tokens of the prompt that the prompt cache had) and `completion`, in the currency "
-            "of `money_per_day` and `money_per_month`."
+            "Price for a million tokens, in any one currency: `prompt`, `cached` (tokens of the prompt that came from a cache) and "
+            "`completion`; what is left out is free. The ledger records the cost of each request. Default: free."
         ),
     ] = None
     limits: Annotated[
