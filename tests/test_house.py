@@ -35,7 +35,7 @@ BUDGETS = {
     "dialects/messages": 1_007,
     "dialects/ollama": 1_031,
     "dialects/openai": 761,
-    "dialects/responses": 1_892,
+    "dialects/responses": 1_902,
     "engines": 227,
     "engines/chatglm": 554,
     "engines/gguf": 2_058,

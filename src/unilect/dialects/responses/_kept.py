@@ -21,7 +21,7 @@ from msgspec import Struct, field
 
 from unilect.backend import Batches
 from unilect.bounds import LARGE_BYTES
-from unilect.context import IN_HAND, Context
+from unilect.context import IN_HAND, Context, in_hand
 from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._before import UNFINISHED, Before, stored_in
 from unilect.dialects.responses._items import new_id, told
@@ -240,7 +240,17 @@ class Kept:
         self._live[key] = live
         if self._signs is None:
             self._signs = self._background.start("the life signs of responses", self._tell_life())
-        work = self._make(live, run, owner)
+        asker = in_hand()
+        context = Context(
+            request_id=live.encoder.id,
+            caller=owner,
+            models=asker.models,
+            owner=asker.owner,
+            limits=asker.limits,
+            endpoint="responses",
+            dialect="responses",
+        )
+        work = self._make(live, run, context)
         live.task = self._background.start(f"the response {live.encoder.id}", work)
         live.task.add_done_callback(lambda _: self._live.pop(key, None))
 
@@ -255,10 +265,10 @@ class Kept:
             return _all(frames[after + 1 :])
         return _following(live, after)
 
-    async def _make(self, live: Live, run: Callable[[], Run], owner: str) -> None:
+    async def _make(self, live: Live, run: Callable[[], Run], context: Context) -> None:
         """Ask the model, and store what it says, whatever it comes to."""
         encoder, stops = live.encoder, False
-        IN_HAND.set(Context(request_id=encoder.id, caller=owner, endpoint="responses", dialect="responses"))  # fmt: skip
+        IN_HAND.set(context)
         try:
             async with aclosing(run().batches()) as batches:
                 async for batch in batches:
@@ -278,7 +288,7 @@ class Kept:
             if encoder.status in UNFINISHED:  # what is raised is a flaw of ours
                 flaw = "The server failed on this response; this is a bug in unilect."
                 encoder.fail(InternalError(flaw))
-            await self._finish(live, owner, stops)
+            await self._finish(live, context.caller, stops)
 
     async def _finish(self, live: Live, owner: str, stops: bool) -> None:
         """Store the end; while the store cannot be written, its readers wait for it, and then they do not."""
