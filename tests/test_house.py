@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_837,
+    "": 1_835,
     "cli": 1_982,
     "cli/connect": 956,
     "config": 1_656,
@@ -41,10 +41,10 @@ BUDGETS = {
     "engines/gguf": 2_058,
     "engines/process": 708,
     "engines/transformers": 3_757,
-    "gateway": 1_742,
+    "gateway": 1_755,
     "http": 925,
     "parameters": 732,
-    "routing": 2_852,
+    "routing": 2_843,
     "server": 1_710,
     "store": 2_112,
     "store/migrations": 9,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 976,
+    "web": 978,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -26,7 +26,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + ConstraintViolated            422  the finished answer does not satisfy its schema or grammar
     + RateLimited                   429
     | + QuotaExceeded               429  all that the caller may use is used up
-    | + QuotaReserved               429  what is left of it is reserved for the caller's running requests
+    | | + QuotaReserved             429  what is left of it is reserved for the caller's running requests
     | + RequestTooLarge             429  the request may use more than a whole minute's tokens
     | + EngineOverloaded            429  the backend has more requests than it takes
     + InternalError                 500  a flaw of ours
@@ -325,11 +325,8 @@ class QuotaExceeded(RateLimited):
     number = 42902
 
 
-class QuotaReserved(RateLimited):
+class QuotaReserved(QuotaExceeded):
     """What is left of the caller's quota is reserved for running requests, which may leave some of it."""
-
-    code = "insufficient_quota"
-    number = 42902
 
 
 class RequestTooLarge(RateLimited):

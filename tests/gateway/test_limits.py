@@ -201,6 +201,25 @@ async def test_owners_models_and_money() -> None:
     assert "money_per_month of this model is 1.7: 1.64 are used" in third.body["error"]["message"]
 
 
+async def test_in_the_background() -> None:
+    """A response that is made in the background has the limits of its key, too."""
+    async with served(LimitsConfig(tokens_per_day=130)) as server:
+        headers = {"Authorization": f"Bearer {ONE}"}
+        found = []
+        for _ in range(2):
+            made = await server.ask(path="responses", input=PROMPT, max_output_tokens=80, background=True)  # fmt: skip
+            assert (200, "queued") == (made.status, made.body["status"])
+            told = made.body
+            async with asyncio.timeout(20):
+                while told["status"] in ("queued", "in_progress"):
+                    url = f"{server.url}/v1/responses/{told['id']}"
+                    async with server.client.get(url, headers=headers) as answer:
+                        told = await answer.json()
+            found.append(told)
+    assert ["completed", "failed"] == [one["status"] for one in found]
+    assert "tokens_per_day of this API key" in found[1]["error"]["message"]
+
+
 async def test_an_answer_that_fails() -> None:
     """What a failed answer has not made is free again."""
     broken = echo(failing_answers=1, breaks_after=10)

@@ -18,7 +18,7 @@ from unilect.redact import redacted
 
 _Number = Annotated[int, Meta(ge=1, le=10**15)]
 _Minute = Annotated[int, Meta(ge=1, le=50_000_000)]  # a bucket's level is exact in a double
-_Money = Annotated[float, Meta(gt=0, le=1_000_000)]
+_Money = Annotated[float, Meta(gt=0, le=1_000_000_000)]
 _URL = re.compile(r"rediss?://\S+|unix://\S+")
 
 

@@ -1,7 +1,7 @@
 """
 What limits hold for a request, and what it claims of each: requests, tokens, money.
 
-Money is counted in billionths, as integers, so that two servers add up the same.
+Money is counted in millionths of the currency, as integers, like in the ledger: both sum up the same.
 """
 
 import math
@@ -16,8 +16,9 @@ from unilect.events import Usage
 from unilect.gateway._counters import Claim, State
 from unilect.requests import Request
 
-BILLION = 10**9
-_PER_MILLION = BILLION // 1_000_000
+MILLION = (
+    10**6
+)  # also the tokens that a price is for, so that a token costs its price in millionths
 #: Without a limit of tokens in a request a minute is claimed a tenth of, at most so many tokens; what the answer has is counted in the end.
 _USUAL_TOKENS = 512
 #: An answer that has to be shorter, as little is left, has so many tokens at least: where more may become free, and where not.
@@ -34,7 +35,7 @@ class Limit(NamedTuple):
         name: Its name, such as `tokens_per_day`.
         of: Whose it is, in words: the API key, the owner, the model.
         subject: Whose it is, as its counter has it.
-        most: The limit; of money in billionths.
+        most: The limit; of money in millionths.
     """
 
     name: str
@@ -46,6 +47,11 @@ class Limit(NamedTuple):
     def unit(self) -> str:
         """`requests`, `tokens`, `money` or `parallel`."""
         return self.name.partition("_")[0]
+
+    @property
+    def is_budget(self) -> bool:
+        """It is of tokens or money, of a day or a month."""
+        return self.unit in ("tokens", "money") and not self.leaks
 
     @property
     def leaks(self) -> bool:
@@ -100,24 +106,20 @@ class Measures(Protocol):
     def price(self, model: str) -> Price | None:
         """What a model costs."""
 
-    def dearest(self, model: str) -> Price | None:
-        """What it, or one of its fallbacks, costs at most."""
-
 
 def cost(price: Price | None, usage: Usage) -> int:
-    """What an answer has cost, in billionths."""
+    """What an answer has cost, in millionths."""
     if price is None:
         return 0
-    cached = min(usage.cached_tokens or 0, usage.prompt_tokens)
-    fresh = usage.prompt_tokens - cached
-    amount = fresh * price.prompt + cached * price.cached + usage.completion_tokens * price.completion  # fmt: skip
-    return math.ceil(amount * _PER_MILLION)
+    cached = usage.cached_tokens or 0
+    fresh = max(usage.prompt_tokens - cached, 0) * price.prompt
+    return round(fresh + cached * price.cached + usage.completion_tokens * price.completion)
 
 
 def limits_of(given: Mapping[str, float | None], of: str, subject: str) -> list[Limit]:
     """The limits of one key, owner or model."""
     return [
-        Limit(name, of, subject, int(most * BILLION) if name.startswith("money") else int(most))
+        Limit(name, of, subject, int(most * MILLION) if name.startswith("money") else int(most))
         for name, most in given.items()
         if most is not None
     ]
@@ -147,7 +149,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     Attributes:
         size: None where no limit is of tokens or money.
-        price: Of the dearest model that may answer.
+        price: Of the model.
         allowed: The most tokens of each answer that its limits leave; None where they leave what it asks for.
         loose: Its prompt may be counted exactly yet.
     """
@@ -166,7 +168,7 @@ class Asked(Struct, frozen=True, kw_only=True):
         if limit.unit == "money":
             price = self.price or Price()
             prompt = size.prompt * max(price.prompt, price.cached)
-            return math.ceil((prompt + size.answer(self.allowed) * price.completion) * _PER_MILLION)
+            return math.ceil(prompt + size.answer(self.allowed) * price.completion)
         whole = size.tokens(self.allowed)
         if limit.leaks and size.limit is None and size.choices:
             usual = size.prompt + min(_USUAL_TOKENS, limit.most // 10) * size.choices
@@ -209,8 +211,8 @@ def allowance(asked: Asked, limits: Sequence[Limit], states: Sequence[State]) ->
         if limit.unit == "tokens":
             tokens = (limit.most if limit.leaks else left) - size.prompt
         elif limit.unit == "money" and asked.price is not None and asked.price.completion > 0:
-            prompt = math.ceil(size.prompt * max(asked.price.prompt, asked.price.cached) * _PER_MILLION)  # fmt: skip
-            tokens = int((left - prompt) / (asked.price.completion * _PER_MILLION))
+            prompt = math.ceil(size.prompt * max(asked.price.prompt, asked.price.cached))  # fmt: skip
+            tokens = int((left - prompt) / (asked.price.completion))
         else:
             continue
         if tokens // size.choices < least:

@@ -77,14 +77,32 @@ class Limits:
         clock: Callable[[], float] = time.time,
         counters: Counters | None = None,
     ) -> None:
-        self._defaults = {name: most for name, most in _named(config).items() if name in _NAMES}
-        self._owners = {name: claims.limits_of(_named(one), "owner", f"owner:{name}") for name, one in owners.items()}  # fmt: skip
-        self._models = {name: claims.limits_of(_named(one), "model", f"model:{name}") for name, one in models.items()}  # fmt: skip
         self._measures, self._ledger, self._clock = measures, ledger, clock
-        self._seeded = ledger is None
         self._seeding = asyncio.Lock()
         self._in_memory = counters is None and config.url is None
         self._counters = counters or _counters(config.url, self.seed)
+        self.configure(config, owners, models)
+
+    def configure(
+        self, config: LimitsConfig, owners: Mapping[str, Table], models: Mapping[str, Table]
+    ) -> None:
+        """Have other limits from now on, for requests that come; what was used stays. Where is counted cannot be changed."""
+        self._defaults = {name: most for name, most in _named(config).items() if name in _NAMES}
+        self._owners = {
+            name: claims.limits_of(_named(one), "owner", f"owner:{name}")
+            for name, one in owners.items()
+        }
+        self._models = {
+            name: claims.limits_of(_named(one), "model", f"model:{name}")
+            for name, one in models.items()
+        }
+        self._seeded = (
+            self._ledger is None
+        )  # budgets that were not counted before have what the ledger says
+
+    def has_budget(self, context: Context) -> bool:
+        """Whether a request counts against a budget, and so has to be in a ledger."""
+        return any(limit.is_budget for limit in self._limits(context))
 
     async def open(self, context: Context, request: Request) -> "_Entry | None":
         """
@@ -98,7 +116,7 @@ class Limits:
         limits = self._limits(context)
         if not limits:
             return None
-        if not self._seeded and self._in_memory:
+        if not self._seeded and self._in_memory and any(limit.is_budget for limit in limits):
             await self._seed_once()
         asked = self._asked(context.model, request, limits)
         if asked.loose and any(asked.never_fits(limit) for limit in limits):
@@ -123,7 +141,7 @@ class Limits:
     async def start(self) -> None:
         """Make ready; what cannot be done yet is done with the first request. Idempotent."""
         await self._counters.open()
-        if self._ledger is not None:
+        if self._ledger is not None and not self._in_memory:
             with suppress(LimitsUnavailable):
                 await self._seed_once()
 
@@ -143,10 +161,7 @@ class Limits:
         for since, suffix in ((_day(now), "_day"), (_month(now), "_month")):
             for one in await self._ledger_since(since):
                 subjects = (f"key:{one.key}", f"owner:{one.owner}", f"model:{one.model}")
-                amounts = {
-                    "tokens_per": one.tokens,
-                    "money_per": one.cost * claims.BILLION // 1_000_000,
-                }
+                amounts = {"tokens_per": one.tokens, "money_per": one.cost}
                 for subject in subjects:
                     for unit, amount in amounts.items():
                         limit = Limit(f"{unit}{suffix}", "", subject, 0)
@@ -158,7 +173,7 @@ class Limits:
 
     async def settle(self, entry: "_Entry", usage: Usage) -> None:
         """Count what a request has used."""
-        price = self._measures.price(entry.context.answering)
+        price = self._measures.price(entry.context.model)
         amounts = claims.used(entry.limits, usage, price)
         await self._counters.settle(entry.request, entry.claimed, amounts)
 
@@ -183,7 +198,7 @@ class Limits:
             return Asked(size=None, price=None, allowed=None, loose=False, now=now)
         size = self._measures.size(model, request)
         return _within_a_minute(
-            Asked(size=size, price=self._measures.dearest(model), allowed=_first(size, limits), loose=not size.exact, now=now),
+            Asked(size=size, price=self._measures.price(model), allowed=_first(size, limits), loose=not size.exact, now=now),
             limits,
         )  # fmt: skip
 
@@ -290,9 +305,9 @@ def _named(table: Table) -> dict[str, float | None]:
 
 def _first(size: Size, limits: Sequence[Limit]) -> int | None:
     """The most tokens of each answer to a request that names no limit, where its model names none either and a budget has to be kept."""
-    has_budget = any(limit.unit in ("tokens", "money") and not limit.leaks for limit in limits)
-    guessed = has_budget and size.choices and size.limit is None and not size.knows_room
-    return size.room if guessed else None
+    has_budget = any(limit.is_budget for limit in limits)
+    guessed = size.choices and size.limit is None and not size.knows_room
+    return size.room if has_budget and guessed else None
 
 
 def _within_a_minute(asked: Asked, limits: Sequence[Limit]) -> Asked:
@@ -344,7 +359,7 @@ def _refuse(
 
 def _used_up(limit: Limit, claim: Claim, state: State) -> str:
     """What a client is told of a budget that has no room for its request."""
-    scale = claims.BILLION if limit.unit == "money" else 1
+    scale = claims.MILLION if limit.unit == "money" else 1
     ends = datetime.fromtimestamp(claim.ends_at or 0, UTC)
     held = f", {state.held / scale:.10g} are reserved for running requests" if state.held else ""
     return (

@@ -92,17 +92,6 @@ class Measures:
         config = self._configs.get(model)
         return None if config is None else config.price
 
-    def dearest(self, model: str) -> Price | None:
-        """The highest of each price of a model and its fallbacks."""
-        prices = [price for one in self._chain(model) if (price := self.price(one.name))]
-        if not prices:
-            return None
-        return Price(
-            prompt=max(price.prompt for price in prices),
-            cached=max(price.cached for price in prices),
-            completion=max(price.completion for price in prices),
-        )
-
     def _chain(self, name: str) -> list[Model]:
         """A model and its fallbacks; nothing of one that is gone meanwhile."""
         chain: list[Model] = []

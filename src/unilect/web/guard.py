@@ -31,6 +31,7 @@ from unilect.errors import (
     OutOfMemory,
     PermissionDenied,
     QuotaExceeded,
+    QuotaReserved,
     RequestTooLarge,
     RouteNotFound,
     UnilectError,
@@ -268,10 +269,11 @@ class Guard:
         response.headers["X-Request-Id"] = request_id
         if response.status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
-        if isinstance(error, _FINAL):
+        is_final = isinstance(error, _FINAL) and not isinstance(error, QuotaReserved)
+        if is_final:
             response.headers["x-should-retry"] = "false"
         after_s = error.retry_after_s
-        if after_s is None and response.status in _SOON and not isinstance(error, _FINAL):
+        if after_s is None and response.status in _SOON and not is_final:
             after_s = _RETRY_AFTER_S
         if after_s is not None:
             response.headers["Retry-After"] = str(math.ceil(after_s))
