@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_820,
-    "cli": 1_750,
+    "": 1_882,
+    "cli": 1_751,
     "cli/connect": 956,
-    "config": 1_371,
+    "config": 1_377,
     "constraints": 1_136,
     "demo": 12,
     "dialects": 223,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 952,
+    "web": 970,
 }
 
 #: Where the environment is read or passed on, and why.

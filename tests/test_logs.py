@@ -1,14 +1,19 @@
 """Tests of unilect.logs."""
 
 import errno
+import json
 import logging
 import os
+import re
+import subprocess
+import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 
-from unilect.logs import LogSink, SinkHandler
+from unilect.logs import LogFormat, LogSink, SinkHandler, json_line, stamp_utc
 
 PATIENCE_S = 20.0
 
@@ -165,7 +170,7 @@ def test_records() -> None:
 
     told = stderr.data.decode().splitlines()
     assert told[0].endswith(" ERROR it failed: 7")
-    assert "ValueError: why" in told
+    assert "  ValueError: why" in told
     assert told[-1].endswith(" WARNING '%d' ('no number',)")
 
 
@@ -189,3 +194,112 @@ def test_a_line_while_a_line_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not adding.is_alive()
     sink.close(PATIENCE_S)
     assert {"first", "collected"} == set(stderr.texts)
+
+
+HOSTILE = [
+    "\r\nHTTP/1.1 200 OK",
+    "\n2026-01-01 00:00:00.000 ERROR forged",
+    '\n{"level": "error", "message": "forged"}',
+    "\x1b[2J\x1b]0;title\x07",
+    "\u2028line\u2029paragraph\x85next\x0bvertical\x0cpage\x1cfile",
+    "\x00nul",
+    "\ud800half a pair",
+    '"quoted" \\ and \\n',
+    "\u202eright to left",
+    "x" * 1_000_000,
+]
+
+
+def written(form: LogFormat, log: Any) -> str:
+    """What a handler writes of the records that `log` logs with a logger."""
+    stderr = Stderr()
+    handler = SinkHandler(LogSink(stderr.write, batch_s=0, form=form), lambda: "req_1")
+    logger = logging.Logger("unilect")
+    logger.addHandler(handler)
+    log(logger)
+    handler.close()
+    return stderr.data.decode()
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_words(text: str) -> None:
+    """Whatever a record says, it is one line: in text without control characters, in JSON with its words whole."""
+
+    def log(logger: logging.Logger) -> None:
+        logger.warning("upstream: %s", text)
+
+    console = written("console", log)
+    assert 1 == len(console.splitlines())
+    assert console.removesuffix("\n").isprintable()
+    as_json = written("json", log)
+    assert 1 == len(as_json.splitlines())
+    line = json.loads(as_json)
+    assert f"upstream: {text}" == line["message"]
+    assert {"level": "warning", "logger": "unilect", "request_id": "req_1"}.items() <= line.items()
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_a_traceback_forges_no_line(form: LogFormat) -> None:
+    """An exception's own words begin no line of the log."""
+
+    def log(logger: logging.Logger) -> None:
+        try:
+            raise ValueError("\n2026-01-01 00:00:00.000 ERROR forged")
+        except ValueError:
+            logger.exception("it failed")
+
+    lines = written(form, log).splitlines()
+    assert 1 == sum(not line.startswith("  ") for line in lines)
+    if form == "json":
+        assert "ValueError: \n2026-01-01" in json.loads(lines[0])["exception"]
+
+
+def test_the_time_of_a_json_line() -> None:
+    """A line's time is RFC 3339 in UTC, with milliseconds."""
+    assert "1970-01-02T00:00:01.250Z" == stamp_utc(86401.25)
+    line = json.loads(json_line("x", "ERROR", 0.0, {"status": 200}))
+    assert {
+        "time": "1970-01-01T00:00:00.000Z",
+        "level": "error",
+        "message": "x",
+        "status": 200,
+    } == line
+
+
+def test_lost_lines_are_told_as_json() -> None:
+    """What tells that lines were lost has the format of the others."""
+    stderr = Stderr()
+    stderr.open.clear()
+    sink = LogSink(stderr.write, max_lines=1, batch_s=0, form="json")
+    sink.add("first")
+    until_taken(sink)
+    sink.add("kept")
+    sink.add("lost")
+    stderr.open.set()
+    sink.close(PATIENCE_S)
+
+    messages = [json.loads(line)["message"] for line in stderr.data.decode().splitlines()]
+    assert {"first", "kept", "1 log line was lost: stderr could not be written"} == {*messages}
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("console", r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} WARNING 1 of 2"),
+        (
+            "json",
+            r'\{"time": "\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "level": "warning", "message": "1 of 2", "logger": "x", "request_id": "req_7"\}',
+        ),
+    ],
+)
+def test_log_to_stderr(form: str, expected: str) -> None:
+    """All records of the level and above go to stderr in the format, those of other packages too."""
+    script = (
+        "import logging; from unilect.logs import log_to_stderr; "
+        f"log_to_stderr('warning', {form!r}, lambda: 'req_7'); "
+        "logging.getLogger('x').info('hidden'); logging.getLogger('x').warning('%d of %d', 1, 2)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert re.fullmatch(expected, done.stderr.removesuffix("\n")), done.stderr

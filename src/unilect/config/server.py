@@ -118,6 +118,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["debug", "info", "warning", "error"],
         described("Log level. *info* logs one line per request, without prompts and answers."),
     ] = "info"
+    log_format: Annotated[
+        Literal["console", "json"],
+        described(
+            "Format of the log on stderr: text, or one JSON object a line (docs/operation.md has its fields)."
+        ),
+    ] = "console"
     dialect: Annotated[
         Dialect,
         described(
