@@ -30,10 +30,18 @@ class App:
     Attributes:
         port: Where it listens, on 127.0.0.1.
         session: A client.
+        connections: The table of its connections.
     """
 
-    def __init__(self, app: web.Application, port: int, session: ClientSession) -> None:
+    def __init__(
+        self,
+        app: web.Application,
+        port: int,
+        session: ClientSession,
+        connections: Connections,
+    ) -> None:
         self.port = port
+        self.connections = connections
         self.session = session
         self.service: Service = app[SITE].service
         self.guard: Guard = app[GUARD]
@@ -96,7 +104,7 @@ async def serving_models(
     try:
         port = await acceptor.listen("127.0.0.1", 0)
         async with ClientSession(timeout=ClientTimeout(20)) as session:
-            yield App(app, port, session)
+            yield App(app, port, session, connections)
     finally:
         acceptor.close()
         await runner.cleanup()

@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_882,
+    "": 1_898,
     "cli": 1_751,
     "cli/connect": 956,
-    "config": 1_377,
+    "config": 1_383,
     "constraints": 1_136,
     "demo": 12,
     "dialects": 223,
@@ -37,16 +37,16 @@ BUDGETS = {
     "dialects/openai": 761,
     "dialects/responses": 1_892,
     "engines": 227,
-    "engines/chatglm": 554,
-    "engines/gguf": 2_058,
-    "engines/process": 708,
-    "engines/transformers": 3_757,
-    "gateway": 448,
+    "engines/chatglm": 555,
+    "engines/gguf": 2_059,
+    "engines/process": 717,
+    "engines/transformers": 3_758,
+    "gateway": 510,
     "http": 925,
     "parameters": 732,
-    "routing": 2_571,
-    "server": 895,
-    "store": 1_674,
+    "routing": 2_584,
+    "server": 1_094,
+    "store": 1_679,
     "store/migrations": 9,
     "store/migrations/versions": 122,
     "testing": 337,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 970,
+    "web": 975,
 }
 
 #: Where the environment is read or passed on, and why.

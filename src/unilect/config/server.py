@@ -124,6 +124,12 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "Format of the log on stderr: text, or one JSON object a line (docs/operation.md has its fields)."
         ),
     ] = "console"
+    metrics_per_key: Annotated[
+        bool,
+        described(
+            "Count requests and tokens for each API key in /metrics, of up to 1,000 keys; the others are counted as *other*."
+        ),
+    ] = False
     dialect: Annotated[
         Dialect,
         described(

@@ -23,6 +23,7 @@ from unilect.routing.model_facts import kind, limits
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
 from unilect.server import _openapi as openapi
+from unilect.server._state import metrics_of
 from unilect.store.store import Store
 from unilect.web import pages
 from unilect.web.bodies import Bodies
@@ -57,7 +58,7 @@ def create_app(
 
     Args:
         registry: The models; the application stops their backends when it is cleaned up.
-        metrics: Where to count; new ones by default.
+        metrics: Where to count; new ones, about the models alone, by default.
         bodies: What reads request bodies; one of its own by default.
         requests: Where the requests that are being answered are listed.
         store: What is kept beyond a request; one in memory by default.
@@ -65,12 +66,14 @@ def create_app(
     """
     kept = store or Store(structs.replace(config.store, url=SQLITE), {})
     images = Images(config.image_hosts)
-    service = Service(
-        registry, Accounts(metrics or Metrics()), profile_of(config).unknown_model, images
-    )
+    metrics = metrics or metrics_of(registry, per_key=config.metrics_per_key)
+    service = Service(registry, Accounts(metrics), profile_of(config).unknown_model, images)
     site = Site(service, config, kept.answers, known)
     routes: dict[web.AbstractRoute, Route] = {}
-    guard = Guard(config, routes, site.profile, bodies, registry.look_again, requests, site.keys)
+    guard = Guard(
+        *(config, routes, site.profile, bodies, registry.look_again, requests, site.keys),
+        refused=metrics.refused,
+    )
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SITE], app[GUARD] = site, guard
     for route in _grouped(all_routes(site)):

@@ -19,10 +19,10 @@ from unilect.config.server import Config, check_keys, each_listener, process_env
 from unilect.context import Requests
 from unilect.errors import ConfigError, StoreUnavailable
 from unilect.gateway.known_keys import KnownKeys
-from unilect.gateway.metrics import Metrics
 from unilect.routing.registry import Registry
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
+from unilect.server._state import metrics_of
 from unilect.server.app import SITE, create_app
 from unilect.server.tls import server_context
 from unilect.store.store import Store
@@ -45,7 +45,14 @@ class Listener:
         bodies = Bodies(config.max_body_bytes)
         known = KnownKeys(self._store.keys) if self._store.keys is not None else None
         self._known = known
-        shared = (registry, Metrics(), bodies, self._requests, self._store, known)
+        metrics = metrics_of(
+            registry,
+            self._connections,
+            self._requests,
+            self._store.database,
+            per_key=config.metrics_per_key,
+        )
+        shared = (registry, metrics, bodies, self._requests, self._store, known)
         self._doors = [
             _Address(each, create_app(each, *shared), self._connections)
             for each in each_listener(config)

@@ -13,6 +13,7 @@ import math
 import random
 import re
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 
@@ -87,6 +88,7 @@ class Guard:
         look_again: Looks for models that have come meanwhile, where a request's is not known; false where there are none to come.
         requests: Where the requests that are being answered are listed, for all listeners.
         keys: Who may send requests; who has one of `config` by default.
+        refused: Counts requests that are refused before a backend is asked, by the code of the error.
 
     Attributes:
         requests: As given.
@@ -102,6 +104,7 @@ class Guard:
         look_again: Callable[[], Awaitable[bool]] | None = None,
         requests: Requests | None = None,
         keys: Keys | None = None,
+        refused: Counter[str] | None = None,
     ) -> None:
         self.requests: Requests = {} if requests is None else requests
         self.log = AccessLog()
@@ -114,6 +117,7 @@ class Guard:
         self._origins = frozenset(config.allowed_origins)
         self._cors = _cors_headers(config)
         self._ids = itertools.count(1)
+        self._refused = Counter[str]() if refused is None else refused
         self._random = random.Random()  # seeded once: the system is not asked for each request
 
     @web.middleware
@@ -243,6 +247,8 @@ class Guard:
         )
 
     def _error(self, request: web.Request, route: Route, error: UnilectError) -> web.Response:
+        if in_hand().leased_at is None:
+            self._refused[type(error).code or "error"] += 1
         asks = route.page and isinstance(error, AuthenticationError)
         if asks and wants_html(request.headers.get("Accept", "")):
             return web.Response(status=401, body=sign_in().encode(), headers=_SIGN_IN)
