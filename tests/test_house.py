@@ -26,7 +26,7 @@ BUDGETS = {
     "": 1_898,
     "cli": 1_751,
     "cli/connect": 956,
-    "config": 1_383,
+    "config": 1_403,
     "constraints": 1_136,
     "demo": 12,
     "dialects": 223,
