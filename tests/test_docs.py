@@ -21,6 +21,7 @@ from unilect import errors
 from unilect.cli import main as cli
 from unilect.config import load as config_load
 from unilect.config.kinds import KIND_OF
+from unilect.config.otel import OtelConfig
 from unilect.config.server import Config, ModelConfig
 from unilect.config.store import StoreConfig
 from unilect.gateway.account import Accounts
@@ -38,7 +39,7 @@ PAGES = DOCS | {file: file.read_text() for file in ROOT.glob("*.md")}
 ALL_DOCS = "\n".join(DOCS.values())
 OPTIONS = [
     field.name
-    for struct in (Config, StoreConfig, ModelConfig)
+    for struct in (Config, StoreConfig, OtelConfig, ModelConfig)
     for field in msgspec.structs.fields(struct)
 ]
 START_TIMEOUT_S = 30.0
@@ -127,7 +128,7 @@ def test_example_file_has_every_option(tmp_path: Path) -> None:
 
     config_load.load(file, environment={"UPSTREAM_KEY": "a", "UNILECT_API_KEY": "b"})
 
-    assert sorted(names) == sorted(set(OPTIONS) - {"models", "store"})
+    assert sorted(names) == sorted(set(OPTIONS) - {"models", "store", "otel"})
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_898,
+    "": 1_901,
     "cli": 1_751,
     "cli/connect": 956,
-    "config": 1_403,
+    "config": 1_468,
     "constraints": 1_136,
     "demo": 12,
     "dialects": 223,
@@ -41,11 +41,11 @@ BUDGETS = {
     "engines/gguf": 2_059,
     "engines/process": 717,
     "engines/transformers": 3_758,
-    "gateway": 510,
-    "http": 925,
+    "gateway": 664,
+    "http": 928,
     "parameters": 732,
     "routing": 2_584,
-    "server": 1_094,
+    "server": 1_106,
     "store": 1_679,
     "store/migrations": 9,
     "store/migrations/versions": 122,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 975,
+    "web": 992,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
@@ -19,7 +19,14 @@ from unilect.events import Usage
 
 
 class Measured(Protocol):
-    """What measures a request."""
+    """
+    What measures a request.
+
+    Attributes:
+        finish_reason: Why the last choice that has ended did; empty before that.
+    """
+
+    finish_reason: str
 
     @property
     def usage(self) -> Usage:
@@ -53,6 +60,8 @@ class Context(Struct, eq=False, kw_only=True):
         task: What answers it; None where nobody may end it.
         ended: Why it was ended by us; None where it was not.
         lowered: The limit of tokens that a backend has lowered to what fits; empty where none has.
+        trace: What traces the request; None where nothing does.
+        trace_headers: The lines of W3C's trace context, for the head of a request to an upstream; empty where nothing is traced.
     """
 
     request_id: str = ""
@@ -73,6 +82,8 @@ class Context(Struct, eq=False, kw_only=True):
     task: asyncio.Task[object] | None = None
     ended: UnilectError | None = None
     lowered: str = ""
+    trace: Any = None
+    trace_headers: bytes = b""
 
     @property
     def state(self) -> str:

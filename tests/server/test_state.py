@@ -18,6 +18,7 @@ from deployed import checked
 from loopback import free_port
 from scripted import HELLO, answer, says, scripted, stream_of
 from unilect.config.server import Config, ModelConfig
+from unilect.config.store import StoreConfig
 from unilect.errors import StoreUnavailable
 from unilect.http.client import HttpServer
 from unilect.routing import sources
@@ -55,6 +56,7 @@ async def listening(**models: str) -> AsyncIterator[tuple[str, aiohttp.ClientSes
         api_keys=["sk-right"],
         models={name: ModelConfig(source=source) for name, source in models.items()},
         metrics_per_key=True,
+        store=StoreConfig(url="sqlite://"),
     )
     registry = sources.registry(config)
     listener = Listener(config, registry)
@@ -75,9 +77,8 @@ async def exposed(url: str, client: aiohttp.ClientSession) -> Exposed:
         return Exposed(await response.text())
 
 
-async def test_a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_a_server(tmp_path: Path) -> None:
     """A server tells its version, connections, requests, store, models and keys, in a form that promtool accepts."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     async with listening(m="echo:hello") as (url, client):
         async with client.post(f"{url}/v1/chat/completions", json=CHAT) as response:
             assert 200 == response.status

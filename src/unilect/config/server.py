@@ -15,11 +15,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from unilect.config.model import NAME, ModelConfig, described
+from unilect.config.otel import OtelConfig, check_endpoint
 from unilect.config.store import StoreConfig, check_url, may_have_keys
 from unilect.config.values import OptionPath, dotted, nearest, shown
 from unilect.errors import ConfigError, Mistakes
 
-TABLES = ("models", "listeners", "store")  # options that only a file can set
+TABLES = ("models", "listeners", "store", "otel")  # options that only a file can set
 
 Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
 
@@ -215,6 +216,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "What is kept of the Responses API beyond a request: the table `[store]`, see below."
         ),
     ] = StoreConfig()
+    otel: Annotated[
+        OtelConfig,
+        described("Traces for OpenTelemetry: the table `[otel]`, see below."),
+    ] = OtelConfig()
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
         described("Models by name. The first is the default model."),
@@ -287,6 +292,9 @@ def check(config: Config, broken: Container[object] = ()) -> None:
         _check_fastchat(config)
     with found:
         _check_store(config, broken)
+    with found:
+        if "otel" not in broken:
+            check_endpoint(config.otel)
     with found:
         check_names(config)
     found.raise_all()

@@ -24,7 +24,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from unilect.errors import InternalError, UnilectError
-from unilect.events import Event, Progress, TextDelta, Usage
+from unilect.events import Event, Finish, Progress, TextDelta, Usage
 from unilect.gateway.key_counts import KeyCounts
 
 CLIENT_LEFT = 499  # nginx's status for a client that closed its request
@@ -39,6 +39,7 @@ _GAUGES = {
     "running": "Requests between their first and their last token.",
     "waiting": "Requests that are queued or wait for their first token.",
 }
+_LAST = frozenset({Finish, Usage})  # of a batch, where a choice or the answer ends in it
 _TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
@@ -176,9 +177,11 @@ class Meter:
     """
     Measures one request: `see` every batch, `finish` exactly once, whatever happened; as a context manager it finishes by itself.
 
+    Attributes:
+        finish_reason: Why the last choice that has ended did; empty before that.
     """
 
-    __slots__ = ("_first", "_last", "_prompt", "_series", "_start", "_tokens", "_usage")
+    __slots__ = ("_first", "_last", "_prompt", "_series", "_start", "_tokens", "_usage", "finish_reason")  # fmt: skip
 
     def __init__(self, series: _Series) -> None:
         self._series = series
@@ -188,6 +191,7 @@ class Meter:
         self._prompt = Progress(0, 0)
         self._tokens = 0
         self._usage: Usage | None = None
+        self.finish_reason = ""
         series.waiting += 1
 
     @property
@@ -206,7 +210,16 @@ class Meter:
         if self._first is None:
             self._before_text(batch)
         self._tokens += sum([event.tokens for event in batch])
-        if isinstance(last := batch[-1], Usage) and (last.prompt_tokens or last.completion_tokens):
+        if type(batch[-1]) in _LAST:
+            self._end(batch)
+
+    def _end(self, batch: list[Event]) -> None:
+        """Take note of the answer's end."""
+        for event in batch:
+            if type(event) is Finish:
+                self.finish_reason = event.reason
+        last = batch[-1]
+        if type(last) is Usage and (last.prompt_tokens or last.completion_tokens):
             self._usage = last
 
     def _before_text(self, batch: list[Event]) -> None:

@@ -18,6 +18,7 @@ from unilect.context import Requests
 from unilect.gateway.account import Accounts
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.metrics import Metrics
+from unilect.gateway.tracing import Tracing
 from unilect.routing.images import Images
 from unilect.routing.model_facts import kind, limits
 from unilect.routing.registry import Registry
@@ -52,6 +53,7 @@ def create_app(
     requests: Requests | None = None,
     store: Store | None = None,
     known: KnownKeys | None = None,
+    tracing: Tracing | None = None,
 ) -> web.Application:
     """
     The application for a configuration and its models.
@@ -63,16 +65,23 @@ def create_app(
         requests: Where the requests that are being answered are listed.
         store: What is kept beyond a request; one in memory by default.
         known: The keys of the store; by default those of the configuration are the only ones.
+        tracing: Traces the requests; by default nothing is traced.
     """
     kept = store or Store(structs.replace(config.store, url=SQLITE), {})
     images = Images(config.image_hosts)
     metrics = metrics or metrics_of(registry, per_key=config.metrics_per_key)
-    service = Service(registry, Accounts(metrics), profile_of(config).unknown_model, images)
+    service = Service(
+        registry,
+        Accounts(metrics, () if tracing is None else (tracing,)),
+        profile_of(config).unknown_model,
+        images,
+    )
     site = Site(service, config, kept.answers, known)
     routes: dict[web.AbstractRoute, Route] = {}
     guard = Guard(
         *(config, routes, site.profile, bodies, registry.look_again, requests, site.keys),
         refused=metrics.refused,
+        tracing=tracing,
     )
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SITE], app[GUARD] = site, guard

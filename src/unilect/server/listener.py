@@ -19,6 +19,7 @@ from unilect.config.server import Config, check_keys, each_listener, process_env
 from unilect.context import Requests
 from unilect.errors import ConfigError, StoreUnavailable
 from unilect.gateway.known_keys import KnownKeys
+from unilect.gateway.tracing import tracing_of
 from unilect.routing.registry import Registry
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
@@ -52,7 +53,8 @@ class Listener:
             self._store.database,
             per_key=config.metrics_per_key,
         )
-        shared = (registry, metrics, bodies, self._requests, self._store, known)
+        self._tracing = tracing_of(config.otel, process_environment())
+        shared = (registry, metrics, bodies, self._requests, self._store, known, self._tracing)
         self._doors = [
             _Address(each, create_app(each, *shared), self._connections)
             for each in each_listener(config)
@@ -102,6 +104,8 @@ class Listener:
         if self._known is not None:
             await self._known.aclose()
         await self._store.aclose()
+        if self._tracing is not None:
+            await self._tracing.aclose()
 
 
 class _Address:
