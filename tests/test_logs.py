@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,8 +14,11 @@ import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import characters, text
 
-from unilect.logs import LogFormat, LogSink, SinkHandler, json_line, stamp_utc
+from serving import serve
+from unilect.logs import LogFormat, LogSink, SinkHandler, escaped, json_line, stamp_utc
 
 PATIENCE_S = 20.0
 
@@ -221,12 +226,12 @@ def written(form: LogFormat, log: Any) -> str:
     return stderr.data.decode()
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_words(text: str) -> None:
+@pytest.mark.parametrize("words", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_words(words: str) -> None:
     """Whatever a record says, it is one line: in text without control characters, in JSON with its words whole."""
 
     def log(logger: logging.Logger) -> None:
-        logger.warning("upstream: %s", text)
+        logger.warning("upstream: %s", words)
 
     console = written("console", log)
     assert 1 == len(console.splitlines())
@@ -234,7 +239,7 @@ def test_hostile_words(text: str) -> None:
     as_json = written("json", log)
     assert 1 == len(as_json.splitlines())
     line = json.loads(as_json)
-    assert f"upstream: {text}" == line["message"]
+    assert f"upstream: {words}" == line["message"]
     assert {"level": "warning", "logger": "unilect", "request_id": "req_1"}.items() <= line.items()
 
 
@@ -303,3 +308,41 @@ def test_log_to_stderr(form: str, expected: str) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
     )
     assert re.fullmatch(expected, done.stderr.removesuffix("\n")), done.stderr
+
+
+def test_a_server_that_logs_json() -> None:
+    """Every line on the stderr of a server is JSON: of its start, of requests, of bytes that are no HTTP, and of its end."""
+    env = {"UNILECT_LOG_FORMAT": "json", "UNILECT_LOG_LEVEL": "debug"}
+    with serve("m=echo:hi", env=env) as server:
+        for head in (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n", b"GET /\x1b[2J HTTP/9.9\r\n"):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
+                client.sendall(head + b"Connection: close\r\n\r\n")
+                while client.recv(4096):
+                    pass
+        log = server.log.read_bytes
+        deadline = time.monotonic() + PATIENCE_S
+        while b"no HTTP" not in log():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.kill(server.pid, signal.SIGTERM)
+        while b'"stopping"' not in log():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        lines = [json.loads(line) for line in log().decode().splitlines()]
+
+    assert {"/healthz"} == {line["path"] for line in lines if "status" in line}
+    assert all({"time", "level", "message"} <= line.keys() for line in lines)
+
+
+@given(text(characters(codec=None), max_size=200))
+def test_any_text(words: str) -> None:
+    """Whatever others have chosen is one line in either format, and whole in JSON."""
+    assert escaped(words).isprintable()
+    escaped(words).encode()  # no half of a pair is left
+    line = json_line(words, "INFO", 0.0, {"path": words})
+    assert 1 == len(line.splitlines())
+    assert line.isascii()
+    decoded = json.loads(line)
+    # two halves of a pair that stand side by side are read as the pair
+    whole = words.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    assert decoded["message"] == decoded["path"] == whole
