@@ -59,7 +59,9 @@ def seconds(text: str) -> float:
 
 def used() -> set[str]:
     """The variables that the configuration takes secrets from."""
-    return set(re.findall(r'"\$(\w+)"', (DEPLOY / "unilect.toml").read_text()))
+    return set(
+        re.findall(r'^[^#\n]*"\$(\w+)"', (DEPLOY / "unilect.toml").read_text(), re.MULTILINE)
+    )
 
 
 def test_secrets(secrets: Path) -> None:

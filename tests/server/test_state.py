@@ -185,6 +185,16 @@ def test_engines() -> None:
     assert 0 == told("model_loaded", model="m")
 
 
+@pytest.mark.parametrize(
+    "name", ['"quoted"', "back\\slash\\n", "new\nline", "\x1b[2J", "\u2028", "名前"]
+)
+def test_names_of_others(name: str) -> None:
+    """Whatever a discovered model is called, its metrics can be read, under its name."""
+    registry = Registry([Model(name, [Member(Echo(), "echo:")])])
+    told = Exposed(metrics_of(registry).exposition().decode())
+    assert 1 == told("backends", model=name, backend="echo:", state="up")
+
+
 async def test_a_store_that_fails() -> None:
     """A use of the store that fails is counted, and tells that the store is down until one succeeds."""
     database = Database("sqlite://")

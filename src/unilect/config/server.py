@@ -122,7 +122,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_format: Annotated[
         Literal["console", "json"],
         described(
-            "Format of the log on stderr: text, or one JSON object a line (docs/operation.md has its fields)."
+            "Format of the log on stderr: text, or one JSON object a line (docs/monitoring.md has its fields)."
         ),
     ] = "console"
     metrics_per_key: Annotated[

@@ -302,7 +302,7 @@ def _of_http(request: web.Request) -> dict[str, str | int]:
     known: dict[str, str | int] = {"url.scheme": request.scheme}
     if resource is not None:
         known["http.route"] = resource.canonical
-    if (address := request.get_extra_info("sockname")) is not None:
+    if isinstance(address := request.get_extra_info("sockname"), tuple):  # else a unix socket
         known["server.address"], known["server.port"] = address[:2]
     return known
 
