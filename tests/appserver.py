@@ -9,6 +9,7 @@ from aiohttp import ClientResponse, ClientSession, ClientTimeout, web
 
 from unilect.backend import Backend
 from unilect.config.server import Config
+from unilect.gateway.tracing import Tracing
 from unilect.http.client import HttpServer
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
@@ -30,10 +31,18 @@ class App:
     Attributes:
         port: Where it listens, on 127.0.0.1.
         session: A client.
+        connections: The table of its connections.
     """
 
-    def __init__(self, app: web.Application, port: int, session: ClientSession) -> None:
+    def __init__(
+        self,
+        app: web.Application,
+        port: int,
+        session: ClientSession,
+        connections: Connections,
+    ) -> None:
         self.port = port
+        self.connections = connections
         self.session = session
         self.service: Service = app[SITE].service
         self.guard: Guard = app[GUARD]
@@ -69,13 +78,14 @@ async def serving(
     limits: Limits | None = None,
     fallback: list[Member] | None = None,
     store: Store | None = None,
+    tracing: Tracing | None = None,
     **model: Any,
 ) -> AsyncIterator[App]:
     """An application that serves one model, `m`, until the block ends, and its fallback `other` where there is one."""
     models = [Model("m", backend, fallback=None if fallback is None else "other", **model)]
     if fallback is not None:
         models.append(Model("other", fallback))
-    async with serving_models(config or Config(), Registry(models), limits, store) as app:
+    async with serving_models(config or Config(), Registry(models), limits, store, tracing) as app:
         yield app
 
 
@@ -85,9 +95,10 @@ async def serving_models(
     registry: Registry,
     limits: Limits | None = None,
     store: Store | None = None,
+    tracing: Tracing | None = None,
 ) -> AsyncIterator[App]:
     """An application that serves models until the block ends."""
-    app = create_app(config, registry, store=store)
+    app = create_app(config, registry, store=store, tracing=tracing)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     assert runner.server is not None
@@ -96,7 +107,7 @@ async def serving_models(
     try:
         port = await acceptor.listen("127.0.0.1", 0)
         async with ClientSession(timeout=ClientTimeout(20)) as session:
-            yield App(app, port, session)
+            yield App(app, port, session, connections)
     finally:
         acceptor.close()
         await runner.cleanup()

@@ -23,6 +23,7 @@ from unilect.config import load as config_load
 from unilect.config.admin import AdminConfig
 from unilect.config.kinds import KIND_OF
 from unilect.config.limits import LimitsConfig
+from unilect.config.otel import OtelConfig
 from unilect.config.server import Config, ModelConfig
 from unilect.config.store import StoreConfig
 from unilect.gateway.account import Accounts
@@ -40,7 +41,7 @@ PAGES = DOCS | {file: file.read_text() for file in ROOT.glob("*.md")}
 ALL_DOCS = "\n".join(DOCS.values())
 OPTIONS = [
     field.name
-    for struct in (Config, StoreConfig, LimitsConfig, AdminConfig, ModelConfig)
+    for struct in (Config, StoreConfig, LimitsConfig, AdminConfig, OtelConfig, ModelConfig)
     for field in msgspec.structs.fields(struct)
 ]
 #: What the configurations of the documentation take from the environment.
@@ -136,7 +137,7 @@ def test_example_file_has_every_option(tmp_path: Path) -> None:
 
     config_load.load(file, environment=KEYS)
 
-    tables = {"models", "store", "owners", "admin"}
+    tables = {"models", "store", "owners", "admin", "otel"}
     assert sorted(set(names)) == sorted(set(OPTIONS) - tables)
 
 

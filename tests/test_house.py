@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_835,
-    "cli": 1_982,
+    "": 1_915,
+    "cli": 1_983,
     "cli/connect": 956,
-    "config": 1_656,
+    "config": 1_754,
     "constraints": 1_136,
     "demo": 12,
     "dialects": 223,
@@ -37,16 +37,16 @@ BUDGETS = {
     "dialects/openai": 761,
     "dialects/responses": 1_913,
     "engines": 227,
-    "engines/chatglm": 554,
-    "engines/gguf": 2_058,
-    "engines/process": 708,
-    "engines/transformers": 3_757,
-    "gateway": 1_755,
-    "http": 925,
+    "engines/chatglm": 555,
+    "engines/gguf": 2_059,
+    "engines/process": 717,
+    "engines/transformers": 3_758,
+    "gateway": 1_962,
+    "http": 928,
     "parameters": 732,
-    "routing": 2_843,
-    "server": 1_710,
-    "store": 2_112,
+    "routing": 2_856,
+    "server": 1_919,
+    "store": 2_117,
     "store/migrations": 9,
     "store/migrations/versions": 151,
     "testing": 337,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 978,
+    "web": 1_018,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -1,14 +1,24 @@
 """Tests of unilect.logs."""
 
 import errno
+import json
 import logging
 import os
+import re
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import characters, text
 
-from unilect.logs import LogSink, SinkHandler
+from serving import serve
+from unilect.logs import LogFormat, LogSink, SinkHandler, escaped, json_line, stamp_utc
 
 PATIENCE_S = 20.0
 
@@ -165,7 +175,7 @@ def test_records() -> None:
 
     told = stderr.data.decode().splitlines()
     assert told[0].endswith(" ERROR it failed: 7")
-    assert "ValueError: why" in told
+    assert "  ValueError: why" in told
     assert told[-1].endswith(" WARNING '%d' ('no number',)")
 
 
@@ -189,3 +199,150 @@ def test_a_line_while_a_line_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not adding.is_alive()
     sink.close(PATIENCE_S)
     assert {"first", "collected"} == set(stderr.texts)
+
+
+HOSTILE = [
+    "\r\nHTTP/1.1 200 OK",
+    "\n2026-01-01 00:00:00.000 ERROR forged",
+    '\n{"level": "error", "message": "forged"}',
+    "\x1b[2J\x1b]0;title\x07",
+    "\u2028line\u2029paragraph\x85next\x0bvertical\x0cpage\x1cfile",
+    "\x00nul",
+    "\ud800half a pair",
+    '"quoted" \\ and \\n',
+    "\u202eright to left",
+    "x" * 1_000_000,
+]
+
+
+def written(form: LogFormat, log: Any) -> str:
+    """What a handler writes of the records that `log` logs with a logger."""
+    stderr = Stderr()
+    handler = SinkHandler(LogSink(stderr.write, batch_s=0, form=form), lambda: "req_1")
+    logger = logging.Logger("unilect")
+    logger.addHandler(handler)
+    log(logger)
+    handler.close()
+    return stderr.data.decode()
+
+
+@pytest.mark.parametrize("words", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_words(words: str) -> None:
+    """Whatever a record says, it is one line: in text without control characters, in JSON with its words whole."""
+
+    def log(logger: logging.Logger) -> None:
+        logger.warning("upstream: %s", words)
+
+    console = written("console", log)
+    assert 1 == len(console.splitlines())
+    assert console.removesuffix("\n").isprintable()
+    as_json = written("json", log)
+    assert 1 == len(as_json.splitlines())
+    line = json.loads(as_json)
+    assert f"upstream: {words}" == line["message"]
+    assert {"level": "warning", "logger": "unilect", "request_id": "req_1"}.items() <= line.items()
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_a_traceback_forges_no_line(form: LogFormat) -> None:
+    """An exception's own words begin no line of the log."""
+
+    def log(logger: logging.Logger) -> None:
+        try:
+            raise ValueError("\n2026-01-01 00:00:00.000 ERROR forged")
+        except ValueError:
+            logger.exception("it failed")
+
+    lines = written(form, log).splitlines()
+    assert 1 == sum(not line.startswith("  ") for line in lines)
+    if form == "json":
+        assert "ValueError: \n2026-01-01" in json.loads(lines[0])["exception"]
+
+
+def test_the_time_of_a_json_line() -> None:
+    """A line's time is RFC 3339 in UTC, with milliseconds."""
+    assert "1970-01-02T00:00:01.250Z" == stamp_utc(86401.25)
+    line = json.loads(json_line("x", "ERROR", 0.0, {"status": 200}))
+    assert {
+        "time": "1970-01-01T00:00:00.000Z",
+        "level": "error",
+        "message": "x",
+        "status": 200,
+    } == line
+
+
+def test_lost_lines_are_told_as_json() -> None:
+    """What tells that lines were lost has the format of the others."""
+    stderr = Stderr()
+    stderr.open.clear()
+    sink = LogSink(stderr.write, max_lines=1, batch_s=0, form="json")
+    sink.add("first")
+    until_taken(sink)
+    sink.add("kept")
+    sink.add("lost")
+    stderr.open.set()
+    sink.close(PATIENCE_S)
+
+    messages = [json.loads(line)["message"] for line in stderr.data.decode().splitlines()]
+    assert {"first", "kept", "1 log line was lost: stderr could not be written"} == {*messages}
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("console", r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} WARNING 1 of 2"),
+        (
+            "json",
+            r'\{"time": "\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "level": "warning", "message": "1 of 2", "logger": "x", "request_id": "req_7"\}',
+        ),
+    ],
+)
+def test_log_to_stderr(form: str, expected: str) -> None:
+    """All records of the level and above go to stderr in the format, those of other packages too."""
+    script = (
+        "import logging; from unilect.logs import log_to_stderr; "
+        f"log_to_stderr('warning', {form!r}, lambda: 'req_7'); "
+        "logging.getLogger('x').info('hidden'); logging.getLogger('x').warning('%d of %d', 1, 2)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert re.fullmatch(expected, done.stderr.removesuffix("\n")), done.stderr
+
+
+def test_a_server_that_logs_json() -> None:
+    """Every line on the stderr of a server is JSON: of its start, of requests, of bytes that are no HTTP, and of its end."""
+    env = {"UNILECT_LOG_FORMAT": "json", "UNILECT_LOG_LEVEL": "debug"}
+    with serve("m=echo:hi", env=env) as server:
+        for head in (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n", b"GET /\x1b[2J HTTP/9.9\r\n"):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
+                client.sendall(head + b"Connection: close\r\n\r\n")
+                while client.recv(4096):
+                    pass
+        log = server.log.read_bytes
+        deadline = time.monotonic() + PATIENCE_S
+        while b"no HTTP" not in log():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.kill(server.pid, signal.SIGTERM)
+        while b'"stopping"' not in log():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        lines = [json.loads(line) for line in log().decode().splitlines()]
+
+    assert {"/healthz"} == {line["path"] for line in lines if "status" in line}
+    assert all({"time", "level", "message"} <= line.keys() for line in lines)
+
+
+@given(text(characters(codec=None), max_size=200))
+def test_any_text(words: str) -> None:
+    """Whatever others have chosen is one line in either format, and whole in JSON."""
+    assert escaped(words).isprintable()
+    escaped(words).encode()  # no half of a pair is left
+    line = json_line(words, "INFO", 0.0, {"path": words})
+    assert 1 == len(line.splitlines())
+    assert line.isascii()
+    decoded = json.loads(line)
+    # two halves of a pair that stand side by side are read as the pair
+    whole = words.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    assert decoded["message"] == decoded["path"] == whole

@@ -5,7 +5,7 @@ A backend is an *engine* (we run the model, in a child process) or an *upstream*
 of HTTP requests of clients, of keys or of other backends. It serves one model.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from msgspec import Struct, field
@@ -246,6 +246,38 @@ class ChangesSlots(Protocol):
         """
 
 
+class Life(Protocol):
+    """What has become of an engine's process, and of those before it."""
+
+    @property
+    def starts(self) -> int:
+        """How often it has become ready."""
+
+    @property
+    def deaths(self) -> int:
+        """How often it ended unasked."""
+
+    @property
+    def hangs(self) -> int:
+        """How often it was killed because it answered nobody."""
+
+    @property
+    def processes(self) -> int:
+        """1 while it serves, else 0."""
+
+    @property
+    def resident_memory_bytes(self) -> int:
+        """What it has in memory while it serves, with the files that it maps; 0 where the system does not tell."""
+
+
+class HasChildren(Protocol):
+    """A backend that runs processes of its own."""
+
+    @property
+    def children(self) -> Sequence[Life]:
+        """Each of them, whether it runs or not."""
+
+
 class Describes(Protocol):
     """A backend that knows what its model is."""
 
@@ -269,6 +301,11 @@ def native_facts(backend: object) -> NativeFacts:
 def described(backend: object) -> Description:
     """What a backend's model is; nothing of one that does not say it."""
     return cast(Describes, backend).describe() if hasattr(backend, "describe") else Description()
+
+
+def children(backend: object) -> Sequence[Life]:
+    """The processes of a backend; none of one that runs none."""
+    return cast(HasChildren, backend).children if hasattr(backend, "children") else ()
 
 
 def embeds(backend: object) -> Embeds:

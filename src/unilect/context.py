@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
@@ -62,6 +62,8 @@ class Context(Struct, eq=False, kw_only=True):
         lowered: The limit of tokens that a backend has lowered to what fits; empty where none has.
         allowed: The most tokens of each answer that the caller's limits leave, where the request names no limit; None for any.
         headers: What every answer to the request tells, such as what is left of the caller's limits.
+        trace: What traces the request; None where nothing does.
+        trace_headers: The lines of W3C's trace context, for the head of a request to an upstream; empty where nothing is traced.
     """
 
     request_id: str = ""
@@ -84,6 +86,8 @@ class Context(Struct, eq=False, kw_only=True):
     lowered: str = ""
     allowed: int | None = None
     headers: Mapping[str, str] = {}
+    trace: Any = None
+    trace_headers: bytes = b""
 
     @property
     def state(self) -> str:

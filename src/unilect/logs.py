@@ -4,17 +4,21 @@ The one way to stderr: log records and access lines wait in a bounded queue, whi
 1. Adding a line never waits: where nobody reads the pipe, or the disk is full, the thread stands still and the event loop does not.
 2. The queue has bounds. What does not fit is dropped and counted, and so is what stderr refuses (EPIPE, ENOSPC, EIO); the
    next write that succeeds tells how many lines were lost.
-3. Lines come out in the order in which they were added, in one format.
+3. Lines come out in the order in which they were added, in one format: text for people, or one JSON object a line.
+4. What others have chosen (a path, an upstream's words) adds no line: control characters are escaped in both formats, and the lines of
+   a traceback are indented in text, and one string in JSON.
 """
 
 import errno
+import json
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any, Literal, TypeAlias
 
 BATCH_S = 0.1  # lines are gathered for so long: a write for each costs more than the JSON
 RETRY_S = 0.25  # between attempts to write where stderr takes nothing
@@ -23,6 +27,7 @@ MAX_LINES = 10_000
 MAX_BYTES = 4 * 1024 * 1024
 
 Write = Callable[[bytes], int]
+LogFormat: TypeAlias = Literal["console", "json"]
 
 
 @lru_cache(maxsize=1)
@@ -36,6 +41,34 @@ def stamp(seconds: float) -> str:
     return f"{_second(second)}.{int((seconds - second) * 1000):03d}"
 
 
+@lru_cache(maxsize=1)
+def _second_utc(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+
+
+def stamp_utc(seconds: float) -> str:
+    """The UTC time for Unix seconds as RFC 3339 has it, `2026-01-31T12:00:00.123Z`."""
+    second = int(seconds)
+    return f"{_second_utc(second)}.{int((seconds - second) * 1000):03d}Z"
+
+
+def json_line(text: str, level: str, now: float, fields: Mapping[str, Any] | None = None) -> str:
+    """
+    A line of the JSON format, without its end.
+
+    It is ASCII, so that nothing in it ends a line: neither U+2028 nor half a surrogate pair.
+    """
+    line = {"time": stamp_utc(now), "level": level.lower(), "message": text}
+    return json.dumps(line if fields is None else {**line, **fields})
+
+
+def escaped(text: str) -> str:
+    """A text in one line: control characters, and whatever else a terminal would obey, are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class LogSink:
     """
     Writes lines to a file descriptor, from a thread of its own that is started by the first line.
@@ -44,8 +77,10 @@ class LogSink:
         write: What takes bytes and returns how many it took, as `os.write` does; stderr's by default.
         max_lines, max_bytes: How much may wait.
         batch_s, retry_s: How long the thread gathers lines, and rests after a refused write.
+        form: The format of the lines.
 
     Attributes:
+        form: As given.
         lost: Lines that were dropped and have not been told of yet.
     """
 
@@ -57,7 +92,9 @@ class LogSink:
         max_bytes: int = MAX_BYTES,
         batch_s: float = BATCH_S,
         retry_s: float = RETRY_S,
+        form: LogFormat = "console",
     ) -> None:
+        self.form = form
         self.lost = 0
         self._write = write or _write_stderr
         self._max_lines, self._max_bytes = max_lines, max_bytes
@@ -70,9 +107,20 @@ class LogSink:
         self._takes = True
         self._thread: threading.Thread | None = None
 
-    def add(self, text: str, level: str = "INFO", now: float | None = None) -> None:
-        """Log a line, soon."""
-        line = f"{stamp(time.time() if now is None else now)} {level} {text}\n"
+    def add(
+        self,
+        text: str,
+        level: str = "INFO",
+        now: float | None = None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Log a line, soon; `fields` stand beside the text where the format is JSON."""
+        now = time.time() if now is None else now
+        line = (
+            f"{stamp(now)} {level} {text}\n"
+            if self.form == "console"
+            else f"{json_line(text, level, now, fields)}\n"
+        )
         with self._lock:
             lines, size = self._lines, self._size + len(line)
             if len(lines) >= self._max_lines or size > self._max_bytes or not self._takes:
@@ -118,7 +166,10 @@ class LogSink:
         if not lost:
             return ""
         lines = "1 log line was" if lost == 1 else f"{lost} log lines were"
-        return f"{stamp(time.time())} WARNING {lines} lost: stderr could not be written\n"
+        told, now = f"{lines} lost: stderr could not be written", time.time()
+        if self.form == "json":
+            return f"{json_line(told, 'WARNING', now)}\n"
+        return f"{stamp(now)} WARNING {told}\n"
 
     def _write_all(self, text: str) -> bool:
         """Write a batch; false where stderr refuses it."""
@@ -138,21 +189,47 @@ class LogSink:
         return True
 
 
-class SinkHandler(logging.Handler):
-    """Hands log records to a sink."""
+_TRACES = logging.Formatter()
 
-    def __init__(self, sink: LogSink) -> None:
+
+class SinkHandler(logging.Handler):
+    """
+    Hands log records to a sink.
+
+    Args:
+        about: The id of the request in hand, for records as JSON; empty where there is none.
+    """
+
+    def __init__(self, sink: LogSink, about: Callable[[], str] = str) -> None:
         super().__init__()
         self.sink = sink
-        self.setFormatter(logging.Formatter("%(message)s"))  # else basicConfig sets its own
+        self._about = about
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log a record, with its traceback where it has one."""
         try:
-            text = self.format(record)
+            text = record.getMessage()
         except (TypeError, ValueError):  # arguments that do not fit their message
             text = f"{record.msg!r} {record.args!r}"
-        self.sink.add(text, record.levelname, record.created)
+        if self.sink.form == "json":
+            self.sink.add(text, record.levelname, record.created, self._fields(record))
+            return
+        lines = [text, *self._trace(record).splitlines()]
+        self.sink.add("\n  ".join(map(escaped, lines)), record.levelname, record.created)
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        fields = {"logger": record.name}
+        if request_id := self._about():
+            fields["request_id"] = request_id
+        if trace := self._trace(record):
+            fields["exception"] = trace
+        return fields
+
+    @staticmethod
+    def _trace(record: logging.LogRecord) -> str:
+        if not record.exc_info:
+            return record.exc_text or ""
+        return _TRACES.formatException(record.exc_info)
 
     def close(self) -> None:
         """Write what waits; `logging.shutdown` calls it at exit."""
@@ -160,9 +237,17 @@ class SinkHandler(logging.Handler):
         super().close()
 
 
-def log_to_stderr(level: str) -> SinkHandler:
-    """All records of a level and above go to stderr from now on; the handler's `close` ends that."""
-    handler = SinkHandler(LogSink())
+def log_to_stderr(
+    level: str, form: LogFormat = "console", about: Callable[[], str] = str
+) -> SinkHandler:
+    """
+    All records of a level and above go to stderr from now on; the handler's `close` ends that.
+
+    Args:
+        form: The format of the lines.
+        about: As of `SinkHandler`.
+    """
+    handler = SinkHandler(LogSink(form=form), about)
     logging.basicConfig(level=level.upper(), handlers=[handler])
     return handler
 

@@ -8,7 +8,8 @@ some servers repeat the key that they were sent.
 import base64
 import re
 from collections.abc import Iterable, Iterator
-from urllib.parse import quote, unquote, unquote_plus
+from functools import lru_cache
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 MASK = "***"
 _USER = re.compile(r"//([^\s/?#]*)@")
@@ -45,6 +46,19 @@ def _field(match: re.Match[str]) -> str:
 
 def _is_secret(name: str, value: str) -> bool:
     return bool(value) and bool(_SECRET_NAME.search(name) or _LONG_VALUE.fullmatch(value))
+
+
+@lru_cache(256)
+def shortened(source: str) -> str:
+    """A source as a log line or a metric may show it: of a server scheme, host and port, of a model file its name."""
+    parts = urlsplit(source)
+    if parts.hostname is None:
+        return source.rpartition("/")[2]
+    try:
+        port = f":{parts.port}" if parts.port is not None else ""
+    except ValueError:
+        port = ""
+    return f"{parts.scheme}://{parts.hostname}{port}"
 
 
 def secrets_of(url: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from unilect.config.load import load
+from unilect.config.load import load, read
 from unilect.config.server import (
     Config,
     ListenerConfig,
@@ -184,6 +184,48 @@ def test_secrets(tmp_path: Path) -> None:
 
     assert ["1", "b$A", "$", "$a-b"] == config.api_keys
     assert ("2", "$A") == (config.models["m"].api_key, config.models["m"].source)
+
+
+def test_secrets_in_files(tmp_path: Path) -> None:
+    """A variable `NAME_FILE` names a file with the secret that `$NAME` stands for; the variable itself is stronger."""
+    for name, text in (("one", "secret\n"), ("UNILECT_TWO", "  two words \n")):
+        (tmp_path / name).write_text(text)
+    text = "api_keys = ['$A', '$B']\n[models.m]\nsource = 'demo:'\napi_key = '$UNILECT_TWO'\n"
+    env = {
+        "A_FILE": str(tmp_path / "one"),
+        "B": "of the variable",
+        "B_FILE": str(tmp_path / "one"),
+        "UNILECT_TWO_FILE": str(tmp_path / "UNILECT_TWO"),
+    }
+    config, _ = read(file(tmp_path, text), environment=env)
+    assert ["secret", "of the variable"] == config.api_keys
+    assert "two words" == config.models["m"].api_key
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "api_keys: A_FILE: .* cannot be read .No such file or directory"),
+        (b" \n", "api_keys: A_FILE: .* is empty; expected a secret"),
+        (b"\xff\xfe", "api_keys: A_FILE: .* cannot be read .it is not UTF-8"),
+        (b"x" * 70_000, "api_keys: A_FILE: .* has more than 65536 characters"),
+    ],
+)
+def test_wrong_files_of_secrets(tmp_path: Path, content: bytes | None, expected: str) -> None:
+    """A file that holds no secret is told with the option, the variable and the reason, and never with what is in it."""
+    if content is not None:
+        (tmp_path / "secret").write_bytes(content)
+    with pytest.raises(ConfigError, match=expected):
+        load(
+            file(tmp_path, "api_keys = ['$A']\n"),
+            environment={"A_FILE": str(tmp_path / "secret")},
+        )
+
+
+def test_no_secret(tmp_path: Path) -> None:
+    """A secret that is nowhere is told with both ways to give it."""
+    with pytest.raises(ConfigError, match=r"variable A is not set. Set it, or A_FILE to a file"):
+        load(file(tmp_path, "api_keys = ['$A']\n"), environment={})
 
 
 @pytest.mark.parametrize(

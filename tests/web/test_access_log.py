@@ -1,8 +1,11 @@
 """Tests of unilect.web._access_log."""
 
+import json
 import logging
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote
 
 import pytest
 
@@ -12,31 +15,44 @@ from unilect.backend import Backend
 from unilect.config.server import Config
 from unilect.context import Context
 from unilect.gateway.metrics import Metrics
-from unilect.logs import LogSink, SinkHandler
+from unilect.logs import LogFormat, LogSink, SinkHandler
 from unilect.routing.pool import Member
 from unilect.testing.echo import Echo, Options
 from unilect.web import _access_log as access_log
 from unilect.web._access_log import AccessLog, told
 
 
-@pytest.fixture
-def lines() -> Iterator[list[str]]:
-    """What is logged, as the sink writes it: all of it once the handler is closed."""
+@contextmanager
+def logged(form: LogFormat) -> Iterator["Closing"]:
+    """What is logged in the block, as the sink writes it: all of it once the handler is closed."""
     found: list[str] = []
 
     def write(data: bytes) -> int:
         found.extend(data.decode().splitlines())
         return len(data)
 
-    handler, root = SinkHandler(LogSink(write, batch_s=0)), logging.getLogger()
+    handler, root = SinkHandler(LogSink(write, batch_s=0, form=form)), logging.getLogger()
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    found_later = Closing(handler, found)
-    yield found_later
+    yield Closing(handler, found)
     root.removeHandler(handler)
     root.setLevel(level)
     handler.close()
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    """What is logged in the console format."""
+    with logged("console") as found:
+        yield found
+
+
+@pytest.fixture
+def objects() -> Iterator[list[str]]:
+    """What is logged in the JSON format."""
+    with logged("json") as found:
+        yield found
 
 
 class Closing(list[str]):
@@ -137,3 +153,76 @@ async def test_an_answer_that_breaks(lines: Closing) -> None:
 
     (line,) = [line for line in lines.all() if "chat/completions" in line]
     assert " prompt=2 completion=3 " in line
+
+
+async def test_json_lines(objects: Closing) -> None:
+    """A line as JSON tells what is known of the request, and leaves out what is not."""
+    async with scripted(says(stream_of(HELLO))) as server:
+        async with serving([at(server.url)]) as app:
+            async with app.chat() as response:
+                await response.read()
+            await app.get("/healthz")
+
+    asked, health = (one for one in map(json.loads, objects.all()) if "status" in one)
+    numbers = {asked.pop(name) for name in ("duration_ms", "time_to_first_token_ms")}
+    assert all(type(number) is float and number >= 0 for number in numbers)
+    assert asked.pop("request_id").startswith("req_")
+    assert asked.pop("time").endswith("Z")
+    assert {
+        "level": "info",
+        "message": "POST /v1/chat/completions 200",
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "status": 200,
+        "caller": "anonymous",
+        "model": "m",
+        "backend": f"http://127.0.0.1:{server.port}",
+        "prompt_tokens": 3,
+        "completion_tokens": 2,
+    } == asked
+    assert {*health} == {
+        *("time", "level", "message", "request_id", "method", "path", "status", "duration_ms")
+    }
+
+
+async def test_a_json_line_tells_the_fallback(objects: Closing) -> None:
+    """A line as JSON names the model that answered in place of the one that was asked for."""
+    async with scripted(says(answer(b"{}", "503 Busy"))) as bad:
+        async with scripted(says(stream_of(HELLO))) as good:
+            async with serving([at(bad.url)], fallback=[at(good.url)]) as app:
+                async with app.chat() as response:
+                    await response.read()
+
+    (line,) = [one for one in map(json.loads, objects.all()) if "status" in one]
+    assert ("m", "other") == (line["model"], line["fallback"])
+
+
+PIECES = ["\r\n", "\n", "\x1b[2J", "\u2028", "\x85", "\x00", '"', "\\", "{}", "\u202e", "é" * 300]
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+async def test_hostile_requests(form: LogFormat) -> None:
+    """300 requests with control characters in path, model, user and headers are 300 lines, each of which can be read."""
+    with logged(form) as found:
+        async with serving(Echo()) as app:
+            for number in range(150):
+                text = f"{number}{PIECES[number % 11]}{PIECES[number % 7]}forged"
+                await app.get(f"/v1/{quote(text)}")
+                headers = {"User-Agent": quote(text), "X-Text": text.encode().hex()}
+                body = {
+                    "model": text,
+                    "user": text,
+                    "messages": [{"role": "user", "content": text}],
+                }
+                url = f"http://127.0.0.1:{app.port}/v1/chat/completions"
+                async with app.session.post(url, json=body, headers=headers) as response:
+                    await response.read()
+
+        told = found.all()
+    assert 300 == len(told)
+    if form == "json":
+        assert {404} == {json.loads(line)["status"] for line in told}
+    else:
+        assert all(
+            re.match(r"\d{4}-\S+ \S+ INFO req_", line) and line.isprintable() for line in told
+        )

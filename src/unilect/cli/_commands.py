@@ -19,6 +19,7 @@ from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.server import Config
 from unilect.config.store import may_have_keys
 from unilect.config.values import convert
+from unilect.context import in_hand
 from unilect.errors import ConfigError, Mistakes
 from unilect.logs import log_to_stderr
 from unilect.redact import redacted
@@ -78,7 +79,7 @@ def compat(name: str, arguments: Sequence[str]) -> None:
 def _serve(
     settings: Config, origin: Origin, read_again: Callable[[], Config] | None = None
 ) -> None:
-    _log_to_stderr(settings.log_level)
+    _log_to_stderr(settings)
     from unilect.cli._progress import Progress
     from unilect.routing.model_facts import line
     from unilect.server import lifecycle as http
@@ -301,7 +302,7 @@ def worker(given: Given, names: Sequence[str] = ()) -> None:
         return _named(_single(_checked(given)), names)
 
     settings = or_exit(checked)
-    _log_to_stderr(settings.log_level)
+    _log_to_stderr(settings)
     from unilect.server import lifecycle as http
     from unilect.server.reload import Source
     from unilect.web.site import reachable
@@ -407,8 +408,8 @@ def _with_flags(
     }
 
 
-def _log_to_stderr(level: str) -> None:
-    log_to_stderr(level)
+def _log_to_stderr(settings: Config) -> None:
+    log_to_stderr(settings.log_level, settings.log_format, lambda: in_hand().request_id)
     for noisy in ("asyncio", "aiohttp", "huggingface_hub", "httpx2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

@@ -16,6 +16,7 @@ from unilect.errors import ConfigError, Mistakes
 
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _TWICE = re.compile(r"Cannot declare \((.*)\) twice")
+_MOST_SECRET = 65_536  # characters in a file
 #: How mistakes in TOML begin in the parser's words, and what to do about them.
 _ADVICE = {
     "Invalid value": "Quote strings; write true and false in lower case.",
@@ -117,7 +118,8 @@ def with_secrets(
     values: dict[str, Any], env: Mapping[str, str], mistakes: Mistakes, used: set[str]
 ) -> dict[str, Any]:
     """
-    `$NAME` in a key's place is taken from the environment, so that files need hold no secret.
+    `$NAME` in a key's place is taken from the environment, so that files need hold no secret; or from the file that the variable
+    `NAME_FILE` names, as orchestrators mount secrets.
 
     Args:
         mistakes: Gets variables that are not set.
@@ -127,11 +129,13 @@ def with_secrets(
     def secret(text: Any, path: OptionPath) -> Any:
         if not isinstance(text, str) or not re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", text):
             return text
-        used.add(text[1:])
-        if text[1:] not in env:
-            where = ".".join(map(str, path))
-            mistakes.add(f"{where}: the environment variable {text[1:]} is not set. Set it.", path)
-        return env.get(text[1:], "unset")
+        name = text[1:]
+        used.update((name, f"{name}_FILE"))
+        found = env.get(name)
+        with mistakes:
+            if found is None:
+                found = _of_file(name, env.get(f"{name}_FILE"), path)
+        return "unset" if found is None else found
 
     values = dict(values)
     if "fastchat_token" in values:
@@ -155,6 +159,31 @@ def with_secrets(
             for name, model in values["models"].items()
         }
     return values
+
+
+def _of_file(name: str, file: str | None, path: OptionPath) -> str:
+    """
+    The secret in the file that a variable names, without the end of its line.
+
+    Raises:
+        ConfigError: No variable has the secret, or the file cannot be read, or holds no text.
+    """
+    where = ".".join(map(str, path))
+    if file is None:
+        raise ConfigError(
+            f"{where}: the environment variable {name} is not set. Set it, or {name}_FILE to a file that holds it.",
+            path,
+        )
+    try:
+        with open(file, encoding="utf-8") as opened:
+            found = opened.read(_MOST_SECRET + 1).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"{where}: {name}_FILE: {file} cannot be read ({why}).", path) from error
+    if not found or len(found) > _MOST_SECRET:
+        what = "is empty" if not found else f"has more than {_MOST_SECRET} characters"
+        raise ConfigError(f"{where}: {name}_FILE: {file} {what}; expected a secret.", path)
+    return found
 
 
 def _text(path: Path) -> str:

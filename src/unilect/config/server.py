@@ -18,6 +18,7 @@ from unilect.config.admin import AdminConfig, check_admin
 from unilect.config.limits import Limits, LimitsConfig
 from unilect.config.limits import check_url as check_redis
 from unilect.config.model import NAME, ModelConfig, described
+from unilect.config.otel import OtelConfig, check_endpoint
 from unilect.config.store import StoreConfig, check_url, may_have_keys
 from unilect.config.values import OptionPath, dotted, nearest, shown
 from unilect.errors import ConfigError, Mistakes
@@ -29,6 +30,7 @@ TABLES = (
     "limits",
     "owners",
     "admin",
+    "otel",
 )  # options that only a file can set
 
 Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
@@ -135,6 +137,18 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "nothing, and the log says why. See docs/operation.md."
         ),
     ] = False
+    log_format: Annotated[
+        Literal["console", "json"],
+        described(
+            "Format of the log on stderr: text, or one JSON object a line (docs/monitoring.md has its fields)."
+        ),
+    ] = "console"
+    metrics_per_key: Annotated[
+        bool,
+        described(
+            "Count requests and tokens for each API key in /metrics, of up to 1,000 keys; the others are counted as *other*."
+        ),
+    ] = False
     dialect: Annotated[
         Dialect,
         described(
@@ -236,6 +250,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         AdminConfig,
         described("The admin API, on an address of its own: the table `[admin]`, see below."),
     ] = AdminConfig()
+    otel: Annotated[
+        OtelConfig,
+        described("Traces for OpenTelemetry: the table `[otel]`, see below."),
+    ] = OtelConfig()
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
         described("Models by name. The first is the default model."),
@@ -314,6 +332,9 @@ def check(config: Config, broken: Container[object] = ()) -> None:
     with found:
         if config.limits.url is not None and "limits" not in broken:
             check_redis(config.limits.url)
+    with found:
+        if "otel" not in broken:
+            check_endpoint(config.otel)
     with found:
         check_names(config)
     found.raise_all()

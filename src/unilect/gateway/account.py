@@ -144,7 +144,7 @@ class Accounts:
 
     def __init__(self, metrics: Metrics, books: tuple[Book, ...] = ()) -> None:
         self.metrics = metrics
-        self.books = books
+        self.books = books if metrics.keys is None else (metrics.keys, *books)
 
     def open(self, context: Context, model: str, request: Request) -> Meter | Account:
         """The account of a request for a model, to be entered."""

@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 
 from unilect.errors import InternalError, UnilectError
 from unilect.events import Event, Finish, Progress, TextDelta, Usage
+from unilect.gateway.key_counts import KeyCounts
 
 CLIENT_LEFT = 499  # nginx's status for a client that closed its request
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -43,12 +44,26 @@ _TOKEN_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 
 
 class Metrics(Collector):
-    """The counters of one server."""
+    """
+    The counters of one server.
 
-    def __init__(self) -> None:
+    Args:
+        per_key: Count requests and tokens for each API key, too.
+
+    Attributes:
+        registry: All that is exposed; what knows of more registers a collector.
+        refused: How many requests were refused before a backend was asked, by the error's code.
+        keys: The counters of the keys; None where keys are not told apart.
+    """
+
+    def __init__(self, *, per_key: bool = False) -> None:
         self._series: dict[tuple[str, str], _Series] = {}
+        self.refused = Counter[str]()
+        self.keys = KeyCounts() if per_key else None
         self.registry = CollectorRegistry()
         self.registry.register(self)
+        if self.keys is not None:
+            self.registry.register(self.keys)
 
     def start(self, model: str, endpoint: str) -> "Meter":
         """Begin to measure one request."""
@@ -77,6 +92,14 @@ class Metrics(Collector):
             for status, count in series.statuses.items():
                 requests.add_metric([*series.labels, str(status)], count)
         yield requests
+        refused = CounterMetricFamily(
+            "unilect_refused_requests",
+            "Requests refused before a backend was asked, by the code of the error (docs/errors.md).",
+            labels=("reason",),
+        )
+        for reason, count in self.refused.items():
+            refused.add_metric([reason], count)
+        yield refused
         yield self._tokens()
         for name, help in _HISTOGRAMS.items():
             yield _histograms(name, help, [(one.labels, getattr(one, name)) for one in all])

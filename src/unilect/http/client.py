@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import NoReturn, Self, TypeAlias
 
 from unilect.config.model import ModelConfig
+from unilect.context import IN_HAND
 from unilect.errors import (
     BackendError,
     BackendTimeout,
@@ -210,10 +211,12 @@ class HttpServer:
     def _request(self, method: str, path: str, body: bytes) -> bytes:
         if self._query:
             path += ("&" if "?" in path else "?") + self._query
-        return b"%s %s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (
+        context = IN_HAND.get()
+        return b"%s %s HTTP/1.1\r\n%s%sContent-Length: %d\r\n\r\n%s" % (
             method.encode(),
             (self._path + path).encode(),
             self._head,
+            b"" if context is None else context.trace_headers,
             len(body),
             body,
         )

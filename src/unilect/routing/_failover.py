@@ -52,6 +52,7 @@ class Lease:
         self.begun = False
         self._member = member
         self._failover = failover
+        failover.count(model)
 
     def __enter__(self) -> "Lease":
         return self
@@ -85,7 +86,8 @@ class Failover:
     """
 
     __slots__ = (
-        "_again", "_answered", "_failure", "_judges", "_model", "_other", "_revived", "_seen", "request", "tried",
+        "_again", "_answered", "_asked", "_failure", "_judges", "_leases", "_model", "_other", "_revived", "_seen",
+        "request", "tried",
     )  # fmt: skip
 
     def __init__(
@@ -97,7 +99,8 @@ class Failover:
     ) -> None:
         self.request = request
         self.tried: set[Member] = set()
-        self._model = model
+        self._model = self._asked = model
+        self._leases = 0
         self._other = other
         self._judges = judges
         self._seen = {model.name}
@@ -170,6 +173,14 @@ class Failover:
                 if unable := pool.unable(partial(judge, model)):
                     return unable
         return frozenset()
+
+    def count(self, model: Model) -> None:
+        """Count a lease of a backend: a further one of this request, or of another model than the one that was asked for."""
+        self._leases += 1
+        if self._leases > 1:
+            model.retries += 1
+        if model is not self._asked:
+            self._asked.fallbacks[model.name] += 1
 
     def goes_on(self, member: Member, failure: UnilectError | None, begun: bool) -> bool:
         """Record how an attempt ended; whether its failure is retried."""

@@ -77,6 +77,7 @@ class Member:
         told_at_s: When it was told last that it fails.
         outstanding: Requests that are in it now.
         served: Requests that it has been given.
+        failures: Requests and starts that failed, and not for what was asked.
         breaker: Whether it is worth asking.
         leaving: It was taken out of its pool.
         closing: Closes it, once it has been taken out and nothing runs in it.
@@ -89,6 +90,7 @@ class Member:
         self.told_at_s = -math.inf
         self.outstanding = 0
         self.served = 0
+        self.failures = 0
         self.breaker = Breaker()
         self.leaving = False
         self.closing: asyncio.Task[None] | None = None
@@ -268,6 +270,7 @@ class Pool:
                 log.warning("%s: %s is back", self._name, member.source)
             return
         error.reword(member.secrets.removed_from)
+        member.failures += is_failure(error)
         if self._is_to_blame(member, error, asked):
             # a digest costs a pass over the request, and what is no failure counts for nobody
             whose = self._whose(asked) if error.status >= 502 else None

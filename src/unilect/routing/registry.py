@@ -8,6 +8,7 @@ whether anything is to be done.
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, Literal
@@ -53,6 +54,8 @@ class Model:
         draining: An operator has it take no more requests; `start` ends that.
         own_defaults: Values that a caller has set for its own requests, by the caller; before those of `defaults`.
         stopping: Stops the backends, until they are stopped.
+        retries: How many requests were sent to a backend of it after another one, or the same, had failed.
+        fallbacks: How many requests for it were sent to which other model.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Model:
         self._idle_timer: asyncio.TimerHandle | None = None
         self.stopping: asyncio.Task[None] | None = None
         self.own_defaults: dict[str, dict[str, Any]] = {}
+        self.retries, self.fallbacks = 0, Counter[str]()
 
     @property
     def runs_here(self) -> bool:

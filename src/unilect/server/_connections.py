@@ -43,6 +43,17 @@ _TCP_INFO = struct.Struct(
     "=2xBB52xI60xQ16xI"
 )  # retransmits, probes, last_ack_recv, bytes_acked, notsent_bytes
 SILENT, ANSWERING, IDLE = range(3)
+_NAMES = {SILENT: "silent", ANSWERING: "answering", IDLE: "idle"}
+#: Why connections are closed or refused, as the log says it, and as metrics do.
+_WORDS = {
+    "over max_connections_per_address": "address_limit",
+    "refused, since all others are in use": "full",
+    "silent, to make room": "silent_evicted",
+    "idle, to make room": "idle_evicted",
+    "without a whole request head in time": "head_timeout",
+    "vanished: nothing was acknowledged": "vanished",
+    "slow: what they asked for was not read": "slow",
+}
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -227,6 +238,7 @@ class Connections:
     Attributes:
         limits: What they may do.
         accepted: How many there have been.
+        closed: How many were closed by the server, or refused, by a word of `_WORDS`.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -238,7 +250,8 @@ class Connections:
         self._silent, _, self._idle = self._since
         self._fresh: set[Connection] = set()  # silent ones of which not a byte has come
         self._addresses = Counter[str]()
-        self._closed, self._refused, self._told_at = Counter[str](), 0, 0.0
+        self._closed, self._told_at = Counter[str](), 0.0
+        self.closed = Counter(dict.fromkeys(_WORDS.values(), 0))
         self._cursor = 0
         self._swept_at, self._clock = 0.0, 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -252,11 +265,16 @@ class Connections:
         """Connections on which a request is answered, or the end of an answer still has to be sent."""
         return sum(each.state == ANSWERING or each.is_sending for each in self._all)
 
+    @property
+    def states(self) -> dict[str, int]:
+        """How many are in each state."""
+        return {name: len(self._since[state]) for state, name in _NAMES.items()}
+
     def admit(self, address: str) -> bool:
         """Whether a new connection from an address may come; an old one may go for it."""
         limit = self.limits.per_address
         if limit is not None and self._addresses[address] >= limit and not _is_loopback(address):
-            self._closed["over max_connections_per_address"] += 1
+            self._count("over max_connections_per_address")
             return False
         if len(self._silent) >= self.limits.silent:
             return self.make_room()
@@ -271,7 +289,7 @@ class Connections:
             if not each.is_sending:
                 self._close(each, "idle, to make room")
                 return True
-        self._closed["refused, since all others are in use"] += 1
+        self._count("refused, since all others are in use")
         return False
 
     def add(self, connection: Connection) -> None:
@@ -359,9 +377,13 @@ class Connections:
         return found
 
     def _close(self, connection: Connection, why: str) -> None:
+        self._count(why)
+        connection.drop()
+
+    def _count(self, why: str) -> None:
         if why:
             self._closed[why] += 1
-        connection.drop()
+            self.closed[_WORDS[why]] += 1
 
     def _tell(self, now: float) -> None:
         """Log what was closed, in one line however much it was."""

@@ -19,12 +19,14 @@ from unilect.gateway.account import Accounts, Book
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.metrics import Metrics
+from unilect.gateway.tracing import Tracing
 from unilect.routing.images import Images
 from unilect.routing.model_facts import kind, limits
 from unilect.routing.registry import Registry
 from unilect.routing.service import Service
 from unilect.server import _openapi as openapi
 from unilect.server import _usage as usage
+from unilect.server._state import metrics_of
 from unilect.store.store import Store
 from unilect.web import pages
 from unilect.web.bodies import Bodies
@@ -55,28 +57,35 @@ def create_app(
     known: KnownKeys | None = None,
     ledger: LedgerBook | None = None,
     books: tuple[Book, ...] = (),
+    tracing: Tracing | None = None,
 ) -> web.Application:
     """
     The application for a configuration and its models.
 
     Args:
         registry: The models; the application stops their backends when it is cleaned up.
-        metrics: Where to count; new ones by default.
+        metrics: Where to count; new ones, about the models alone, by default.
         bodies: What reads request bodies; one of its own by default.
         requests: Where the requests that are being answered are listed.
         store: What is kept beyond a request; one in memory by default.
         known: The keys of the store; by default those of the configuration are the only ones.
         ledger: Records the requests; by default nothing is recorded.
         books: What else decides about, or keeps something of, each request; they are asked before the ledger, and closed after it.
+        tracing: Traces the requests; by default nothing is traced.
     """
     kept = store or Store(structs.replace(config.store, url=SQLITE), {})
     images = Images(config.image_hosts)
-    kept_in = books if ledger is None else (*books, ledger)
-    accounts = Accounts(metrics or Metrics(), kept_in)
+    metrics = metrics or metrics_of(registry, per_key=config.metrics_per_key)
+    every = (tracing, *books, ledger)
+    accounts = Accounts(metrics, tuple(book for book in every if book is not None))
     service = Service(registry, accounts, profile_of(config).unknown_model, images)
     site = Site(service, config, kept.answers, known, ledger)
     routes: dict[web.AbstractRoute, Route] = {}
-    guard = Guard(config, routes, site.profile, bodies, registry.look_again, requests, site.keys)
+    guard = Guard(
+        *(config, routes, site.profile, bodies, registry.look_again, requests, site.keys),
+        refused=metrics.refused,
+        tracing=tracing,
+    )
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SITE], app[GUARD] = site, guard
     add_routes(app, routes, all_routes(site), admin=False)

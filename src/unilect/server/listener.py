@@ -23,11 +23,12 @@ from unilect.errors import ConfigError, StoreUnavailable
 from unilect.gateway.account import Book
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
-from unilect.gateway.metrics import Metrics
+from unilect.gateway.tracing import tracing_of
 from unilect.routing.measure import limits_of
 from unilect.routing.registry import Registry
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
+from unilect.server._state import metrics_of
 from unilect.server.admin import Operated, change_admin, create_admin
 from unilect.server.app import SITE, change, create_app
 from unilect.server.reload import Reloader
@@ -57,15 +58,24 @@ class Listener:
         self._ledger = self._new_ledger(registry)
         self._limits = limits_of(config, registry, self._ledger.ledger if self._ledger else None)
         books: tuple[Book, ...] = (self._limits,)
+        metrics = metrics_of(
+            registry,
+            self._connections,
+            self._requests,
+            self._store.database,
+            per_key=config.metrics_per_key,
+        )
+        self._tracing = tracing_of(config.otel, process_environment())
         shared = (
             registry,
-            Metrics(),
+            metrics,
             bodies,
             self._requests,
             self._store,
             known,
             self._ledger,
             books,
+            self._tracing,
         )
         self._doors = [
             _Address(each, create_app(each, *shared), self._connections)
@@ -191,6 +201,8 @@ class Listener:
         if self._known is not None:
             await self._known.aclose()
         await self._store.aclose()
+        if self._tracing is not None:
+            await self._tracing.aclose()
 
 
 class _Address:

@@ -64,6 +64,7 @@ class Database:
         self._engine: Engine | None = None
         self._closed = False
         self._wrong = ""  # why it cannot be used, as the log has it
+        self.failures = 0
 
     @property
     def name(self) -> str:
@@ -96,10 +97,16 @@ class Database:
         try:
             result = await loop.run_in_executor(self._threads, self._transaction, function)
         except StoreUnavailable as error:
+            self.failures += 1
             self._log(error.for_operator)
             raise
         self._log("")
         return result
+
+    @property
+    def works(self) -> bool:
+        """Whether the last use succeeded."""
+        return not self._wrong
 
     def mark(self) -> object | None:
         """

@@ -7,10 +7,11 @@ Those are known further down, where they are put into the request's context.
 import logging
 import time
 from functools import lru_cache
-from urllib.parse import urlsplit
+from typing import Any
 
 from unilect.context import Context
 from unilect.logs import sink_of
+from unilect.redact import shortened
 
 access = logging.getLogger("unilect.access")
 
@@ -41,6 +42,29 @@ def told(context: Context, method: str, path: str, status: int) -> str:
     return _ASKED % known + rest
 
 
+def fields(context: Context, method: str, path: str, status: int) -> dict[str, Any]:
+    """What a request's line tells, for the JSON format; what is not known of it is left out."""
+    known: dict[str, Any] = {
+        "request_id": context.request_id,
+        "method": method,
+        "path": path,
+        "status": status,
+        "duration_ms": round((time.perf_counter() - context.started) * 1000, 1),
+        "caller": context.caller or None,
+    }
+    if (meter := context.meter) is not None:
+        usage, first_s = meter.usage, meter.first_token_s
+        known |= {
+            "model": context.model,
+            "backend": shortened(context.source) or None,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "time_to_first_token_ms": None if first_s is None else round(first_s * 1000, 1),
+            "fallback": context.answering if context.answering != context.model else None,
+        }
+    return {name: value for name, value in known.items() if value is not None}
+
+
 class AccessLog:
     """
     Logs requests.
@@ -52,10 +76,16 @@ class AccessLog:
     def __init__(self) -> None:
         self.on = access.isEnabledFor(logging.INFO)
         self._sink = sink_of(access)
+        self._is_json = self._sink is not None and self._sink.form == "json"
 
     def add(self, context: Context, method: str, path: str, status: int) -> None:
         """Log a request: straight into the sink, since a log record costs ten times as much; as a record where there is no sink."""
-        line = told(context, method, path[:200], status)
+        path = path[:200]
+        if self._is_json and self._sink is not None:
+            of_line = fields(context, method, path, status)
+            self._sink.add(f"{method} {path} {status}", fields=of_line)
+            return
+        line = told(context, method, path, status)
         if self._sink is not None:
             self._sink.add(line)
         else:
@@ -65,19 +95,7 @@ class AccessLog:
 @lru_cache(256)
 def _backend(source: str) -> str:
     """The source of an answer; nothing where none was asked."""
-    return f" backend={_without_secrets(source)}" if source else ""
-
-
-def _without_secrets(source: str) -> str:
-    """A source as a log may show it: of a server scheme, host and port, of a model file its name."""
-    parts = urlsplit(source)
-    if parts.hostname is None:
-        return _printable(source.rpartition("/")[2])
-    try:
-        port = f":{parts.port}" if parts.port is not None else ""
-    except ValueError:
-        port = ""
-    return _printable(f"{parts.scheme}://{parts.hostname}{port}")
+    return f" backend={_printable(shortened(source))}" if source else ""
 
 
 @lru_cache(256)

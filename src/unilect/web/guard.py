@@ -13,6 +13,7 @@ import math
 import random
 import re
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 
@@ -39,6 +40,7 @@ from unilect.errors import (
     UnsupportedOperation,
 )
 from unilect.gateway.keys import Keys
+from unilect.gateway.tracing import Tracing
 from unilect.web._access_log import AccessLog
 from unilect.web.bodies import Bodies
 from unilect.web.pages import HEADERS as PAGE_HEADERS
@@ -94,6 +96,8 @@ class Guard:
         look_again: Looks for models that have come meanwhile, where a request's is not known; false where there are none to come.
         requests: Where the requests that are being answered are listed, for all listeners.
         keys: Who may send requests; who has one of `config` by default.
+        refused: Counts requests that are refused before a backend is asked, by the code of the error.
+        tracing: Traces the requests to dialects; None where nothing is traced.
 
     Attributes:
         requests: As given.
@@ -109,6 +113,8 @@ class Guard:
         look_again: Callable[[], Awaitable[bool]] | None = None,
         requests: Requests | None = None,
         keys: Keys | None = None,
+        refused: Counter[str] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.requests: Requests = {} if requests is None else requests
         self._routes = routes
@@ -118,6 +124,8 @@ class Guard:
         self._keys = keys or Keys(config.api_keys, profile.any_key_scheme)
         self.change(config)
         self._ids = itertools.count(1)
+        self._tracing = tracing
+        self._refused = Counter[str]() if refused is None else refused
         self._random = random.Random()  # seeded once: the system is not asked for each request
 
     def change(self, config: Config) -> None:
@@ -131,7 +139,7 @@ class Guard:
     async def handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Let a request through to its route, or answer with the error that it meets."""
         route = self._routes.get(request.match_info.route, _NO_ROUTE)
-        context = self._context(route)
+        context = self._context(request, route)
         status = 499
         try:
             allowed = self._check_origin(request)
@@ -153,11 +161,9 @@ class Guard:
             status = response.status
             return response
         finally:
-            del self.requests[context.request_id]
-            if self.log.on:
-                self.log.add(context, request.method, request.path, status)
+            self._ended(context, request, status)
 
-    def _context(self, route: Route) -> Context:
+    def _context(self, request: web.Request, route: Route) -> Context:
         """The context of a request that has come, listed and in hand."""
         request_id = f"req_{self._random.getrandbits(48):012x}_{next(self._ids):x}"
         context = Context(
@@ -168,7 +174,17 @@ class Guard:
         )
         self.requests[request_id] = context
         IN_HAND.set(context)
+        if self._tracing is not None and route.dialect:
+            self._tracing.begin(context, request.headers, f"{route.method} {route.path}")
         return context
+
+    def _ended(self, context: Context, request: web.Request, status: int) -> None:
+        """A request has been answered, or has ended otherwise."""
+        del self.requests[context.request_id]
+        if self._tracing is not None and context.trace is not None:
+            self._tracing.end(context, request.method, request.path, status, **_of_http(request))
+        if self.log.on:
+            self.log.add(context, request.method, request.path, status)
 
     async def _answer(
         self, request: web.Request, handler: Handler, route: Route
@@ -254,6 +270,8 @@ class Guard:
         )
 
     def _error(self, request: web.Request, route: Route, error: UnilectError) -> web.Response:
+        if in_hand().leased_at is None:
+            self._refused[type(error).code or "error"] += 1
         asks = route.page and isinstance(error, AuthenticationError)
         if asks and wants_html(request.headers.get("Accept", "")):
             return web.Response(status=401, body=sign_in().encode(), headers=_SIGN_IN)
@@ -289,6 +307,17 @@ class Guard:
 
     def _cors_for(self, request: web.Request) -> dict[str, str]:
         return {"Access-Control-Allow-Origin": request.headers.get("Origin", ""), **self._cors}
+
+
+def _of_http(request: web.Request) -> dict[str, str | int]:
+    """What a span tells of an HTTP request beside its line of the log."""
+    resource = request.match_info.route.resource
+    known: dict[str, str | int] = {"url.scheme": request.scheme}
+    if resource is not None:
+        known["http.route"] = resource.canonical
+    if isinstance(address := request.get_extra_info("sockname"), tuple):  # else a unix socket
+        known["server.address"], known["server.port"] = address[:2]
+    return known
 
 
 async def _nothing(request: web.Request) -> web.StreamResponse:

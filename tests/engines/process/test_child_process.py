@@ -220,11 +220,19 @@ async def test_a_death_that_a_request_sees_first(tmp_path: Path) -> None:
     await asyncio.sleep(0)
     holder.touch()
     answer = await asked
+    assert 1 == child.process.processes
+    assert 1_000_000 < child.process.resident_memory_bytes
     deaths = len(child.process._deaths)
     await child.aclose()
 
     assert ["hello"] == answer
-    assert 1 == deaths
+    assert 1 == deaths == child.process.deaths
+    assert (2, 0, 0, 0) == (
+        child.process.starts,
+        child.process.hangs,
+        child.process.processes,
+        child.process.resident_memory_bytes,
+    )
 
 
 async def test_a_child_that_is_taken_apart_slowly(monkeypatch: pytest.MonkeyPatch) -> None:

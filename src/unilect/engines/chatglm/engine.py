@@ -77,6 +77,7 @@ class ChatglmEngine:
             environment={"OMP_NUM_THREADS": str(threads)},  # the only way to tell the library
         )
         self._supervisor = Supervisor(self._child)
+        self.children = (self._child,)
         parameters = dict(wire.PARAMETERS)
         if self._head.family != "ChatGLM3":
             parameters |= dict.fromkeys(wire.TOOL_PARAMETERS, "refused")

@@ -126,6 +126,7 @@ class GgufEngine:
         self._on_progress = on_progress
         self._generator = self._child(name, embedding=False)
         self._embedder = self._child(f"{name} (embeddings)", embedding=True)
+        self.children = (self._generator, self._embedder)
         self._supervisors = {
             self._generator: Supervisor(self._generator, self._ask, config.hang_timeout_s),
             # a long text is one step, which may take minutes

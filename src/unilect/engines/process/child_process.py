@@ -33,6 +33,7 @@ import msgspec
 
 from unilect.child_environment import child_environment
 from unilect.engines.process._last_words import LastWords
+from unilect.engines.process.memory import resident_bytes
 from unilect.errors import BackendUnavailable
 from unilect.tasks import apart, shared
 
@@ -67,6 +68,7 @@ class ChildProcess:
     Attributes:
         state: What it is doing.
         starts: How often it has become ready; tells one life from the next.
+        deaths: How often it ended unasked after it had been ready.
         hangs: How often it was killed because it hung.
         replaced: The last life that we ended ourselves: it was stopped, or could not be reached any more.
         on_death: Told which life has ended unasked; returns how many of the deaths so far one request is to blame for.
@@ -103,6 +105,7 @@ class ChildProcess:
         self._ready: dict[str, Any] = {}
         self.state: State = "stopped"
         self.starts = 0
+        self.deaths = 0
         self.hangs = 0
         self.replaced = 0
         self.on_death: Callable[[int], int] = lambda life: 0
@@ -118,6 +121,16 @@ class ChildProcess:
         process = self._process
         serves = self.state == "ready" and process is not None and process.returncode is None
         return process.pid if process is not None and serves else None
+
+    @property
+    def processes(self) -> int:
+        """1 while the child serves, else 0."""
+        return int(self.pid is not None)
+
+    @property
+    def resident_memory_bytes(self) -> int:
+        """What the child has in memory while it serves."""
+        return 0 if (pid := self.pid) is None else resident_bytes(pid)
 
     @property
     def comes_back(self) -> bool:
@@ -326,6 +339,7 @@ class ChildProcess:
         await process.wait()
         if self._process is not process or self.state != "ready":
             return
+        self.deaths += 1
         self._ended_at = time.monotonic()
         self._deaths.append(self._ended_at)
         for _ in range(min(self.on_death(self.starts), len(self._deaths))):

@@ -270,6 +270,7 @@ class HfEngine:
         if key not in children:
             children[key] = HfServer(name, settings, config, on_progress)
         self._server: HfServer = children[key]
+        self.children = (self._server.child,)
         self._context: int = settings["context"]
         self._is_known = False
         ranks = bool(settings["ranks"])

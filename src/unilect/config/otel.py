@@ -1,0 +1,85 @@
+"""
+The settings of tracing: the table `[otel]` of a configuration, and what OpenTelemetry's own variables say.
+
+Source: https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/
+"""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from unilect import extras
+from unilect.config.model import described
+from unilect.errors import ConfigError
+from unilect.redact import redacted
+
+_PATH = "/v1/traces"
+#: The variables that name a collector: the address of its traces, or that of the collector.
+TRACES_VARIABLE = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
+class OtelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where spans are sent to: the table `[otel]`."""
+
+    endpoint: Annotated[
+        str | None,
+        described(
+            "Send a span for each request to this OpenTelemetry collector, by OTLP over HTTP, such as `http://collector:4318` "
+            "(requires the extra *otel*). Spans hold no prompts and no answers. Default: the address in "
+            "`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`; without one nothing is traced."
+        ),
+    ] = None
+
+
+def endpoint_of(config: OtelConfig, environment: Mapping[str, str]) -> str | None:
+    """The URL that spans are sent to; None where nothing is traced."""
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    if environment.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() != "otlp":
+        return None
+    if config.endpoint is None and (whole := environment.get(TRACES_VARIABLE)):
+        return whole
+    base = config.endpoint or environment.get(VARIABLE) or ""
+    if base.endswith(_PATH):
+        return base
+    return f"{base.rstrip('/')}{_PATH}" if base else None
+
+
+def is_installed() -> bool:
+    """Whether the extra is."""
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def check_endpoint(config: OtelConfig) -> None:
+    """
+    Spans can be sent where they shall; nothing is opened.
+
+    Raises:
+        ConfigError: The endpoint is no URL of a collector, or the extra is not installed.
+    """
+    if config.endpoint is None:
+        return
+    path = ("otel", "endpoint")
+    try:
+        url = urlsplit(config.endpoint)
+        fine = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        fine = False
+    if not fine:
+        raise ConfigError(
+            f"otel.endpoint: `{redacted(config.endpoint[:200])}` is not the URL of a collector; expected one such as "
+            "http://collector:4318.",
+            path,
+        )
+    if not is_installed():
+        raise ConfigError(
+            f"otel.endpoint: requires OpenTelemetry, which is not installed; install it with `{extras.install('otel')}`.",
+            path,
+        )
