@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_915,
-    "cli": 1_983,
+    "": 1_918,
+    "cli": 1_984,
     "cli/connect": 956,
-    "config": 1_754,
+    "config": 1_758,
     "constraints": 1_136,
     "demo": 12,
     "dialects": 223,
@@ -44,8 +44,8 @@ BUDGETS = {
     "gateway": 1_962,
     "http": 928,
     "parameters": 732,
-    "routing": 2_856,
-    "server": 1_919,
+    "routing": 2_858,
+    "server": 1_921,
     "store": 2_117,
     "store/migrations": 9,
     "store/migrations/versions": 151,

@@ -20,8 +20,9 @@ from unilect.config.server import Config
 from unilect.config.store import may_have_keys
 from unilect.config.values import convert
 from unilect.context import in_hand
-from unilect.errors import ConfigError, Mistakes
+from unilect.errors import ConfigError
 from unilect.logs import log_to_stderr
+from unilect.mistakes import Mistakes
 from unilect.redact import redacted
 from unilect.routing import sources
 from unilect.routing.registry import Registry

@@ -16,7 +16,7 @@ from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.config.server import Config, each_listener, process_environment
 from unilect.config.store import check_place, may_have_keys
-from unilect.errors import Mistakes
+from unilect.mistakes import Mistakes
 from unilect.redact import redacted
 from unilect.routing import sources
 from unilect.routing.model_facts import called

@@ -10,7 +10,8 @@ from typing import Annotated, TypeAlias
 from msgspec import Struct
 
 from unilect.config.model import described
-from unilect.errors import ConfigError, Mistakes
+from unilect.errors import ConfigError
+from unilect.mistakes import Mistakes
 
 Address: TypeAlias = tuple[str, int]
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})", re.ASCII)

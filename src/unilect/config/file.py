@@ -12,7 +12,8 @@ from typing import Any
 from msgspec import Struct
 
 from unilect.config.values import OptionPath
-from unilect.errors import ConfigError, Mistakes
+from unilect.errors import ConfigError
+from unilect.mistakes import Mistakes
 
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _TWICE = re.compile(r"Cannot declare \((.*)\) twice")

@@ -11,7 +11,7 @@ import msgspec
 from unilect.config.model import ModelConfig
 from unilect.config.server import TABLES, Config
 from unilect.config.values import OptionPath, nearest, shown
-from unilect.errors import Mistakes
+from unilect.mistakes import Mistakes
 from unilect.requests import ChatRequest, CompletionRequest
 
 PREFIX = "UNILECT_"

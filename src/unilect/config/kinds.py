@@ -5,7 +5,7 @@ The kinds of sources that models have, and which settings of a model belong to w
 from collections.abc import Iterable, Mapping
 
 from unilect.config.model import ModelConfig
-from unilect.errors import Mistakes
+from unilect.mistakes import Mistakes
 from unilect.redact import redacted
 
 #: kind -> what it is called in messages

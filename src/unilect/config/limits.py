@@ -13,7 +13,8 @@ from msgspec import Meta, Struct
 
 from unilect import extras
 from unilect.config.values import convert, nearest
-from unilect.errors import ConfigError, Mistakes
+from unilect.errors import ConfigError
+from unilect.mistakes import Mistakes
 from unilect.redact import redacted
 
 _Number = Annotated[int, Meta(ge=1, le=10**15)]

@@ -22,7 +22,7 @@ from unilect.config.model import ModelConfig, wrong_name
 from unilect.config.paths import placed, placed_server
 from unilect.config.server import Config, check, process_environment
 from unilect.config.values import accepted, convert, dotted, shown
-from unilect.errors import Mistakes
+from unilect.mistakes import Mistakes
 
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
 #: The flags of the options that have any.

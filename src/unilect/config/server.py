@@ -21,7 +21,8 @@ from unilect.config.model import NAME, ModelConfig, described
 from unilect.config.otel import OtelConfig, check_endpoint
 from unilect.config.store import StoreConfig, check_url, may_have_keys
 from unilect.config.values import OptionPath, dotted, nearest, shown
-from unilect.errors import ConfigError, Mistakes
+from unilect.errors import ConfigError
+from unilect.mistakes import Mistakes
 
 TABLES = (
     "models",

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct, inspect
 
-from unilect.errors import Mistakes
+from unilect.mistakes import Mistakes
 
 OptionPath: TypeAlias = tuple[str | int, ...]
 #: What to say of a name that is no option: the path of its table, the options there, the name, its value.

@@ -20,7 +20,8 @@ from unilect.config.model import Price
 from unilect.config.values import convert, dotted, nearest
 from unilect.constraints.checker import Checker
 from unilect.context import in_hand
-from unilect.errors import Mistakes, ModelNotFound, UnilectError
+from unilect.errors import ModelNotFound, UnilectError
+from unilect.mistakes import Mistakes
 from unilect.parameters.rules import Unsupported, filled
 from unilect.requests import Request
 from unilect.routing._prefixes import without_billing

@@ -28,7 +28,8 @@ from unilect.config.model import NAME, ModelConfig
 from unilect.config.server import Config
 from unilect.config.values import accepted
 from unilect.constraints.checker import Checker
-from unilect.errors import ConfigError, ConfigErrors, Mistakes, unreadable
+from unilect.errors import ConfigError, ConfigErrors, unreadable
+from unilect.mistakes import Mistakes
 from unilect.redact import Secrets, redacted, secrets_of
 from unilect.requests import ChatRequest, CompletionRequest
 from unilect.routing import source_hints as hints

@@ -11,7 +11,8 @@ from msgspec import Struct, structs
 
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
-from unilect.errors import ConfigError, Mistakes
+from unilect.errors import ConfigError
+from unilect.mistakes import Mistakes
 
 #: Options of the server that are taken over while it runs.
 LIVE = frozenset(

@@ -20,7 +20,8 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 from unilect.config.file import Origin
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
-from unilect.errors import BackendUnavailable, ConfigError, Mistakes, ReloadRefused, UnilectError
+from unilect.errors import BackendUnavailable, ConfigError, ReloadRefused, UnilectError
+from unilect.mistakes import Mistakes
 from unilect.routing import sources
 from unilect.routing.discovery import Discovery
 from unilect.routing.registry import Model, Registry
