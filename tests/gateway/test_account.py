@@ -18,6 +18,10 @@ class Written:
     def __init__(self, name: str, lines: list[str], fails: str = "") -> None:
         self.name, self.lines, self.fails = name, lines, fails
 
+    def applies(self, context: Context) -> bool:
+        """It keeps something of requests that have a caller."""
+        return bool(context.caller)
+
     async def open(self, context: Context, request: Request) -> "Written":
         """Open an entry."""
         self._say("open")
@@ -42,7 +46,7 @@ def account_of(*fails: str) -> tuple[Account, list[str], Metrics]:
     lines: list[str] = []
     books = tuple(Written(str(n), lines, word) for n, word in enumerate(fails))
     metrics = Metrics()
-    account = Accounts(metrics, books).open(Context(), "m", ChatRequest(messages=[]))
+    account = Accounts(metrics, books).open(Context(caller="a"), "m", ChatRequest(messages=[]))
     assert isinstance(account, Account)
     return account, lines, metrics
 
@@ -56,6 +60,12 @@ def counted(metrics: Metrics, status: int) -> float | None:
 def test_without_books() -> None:
     """A server that keeps nothing measures only."""
     opened = Accounts(Metrics()).open(Context(), "m", ChatRequest(messages=[]))
+    assert isinstance(opened, Meter)
+
+
+def test_books_that_keep_nothing_of_it() -> None:
+    """A request of which no book keeps anything is measured only."""
+    opened = Accounts(Metrics(), (Written("0", []),)).open(Context(), "m", ChatRequest(messages=[]))
     assert isinstance(opened, Meter)
 
 

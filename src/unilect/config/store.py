@@ -50,8 +50,8 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Literal["required", "best_effort", "off"] | None,
         described(
             "Record each request in the ledger (docs/usage.md), before its answer ends. *required*: a request that cannot be recorded is "
-            "refused with 503. *best_effort*: it is answered, and recorded later. *off*: nothing is recorded. Default: *required* for keys "
-            "with a budget, *best_effort* for others where the store has keys, *off* where it has none."
+            "refused with 503. *best_effort*: it is answered, and recorded later. *off*: nothing is recorded. Default: *required* for "
+            "requests that count against a budget, *best_effort* for others where the store has keys, *off* where it has none."
         ),
     ] = None
     ledger_days: Annotated[

@@ -39,6 +39,9 @@ class Entry(Protocol):
 class Book(Protocol):
     """What keeps something of every request, or lets only some of them through: the limits, the ledger."""
 
+    def applies(self, context: Context) -> bool:
+        """Whether it may keep something of a request; it must cost next to nothing."""
+
     async def open(self, context: Context, request: Request) -> Entry | None:
         """
         A request comes; `context` tells of whom, and for which model.
@@ -144,10 +147,15 @@ class Accounts:
 
     def __init__(self, metrics: Metrics, books: tuple[Book, ...] = ()) -> None:
         self.metrics = metrics
-        self.books = books if metrics.keys is None else (metrics.keys, *books)
+        self.books: tuple[Book, ...] = books
+        if metrics.keys is not None:
+            self.books = (metrics.keys, *books)
 
     def open(self, context: Context, model: str, request: Request) -> Meter | Account:
         """The account of a request for a model, to be entered."""
         meter = self.metrics.start(model, context.endpoint)
         context.asked(model, meter)
-        return Account(meter, self.books, context, request) if self.books else meter
+        for book in self.books:
+            if book.applies(context):
+                return Account(meter, self.books, context, request)
+        return meter

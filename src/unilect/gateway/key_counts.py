@@ -26,6 +26,10 @@ class KeyCounts(Collector):
         self._most = most
         self._keys: dict[str, _Key] = {}
 
+    def applies(self, context: Context) -> bool:
+        """Every request is counted."""
+        return True
+
     async def open(self, context: Context, request: Request) -> "_Key":
         """The counters of a request's key."""
         name = context.caller

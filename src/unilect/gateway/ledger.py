@@ -116,6 +116,10 @@ class LedgerBook:
             if found or self.kept:
                 await self._open(found)
 
+    def applies(self, context: Context) -> bool:
+        """Whether a request is recorded."""
+        return self._rule_for(context) != "off"
+
     async def open(self, context: Context, request: Request) -> "Recorded | None":
         """
         Record a request.
@@ -167,12 +171,14 @@ class LedgerBook:
     def _rule_for(self, context: Context | None) -> Rule:
         if self._rule is not None:
             return self._rule
+        if context is not None and self.has_budget(context):
+            return "required"
         try:
             if self._known is None or not self._known.required:
                 return "off"
         except StoreUnavailable:  # whoever is let in now has a key of the configuration
             return "best_effort"
-        return "required" if context is not None and self.has_budget(context) else "best_effort"
+        return "best_effort"
 
     async def _open(self, found: list[Dead] | None = None) -> None:
         """Open the database, and make rows of what dead servers have left, once."""

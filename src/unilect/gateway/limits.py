@@ -96,13 +96,18 @@ class Limits:
             name: claims.limits_of(_named(one), "model", f"model:{name}")
             for name, one in models.items()
         }
+        self._has_own = bool(self._defaults or self._owners or self._models)
         self._seeded = (
             self._ledger is None
         )  # budgets that were not counted before have what the ledger says
 
+    def applies(self, context: Context) -> bool:
+        """Whether a request may have a limit."""
+        return self._has_own or bool(context.limits)
+
     def has_budget(self, context: Context) -> bool:
         """Whether a request counts against a budget, and so has to be in a ledger."""
-        return any(limit.is_budget for limit in self._limits(context))
+        return self.applies(context) and any(limit.is_budget for limit in self._limits(context))
 
     async def open(self, context: Context, request: Request) -> "_Entry | None":
         """

@@ -114,6 +114,10 @@ class Tracing:
         context.trace_headers = "".join(lines).encode()
         context.trace = Trace(span)
 
+    def applies(self, context: Context) -> bool:
+        """Whether a request is traced."""
+        return context.trace is not None
+
     async def open(self, context: Context, request: Request) -> "Trace | None":
         """A model is asked; nothing is traced of what runs behind its request."""
         found: Trace | None = context.trace

@@ -57,6 +57,8 @@ class Listener:
         self._known = known
         self._ledger = self._new_ledger(registry)
         self._limits = limits_of(config, registry, self._ledger.ledger if self._ledger else None)
+        if self._ledger is not None:
+            self._ledger.has_budget = self._limits.has_budget
         books: tuple[Book, ...] = (self._limits,)
         metrics = metrics_of(
             registry,
