@@ -20,8 +20,9 @@ from unilect.context import Requests
 from unilect.errors import ConfigError, StoreUnavailable
 from unilect.gateway.account import Book
 from unilect.gateway.known_keys import KnownKeys
+from unilect.gateway.limits import LimitBook
 from unilect.gateway.metrics import Metrics
-from unilect.routing.measure import limits_of
+from unilect.routing.measure import Measures
 from unilect.routing.registry import Registry
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
@@ -48,7 +49,7 @@ class Listener:
         keys = self._store.keys
         known = KnownKeys(keys, requests=self._requests) if keys is not None else None
         self._known = known
-        self._limits = limits_of(config, registry)
+        self._limits = LimitBook(config, Measures(registry))
         books: tuple[Book, ...] = (self._limits,)
         shared = (registry, Metrics(), bodies, self._requests, self._store, known, books)
         self._doors = [
