@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_058,
     "engines/process": 708,
     "engines/transformers": 3_757,
-    "gateway": 1_330,
+    "gateway": 1_341,
     "http": 925,
     "parameters": 732,
     "routing": 2_704,

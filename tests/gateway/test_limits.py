@@ -304,6 +304,36 @@ async def test_from_the_ledger() -> None:
     await limits.aclose()
 
 
+async def test_owners_from_the_ledger() -> None:
+    """What an owner and a model have used is the sum of all keys, of tokens and of money."""
+
+    class Sums(FakeLedger):
+        async def used(self, since: float) -> list[Any]:
+            """Two keys of an owner, and one of nobody."""
+            rows = [("a", "team", 100, 400_000), ("b", "team", 200, 300_000), ("c", "", 300, 0)]
+            return [
+                SimpleNamespace(key=key, owner=owner, model="m", tokens=tokens, cost=cost)
+                for key, owner, tokens, cost in rows
+            ]
+
+    priced = msgspec.structs.replace(echo(), price=Price(completion=1000.0))
+    config = Config(
+        models={"m": msgspec.structs.replace(priced, limits=Table(tokens_per_month=780))},
+        owners={"team": Table(money_per_day=0.8)},
+    )
+    limits = LimitBook(config, Measures(sources.registry(config)), Sums())
+    team = Context(caller="a", model="m", owner="team")
+    with pytest.raises(QuotaExceeded, match=r"money_per_day of this owner is 0.8: 0.7 are used"):
+        await limits.open(team, chat(101))
+    assert await limits.open(team, chat(100)) is not None
+    with pytest.raises(
+        QuotaExceeded, match="tokens_per_month of this model is 780: 600 are used, 120"
+    ):
+        await limits.open(Context(caller="z", model="m"), chat(170))
+    assert await limits.open(Context(caller="z", model="m"), chat(40)) is not None
+    await limits.aclose()
+
+
 async def test_another_day() -> None:
     """A budget is new at midnight (UTC), and a rate does not ask what the system's time is."""
     clock = Clock()

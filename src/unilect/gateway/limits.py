@@ -41,19 +41,27 @@ _NAMES = frozenset(Table.__struct_fields__)
 
 
 class Used(Protocol):
-    """
-    What a ledger has of one key, owner and model.
+    """What a ledger has of one key, owner and model."""
 
-    Attributes:
-        tokens: Of prompts and answers.
-        cost: In millionths of the currency.
-    """
+    @property
+    def key(self) -> str:
+        """The id of the key, as `Context.caller`."""
 
-    key: str
-    owner: str
-    model: str
-    tokens: int
-    cost: int
+    @property
+    def owner(self) -> str:
+        """Whose it is; empty for nobody's."""
+
+    @property
+    def model(self) -> str:
+        """The model that was asked for."""
+
+    @property
+    def tokens(self) -> int:
+        """Of prompts and answers."""
+
+    @property
+    def cost(self) -> int:
+        """In millionths of the currency."""
 
 
 class Ledger(Protocol):
@@ -170,16 +178,18 @@ class LimitBook:
         """
         totals: dict[str, tuple[int, float]] = {}
         now = self._clock()
-        for since, suffix in ((_day(now), "_day"), (_month(now), "_month")):
+        for since, of in ((_day(now), "day"), (_month(now), "month")):
             for one in await self._ledger_since(since):
-                subjects = (f"key:{one.key}", f"owner:{one.owner}", f"model:{one.model}")
-                amounts = {"tokens_per": one.tokens, "money_per": one.cost}
+                subjects = [f"key:{one.key}"]
+                subjects += [f"owner:{one.owner}"] if one.owner in self._owners else []
+                subjects += [f"model:{one.model}"] if one.model in self._models else []
                 for subject in subjects:
-                    for unit, amount in amounts.items():
-                        limit = Limit(f"{unit}{suffix}", "", subject, 0)
-                        name, ends_at = claims.counter(limit, now)
-                        before = totals.get(name, (0, 0.0))[0]
-                        totals[name] = (before + amount, ends_at or now)
+                    for unit, amount in (("tokens", one.tokens), ("money", one.cost)):
+                        if amount:
+                            limit = Limit(f"{unit}_per_{of}", "", subject, 0)
+                            name, ends_at = claims.counter(limit, now)
+                            before = totals.get(name, (0, 0.0))[0]
+                            totals[name] = (before + amount, ends_at or now)
         await self._counters.raise_to(totals)
         self._seeded = True
 
