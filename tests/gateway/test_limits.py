@@ -21,7 +21,7 @@ from unilect.config.store import StoreConfig
 from unilect.context import Context
 from unilect.errors import LimitsUnavailable, QuotaExceeded, RateLimited, StoreUnavailable
 from unilect.events import Usage
-from unilect.gateway.limits import Limits
+from unilect.gateway.limits import LimitBook
 from unilect.requests import ChatRequest, Message
 from unilect.routing import sources
 from unilect.routing.measure import Measures
@@ -271,11 +271,10 @@ class FakeLedger:
         ]
 
 
-def book(ledger: FakeLedger, clock: Clock, **limits: int) -> Limits:
+def book(ledger: FakeLedger, clock: Clock, **limits: int) -> LimitBook:
     """A book of limits of every key, on a ledger, for models that are not known."""
-    registry = sources.registry(Config(models={"m": echo()}))
-    measures = Measures(registry, {})
-    return Limits(LimitsConfig(**limits), {}, {}, measures, ledger, clock)
+    config = Config(models={"m": echo()}, limits=LimitsConfig(**limits))
+    return LimitBook(config, Measures(sources.registry(config)), ledger, clock)
 
 
 def chat(tokens: int) -> ChatRequest:
@@ -305,6 +304,36 @@ async def test_from_the_ledger() -> None:
     await limits.aclose()
 
 
+async def test_owners_from_the_ledger() -> None:
+    """What an owner and a model have used is the sum of all keys, of tokens and of money."""
+
+    class Sums(FakeLedger):
+        async def used(self, since: float) -> list[Any]:
+            """Two keys of an owner, and one of nobody."""
+            rows = [("a", "team", 100, 400_000), ("b", "team", 200, 300_000), ("c", "", 300, 0)]
+            return [
+                SimpleNamespace(key=key, owner=owner, model="m", tokens=tokens, cost=cost)
+                for key, owner, tokens, cost in rows
+            ]
+
+    priced = msgspec.structs.replace(echo(), price=Price(completion=1000.0))
+    config = Config(
+        models={"m": msgspec.structs.replace(priced, limits=Table(tokens_per_month=780))},
+        owners={"team": Table(money_per_day=0.8)},
+    )
+    limits = LimitBook(config, Measures(sources.registry(config)), Sums())
+    team = Context(caller="a", model="m", owner="team")
+    with pytest.raises(QuotaExceeded, match=r"money_per_day of this owner is 0.8: 0.7 are used"):
+        await limits.open(team, chat(101))
+    assert await limits.open(team, chat(100)) is not None
+    with pytest.raises(
+        QuotaExceeded, match="tokens_per_month of this model is 780: 600 are used, 120"
+    ):
+        await limits.open(Context(caller="z", model="m"), chat(170))
+    assert await limits.open(Context(caller="z", model="m"), chat(40)) is not None
+    await limits.aclose()
+
+
 async def test_another_day() -> None:
     """A budget is new at midnight (UTC), and a rate does not ask what the system's time is."""
     clock = Clock()
@@ -330,3 +359,60 @@ async def test_a_backend_that_does_not_stop() -> None:
     with pytest.raises(QuotaExceeded, match="did not keep to"):
         entry.made(Usage(20, 300))
     await limits.aclose()
+
+
+async def test_other_limits() -> None:
+    """Limits can be changed while a server runs: what was used stays, and what was not counted before comes from the ledger."""
+    ledger = FakeLedger()
+    limits = book(ledger, Clock(), tokens_per_day=1000)
+    context = Context(caller="one", model="m", owner="team")
+    entry = await limits.open(context, chat(80))
+    assert entry is not None
+    await entry.close(Usage(20, 80), 200)
+
+    ledger.sums = {"one": 100}
+    limits.configure(Config(limits=LimitsConfig(tokens_per_day=150), owners={"team": Table(parallel=1)}))  # fmt: skip
+    with pytest.raises(QuotaExceeded, match="is 150: 100 are used"):
+        await limits.open(context, chat(80))
+    assert await limits.open(context, chat(30)) is not None
+    with pytest.raises(RateLimited, match="of this owner are running"):
+        await limits.open(context, chat(1))
+    limits.configure(Config())
+    assert await limits.open(context, chat(80)) is None
+    await limits.aclose()
+
+
+def test_what_is_a_budget() -> None:
+    """A request counts against a budget where one of its key, its owner or its model is of tokens or money of a day or a month."""
+    limits = LimitBook(
+        Config(
+            owners={"team": Table(money_per_month=1)},
+            models={"m": msgspec.structs.replace(echo(), limits=Table(tokens_per_minute=5))},
+        ),
+        Measures(sources.registry(Config())),
+    )
+    assert limits.has_budget(Context(owner="team"))
+    assert limits.has_budget(Context(limits={"tokens_per_day": 5}))
+    assert not limits.has_budget(Context(limits={"parallel": 5}, model="m", owner="other"))
+
+
+async def test_redis_is_away() -> None:
+    """While Redis is away a request that has limits is a 503 within a second, and it is answered when Redis is back."""
+    with redis_server() as redis:
+        limits = LimitsConfig(url=redis.url)
+        model = msgspec.structs.replace(echo(), limits=Table(tokens_per_day=10_000))
+        async with served(limits, model) as server:
+            before = await server.ask(max_tokens=5)
+            redis.freeze()
+            began = asyncio.get_running_loop().time()
+            away = await server.ask(max_tokens=5)
+            assert asyncio.get_running_loop().time() - began < 1
+            redis.freeze(False)
+            redis.stop()
+            gone = await server.ask(max_tokens=5)
+            redis.start()
+            after = await server.ask(max_tokens=5)
+    assert [200, 503, 503, 200] == [one.status for one in (before, away, gone, after)]
+    assert {"limits_unavailable"} == {one.body["error"]["code"] for one in (away, gone)}
+    assert "2" == away.headers["Retry-After"]
+    assert "redis" not in str(away.body).lower()

@@ -146,6 +146,15 @@ async def test_an_orderly_end(new: Callable[[], RedisCounters]) -> None:
     assert ending.id.encode() not in await other._redis.smembers("{unilect}:servers")
 
 
+async def test_a_large_ledger(ledger: Ledger, new: Callable[[], RedisCounters]) -> None:
+    """A ledger of many keys is brought to the server in parts, and no budget is held before all of it is there."""
+    ledger.update({f"b{number}": (number, LATER) for number in range(1200)})
+    counters = new()
+    claim = Claim(name="b1199", most=1200, need=1, room=1, ends_at=LATER)
+    assert (1199, 1) == (await counters.take("a", [claim])).states[0][:2]
+    assert (100, 0) == await state(counters)
+
+
 async def test_settled_twice(new: Callable[[], RedisCounters]) -> None:
     """A request is settled once, and taken once, however often that is asked for."""
     counters = new()

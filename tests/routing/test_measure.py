@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from engine import engine
 from properties import given
-from unilect.config.model import ModelConfig, Price
 from unilect.gateway.claims import Size
 from unilect.ranking import RerankRequest
 from unilect.requests import (
@@ -33,7 +32,7 @@ SEEN = ChatRequest(messages=[Message("user", [ImagePart(ImageUrl("data:image/png
 def measures(backend: Any = None, **model: Any) -> Measures:
     """What measures requests for one model, `m`."""
     made = Model("m", backend or Echo(Options(context=4096)), **model)
-    return Measures(Registry([made]), {"m": ModelConfig(price=Price(prompt=2.0))})
+    return Measures(Registry([made]))
 
 
 def chat(text: str = "Hi", **given: Any) -> ChatRequest:
@@ -92,7 +91,7 @@ def test_rooms() -> None:
     assert 4096 == measures().size("m", chat(max_tokens=100_000)).limit
     long = Model("other", [Member(Echo(Options(context=9000)))], fallback="m")
     short = Model("m", [Member(Echo(Options(context=100)))], fallback="other")
-    size = Measures(Registry([short, long]), {}).size("m", chat())
+    size = Measures(Registry([short, long])).size("m", chat())
     assert (9000, True) == (size.room, size.knows_room)
     unknown = measures(Echo()).size("m", chat())
     assert (16_384, False) == (unknown.room, unknown.knows_room)
@@ -108,11 +107,6 @@ def test_what_a_model_adds() -> None:
     assert 4096 == measures().size("m", SEEN).prompt
     tool = Tool(FunctionDefinition("look", "y" * 1000))
     assert measures().size("m", chat(tools=[tool])).prompt > 2000
-
-
-def test_prices() -> None:
-    """A model has the price of its table."""
-    assert (Price(prompt=2.0), None) == (measures().price("m"), measures().price("x"))
 
 
 async def test_a_bound_is_one() -> None:

@@ -90,6 +90,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "header `X-Unilect-Ignored`. Unsupported constraints (schemas, grammars) are always refused."
         ),
     ] = "refuse"
+    limits: Annotated[
+        Limits | None,
+        described("Limits of all requests to this model together, with the limits of `[limits]`."),
+    ] = None
     drop_billing_header: Annotated[
         bool,
         described(
@@ -111,10 +115,6 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "Price for a million tokens, in any one currency: `prompt`, `cached` (tokens of the prompt that came from a cache) and "
             "`completion`; what is left out is free. The ledger records the cost of each request. Default: free."
         ),
-    ] = None
-    limits: Annotated[
-        Limits | None,
-        described("Limits of all requests to this model together, with the limits of `[limits]`."),
     ] = None
     # engines
     context: Annotated[

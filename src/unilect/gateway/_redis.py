@@ -33,6 +33,7 @@ ALIVE_S = 2.0
 DEAD_S = 10.0
 _MOST_CONNECTIONS = 64
 _MOST_UNSETTLED = 100_000
+_AT_ONCE = 500  # counters that are raised in one script, so that others wait for none of them long
 _PREFIX = "{unilect}:"
 _SERVERS, _SEEDED = f"{_PREFIX}servers", f"{_PREFIX}seeded"
 _Value = TypeVar("_Value")
@@ -112,9 +113,13 @@ class RedisCounters:
 
     async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
         """See `Counters`."""
-        keys = [_SEEDED, *(_PREFIX + name for name in used)]
-        numbers = [str(n) for units, at in used.values() for n in (units, int(at * 1000))]
-        await self._asked(self._raise(keys=keys, args=numbers))
+        names = list(used)
+        for at in range(0, len(names), _AT_ONCE):
+            some = names[at : at + _AT_ONCE]
+            numbers = [str(n) for units, end in map(used.__getitem__, some) for n in (units, int(end * 1000))]  # fmt: skip
+            keys = [_PREFIX + name for name in some]
+            await self._asked(self._raise(keys=keys, args=numbers))
+        await self._asked(self._redis.set(_SEEDED, "1"))
 
     async def aclose(self) -> None:
         """See `Counters`: all that could not be settled yet is tried once more."""

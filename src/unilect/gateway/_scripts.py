@@ -110,13 +110,12 @@ redis.call('SREM', KEYS[3], ARGV[1])
 return #rows / 2
 """
 
-#: KEYS: the mark of a seeded Redis, and counters. ARGV: of each counter what was used at least, and when it ends (Unix ms).
+#: KEYS: counters. ARGV: of each counter what was used at least, and when it ends (Unix ms).
 SEED = """
-for i = 2, #KEYS do
-  local a = (i - 2) * 2
+for i = 1, #KEYS do
+  local a = (i - 1) * 2
   if tonumber(redis.call('HGET', KEYS[i], 'u') or 0) < tonumber(ARGV[a + 1]) then redis.call('HSET', KEYS[i], 'u', ARGV[a + 1]) end
   redis.call('PEXPIREAT', KEYS[i], ARGV[a + 2])
 end
-redis.call('SET', KEYS[1], '1')
 return 1
 """

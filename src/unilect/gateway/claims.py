@@ -95,16 +95,13 @@ class Size(Struct, frozen=True, kw_only=True):
 
 
 class Measures(Protocol):
-    """What knows the models, and so the size of a request."""
+    """What knows the models, and so the sizes of requests."""
 
     def size(self, model: str, request: Request) -> Size:
         """A bound, from the length of its texts."""
 
     async def counted(self, model: str, request: Request, size: Size) -> Size:
         """The same with its prompt counted by the model; as given where that cannot be counted."""
-
-    def price(self, model: str) -> Price | None:
-        """What a model costs."""
 
 
 def cost(price: Price | None, usage: Usage) -> int:

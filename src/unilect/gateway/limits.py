@@ -10,7 +10,7 @@ Limits and budgets of keys, owners and models: what a request may use is held fo
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NoReturn, Protocol
@@ -18,7 +18,7 @@ from typing import NoReturn, Protocol
 from msgspec import structs
 
 from unilect.config.limits import Limits as Table
-from unilect.config.limits import LimitsConfig
+from unilect.config.server import Config
 from unilect.context import Context
 from unilect.errors import (
     LimitsUnavailable,
@@ -53,15 +53,13 @@ class Ledger(Protocol):
         """
 
 
-class Limits:
+class LimitBook:
     """
     The book of limits; see `Book`.
 
     Args:
-        config: The limits of every key, and where is counted.
-        owners: The limits of owners, by their names.
-        models: Those of models.
-        measures: Knows the sizes and prices of requests.
+        config: The limits of every key, of owners and of models, the prices of models, and where is counted.
+        measures: Knows the sizes of requests.
         ledger: Has what was used before; without one a server begins at 0.
         clock: Seconds since 1970: days and months are UTC's.
         counters: What counts, instead of what `config` says.
@@ -69,34 +67,33 @@ class Limits:
 
     def __init__(
         self,
-        config: LimitsConfig,
-        owners: Mapping[str, Table],
-        models: Mapping[str, Table],
+        config: Config,
         measures: Measures,
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.time,
         counters: Counters | None = None,
     ) -> None:
+        url = config.limits.url
         self._measures, self._ledger, self._clock = measures, ledger, clock
         self._seeding = asyncio.Lock()
-        self._in_memory = counters is None and config.url is None
-        self._counters = counters or _counters(config.url, self.seed)
-        self.configure(config, owners, models)
+        self._in_memory = counters is None and url is None
+        self._counters = counters or _counters(url, self.seed)
+        self.configure(config)
 
-    def configure(
-        self, config: LimitsConfig, owners: Mapping[str, Table], models: Mapping[str, Table]
-    ) -> None:
-        """Have other limits from now on, for requests that come; what was used stays. Where is counted cannot be changed."""
-        self._defaults = {name: most for name, most in _named(config).items() if name in _NAMES}
+    def configure(self, config: Config) -> None:
+        """Have other limits and prices from now on, for requests that come; what was used stays. Where is counted cannot be changed."""
+        self._defaults = {name: most for name, most in _named(config.limits).items() if name in _NAMES}  # fmt: skip
         self._owners = {
             name: claims.limits_of(_named(one), "owner", f"owner:{name}")
-            for name, one in owners.items()
+            for name, one in config.owners.items()
         }
         self._models = {
-            name: claims.limits_of(_named(one), "model", f"model:{name}")
-            for name, one in models.items()
+            name: claims.limits_of(_named(one.limits), "model", f"model:{name}")
+            for name, one in config.models.items()
+            if one.limits is not None
         }
         self._has_own = bool(self._defaults or self._owners or self._models)
+        self._prices = {name: one.price for name, one in config.models.items()}
         self._seeded = (
             self._ledger is None
         )  # budgets that were not counted before have what the ledger says
@@ -163,22 +160,24 @@ class Limits:
         """
         totals: dict[str, tuple[int, float]] = {}
         now = self._clock()
-        for since, suffix in ((_day(now), "_day"), (_month(now), "_month")):
+        for since, of in ((_day(now), "day"), (_month(now), "month")):
             for one in await self._ledger_since(since):
-                subjects = (f"key:{one.key}", f"owner:{one.owner}", f"model:{one.model}")
-                amounts = {"tokens_per": one.tokens, "money_per": one.cost}
+                subjects = [f"key:{one.key}"]
+                subjects += [f"owner:{one.owner}"] if one.owner in self._owners else []
+                subjects += [f"model:{one.model}"] if one.model in self._models else []
                 for subject in subjects:
-                    for unit, amount in amounts.items():
-                        limit = Limit(f"{unit}{suffix}", "", subject, 0)
-                        name, ends_at = claims.counter(limit, now)
-                        before = totals.get(name, (0, 0.0))[0]
-                        totals[name] = (before + amount, ends_at or now)
+                    for unit, amount in (("tokens", one.tokens), ("money", one.cost)):
+                        if amount:
+                            limit = Limit(f"{unit}_per_{of}", "", subject, 0)
+                            name, ends_at = claims.counter(limit, now)
+                            before = totals.get(name, (0, 0.0))[0]
+                            totals[name] = (before + amount, ends_at or now)
         await self._counters.raise_to(totals)
         self._seeded = True
 
     async def settle(self, entry: "_Entry", usage: Usage) -> None:
         """Count what a request has used."""
-        price = self._measures.price(entry.context.model)
+        price = self._prices.get(entry.context.model)
         amounts = claims.used(entry.limits, usage, price)
         await self._counters.settle(entry.request, entry.claimed, amounts)
 
@@ -203,7 +202,7 @@ class Limits:
             return Asked(size=None, price=None, allowed=None, loose=False, now=now)
         size = self._measures.size(model, request)
         return _within_a_minute(
-            Asked(size=size, price=self._measures.price(model), allowed=_first(size, limits), loose=not size.exact, now=now),
+            Asked(size=size, price=self._prices.get(model), allowed=_first(size, limits), loose=not size.exact, now=now),
             limits,
         )  # fmt: skip
 
@@ -271,7 +270,7 @@ class _Entry:
 
     def __init__(
         self,
-        book: Limits,
+        book: LimitBook,
         context: Context,
         request: str,
         limits: Sequence[Limit],

@@ -5,17 +5,13 @@ A token has a byte at least, so that a text has no more tokens than bytes; what 
 """
 
 import asyncio
-from collections.abc import Mapping
 
 import msgspec
 from msgspec import structs
 
 from unilect.backend import Backend, tokenizes
-from unilect.config.model import ModelConfig, Price
-from unilect.config.server import Config
 from unilect.errors import ModelNotFound, UnilectError
 from unilect.gateway.claims import Size
-from unilect.gateway.limits import Ledger, Limits
 from unilect.ranking import RerankRequest
 from unilect.requests import (
     ChatRequest,
@@ -38,15 +34,14 @@ _MOST_COUNTED = 64  # inputs of an embedding request
 
 class Measures:
     """
-    The sizes and the prices of requests.
+    The sizes of requests.
 
     Args:
         registry: The models.
-        configs: Their settings, by name.
     """
 
-    def __init__(self, registry: Registry, configs: Mapping[str, ModelConfig]) -> None:
-        self._registry, self._configs = registry, configs
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
 
     def size(self, model: str, request: Request) -> Size:
         """The most tokens that a request may use, by the length of its texts."""
@@ -87,11 +82,6 @@ class Measures:
         attempts = ATTEMPTS if isinstance(request, ChatRequest | CompletionRequest) and bonds(request) else 1  # fmt: skip
         return structs.replace(size, prompt=tokens * attempts, exact=True)
 
-    def price(self, model: str) -> Price | None:
-        """What a model costs; None where it has no price."""
-        config = self._configs.get(model)
-        return None if config is None else config.price
-
     def _chain(self, name: str) -> list[Model]:
         """A model and its fallbacks; nothing of one that is gone meanwhile."""
         chain: list[Model] = []
@@ -120,13 +110,6 @@ class Measures:
                 with lease:
                     return await _counted_by(lease.bare, request)
         return None
-
-
-def limits_of(config: Config, registry: Registry, ledger: Ledger | None = None) -> Limits:
-    """The limits of a configuration."""
-    of_models = {name: one.limits for name, one in config.models.items() if one.limits is not None}
-    measures = Measures(registry, config.models)
-    return Limits(config.limits, config.owners, of_models, measures, ledger)
 
 
 async def _counted_by(backend: Backend, request: Request) -> int | None:

@@ -23,8 +23,9 @@ from unilect.errors import ConfigError, StoreUnavailable
 from unilect.gateway.account import Book
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
+from unilect.gateway.limits import LimitBook
 from unilect.gateway.tracing import tracing_of
-from unilect.routing.measure import limits_of
+from unilect.routing.measure import Measures
 from unilect.routing.registry import Registry
 from unilect.server._acceptor import Acceptor
 from unilect.server._connections import Connections, Limits, limits_of_system
@@ -56,7 +57,9 @@ class Listener:
         known = KnownKeys(keys, requests=self._requests) if keys is not None else None
         self._known = known
         self._ledger = self._new_ledger(registry)
-        self._limits = limits_of(config, registry, self._ledger.ledger if self._ledger else None)
+        self._limits = LimitBook(
+            config, Measures(registry), self._ledger.ledger if self._ledger else None
+        )
         if self._ledger is not None:
             self._ledger.has_budget = self._limits.has_budget
         books: tuple[Book, ...] = (self._limits,)
