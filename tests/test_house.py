@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_820,
+    "": 1_835,
     "cli": 1_750,
     "cli/connect": 956,
-    "config": 1_371,
+    "config": 1_396,
     "constraints": 1_136,
     "demo": 12,
     "dialects": 223,
@@ -34,17 +34,17 @@ BUDGETS = {
     "dialects/llamacpp": 730,
     "dialects/messages": 1_007,
     "dialects/ollama": 1_031,
-    "dialects/openai": 761,
-    "dialects/responses": 1_892,
+    "dialects/openai": 762,
+    "dialects/responses": 1_893,
     "engines": 227,
     "engines/chatglm": 554,
     "engines/gguf": 2_058,
     "engines/process": 708,
-    "engines/transformers": 3_757,
-    "gateway": 448,
+    "engines/transformers": 3_758,
+    "gateway": 463,
     "http": 925,
     "parameters": 732,
-    "routing": 2_571,
+    "routing": 2_953,
     "server": 895,
     "store": 1_674,
     "store/migrations": 9,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 952,
+    "web": 963,
 }
 
 #: Where the environment is read or passed on, and why.

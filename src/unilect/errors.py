@@ -25,6 +25,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + RateLimited                   429
     | + QuotaExceeded               429  all that the caller may use is used up
     | + EngineOverloaded            429  the backend has more requests than it takes
+    | + TooManyWaiting              429  the queue is full, of the caller's own requests
     + InternalError                 500  a flaw of ours
     + UnsupportedOperation          501  the backend cannot do what this URL is for
     + BackendError                  502  the backend broke off or answered nonsense
@@ -32,6 +33,8 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     | + OutOfMemory                 502  the backend has no memory for this request
     + BackendUnavailable            503  no backend can take the request now
     | + BackendUnreachable          503  nobody listens where the backend should be
+    | + QueueFull                   503  the queue is full, of other callers' requests
+    | + QueueTimeout                503  the request has waited for its turn for too long
     | + CheckerUnavailable          503  grammars and schemas cannot be compiled now
     | + StoreUnavailable            503  stored responses cannot be read or written now
     + BackendTimeout                504  the backend was silent for too long
@@ -313,6 +316,12 @@ class EngineOverloaded(RateLimited):
     number = 42903
 
 
+class TooManyWaiting(RateLimited):
+    """The model's queue is full, and the caller's share of it is taken by the caller's own requests."""
+
+    code = "too_many_waiting"
+
+
 class InternalError(UnilectError):
     """A bug in unilect."""
 
@@ -360,6 +369,18 @@ class BackendUnreachable(BackendUnavailable):
 
     code = "backend_unreachable"
     connection_failed = True
+
+
+class QueueFull(BackendUnavailable):
+    """The model's queue is full, of other callers' requests."""
+
+    code = "queue_full"
+
+
+class QueueTimeout(BackendUnavailable):
+    """The request waited in the model's queue for too long."""
+
+    code = "queue_timeout"
 
 
 class CheckerUnavailable(BackendUnavailable):

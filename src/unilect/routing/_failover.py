@@ -12,14 +12,20 @@ from functools import partial
 
 from unilect.backend import Capabilities
 from unilect.context import in_hand
-from unilect.errors import BackendUnavailable, CheckerUnavailable, EngineDied, UnilectError
+from unilect.errors import (
+    BackendUnavailable,
+    CheckerUnavailable,
+    EngineDied,
+    QueueTimeout,
+    UnilectError,
+)
 from unilect.requests import Request
 from unilect.routing.pool import Asked, Member
 from unilect.routing.registry import Model
 
 _ELSEWHERE = frozenset({429, 502, 503, 504})
-#: What another backend would not change, or would suffer from, too.
-_OF_THE_REQUEST = (CheckerUnavailable, EngineDied)
+#: What another backend would not change, or would suffer from, too; and where the client has waited long enough.
+_OF_THE_REQUEST = (CheckerUnavailable, EngineDied, QueueTimeout)
 
 
 class Lease:
@@ -30,7 +36,7 @@ class Lease:
     Attributes:
         model: Whose backend it is.
         source: Where the backend comes from.
-        backend: The backend, ready, behind its concurrency limit, if it has one.
+        backend: The backend, ready, behind its queues, if it has any.
         bare: The backend itself, for calls without work for its model.
         begun: A part of the answer was sent to the client.
     """

@@ -31,7 +31,7 @@ from unilect.redact import Secrets, redacted
 from unilect.requests import Request
 from unilect.routing._affinity import Affinity, digests
 from unilect.routing._breaker import Breaker, is_failure
-from unilect.routing._concurrency_limit import ConcurrencyLimit
+from unilect.routing._fair_queue import FairQueue, QueuedBackend, QueueSettings
 from unilect.tasks import Tasks, apart
 
 log = logging.getLogger("unilect")
@@ -69,6 +69,7 @@ class Member:
     Args:
         source: Where it comes from.
         secrets: What is taken out of all that it says of its errors.
+        queue: How requests wait for it.
 
     Attributes:
         backend: It.
@@ -78,11 +79,18 @@ class Member:
         outstanding: Requests that are in it now.
         served: Requests that it has been given.
         breaker: Whether it is worth asking.
+        queues: Where requests wait for it; none where it takes all that come.
         leaving: It was taken out of its pool.
         closing: Closes it, once it has been taken out and nothing runs in it.
     """
 
-    def __init__(self, backend: Backend, source: str = "", secrets: Secrets | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        source: str = "",
+        secrets: Secrets | None = None,
+        queue: QueueSettings | None = None,
+    ) -> None:
         self.backend = backend
         self.source = redacted(source)
         self.secrets = secrets or Secrets()
@@ -92,17 +100,25 @@ class Member:
         self.breaker = Breaker()
         self.leaving = False
         self.closing: asyncio.Task[None] | None = None
-        self._concurrency_limit: ConcurrencyLimit | None = None
+        self._settings = queue or QueueSettings()
+        self.queues: tuple[FairQueue, ...] = ()
+        self._queued: QueuedBackend | None = None
 
-    def enter(self) -> Backend | ConcurrencyLimit:
-        """The started backend for one request more, behind its concurrency limit, if it has one."""
+    def enter(self) -> Backend | QueuedBackend:
+        """The started backend for one request more, behind its queues, if it has places."""
         self.served += 1
-        places = self.backend.capabilities.max_in_flight
+        can, most = self.backend.capabilities, self._settings.max_in_flight
+        places = most or can.max_in_flight or can.slots
         if places is None:
             return self.backend
-        if self._concurrency_limit is None:
-            self._concurrency_limit = ConcurrencyLimit(self.backend, places)
-        return self._concurrency_limit
+        if self._queued is None:
+            # slots are for answers: vectors are made beside them
+            beside = most is None and can.max_in_flight is None
+            self.queues = tuple(FairQueue(places, self._settings) for _ in range(1 + beside))
+            self._queued = QueuedBackend(self.backend, *self.queues)
+        for queue in self.queues:
+            queue.places = places
+        return self._queued
 
     def release(self, requests: int = 1) -> None:
         """Requests have left it; it is closed with the last one, where it is leaving."""
@@ -134,6 +150,11 @@ class Pool:
         self._looks: dict[Member, asyncio.Task[None]] = {}
         self._work = Tasks()
         self._leaving: list[Member] = []
+
+    @property
+    def queues(self) -> list[FairQueue]:
+        """The queues of all backends, also of those that leave."""
+        return [queue for one in (*self.members, *self._leaving) for queue in one.queues]
 
     @property
     def _spares(self) -> bool:
@@ -338,6 +359,8 @@ class Pool:
         await self._work.aclose()
         for member in self.members:
             member.breaker.close()
+        for queue in self.queues:
+            queue.dismiss()
         await asyncio.gather(
             *(member.backend.aclose() for member in (*self.members, *self._leaving))
         )

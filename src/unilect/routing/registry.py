@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,6 +26,19 @@ from unilect.routing.pool import Asked, Member, Pool
 from unilect.tasks import apart
 
 log = logging.getLogger("unilect")
+
+
+class Queue(NamedTuple):
+    """
+    The requests that wait for a model.
+
+    Attributes:
+        length: How many.
+        wait_s: Seconds until all of them have had their turn, as the last answers tell; None where there were none.
+    """
+
+    length: int
+    wait_s: float | None
 
 
 class Model:
@@ -105,6 +118,14 @@ class Model:
         self._stays_s = seconds
         if self._in_use == 0 and not self._cold:
             self._await_idle()
+
+    @property
+    def queue(self) -> Queue:
+        """The requests that wait for its backends."""
+        queues = self.pool.queues
+        lasts = [one.interval_s for one in queues if one.interval_s is not None]
+        waits = [len(one) * (one.interval_s or 0) for one in queues]
+        return Queue(sum(map(len, queues)), max(waits) if lasts else None)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -267,6 +288,10 @@ class Registry:
         self.forgotten(name)
         self._leaving = [one for one in self._leaving if not one.gone]
         self._leaving.append(model)
+
+    def queues(self) -> dict[str, Queue]:
+        """The requests that wait for each model."""
+        return {name: model.queue for name, model in self.models.items()}
 
     async def look_again(self) -> bool:
         """Look for further models, since one that was asked for is not known; false where there is nobody to ask."""

@@ -329,7 +329,8 @@ def _cors_headers(config: Config) -> dict[str, str]:
     headers = {
         "Access-Control-Allow-Methods": ", ".join(config.allowed_methods or _METHODS),
         "Access-Control-Allow-Headers": ", ".join([*names, *config.allowed_headers]),
-        "Access-Control-Expose-Headers": "X-Request-Id, request-id, X-Unilect-Ignored, X-Unilect-Fallback, X-Unilect-Attempts",
+        "Access-Control-Expose-Headers": "X-Request-Id, request-id, X-Unilect-Ignored, X-Unilect-Fallback, X-Unilect-Attempts, "
+        "X-Unilect-Queue-Position, X-Unilect-Queue-Wait-S",
         "Access-Control-Max-Age": "600",
         "Vary": "Origin",
     }
