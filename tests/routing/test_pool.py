@@ -257,15 +257,32 @@ async def test_backends_that_all_fail_are_asked_after_all(monkeypatch: pytest.Mo
         assert "Hello" == await site.says("now")
 
 
-async def test_connections_that_fail_count_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backend that closes connections before it answers is out, whosever requests they were."""
+async def test_connections_that_end_before_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that closes connections before it answers is out where another one answers, and a request that has all close them is not."""
     monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    async with farm(says(b"", "reset"), GOOD) as site:
+        for number in range(30):
+            assert "Hello" == await site.says(f"{number}")
+        assert (5, True) == (site.asked[0], site.members[0].breaker.open)
     async with farm(says(b"", "reset"), says(b"", "reset")) as site:
         for _ in range(5):
             with pytest.raises(BackendUnavailable):
                 await site.says("the same")
+        assert not any(member.breaker.open for member in site.members)
 
-        assert all(member.breaker.open for member in site.members)
+
+async def test_failures_of_one_caller_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is one caller, or nobody has a key, failures of one prompt count once, and those of five prompts close a backend."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    IN_HAND.set(Context(request_id="req", caller="anonymous"))
+    async with farm(poisoned, fallback=GOOD) as site:
+        (member,) = site.members
+        for _ in range(50):
+            assert "Hello" == await site.says("poison")
+        assert not member.breaker.open
+        for number in range(4):
+            await site.says(f"poison {number}")
+        assert member.breaker.open
 
 
 async def test_why_a_backend_is_out_is_told_once(

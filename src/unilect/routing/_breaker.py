@@ -83,8 +83,7 @@ class Breaker:
         elif isinstance(error, OF_THE_REQUEST):
             pass  # the engine is started again, and says so where it cannot be
         elif is_failure(error):
-            alone = whose is None or error.connection_failed
-            self._failed.add(object() if alone else whose)
+            self._failed.add(object() if whose is None else whose)
             self.open = self.open or len(self._failed) >= FAILURES
         else:
             self._failed.clear()

@@ -26,12 +26,13 @@ import msgspec
 
 from unilect.backend import Backend, Capabilities, Support
 from unilect.context import in_hand
-from unilect.errors import BackendTimeout, BackendUnavailable, UnilectError
+from unilect.errors import BackendTimeout, BackendUnavailable, BackendUnreachable, UnilectError
 from unilect.redact import Secrets, redacted
 from unilect.requests import Request
 from unilect.routing._affinity import Affinity, digests
 from unilect.routing._breaker import Breaker, is_failure
 from unilect.routing._fair_queue import FairQueue, QueuedBackend, QueueSettings
+from unilect.routing._retry_budget import RetryBudgets
 from unilect.tasks import Tasks, apart
 
 log = logging.getLogger("unilect")
@@ -138,6 +139,7 @@ class Pool:
 
     Attributes:
         members: Those that are in it now.
+        retries: How many failures are tried again.
     """
 
     def __init__(self, name: str, members: Iterable[Member], has_fallback: bool = False) -> None:
@@ -146,6 +148,7 @@ class Pool:
         self._has_fallback = has_fallback
         self._suspects: OrderedDict[bytes, dict[Member, UnilectError]] = OrderedDict()
         self._callers: set[str] = set()
+        self.retries = RetryBudgets()
         self._affinity: Affinity[Member] = Affinity()
         self._looks: dict[Member, asyncio.Task[None]] = {}
         self._work = Tasks()
@@ -219,6 +222,11 @@ class Pool:
             elif isinstance(result, BaseException):
                 raise result
         return errors
+
+    def meets(self, caller: str) -> None:
+        """A request of a caller has come: whether there are several decides for whom failures count."""
+        if caller and len(self._callers) < 2:
+            self._callers.add(caller)
 
     def choose(self, request: Request | None, tried: Collection[Member]) -> Member | None:
         """The backend for a request; None where there is none that was not tried and is worth asking."""
@@ -318,7 +326,7 @@ class Pool:
         Whether a failure is the backend's as far as is known: not where another one has failed on the same request too, and not yet
         where another one may still answer it.
         """
-        if asked is None or not is_failure(error) or error.connection_failed:
+        if asked is None or not is_failure(error) or isinstance(error, BackendUnreachable):
             return True
         if asked.request is None:
             return False  # a text that cannot be counted
@@ -345,8 +353,6 @@ class Pool:
         if asked is None or asked.request is None:
             return None
         caller = in_hand().caller
-        if caller and len(self._callers) < 2:
-            self._callers.add(caller)
         return caller if caller and len(self._callers) > 1 else _digest(asked.request)
 
     @staticmethod

@@ -180,6 +180,7 @@ class Model:
     def arrive(self) -> None:
         """A request has come: the backends are kept running until it has `left`."""
         self._in_use += 1
+        self.pool.meets(in_hand().caller)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
