@@ -57,22 +57,29 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return found
 
 
-async def test_a_flood_beside_one_at_a_time(log: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "asks"),
+    [({}, 20), ({"source": "demo:", "max_in_flight": None, "parallel": 4}, 5)],
+    ids=["echo", "GGUF"],
+)
+async def test_a_flood_beside_one_at_a_time(
+    log: list[tuple[str, str]], settings: dict[str, Any], asks: int
+) -> None:
     """While one key keeps 32 streams open, each request of a key that asks one at a time has the next place that becomes free."""
     enough = asyncio.Event()
-    async with served() as app:
+    async with served(**settings) as app:
 
         async def flood() -> set[int]:
             statuses = set()
             while not enough.is_set():
-                statuses.add((await ask(app, "greedy"))[0])
+                statuses.add((await ask(app, "greedy", max_tokens=24))[0])
             return statuses
 
         floods = [asyncio.create_task(flood()) for _ in range(32)]
         while log.count(("waits", log[0][1] if log else "")) < 28:
             await asyncio.sleep(0)
         greedy = log[0][1]
-        modest = [(await ask(app, "modest"))[0] for _ in range(20)]
+        modest = [(await ask(app, "modest", max_tokens=24))[0] for _ in range(asks)]
         whole = list(log)
         length = await app.get("/v1/models")
         enough.set()
@@ -84,21 +91,25 @@ async def test_a_flood_beside_one_at_a_time(log: list[tuple[str, str]]) -> None:
         for at, event in enumerate(whole)
         if event == ("waits", other)
     ]
-    assert ([200] * 20, [{200}] * 32) == (modest, statuses)
-    assert [0] * 20 == overtaken
-    assert whole.count(("begins", greedy)) >= 3 * 19
+    assert ([200] * asks, [{200}] * 32) == (modest, statuses)
+    assert [0] * asks == overtaken
+    assert whole.count(("begins", greedy)) >= 3 * (asks - 1)
     assert 401 == length[0]  # the figures are for those with a key
 
 
 async def test_who_fills_the_queue_is_told_when_to_come_again() -> None:
     """Over HTTP the key that fills the queue gets 429 with `Retry-After`, and another key is answered at the same time."""
-    async with served(max_in_flight=1, max_queue=4, options={"tokens_per_s": 50}) as app:
-        greedy = [asyncio.create_task(ask(app, "greedy")) for _ in range(12)]
+    async with served(max_in_flight=1, max_queue=4, options={"tokens_per_s": 10}) as app:
+        model = app.service.registry.get("m")
+        greedy = [asyncio.create_task(ask(app, "greedy"))]
+        while not model.pool.members[0].served:
+            await asyncio.sleep(0)
+        greedy += [asyncio.create_task(ask(app, "greedy", max_tokens=1)) for _ in range(11)]
         refused = 0
         while refused < 7:
             await asyncio.sleep(0)
             refused = sum(task.done() for task in greedy)
-        status, _ = await ask(app, "modest")
+        status, _ = await ask(app, "modest", max_tokens=1)
         answers = await asyncio.gather(*greedy)
 
     told = [after for code, after in answers if code == 429]
@@ -161,12 +172,30 @@ async def test_the_queue_is_told(log: list[tuple[str, str]]) -> None:
         while len(log) < 2 + 2:
             await asyncio.sleep(0)
         during = await told()
+        states = [context.state for context in app.guard.requests.values()]
         lines = app.service.accounts.metrics.exposition().decode().splitlines()
         await asyncio.gather(*tasks)
         after = await told()
 
     assert {"length": 0, "wait_s": None} == before
+    assert 2 == states.count("queued")
     assert (2, 0) == (during["length"], after["length"])
     assert during["wait_s"] > 2 * len(TEXT) / 50 - 0.01
     assert 'unilect_queue_length{model="m"} 2.0' in lines
     assert any(line.startswith('unilect_queue_wait_seconds{model="m"} ') for line in lines)
+
+
+async def test_more_choices_than_places() -> None:
+    """A request for more choices than there are places takes one after the other, and has them all."""
+    async with served(max_in_flight=1) as app:
+        url = f"http://127.0.0.1:{app.port}/v1/chat/completions"
+        body = {"messages": [{"role": "user", "content": TEXT * 100}], "n": 4}
+        headers = {"Authorization": f"Bearer {KEYS['modest']}"}
+        async with app.session.post(url, json=body, headers=headers) as response:
+            whole = await response.json()
+        status, _ = await ask(app, "modest", TEXT * 100, n=4)
+
+    assert (200, [TEXT * 100] * 4) == (
+        status,
+        [one["message"]["content"] for one in whole["choices"]],
+    )

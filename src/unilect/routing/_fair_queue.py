@@ -67,12 +67,13 @@ class Use:
 
     def see(self, batch: list[Event]) -> None:
         """Take note of a batch."""
+        if not self._made:  # the prompt is told before
+            for event in batch:
+                if type(event) is Progress:
+                    self._read = event.processed - event.cached
         self._made += sum([event.tokens for event in batch])
-        for event in batch:
-            if type(event) is Progress:
-                self._read = event.processed - event.cached
-            elif type(event) is Usage:
-                self._whole = event
+        if type(last := batch[-1]) is Usage:
+            self._whole = last
 
     @property
     def cost(self) -> int:
