@@ -44,7 +44,7 @@ BUDGETS = {
     "gateway": 463,
     "http": 925,
     "parameters": 732,
-    "routing": 3_011,
+    "routing": 3_009,
     "server": 895,
     "store": 1_674,
     "store/migrations": 9,

@@ -30,9 +30,8 @@ from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
 from unilect.routing._fair_order import Order, Ticket
 
-ANSWER_WEIGHT = (
-    4  # a token of an answer takes a step of its own, and those of a prompt are read together
-)
+#: A token of an answer takes a step of its own, and those of a prompt are read together.
+ANSWER_WEIGHT = 4
 _NEW = 0.2  # how much the last request weighs in a mean
 
 
@@ -226,7 +225,7 @@ class FairQueue:
 
     def _give(self) -> None:
         """Give the places that are free to those who are next."""
-        if not self._order:
+        if not self._order or len(self._running) >= self.places:
             return
         now_s = asyncio.get_running_loop().time()
         for running in self._running:
