@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_918,
+    "": 1_933,
     "cli": 1_984,
     "cli/connect": 956,
-    "config": 1_758,
+    "config": 1_783,
     "constraints": 1_136,
     "demo": 12,
     "dialects": 223,
@@ -34,17 +34,17 @@ BUDGETS = {
     "dialects/llamacpp": 730,
     "dialects/messages": 1_007,
     "dialects/ollama": 1_031,
-    "dialects/openai": 761,
-    "dialects/responses": 1_913,
+    "dialects/openai": 762,
+    "dialects/responses": 1_914,
     "engines": 227,
     "engines/chatglm": 555,
     "engines/gguf": 2_059,
     "engines/process": 717,
-    "engines/transformers": 3_758,
-    "gateway": 1_983,
+    "engines/transformers": 3_759,
+    "gateway": 1_998,
     "http": 928,
     "parameters": 732,
-    "routing": 2_847,
+    "routing": 3_280,
     "server": 1_926,
     "store": 2_117,
     "store/migrations": 9,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
     "upstreams/openai": 1_757,
-    "web": 1_018,
+    "web": 1_027,
 }
 
 #: Where the environment is read or passed on, and why.

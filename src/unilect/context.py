@@ -37,6 +37,21 @@ class Measured(Protocol):
         """Seconds from the request to its first token; None before that."""
 
 
+BATCH = -1  # the priority of requests that others may overtake
+
+
+class Queued(Protocol):
+    """A request that waits for its turn at a backend."""
+
+    @property
+    def position(self) -> int:
+        """Its place in the order as it is now, 1 for the next; those who come later may be served before."""
+
+    @property
+    def wait_s(self) -> float | None:
+        """Seconds until its turn, as far as the last answers tell; None where there were none."""
+
+
 class Context(Struct, eq=False, kw_only=True):
     """
     What is known of one request.
@@ -49,7 +64,8 @@ class Context(Struct, eq=False, kw_only=True):
         limits: The limits of the caller's key, by name.
         endpoint: What was called, as metrics name it.
         dialect: The API that was called.
-        priority: Of those that wait for a backend, the highest goes first.
+        priority: `BATCH`, or less, for one that gives way to others that wait for a backend, for a time.
+        queued: Where it waits for its turn; None where it does not.
         deadline: The event loop's time after which the request is sent to no backend any more; None for never.
         started: When the request came, by `time.perf_counter`.
         model: The model that was asked for; empty until then.
@@ -74,6 +90,7 @@ class Context(Struct, eq=False, kw_only=True):
     endpoint: str = ""
     dialect: str = ""
     priority: int = 0
+    queued: Queued | None = None
     deadline: float | None = None
     started: float = field(default_factory=time.perf_counter)
     model: str = ""
@@ -91,7 +108,9 @@ class Context(Struct, eq=False, kw_only=True):
 
     @property
     def state(self) -> str:
-        """`reading` its body, `waiting` for its first token, or `answering`."""
+        """`reading` its body, `queued` for its turn, `waiting` for its first token, or `answering`."""
+        if self.queued is not None:
+            return "queued"
         if self.meter is None:
             return "reading"
         return "waiting" if self.meter.first_token_s is None else "answering"

@@ -29,6 +29,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     | | + QuotaReserved             429  what is left of it is reserved for the caller's running requests
     | + RequestTooLarge             429  the request may use more than a whole minute's tokens
     | + EngineOverloaded            429  the backend has more requests than it takes
+    | + TooManyWaiting              429  the queue is full, of the caller's own requests
     + InternalError                 500  a flaw of ours
     + UnsupportedOperation          501  the backend cannot do what this URL is for
     + BackendError                  502  the backend broke off or answered nonsense
@@ -36,6 +37,8 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     | + OutOfMemory                 502  the backend has no memory for this request
     + BackendUnavailable            503  no backend can take the request now
     | + BackendUnreachable          503  nobody listens where the backend should be
+    | + QueueFull                   503  the queue is full, of other callers' requests
+    | + QueueTimeout                503  the request has waited for its turn for too long
     | + CheckerUnavailable          503  grammars and schemas cannot be compiled now
     | + StoreUnavailable            503  stored responses cannot be read or written now
     |   + LedgerUnavailable         503  the ledger, which the request needs, cannot be written now
@@ -340,6 +343,12 @@ class EngineOverloaded(RateLimited):
     number = 42903
 
 
+class TooManyWaiting(RateLimited):
+    """The model's queue is full, and the caller's share of it is taken by the caller's own requests."""
+
+    code = "too_many_waiting"
+
+
 class InternalError(UnilectError):
     """A bug in unilect."""
 
@@ -387,6 +396,18 @@ class BackendUnreachable(BackendUnavailable):
 
     code = "backend_unreachable"
     connection_failed = True
+
+
+class QueueFull(BackendUnavailable):
+    """The model's queue is full, of other callers' requests."""
+
+    code = "queue_full"
+
+
+class QueueTimeout(BackendUnavailable):
+    """The request waited in the model's queue for too long."""
+
+    code = "queue_timeout"
 
 
 class CheckerUnavailable(BackendUnavailable):

@@ -124,6 +124,19 @@ def test_two_servers_do_not_share() -> None:
     assert value(other, "requests_total", **LABELS, status="200") == 0
 
 
+def test_queues() -> None:
+    """The queue of each model is told as it is when somebody reads, its wait only where it is known."""
+    metrics = Metrics()
+    metrics.queues = lambda: {"m": (3, 4.5), "n": (0, None)}
+
+    assert (3, 0) == (
+        value(metrics, "queue_length", model="m"),
+        value(metrics, "queue_length", model="n"),
+    )
+    assert 4.5 == value(metrics, "queue_wait_seconds", model="m")
+    assert 'unilect_queue_wait_seconds{model="n"}' not in metrics.exposition().decode()
+
+
 def test_exposition() -> None:
     """Prometheus can read all metrics as text, and every one has a help text."""
     metrics = Metrics()

@@ -9,7 +9,10 @@ from unilect.errors import (
     BackendUnreachable,
     EngineDied,
     InvalidRequest,
+    QueueFull,
+    QueueTimeout,
     RateLimited,
+    TooManyWaiting,
     UnilectError,
 )
 from unilect.routing._breaker import FAILURES, MAX_REST_S, REST_S, Breaker
@@ -79,6 +82,18 @@ def test_one_requests_failures_count_once() -> None:
         breaker.record_result(BackendTimeout("x"), 0, whose)
 
     assert not breaker.allows(0)
+
+
+@pytest.mark.parametrize(
+    "error", [TooManyWaiting("x", retry_after_s=9), QueueFull("x"), QueueTimeout("x")]
+)
+def test_what_our_queue_says(error: UnilectError) -> None:
+    """A queue that refuses a request says nothing of the backend behind it, which neither rests nor fails for it."""
+    breaker = Breaker()
+    for whose in range(100):
+        breaker.record_result(error, 0, whose)
+
+    assert breaker.allows(0)
 
 
 def test_a_request_that_kills_an_engine_is_no_failure() -> None:

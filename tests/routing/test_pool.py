@@ -32,6 +32,7 @@ from unilect.errors import (
     BackendUnavailable,
     BackendUnreachable,
     InvalidRequest,
+    QueueTimeout,
     RateLimited,
     UnilectError,
 )
@@ -41,6 +42,7 @@ from unilect.gateway.metrics import Metrics
 from unilect.redact import Secrets
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.routing import pool
+from unilect.routing._fair_queue import QueueSettings
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.routing.service import Run, Service
@@ -257,15 +259,32 @@ async def test_backends_that_all_fail_are_asked_after_all(monkeypatch: pytest.Mo
         assert "Hello" == await site.says("now")
 
 
-async def test_connections_that_fail_count_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backend that closes connections before it answers is out, whosever requests they were."""
+async def test_connections_that_end_before_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend that closes connections before it answers is out where another one answers, and a request that has all close them is not."""
     monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    async with farm(says(b"", "reset"), GOOD) as site:
+        for number in range(30):
+            assert "Hello" == await site.says(f"{number}")
+        assert (5, True) == (site.asked[0], site.members[0].breaker.open)
     async with farm(says(b"", "reset"), says(b"", "reset")) as site:
         for _ in range(5):
             with pytest.raises(BackendUnavailable):
                 await site.says("the same")
+        assert not any(member.breaker.open for member in site.members)
 
-        assert all(member.breaker.open for member in site.members)
+
+async def test_failures_of_one_caller_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is one caller, or nobody has a key, failures of one prompt count once, and those of five prompts close a backend."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 60.0)
+    IN_HAND.set(Context(request_id="req", caller="anonymous"))
+    async with farm(poisoned, fallback=GOOD) as site:
+        (member,) = site.members
+        for _ in range(50):
+            assert "Hello" == await site.says("poison")
+        assert not member.breaker.open
+        for number in range(4):
+            await site.says(f"poison {number}")
+        assert member.breaker.open
 
 
 async def test_why_a_backend_is_out_is_told_once(
@@ -890,3 +909,68 @@ async def test_no_backend_after_the_deadline() -> None:
         IN_HAND.set(Context(deadline=late + 3600))
         assert "Hello" == await site.says()
         assert [1] == site.asked
+
+
+# Queues
+
+
+def queued(backend: Held, **settings: Any) -> Member:
+    """A backend with one place, behind a queue."""
+    return Member(backend, queue=QueueSettings(max_in_flight=1, **settings))
+
+
+async def test_a_queue_that_is_full() -> None:
+    """A request that a full queue refuses goes to the next backend, then to the fallback, and leaves all as well as they were."""
+    one, other, spare = Held("one"), Held("other"), Held("spare")
+    members = [queued(backend, max_queue=1) for backend in (one, other)]
+    models = [Model("m", members, fallback="f"), Model("f", [Member(spare)])]
+    registry = Registry(models)
+    site = Farm([], Service(registry, Accounts(Metrics())))
+    tasks = []
+    for number in range(4):
+        tasks.append(asyncio.create_task(site.says(f"{number}")))
+        while sum(member.outstanding for member in members) <= number:
+            await asyncio.sleep(0)
+        while models[0].queue.length < number - 1:
+            await asyncio.sleep(0)
+    spare.go_on.set()
+    assert "spare" == await site.says("one too many")
+    assert all(member.breaker.allows(asyncio.get_running_loop().time()) for member in members)
+    one.go_on.set()
+    other.go_on.set()
+
+    assert ["one", "one", "other", "other"] == sorted(map(str, await asyncio.gather(*tasks)))
+    await registry.aclose()
+
+
+async def test_who_waits_for_a_model_that_is_stopped() -> None:
+    """A model that is stopped tells all who wait for a place."""
+    backend = Held("held")
+    registry = Registry([Model("m", [queued(backend)])])
+    site = Farm([], Service(registry, Accounts(Metrics())))
+    tasks = [asyncio.create_task(site.says(f"{number}")) for number in range(3)]
+    while registry.get("m").queue.length < 2:
+        await asyncio.sleep(0)
+    await registry.aclose()
+    for task in tasks[1:]:
+        with pytest.raises(BackendUnavailable, match="stopped"):
+            await task
+    backend.go_on.set()
+
+    assert "held" == await tasks[0]
+
+
+async def test_a_request_that_has_waited_long_enough() -> None:
+    """A request whose time in the queue is up is sent nowhere else, and the backend is none the worse."""
+    held, spare = Held("held"), Held("spare")
+    models = [Model("m", [queued(held, timeout_s=0.01)], fallback="f"), Model("f", [Member(spare)])]
+    registry = Registry(models)
+    site = Farm([], Service(registry, Accounts(Metrics())))
+    first = asyncio.create_task(site.says("first"))
+    await held.begun.wait()
+    with pytest.raises(QueueTimeout):
+        await site.says("second")
+    held.go_on.set()
+
+    assert ("held", 0) == (await first, spare.answers)
+    await registry.aclose()

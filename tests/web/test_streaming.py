@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -23,7 +24,10 @@ from unilect.backend import Batches, Capabilities
 from unilect.errors import RateLimited
 from unilect.events import Finish, TextDelta, Usage
 from unilect.requests import ChatRequest
+from unilect.routing._fair_queue import QueueSettings
+from unilect.routing.pool import Member
 from unilect.server._connections import Limits
+from unilect.testing.echo import Echo, Options
 from unilect.web import streaming
 
 BEGUN = stream_of(frames(delta(role="assistant", content=""), delta(content="Hel")))
@@ -193,6 +197,34 @@ async def test_keep_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     told = [frame for frame in seen.split(b"\n\n") if frame and not frame.startswith(b":")]
     assert (200, b"data: [DONE]") == (response.status, told[-1])
     assert [1, 1] == [seen.count(piece) for piece in (b'"Hel"', b'"lo"')]
+
+
+async def test_the_head_of_a_stream_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream whose head goes out while it waits for its turn tells its place, and the wait once an answer has shown it."""
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_S", 0.01)
+    backend = Member(Echo(Options(tokens_per_s=20)), queue=QueueSettings(max_in_flight=1))
+    names = ("X-Unilect-Queue-Position", "X-Unilect-Queue-Wait-S")
+    async with serving([backend]) as app:
+
+        async def heads(*texts: str) -> list[list[str | None]]:
+            """What the heads of streams say that were asked for one after the other."""
+            async with AsyncExitStack() as stack:
+                found = []
+                for text in texts:
+                    messages = [{"role": "user", "content": text}]
+                    response = await stack.enter_async_context(app.chat(messages=messages))
+                    found.append(response)
+                for response in found:
+                    assert (await response.text()).endswith("data: [DONE]\n\n")
+                return [[response.headers.get(name) for name in names] for response in found]
+
+        first = await heads(*["Hello there"] * 3)
+        second = await heads(*["Hello there"] * 3)
+
+    assert [[None, None], ["1", None], ["2", None]] == first
+    assert [None, "1", "2"] == [position for position, _ in second]
+    assert [True, False, False] == [wait_s is None for _, wait_s in second]
+    assert 1 <= int(second[1][1] or 0) <= int(second[2][1] or 0)
 
 
 async def test_no_keep_alive_behind_the_end(

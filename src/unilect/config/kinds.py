@@ -44,6 +44,7 @@ _ONLY = {
     ("openai", "llamacpp"): "api_key api_key_header",
     ("fastchat",): "embedding_batch",
     ("openai",): "whole_answers",
+    (*UPSTREAMS, "echo"): "max_in_flight",
     ("echo",): "options",
 }
 #: option -> the kinds that have it; what is not here, all have

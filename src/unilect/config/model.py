@@ -132,6 +132,30 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             le=256,
         ),
     ] = 4
+    max_in_flight: Annotated[
+        Annotated[int, Meta(ge=1, le=100_000)] | None,
+        described(
+            "Maximum number of concurrent requests to each backend; further requests are queued. Default: the slots of a llama.cpp "
+            "server, else unlimited. Engines have `parallel`."
+        ),
+    ] = None
+    max_queue: Annotated[
+        int,
+        described(
+            "Maximum number of requests that wait for each backend. Beyond it a request is refused: 429 if the caller's own requests fill "
+            "the caller's share of the queue, else 503. See docs/queue.md.",
+            ge=0,
+            le=100_000,
+        ),
+    ] = 512
+    queue_timeout_s: Annotated[
+        float,
+        described(
+            "Longest time that a request waits for its turn; then 503. The default is the timeout of OpenAI's clients: agents on a slow "
+            "machine wait for minutes, and whoever waits longer has left.",
+            gt=0,
+        ),
+    ] = 600.0
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
         described(

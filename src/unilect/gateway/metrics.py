@@ -10,7 +10,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
 from prometheus_client import CollectorRegistry
@@ -54,9 +54,12 @@ class Metrics(Collector):
         registry: All that is exposed; what knows of more registers a collector.
         refused: How many requests were refused before a backend was asked, by the error's code.
         keys: The counters of the keys; None where keys are not told apart.
+        queues: Tells for each model how many requests wait for its backends, and the seconds until all have had their turn, where
+            that is known.
     """
 
     def __init__(self, *, per_key: bool = False) -> None:
+        self.queues: Callable[[], Mapping[str, tuple[int, float | None]]] = dict
         self._series: dict[tuple[str, str], _Series] = {}
         self.refused = Counter[str]()
         self.keys = KeyCounts() if per_key else None
@@ -105,6 +108,21 @@ class Metrics(Collector):
             yield _histograms(name, help, [(one.labels, getattr(one, name)) for one in all])
         for name, help in _GAUGES.items():
             yield _gauges(name, help, [(one.labels[0], getattr(one, name)) for one in all])
+        yield from self._queues()
+
+    def _queues(self) -> Iterator[Metric]:
+        told = self.queues()
+        names = ("unilect_queue_length", "unilect_queue_wait_seconds")
+        helps = (
+            "Requests that wait for a place at a backend.",
+            "Seconds until all that wait have a place, as the last answers tell.",
+        )
+        for at, (name, help) in enumerate(zip(names, helps, strict=True)):
+            family = GaugeMetricFamily(name, help, labels=("model",))
+            for model, figures in told.items():
+                if (value := figures[at]) is not None:
+                    family.add_metric([model], value)
+            yield family
 
     def _tokens(self) -> Metric:
         counts = Counter[tuple[str, str]]()

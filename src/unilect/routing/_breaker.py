@@ -15,7 +15,10 @@ from unilect.errors import (
     CheckerUnavailable,
     ConstraintViolated,
     EngineDied,
+    QueueFull,
+    QueueTimeout,
     RateLimited,
+    TooManyWaiting,
     UnilectError,
 )
 
@@ -24,6 +27,8 @@ REST_S = 1.0  # for a backend that is busy and does not say how long
 MAX_REST_S = 30.0
 #: What a request did to an engine of ours, which says nothing of how others fare.
 OF_THE_REQUEST = (EngineDied,)
+#: What no backend has said: what it was asked to answer was not even sent, or its answer was not what it must be.
+OURS = (CheckerUnavailable, ConstraintViolated, TooManyWaiting, QueueFull, QueueTimeout)
 
 
 def is_failure(error: UnilectError) -> bool:
@@ -68,7 +73,7 @@ class Breaker:
         Args:
             whose: The request, or its caller: all failures of the same one count once. None: counts separately.
         """
-        if isinstance(error, CheckerUnavailable | ConstraintViolated):
+        if isinstance(error, OURS):
             return  # which say nothing of the backend
         if isinstance(error, BackendUnreachable):
             self.open = self.unreachable = True
@@ -78,8 +83,7 @@ class Breaker:
         elif isinstance(error, OF_THE_REQUEST):
             pass  # the engine is started again, and says so where it cannot be
         elif is_failure(error):
-            alone = whose is None or error.connection_failed
-            self._failed.add(object() if alone else whose)
+            self._failed.add(object() if whose is None else whose)
             self.open = self.open or len(self._failed) >= FAILURES
         else:
             self._failed.clear()

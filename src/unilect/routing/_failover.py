@@ -1,7 +1,8 @@
 """
 Failover: the backends that one request is sent to, one after the other, until one begins to answer. Requests are retried only here.
 
-The model's backends first, each once; then those of its fallback. An invalid request is not retried, nor is a request that
+The model's backends first, each once; then those of its fallback, as long as its caller's retries are of use
+(`routing/_retry_budget.py`). An invalid request is not retried, nor is a request that
 crashed an engine: it would crash the others, too. A request that was in an engine when it died of another one is sent to the same
 engine once more, which knows the suspects and lets them run one at a time.
 """
@@ -18,15 +19,18 @@ from unilect.errors import (
     CheckerUnavailable,
     EngineDied,
     ModelNotFound,
+    QueueTimeout,
     UnilectError,
 )
 from unilect.requests import Request
+from unilect.routing._breaker import is_failure
+from unilect.routing._retry_budget import Retries
 from unilect.routing.pool import Asked, Member
 from unilect.routing.registry import Model
 
 _ELSEWHERE = frozenset({429, 502, 503, 504})
-#: What another backend would not change, or would suffer from, too.
-_OF_THE_REQUEST = (CheckerUnavailable, EngineDied)
+#: What another backend would not change, or would suffer from, too; and where the client has waited long enough.
+_OF_THE_REQUEST = (CheckerUnavailable, EngineDied, QueueTimeout)
 
 
 class Lease:
@@ -37,7 +41,7 @@ class Lease:
     Attributes:
         model: Whose backend it is.
         source: Where the backend comes from.
-        backend: The backend, ready, behind its concurrency limit, if it has one.
+        backend: The backend, ready, behind its queues, if it has any.
         bare: The backend itself, for calls without work for its model.
         begun: A part of the answer was sent to the client.
     """
@@ -86,7 +90,7 @@ class Failover:
     """
 
     __slots__ = (
-        "_again", "_answered", "_asked", "_failure", "_judges", "_leases", "_model", "_other", "_revived", "_seen",
+        "_again", "_answered", "_asked", "_failure", "_judges", "_leases", "_model", "_other", "_retries", "_revived", "_seen",
         "request", "tried",
     )  # fmt: skip
 
@@ -108,6 +112,7 @@ class Failover:
         self._again: Member | None = None
         self._revived: set[Member] = set()
         self._answered = False
+        self._retries: Retries = model.pool.retries.request(in_hand().caller)
 
     def __enter__(self) -> "Failover":
         """
@@ -128,6 +133,7 @@ class Failover:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._retries.ended(None)
         self._model.left()
 
     def __aiter__(self) -> "Failover":
@@ -185,6 +191,8 @@ class Failover:
     def goes_on(self, member: Member, failure: UnilectError | None, begun: bool) -> bool:
         """Record how an attempt ended; whether its failure is retried."""
         self._failure, self._answered = failure, failure is None
+        failed = failure is not None and is_failure(failure)
+        self._retries.ended(failed)
         if failure is None or begun:
             return False
         innocent = isinstance(failure, EngineDied) and not failure.blamed
@@ -192,6 +200,9 @@ class Failover:
             self._again, self._failure = member, None
             self._revived.add(member)
             return True
+        if failed and not (failure.connection_failed or self._retries.take()):
+            self.tried |= set(self._model.pool.members)  # nobody else is asked
+            self._other = None
         return _elsewhere(failure)
 
     def _go_on(self, error: UnilectError) -> None:

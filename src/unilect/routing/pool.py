@@ -26,12 +26,13 @@ import msgspec
 
 from unilect.backend import Backend, Capabilities, Support
 from unilect.context import in_hand
-from unilect.errors import BackendTimeout, BackendUnavailable, UnilectError
+from unilect.errors import BackendTimeout, BackendUnavailable, BackendUnreachable, UnilectError
 from unilect.redact import Secrets, redacted
 from unilect.requests import Request
 from unilect.routing._affinity import Affinity, digests
 from unilect.routing._breaker import Breaker, is_failure
-from unilect.routing._concurrency_limit import ConcurrencyLimit
+from unilect.routing._fair_queue import FairQueue, QueuedBackend, QueueSettings
+from unilect.routing._retry_budget import RetryBudgets
 from unilect.tasks import Tasks, apart
 
 log = logging.getLogger("unilect")
@@ -69,6 +70,7 @@ class Member:
     Args:
         source: Where it comes from.
         secrets: What is taken out of all that it says of its errors.
+        queue: How requests wait for it.
 
     Attributes:
         backend: It.
@@ -79,11 +81,18 @@ class Member:
         served: Requests that it has been given.
         failures: Requests and starts that failed, and not for what was asked.
         breaker: Whether it is worth asking.
+        queues: Where requests wait for it; none where it takes all that come.
         leaving: It was taken out of its pool.
         closing: Closes it, once it has been taken out and nothing runs in it.
     """
 
-    def __init__(self, backend: Backend, source: str = "", secrets: Secrets | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        source: str = "",
+        secrets: Secrets | None = None,
+        queue: QueueSettings | None = None,
+    ) -> None:
         self.backend = backend
         self.source = redacted(source)
         self.secrets = secrets or Secrets()
@@ -94,17 +103,25 @@ class Member:
         self.breaker = Breaker()
         self.leaving = False
         self.closing: asyncio.Task[None] | None = None
-        self._concurrency_limit: ConcurrencyLimit | None = None
+        self._settings = queue or QueueSettings()
+        self.queues: tuple[FairQueue, ...] = ()
+        self._queued: QueuedBackend | None = None
 
-    def enter(self) -> Backend | ConcurrencyLimit:
-        """The started backend for one request more, behind its concurrency limit, if it has one."""
+    def enter(self) -> Backend | QueuedBackend:
+        """The started backend for one request more, behind its queues, if it has places."""
         self.served += 1
-        places = self.backend.capabilities.max_in_flight
+        can, most = self.backend.capabilities, self._settings.max_in_flight
+        places = most or can.max_in_flight or can.slots
         if places is None:
             return self.backend
-        if self._concurrency_limit is None:
-            self._concurrency_limit = ConcurrencyLimit(self.backend, places)
-        return self._concurrency_limit
+        if self._queued is None:
+            # slots are for answers: vectors are made beside them
+            beside = most is None and can.max_in_flight is None
+            self.queues = tuple(FairQueue(places, self._settings) for _ in range(1 + beside))
+            self._queued = QueuedBackend(self.backend, *self.queues)
+        for queue in self.queues:
+            queue.places = places
+        return self._queued
 
     def release(self, requests: int = 1) -> None:
         """Requests have left it; it is closed with the last one, where it is leaving."""
@@ -125,6 +142,7 @@ class Pool:
     Attributes:
         members: Those that are in it now.
         has_fallback: As given.
+        retries: How many failures are tried again.
     """
 
     def __init__(self, name: str, members: Iterable[Member], has_fallback: bool = False) -> None:
@@ -133,10 +151,16 @@ class Pool:
         self.has_fallback = has_fallback
         self._suspects: OrderedDict[bytes, dict[Member, UnilectError]] = OrderedDict()
         self._callers: set[str] = set()
+        self.retries = RetryBudgets()
         self._affinity: Affinity[Member] = Affinity()
         self._looks: dict[Member, asyncio.Task[None]] = {}
         self._work = Tasks()
         self._leaving: list[Member] = []
+
+    @property
+    def queues(self) -> list[FairQueue]:
+        """The queues of all backends, also of those that leave."""
+        return [queue for one in (*self.members, *self._leaving) for queue in one.queues]
 
     @property
     def _spares(self) -> bool:
@@ -201,6 +225,11 @@ class Pool:
             elif isinstance(result, BaseException):
                 raise result
         return errors
+
+    def meets(self, caller: str) -> None:
+        """A request of a caller has come: whether there are several decides for whom failures count."""
+        if caller and len(self._callers) < 2:
+            self._callers.add(caller)
 
     def choose(self, request: Request | None, tried: Collection[Member]) -> Member | None:
         """The backend for a request; None where there is none that was not tried and is worth asking."""
@@ -301,7 +330,7 @@ class Pool:
         Whether a failure is the backend's as far as is known: not where another one has failed on the same request too, and not yet
         where another one may still answer it.
         """
-        if asked is None or not is_failure(error) or error.connection_failed:
+        if asked is None or not is_failure(error) or isinstance(error, BackendUnreachable):
             return True
         if asked.request is None:
             return False  # a text that cannot be counted
@@ -328,8 +357,6 @@ class Pool:
         if asked is None or asked.request is None:
             return None
         caller = in_hand().caller
-        if caller and len(self._callers) < 2:
-            self._callers.add(caller)
         return caller if caller and len(self._callers) > 1 else _digest(asked.request)
 
     @staticmethod
@@ -342,6 +369,8 @@ class Pool:
         await self._work.aclose()
         for member in self.members:
             member.breaker.close()
+        for queue in self.queues:
+            queue.dismiss()
         await asyncio.gather(
             *(member.backend.aclose() for member in (*self.members, *self._leaving))
         )

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,19 @@ from unilect.routing.pool import Asked, Member, Pool
 from unilect.tasks import apart
 
 log = logging.getLogger("unilect")
+
+
+class Queue(NamedTuple):
+    """
+    The requests that wait for a model.
+
+    Attributes:
+        length: How many.
+        wait_s: Seconds until all of them have had their turn, as the last answers tell; None where there were none.
+    """
+
+    length: int
+    wait_s: float | None
 
 
 class Model:
@@ -160,6 +173,14 @@ class Model:
                 self.stay(other._idle_stop_s)
 
     @property
+    def queue(self) -> Queue:
+        """The requests that wait for its backends."""
+        queues = self.pool.queues
+        lasts = [one.interval_s for one in queues if one.interval_s is not None]
+        waits = [len(one) * (one.interval_s or 0) for one in queues]
+        return Queue(sum(map(len, queues)), max(waits) if lasts else None)
+
+    @property
     def capabilities(self) -> Capabilities:
         """What the model can do, on whichever backend."""
         return self.pool.capabilities
@@ -215,6 +236,7 @@ class Model:
     def arrive(self) -> None:
         """A request has come: the backends are kept running until it has `left`."""
         self._in_use += 1
+        self.pool.meets(in_hand().caller)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
@@ -350,6 +372,10 @@ class Registry:
         model.successor = successor
         model.retire()
         self._leaving = [*self.leaving, model]
+
+    def queues(self) -> dict[str, Queue]:
+        """The requests that wait for each model."""
+        return {name: model.queue for name, model in self.models.items()}
 
     async def look_again(self) -> bool:
         """Look for further models, since one that was asked for is not known; false where there is nobody to ask."""

@@ -21,7 +21,7 @@ from unilect.backend import (
     reranks,
     tokenizes,
 )
-from unilect.context import in_hand
+from unilect.context import BATCH, in_hand
 from unilect.errors import (
     BackendUnavailable,
     ContextLengthExceeded,
@@ -46,6 +46,7 @@ from unilect.routing.images import Images, other_images
 from unilect.routing.registry import Model, Registry
 
 log = logging.getLogger("unilect")
+FLEX = "flex"  # the `service_tier` of who can wait
 _Value = TypeVar("_Value")
 _Asked = TypeVar("_Asked", EmbeddingRequest, RerankRequest)
 _Answer = TypeVar("_Answer", Embeddings, Ranking)
@@ -87,6 +88,8 @@ class Run:
         self._names: dict[str, str] = {}
         self._failover = Failover(model, request, registry.get, self._check_native, self._fitted)
         self._context = in_hand()
+        if request.service_tier == FLEX:
+            self._context.priority = BATCH
         self._meter = accounts.open(self._context, model.name, request)
 
     @property
@@ -246,6 +249,7 @@ class Service:
         self.registry = registry
         self.accounts = accounts
         registry.forgotten = accounts.metrics.forget
+        accounts.metrics.queues = registry.queues
         self.ready = True
 
     def run(self, request: ChatRequest | CompletionRequest) -> Run:

@@ -33,6 +33,7 @@ from unilect.mistakes import Mistakes
 from unilect.redact import Secrets, redacted, secrets_of
 from unilect.requests import ChatRequest, CompletionRequest
 from unilect.routing import source_hints as hints
+from unilect.routing._fair_queue import QueueSettings
 from unilect.routing._prefixes import without_billing
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry, check_defaults
@@ -244,6 +245,7 @@ def model(
     found, members = Mistakes(), []
     prepare = check_model(name, config, found)
     shared = {} if shared is None else shared
+    queue = QueueSettings(config.max_in_flight, config.max_queue, config.queue_timeout_s)
 
     def report(what: str, part: float, size_bytes: int = 0, /) -> None:
         if progress is not None:
@@ -252,7 +254,7 @@ def model(
     for source in config.sources:
         with found:
             spec = spec_of(name, source, config, threads, report, shared, checker, engines)
-            members.append(Member(backend(spec), source, _secrets(source, config)))
+            members.append(Member(backend(spec), source, _secrets(source, config), queue))
             _tell(name, source)
     found.raise_all()
     schemes = {split(source)[0] for source in config.sources}

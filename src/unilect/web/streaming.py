@@ -12,6 +12,7 @@ Writes all answers: events in, an HTTP response out, non-streaming or as server-
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Protocol
@@ -19,7 +20,7 @@ from typing import Protocol
 from aiohttp import HttpVersion11, web
 
 from unilect.backend import Batches
-from unilect.context import ended_by, in_hand
+from unilect.context import Queued, ended_by, in_hand
 from unilect.errors import UnilectError
 from unilect.events import Answer, Event, Fold, Usage
 from unilect.parameters.rules import ignored_header
@@ -163,7 +164,18 @@ def headers_of(
     headers = {"Content-Type": content_type, "X-Request-Id": context.request_id, **context.headers}
     if ignored:
         headers["X-Unilect-Ignored"] = ignored_header(ignored)
+    if context.queued is not None:
+        headers |= _of_queue(context.queued)
     return headers | request[HEADERS]
+
+
+def _of_queue(queued: Queued) -> dict[str, str]:
+    """What is told of a request that still waits when its head is sent."""
+    position, wait_s = queued.position, queued.wait_s
+    if not position:  # its turn has come in this moment
+        return {}
+    told = {"X-Unilect-Queue-Position": str(position)}
+    return told if wait_s is None else told | {"X-Unilect-Queue-Wait-S": str(math.ceil(wait_s))}
 
 
 def _headers(request: web.Request, content_type: str, run: Running | None) -> dict[str, str]:

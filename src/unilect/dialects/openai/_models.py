@@ -116,6 +116,7 @@ def abilities(model: Model) -> dict[str, Any]:
         "unknown_parameters": "passed on" if can.passes_unknown else "ignored and reported",
         "unsupported_parameters": model.unsupported,
         "defaults": model.defaults,
+        "queue": model.queue._asdict(),
         "parameters": dict(sorted(known.items())),
         "endpoints": {path: sorted(parameters_of(kind)) for path, kind in ENDPOINTS.items()},
     }

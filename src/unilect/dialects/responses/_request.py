@@ -253,6 +253,7 @@ def _sampling(asked: ResponseRequest) -> dict[str, Any]:
         "top_logprobs": asked.top_logprobs or None,
         "prompt_cache_key": asked.prompt_cache_key,
         "safety_identifier": asked.safety_identifier,
+        "service_tier": asked.service_tier,
     }
 
 

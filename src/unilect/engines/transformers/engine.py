@@ -279,6 +279,7 @@ class HfEngine:
             parameters=supported(self._template),
             fans_out=True,
             fans_beams_out=True,
+            slots=config.parallel,
             schema_keywords=LLGUIDANCE,
             thinking=thinks(self._template),
             template_names=templates.variables(self._template) if self._template else None,

@@ -1,0 +1,275 @@
+"""
+Who of those that wait is next: deficit round robin over callers, in tokens.
+
+Each caller has a round: the tokens that it was charged. It may go in the rounds from there on: a round lets everybody go who owes nothing
+any more, those first for whom the fewest run, and rounds in which nobody may go are skipped, by a heap: a turn costs O(log callers), however
+large the debts are. A quantum of more than one token would let a caller with small requests send many in a row, and others wait meanwhile.
+
+1. Nothing is charged before it is used. What a request will use is not known: its prompt is not counted in tokens yet, and agents ask
+   for 32,000 tokens and use 300. A charge that is too high would hold up others, too: they would join in a round that is too late.
+2. Nobody saves up turns while idle: a caller that begins to wait goes in the present round at the earliest. Nor does anybody pay for
+   what was used while nobody waited. So a caller that asks for one answer at a time is next.
+3. Of two callers that both wait all the time, neither gets more tokens than the other by more than twice what the requests that run
+   at a time, and one more, may use.
+4. Batch requests wait until no other does, or until they have waited for `AGE_S`; then they are as all others.
+
+The rounds are the virtual time of start-time fair queueing.
+Sources: https://doi.org/10.1109/90.502236 (deficit round robin), https://arxiv.org/abs/2401.00588 (in tokens of language models)
+"""
+
+import heapq
+from collections import OrderedDict
+from itertools import count
+from typing import TypeAlias
+
+AGE_S = 60.0  # a turn of batch work in a minute is no harm to anybody, and none in an hour is starvation
+_FIRST, _LAST = 0, 1  # levels: those that wait for an answer, and batch requests
+_KEPT = 64  # idle callers are kept so many, beside twice those that are not
+
+
+class Ticket:
+    """
+    One request that waits, or runs.
+
+    Args:
+        caller: Who has sent it.
+        since_s: When it came, on the clock of `Order.next`.
+        batch: Others go first.
+    """
+
+    __slots__ = ("_level", "batch", "caller", "since_s")
+
+    def __init__(self, caller: str, since_s: float = 0.0, batch: bool = False) -> None:
+        self.caller = caller
+        self.since_s = since_s
+        self.batch = batch
+        self._level = _LAST if batch else _FIRST
+
+    @property
+    def level(self) -> int:
+        """0 for those that go first, 1 for batch requests that have not aged."""
+        return self._level
+
+    def age(self) -> None:
+        """It goes first from now on."""
+        self._level = _FIRST
+
+
+#: A place in a heap: the round, the requests that run, the place in the ring, and who stands there.
+_Entry: TypeAlias = "tuple[int, int, int, _Caller]"
+
+
+class _Caller:
+    """
+    What is known of one caller.
+
+    Attributes:
+        round: The round in which it may go next.
+        running: Its requests that run.
+        waiting: Those that wait, by level, the oldest first.
+        entries: Where it stands in the heap of each level; None where it does not wait.
+    """
+
+    __slots__ = ("entries", "round", "running", "waiting")
+
+    def __init__(self) -> None:
+        self.round = self.running = 0
+        self.waiting = (OrderedDict[Ticket, None](), OrderedDict[Ticket, None]())
+        self.entries: list[_Entry | None] = [None, None]
+
+    @property
+    def count(self) -> int:
+        """How many wait."""
+        return len(self.waiting[_FIRST]) + len(self.waiting[_LAST])
+
+
+class Order:
+    """The requests that wait before one backend, and what the callers of those that run were charged."""
+
+    def __init__(self) -> None:
+        self._callers: dict[str, _Caller] = {}
+        self._heaps: tuple[list[_Entry], ...] = ([], [])
+        self._ring = count()
+        self._round = self._last_round = 0
+        self._unaged: OrderedDict[Ticket, None] = OrderedDict()
+        self._by_count: dict[int, OrderedDict[str, None]] = {}
+        self._most = 0
+        self._length = 0
+        self._sweep_at = _KEPT
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return self._length
+
+    @property
+    def callers(self) -> int:
+        """How many callers wait."""
+        return sum(map(len, self._by_count.values()))
+
+    @property
+    def most(self) -> int:
+        """The most requests that wait for one caller."""
+        return self._most
+
+    def waiting_for(self, caller: str) -> int:
+        """How many requests of a caller wait."""
+        known = self._callers.get(caller)
+        return 0 if known is None else known.count
+
+    def add(self, ticket: Ticket) -> None:
+        """A request waits."""
+        caller = self._known(ticket.caller)
+        if not caller.count:
+            caller.round = max(caller.round, self._round)
+        self._put(caller, ticket)
+        if ticket.level == _LAST:
+            self._unaged[ticket] = None
+        self._counted(ticket.caller, caller.count - 1, caller.count)
+
+    def next(self, now_s: float) -> Ticket | None:
+        """Take out who is next; None where nobody waits. Whoever goes is to `begin`."""
+        while self._unaged and (oldest := next(iter(self._unaged))).since_s + AGE_S <= now_s:
+            self._age(oldest)
+        for level in (_FIRST, _LAST):
+            heap = self._heaps[level]
+            while heap:
+                caller = heap[0][3]
+                if caller.entries[level] is heap[0]:
+                    ticket = next(iter(caller.waiting[level]))
+                    self.discard(ticket)
+                    return ticket
+                heapq.heappop(heap)  # it stands elsewhere now, or nowhere
+        return None
+
+    def begin(self, ticket: Ticket) -> None:
+        """A request that was taken out runs."""
+        self._begin(self._known(ticket.caller), ticket)
+
+    def pass_by(self, ticket: Ticket) -> None:
+        """A request runs at once, while nobody waits: all debts are off."""
+        self._round = self._last_round
+        self._begin(self._known(ticket.caller), ticket)
+
+    def _begin(self, caller: _Caller, ticket: Ticket) -> None:
+        if not caller.count:
+            caller.round = max(caller.round, self._round)
+        self._round = max(self._round, caller.round)
+        caller.running += 1
+        self._stand(caller)
+
+    def charge(self, ticket: Ticket, tokens: int) -> None:
+        """A request that runs has used more tokens."""
+        caller = self._callers[ticket.caller]
+        caller.round += tokens
+        self._last_round = max(self._last_round, caller.round)
+        self._stand(caller)
+
+    def end(self, ticket: Ticket) -> None:
+        """A request that was begun, and charged, has ended."""
+        caller = self._callers[ticket.caller]
+        caller.running -= 1
+        self._stand(caller)
+
+    def discard(self, ticket: Ticket) -> bool:
+        """A request waits no more; false where it did not."""
+        caller = self._callers.get(ticket.caller)
+        if caller is None or ticket not in caller.waiting[ticket.level]:
+            return False
+        del caller.waiting[ticket.level][ticket]
+        self._unaged.pop(ticket, None)
+        self._length -= 1
+        if not caller.waiting[ticket.level]:
+            caller.entries[ticket.level] = None
+        self._counted(ticket.caller, caller.count + 1, caller.count)
+        return True
+
+    def newest_of_most(self) -> Ticket:
+        """The newest request, batch ones before others, of a caller for whom the most wait."""
+        caller = self._callers[next(iter(self._by_count[self._most]))]
+        return next(reversed(caller.waiting[_LAST] or caller.waiting[_FIRST]))
+
+    def position(self, ticket: Ticket, cost: int) -> int:
+        """
+        The place of a request that waits, 1 for the next; O(those that wait).
+
+        Args:
+            cost: Tokens that each request is taken to use, as soon as it has begun; nobody is taken to come.
+        """
+        mine, ahead = self._callers[ticket.caller], 0
+        for one in mine.waiting[ticket.level]:
+            if one is ticket:
+                break
+            ahead += 1
+        start = mine.round + ahead * cost
+        entry = mine.entries[ticket.level]
+        assert entry is not None
+        for caller in self._callers.values():
+            if caller is not mine:
+                ahead += _before(caller, ticket.level, start, entry, cost)
+            if ticket.level == _LAST:
+                ahead += len(caller.waiting[_FIRST])
+        return ahead + 1
+
+    def _known(self, name: str) -> _Caller:
+        """A caller; where it is new, idle ones that owe nothing may be forgotten for it."""
+        caller = self._callers.get(name)
+        if caller is None:
+            if len(self._callers) >= self._sweep_at:
+                self._callers = {
+                    name: one
+                    for name, one in self._callers.items()
+                    if one.count or one.running or one.round > self._round
+                }
+                self._sweep_at = 2 * len(self._callers) + _KEPT
+            caller = self._callers[name] = _Caller()
+        return caller
+
+    def _stand(self, caller: _Caller) -> None:
+        """Stand where its charges say, at the end of the ring; where nothing has changed, it stays."""
+        for level in (_FIRST, _LAST):
+            before = caller.entries[level]
+            where = caller.round, caller.running
+            if not caller.waiting[level] or (before is not None and before[:2] == where):
+                continue
+            entry = caller.entries[level] = (*where, next(self._ring), caller)
+            heap = self._heaps[level]
+            heapq.heappush(heap, entry)
+            if len(heap) > 2 * len(self._callers) + _KEPT:
+                heap[:] = [one for one in heap if one[3].entries[level] is one]
+                heapq.heapify(heap)
+
+    def _put(self, caller: _Caller, ticket: Ticket) -> None:
+        """A request at the end of its caller's."""
+        caller.waiting[ticket.level][ticket] = None
+        self._length += 1
+        if caller.entries[ticket.level] is None:
+            self._stand(caller)
+
+    def _age(self, ticket: Ticket) -> None:
+        """A batch request has waited long enough."""
+        self.discard(ticket)
+        ticket.age()
+        self.add(ticket)
+
+    def _counted(self, name: str, before: int, now: int) -> None:
+        """So many requests wait for a caller; O(1), since it is one more or one less."""
+        if before:
+            del self._by_count[before][name]
+        if now:
+            self._by_count.setdefault(now, OrderedDict())[name] = None
+        if before and not self._by_count[before]:
+            del self._by_count[before]
+        self._most = max(self._most, now)
+        if self._most not in self._by_count:
+            self._most = now  # that was the only one with the most
+
+
+def _before(caller: _Caller, level: int, start: int, entry: _Entry, cost: int) -> int:
+    """How many of a caller's requests go before one that another caller may send in the round `start`, and who stands at `entry`."""
+    its = caller.entries[level]
+    if its is None or (rounds := start - its[0]) < 0:
+        return 0
+    same = (
+        rounds % cost == 0 and its[:3] < entry[:3]
+    )  # in the same round, and before it in the ring
+    return min(len(caller.waiting[level]), -(-rounds // cost) + same)

@@ -1,0 +1,341 @@
+"""
+A bounded queue before a backend that answers a limited number of requests at a time, served fairly (`routing/_fair_order.py`).
+
+1. A request that finds a place free, while nobody waits, goes at once, and costs next to nothing.
+2. Where the queue is full, a caller that has fewer requests in it than another takes the place of that one's newest. So one caller can
+   fill it for itself only (429), and others are refused only where so many callers wait that each has one request in it (503).
+3. What the requests that run have used so far is charged whenever a place is given away, and the rest when they end, also where their
+   client has left.
+4. Who waits is a future, and one owner sets its result: a turn, or why there is none. A request that was cancelled in the moment of
+   its turn gives the place back.
+"""
+
+import asyncio
+import math
+from contextlib import aclosing
+
+from msgspec import Struct
+
+from unilect.backend import Backend, Batches, Capabilities, embeds, reranks
+from unilect.context import in_hand
+from unilect.errors import (
+    BackendUnavailable,
+    QueueFull,
+    QueueTimeout,
+    TooManyWaiting,
+    UnilectError,
+)
+from unilect.events import Event, Progress, Usage
+from unilect.ranking import Ranking, RerankRequest
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
+from unilect.routing._fair_order import Order, Ticket
+
+#: A token of an answer takes a step of its own, and those of a prompt are read together.
+ANSWER_WEIGHT = 4
+_NEW = 0.2  # how much the last request weighs in a mean
+
+
+class QueueSettings(Struct, frozen=True):
+    """
+    What an operator says of a queue.
+
+    Attributes:
+        max_in_flight: The most requests that the backend gets at a time; None for as many as it says.
+        max_queue: The most that wait.
+        timeout_s: The longest that one waits.
+    """
+
+    max_in_flight: int | None = None
+    max_queue: int = 512
+    timeout_s: float = 600.0
+
+
+class Use:
+    """
+    What an answer uses of its backend.
+
+    Attributes:
+        cost: Tokens so far, of which those of the answer count `ANSWER_WEIGHT` times, and those of the prompt that were cached not at all.
+    """
+
+    __slots__ = ("_made", "_read", "_whole")
+
+    def __init__(self) -> None:
+        self._read = self._made = 0
+        self._whole: Usage | None = None
+
+    def see(self, batch: list[Event]) -> None:
+        """Take note of a batch."""
+        if not self._made:  # the prompt is told before
+            for event in batch:
+                if type(event) is Progress:
+                    self._read = event.processed - event.cached
+        self._made += sum([event.tokens for event in batch])
+        if type(last := batch[-1]) is Usage:
+            self._whole = last
+
+    @property
+    def cost(self) -> int:
+        """As above: so far, and in the end as the backend says it."""
+        whole = self._whole
+        if whole is None or not (whole.prompt_tokens or whole.completion_tokens):
+            return max(0, self._read) + ANSWER_WEIGHT * self._made
+        read = whole.prompt_tokens - (whole.cached_tokens or 0)
+        return max(0, read) + ANSWER_WEIGHT * whole.completion_tokens
+
+
+class _Waiting(Ticket):
+    """
+    A request, from its coming to its end.
+
+    Attributes:
+        turn: Is done when its turn has come, or when it has waited in vain.
+        began_s: When it was given its place.
+        use: What it has used of the backend.
+        charged: How much of that its caller was charged.
+    """
+
+    __slots__ = ("_queue", "began_s", "charged", "turn", "use")
+
+    def __init__(self, queue: "FairQueue", now_s: float) -> None:
+        context = in_hand()
+        super().__init__(context.caller, now_s, context.priority < 0)
+        self._queue = queue
+        self.use = Use()
+        self.charged = 0
+        self.turn: asyncio.Future[None] | None = None
+        self.began_s = now_s
+
+    @property
+    def position(self) -> int:
+        """As `context.Queued.position`; 0 where it does not wait any more."""
+        waits = self.turn is not None and not self.turn.done()
+        return self._queue.position(self) if waits else 0
+
+    @property
+    def wait_s(self) -> float | None:
+        """As `context.Queued.wait_s`."""
+        interval_s = self._queue.interval_s
+        return None if interval_s is None else self.position * interval_s
+
+    def refuse(self, error: UnilectError) -> None:
+        """It has waited in vain."""
+        if self.turn is not None and not self.turn.done():
+            self.turn.set_exception(error)
+
+
+class FairQueue:
+    """
+    The requests that wait for one backend.
+
+    Args:
+        places: How many it answers at a time.
+        settings: The operator's.
+
+    Attributes:
+        places: As given; one that grows is used with the next request.
+    """
+
+    def __init__(self, places: int, settings: QueueSettings | None = None) -> None:
+        self.places = places
+        self._settings = settings or QueueSettings()
+        self._order = Order()
+        self._running: set[_Waiting] = set()
+        self._mean_s: float | None = None  # for which a request has a place
+        self._mean = 1.0  # what a request uses
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._order)
+
+    @property
+    def interval_s(self) -> float | None:
+        """Seconds between two turns while all places are taken, as the last requests tell; None where there were none."""
+        return None if self._mean_s is None else self._mean_s / self.places
+
+    def position(self, ticket: Ticket) -> int:
+        """The place of one that waits in the order as it is now."""
+        return self._order.position(ticket, max(1, round(self._mean)))
+
+    async def enter(self) -> _Waiting:
+        """
+        A place for the request in hand, once it is its turn; to be given back by `leave`.
+
+        Raises:
+            TooManyWaiting: The queue is full, and the caller's share of it, too.
+            QueueFull: The queue is full.
+            QueueTimeout: Its time is up.
+            BackendUnavailable: The model was stopped meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        caller = in_hand().caller
+        ticket = _Waiting(self, loop.time())
+        if len(self._running) < self.places and not self._order:
+            self._order.pass_by(ticket)
+            self._running.add(ticket)
+            return ticket
+        self._make_room(caller)
+        ticket.turn = loop.create_future()
+        self._order.add(ticket)
+        self._give()  # there may be more places than there were
+        await self._turn(ticket, ticket.turn)
+        return ticket
+
+    def leave(self, ticket: _Waiting) -> None:
+        """A request has ended, however it has."""
+        self._running.discard(ticket)
+        self._charge(ticket)
+        self._order.end(ticket)
+        if ticket.charged:  # one that failed at once says nothing of others
+            self._learn(ticket)
+        self._give()
+
+    def dismiss(self) -> None:
+        """The model is stopped: who waits need not wait longer."""
+        while (ticket := self._order.next(-math.inf)) is not None:
+            assert isinstance(ticket, _Waiting)
+            ticket.refuse(BackendUnavailable("The model was stopped.", retry_after_s=5))
+
+    async def _turn(self, ticket: _Waiting, turn: asyncio.Future[None]) -> None:
+        """Wait for a turn; raises as `enter`."""
+        context, loop = in_hand(), asyncio.get_running_loop()
+        timer = loop.call_later(self._settings.timeout_s, self._expire, ticket)
+        context.queued = ticket
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._order.discard(ticket)
+            if not turn.cancelled() and turn.exception() is None:
+                self.leave(ticket)  # it was its turn, and it left in the same moment
+            raise
+        finally:
+            timer.cancel()
+            if context.queued is ticket:
+                context.queued = None
+
+    def _expire(self, ticket: _Waiting) -> None:
+        self._order.discard(ticket)
+        ticket.refuse(
+            QueueTimeout(
+                f"The request waited {self._settings.timeout_s:g} s for its turn, which is as long as a request may wait for this model. Send it "
+                "again later, or send fewer at a time.",
+                retry_after_s=self._retry_after_s(1),
+            )
+        )
+
+    def _give(self) -> None:
+        """Give the places that are free to those who are next."""
+        if not self._order or len(self._running) >= self.places:
+            return
+        now_s = asyncio.get_running_loop().time()
+        for running in self._running:
+            self._charge(running)
+        while len(self._running) < self.places:
+            ticket = self._order.next(now_s)
+            if ticket is None:
+                return
+            assert isinstance(ticket, _Waiting)
+            assert ticket.turn is not None
+            if not ticket.turn.done():  # else it was cancelled in this moment
+                self._order.begin(ticket)
+                self._running.add(ticket)
+                ticket.began_s = now_s
+                ticket.turn.set_result(None)
+
+    def _make_room(self, caller: str) -> None:
+        """Have a place in the queue for a request of a caller; raises as `enter`."""
+        waiting = len(self._order)
+        if waiting < self._settings.max_queue:
+            return
+        mine = self._order.waiting_for(caller)
+        own = TooManyWaiting(
+            f"The model's queue is full: {waiting} requests wait, and your share of it is taken by your own. Wait for some of them to "
+            "end, or send fewer at a time.",
+            retry_after_s=self._retry_after_s(max(1, self._order.callers)),
+        )
+        if self._order.most > mine + 1:
+            last = self._order.newest_of_most()
+            assert isinstance(last, _Waiting)
+            self._order.discard(last)
+            last.refuse(own)
+        elif mine:
+            raise own
+        else:
+            raise QueueFull(
+                f"The model's queue is full: {waiting} requests of other callers wait. Send the request again later.",
+                retry_after_s=self._retry_after_s(1),
+            )
+
+    def _retry_after_s(self, turns: int) -> float | None:
+        """Seconds in which so many requests have their turn; None where nobody knows."""
+        return None if self.interval_s is None else max(1.0, turns * self.interval_s)
+
+    def _charge(self, ticket: _Waiting) -> None:
+        """Charge what a request has used since it was charged last; a count that was too high is not given back."""
+        if (new := ticket.use.cost - ticket.charged) > 0:
+            ticket.charged += new
+            self._order.charge(ticket, new)
+
+    def _learn(self, ticket: _Waiting) -> None:
+        """Know better what requests use, and how long they take."""
+        held_s = asyncio.get_running_loop().time() - ticket.began_s
+        before_s = held_s if self._mean_s is None else self._mean_s
+        self._mean_s = before_s + _NEW * (held_s - before_s)
+        self._mean += _NEW * (ticket.charged - self._mean)
+
+
+class QueuedBackend:
+    """
+    A backend behind queues.
+
+    Args:
+        backend: The backend.
+        answers: For those who want an answer.
+        vectors: For embeddings and rankings: another one, where the backend makes them beside its answers.
+    """
+
+    def __init__(
+        self, backend: Backend, answers: FairQueue, vectors: FairQueue | None = None
+    ) -> None:
+        self._backend = backend
+        self._answers = answers
+        self._vectors = answers if vectors is None else vectors  # an empty queue is false
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The backend's capabilities."""
+        return self._backend.capabilities
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request, when its turn has come; one whose client leaves before that is never sent."""
+        ticket = await self._answers.enter()
+        use = ticket.use
+        try:
+            async with aclosing(self._backend.generate(request)) as batches:
+                async for batch in batches:
+                    use.see(batch)
+                    yield batch
+        finally:
+            self._answers.leave(ticket)
+
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Embed the inputs of a request, when its turn has come."""
+        backend = embeds(self._backend)
+        ticket = await self._vectors.enter()
+        try:
+            found = await backend.embed(request)
+            ticket.use.see([Usage(found.prompt_tokens, 0)])
+            return found
+        finally:
+            self._vectors.leave(ticket)
+
+    async def rerank(self, request: RerankRequest) -> Ranking:
+        """Score the documents of a request, when its turn has come."""
+        backend = reranks(self._backend)
+        ticket = await self._vectors.enter()
+        try:
+            found = await backend.rerank(request)
+            ticket.use.see([Usage(found.prompt_tokens, 0)])
+            return found
+        finally:
+            self._vectors.leave(ticket)
