@@ -23,11 +23,11 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_820,
+    "": 1_824,
     "cli": 1_750,
     "cli/connect": 956,
-    "config": 1_371,
-    "constraints": 1_136,
+    "config": 1_380,
+    "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
     "dialects/fastchat": 900,
@@ -38,13 +38,13 @@ BUDGETS = {
     "dialects/responses": 1_892,
     "engines": 227,
     "engines/chatglm": 554,
-    "engines/gguf": 2_058,
+    "engines/gguf": 2_142,
     "engines/process": 708,
-    "engines/transformers": 3_757,
-    "gateway": 448,
+    "engines/transformers": 3_770,
+    "gateway": 449,
     "http": 925,
     "parameters": 732,
-    "routing": 2_571,
+    "routing": 2_576,
     "server": 895,
     "store": 1_674,
     "store/migrations": 9,
@@ -54,7 +54,7 @@ BUDGETS = {
     "upstreams": 0,
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
-    "upstreams/openai": 1_757,
+    "upstreams/openai": 1_800,
     "web": 952,
 }
 

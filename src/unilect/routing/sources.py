@@ -25,7 +25,8 @@ from unilect.backend import Backend, BackendSpec, Report
 from unilect.config.hints import unknown_in
 from unilect.config.kinds import ENGINES, KIND_OF, UPSTREAMS, check_options
 from unilect.config.model import NAME, ModelConfig
-from unilect.config.server import Config
+from unilect.config.server import Config, process_environment
+from unilect.config.store import may_have_keys
 from unilect.config.values import accepted
 from unilect.constraints.checker import Checker
 from unilect.errors import ConfigError, ConfigErrors, Mistakes, unreadable
@@ -62,11 +63,12 @@ def registry(config: Config, progress: Progress | None = None) -> Registry:
     models, found, built = served(config), Mistakes(), []
     engines = _count_engines(models)
     threads, shared, checker = max(1, (_cores() - 1) // engines), dict[Any, Any](), Checker()
+    several = len(config.api_keys) > 1 or may_have_keys(config.store, process_environment())
     for name, one in models.items():
         with found:
             check_server(name, one, models)
         with found:
-            made = model(name, one, threads, progress, shared, checker, engines)
+            made = model(name, one, threads, progress, shared, checker, engines, several)
             if one.model != ALL:
                 built.append(made)
     found.raise_all()
@@ -213,6 +215,7 @@ def model(
     shared: dict[Any, Any] | None = None,
     checker: Checker | None = None,
     engines: int = 1,
+    several_callers: bool = False,
 ) -> Model:
     """
     The model of a table, not started.
@@ -221,6 +224,7 @@ def model(
         shared: What the backends of one configuration share.
         checker: The server's, where the model's engine needs one.
         engines: How many engines the server has.
+        several_callers: The server has keys of several callers.
 
     Raises:
         ConfigError: A source or a setting is wrong.
@@ -236,6 +240,7 @@ def model(
     for source in config.sources:
         with found:
             spec = spec_of(name, source, config, threads, report, shared, checker, engines)
+            spec = structs.replace(spec, several_callers=several_callers)
             members.append(Member(backend(spec), source, _secrets(source, config)))
             _tell(name, source)
     found.raise_all()
