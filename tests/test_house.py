@@ -38,7 +38,7 @@ BUDGETS = {
     "dialects/responses": 1_892,
     "engines": 227,
     "engines/chatglm": 554,
-    "engines/gguf": 2_142,
+    "engines/gguf": 2_148,
     "engines/process": 708,
     "engines/transformers": 3_770,
     "gateway": 449,

@@ -74,6 +74,20 @@ def test_callers_are_kept_apart(server_of: Callable[[str], Server], engine: str,
     assert min(again, still, others_own) >= total - BLOCK
 
 
+def test_what_llamacpp_says(server_of: Callable[[str], Server]) -> None:
+    """llama.cpp's own count of a prompt's cached tokens is nought for another caller, also where it asks for the cache."""
+    server, text = server_of("gguf"), prompt_of("native")
+    found = []
+    for key in (*KEYS, "sk-cy"):
+        body = {"model": "apart", "prompt": text, "n_predict": 1, "cache_prompt": True}
+        said = ask(f"{server.root}/completion", body, {"Authorization": f"Bearer {key}"})
+        found.append((said.body["timings"]["cache_n"], said.body["timings"]["prompt_n"]))
+
+    assert max(cached for cached, _ in found[:3]) <= OPENING
+    assert min(read for _, read in found[:3]) >= 2 * WORDS
+    assert found[3][0] >= 2 * WORDS - BLOCK
+
+
 @pytest.mark.parametrize("engine", ENGINES_IN_CI)
 def test_more_callers_than_slots(server_of: Callable[[str], Server], engine: str) -> None:
     """A caller who gets the place of another one finds nothing of theirs there, and they find nothing of its."""

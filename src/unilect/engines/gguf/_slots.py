@@ -100,14 +100,17 @@ class Slots:
     @asynccontextmanager
     async def all(self) -> AsyncIterator[None]:
         """Every slot, once the requests before this one have ended; those after it wait."""
-        taken: list[int] = []
+        taken = sorted(self._free)
+        self._free.clear()
+        rest = [self._queued() for _ in range(self._count - len(taken))]
         try:
-            while len(taken) < self._count:
-                slot = min(self._free) if self._free else await self._wait()
-                self._free.discard(slot)
-                taken.append(slot)
+            for waiter in rest:
+                await waiter
             yield
         finally:
+            for waiter in rest:
+                if not (waiter.cancel() or waiter.cancelled() or waiter.exception()):
+                    taken.append(waiter.result())
             for slot in taken:
                 self.give_back(slot)
 
@@ -176,9 +179,14 @@ class Slots:
             if not waiter.done():
                 waiter.set_exception(BackendUnavailable("The model was stopped.", retry_after_s=5))
 
-    async def _wait(self) -> int:
+    def _queued(self) -> asyncio.Future[int]:
+        """A place at the end of the line."""
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
+        return waiter
+
+    async def _wait(self) -> int:
+        waiter = self._queued()
         try:
             return await waiter
         except asyncio.CancelledError:
