@@ -13,8 +13,10 @@ from unilect.config.server import ModelConfig
 from unilect.context import IN_HAND, Context
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
+from unilect.engines.process.child_process import ChildProcess
 from unilect.errors import BackendUnavailable
 from unilect.events import Finish, TextDelta, Usage
+from unilect.requests import EmbeddingRequest
 
 TEXT = "Once upon a time there was a little girl. " * 30
 OTHER = "The cat sat on the mat, and had a hat. " * 30
@@ -52,9 +54,9 @@ async def asked(engine: GgufEngine, caller: str, text: str) -> tuple[int, int]:
     return found.usage.cached_tokens, await tokens_read(engine) - before
 
 
-async def tokens_read(engine: GgufEngine) -> int:
-    """All tokens of prompts that the child has read; 0 in one that has just started."""
-    server = await engine._server(engine._generator)
+async def tokens_read(engine: GgufEngine, child: ChildProcess | None = None) -> int:
+    """All tokens of prompts that a child has read, the one that generates or another; 0 in one that has just started."""
+    server = await engine._server(child or engine._generator)
     told = (await server.get("/metrics")).decode()
     [count] = re.findall(r"^llamacpp:prompt_tokens_total (\S+)$", told, re.MULTILINE)
     return int(float(count))
@@ -99,6 +101,19 @@ async def test_a_shared_cache_is_everybodys() -> None:
 
         assert engine._generator.pid == pid
     assert theirs[0] >= total - ENDS
+
+
+async def test_embeddings_are_in_no_cache() -> None:
+    """A text that is embedded again is read again, whoever sends it."""
+    async with running() as engine:
+        request = EmbeddingRequest(input=TEXT)
+        read = []
+        for caller in ("ada", "ada", "bob"):
+            await as_caller(caller, engine.embed(request))
+            read.append(await tokens_read(engine, engine._embedder))
+
+    assert [read[0], 2 * read[0], 3 * read[0]] == read
+    assert read[0] > 100
 
 
 async def test_those_without_a_key_are_one_caller() -> None:
