@@ -23,11 +23,11 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_933,
+    "": 1_937,
     "cli": 1_984,
     "cli/connect": 956,
-    "config": 1_783,
-    "constraints": 1_136,
+    "config": 1_792,
+    "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
     "dialects/fastchat": 900,
@@ -38,13 +38,13 @@ BUDGETS = {
     "dialects/responses": 1_914,
     "engines": 227,
     "engines/chatglm": 555,
-    "engines/gguf": 2_059,
+    "engines/gguf": 2_149,
     "engines/process": 717,
-    "engines/transformers": 3_759,
-    "gateway": 1_998,
+    "engines/transformers": 3_772,
+    "gateway": 1_999,
     "http": 928,
     "parameters": 732,
-    "routing": 3_280,
+    "routing": 3_285,
     "server": 1_926,
     "store": 2_117,
     "store/migrations": 9,
@@ -54,8 +54,8 @@ BUDGETS = {
     "upstreams": 0,
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 786,
-    "upstreams/openai": 1_757,
-    "web": 1_027,
+    "upstreams/openai": 1_800,
+    "web": 1_028,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -385,6 +385,7 @@ class BackendSpec(Struct, frozen=True):
         shared: What the backends of one configuration share, such as one base for several adapters.
         checker: Compiles the grammars and schemas of clients; the server's only one.
         engines: How many engines the server has.
+        several_callers: The server has keys of several callers, as far as is known before it starts.
     """
 
     name: str
@@ -397,3 +398,4 @@ class BackendSpec(Struct, frozen=True):
     checker: Checker = field(default_factory=Checker)
     engines: int = 1
     options: Any = None
+    several_callers: bool = False

@@ -160,3 +160,12 @@ IN_HAND: ContextVar[Context | None] = ContextVar("in_hand", default=None)
 def in_hand() -> Context:
     """The context of the request that this task answers; one that nobody reads outside of a request."""
     return IN_HAND.get() or Context()
+
+
+#: The caller's name where no key is required.
+ANONYMOUS = "anonymous"
+
+
+def whose() -> str:
+    """The caller of the request in hand, as caches tell callers apart; all who need no key are one."""
+    return in_hand().caller or ANONYMOUS

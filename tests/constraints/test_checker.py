@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from unilect.constraints import _helper
 from unilect.constraints.checker import MAX_WAITING, MODEL, Checker
+from unilect.context import IN_HAND, Context
 from unilect.errors import CheckerUnavailable, InvalidRequest
 
 HARD = {"type": "string", "pattern": "^(a?){2000}a{2000}$"}
@@ -90,6 +91,18 @@ async def test_no_process_before_its_use() -> None:
     """A checker that nobody asks starts no process."""
     async with checking() as made:
         assert (None, None) == (made._quick.pid, made._patient.pid)
+
+
+async def test_each_caller_has_results_of_its_own(checker: Checker, asked: list[str]) -> None:
+    """A constraint that another caller has sent is compiled as if it were new, one of the caller's own is not."""
+    for caller in ("ada", "ada", "bob", "ada", "bob"):
+        before = IN_HAND.set(Context(caller=caller))
+        try:
+            await checker.gbnf('root ::= "each caller has results"', "grammar")
+        finally:
+            IN_HAND.reset(before)
+
+    assert ["gbnf"] * 2 == asked
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """Tests of unilect.routing._affinity."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import chat, completion
+from unilect.context import IN_HAND, Context
 from unilect.requests import ChatRequest, EmbeddingRequest, Message
 from unilect.routing._affinity import BLOCK_CHARS, MAX_KNOWN, Affinity, digests
 
@@ -33,6 +35,24 @@ def test_another_conversation_is_unknown(turns: list[Message], other: list[Messa
     found = affinity.find(digests(talk(other)))
 
     assert ("here" if other[: len(turns)] == turns else None) == found
+
+
+@pytest.mark.parametrize(
+    "request_", [chat("a secret"), completion("a secret " * BLOCK_CHARS)], ids=["chat", "text"]
+)
+def test_another_callers_conversation_is_unknown(request_: ChatRequest) -> None:
+    """Where a request goes depends on what its own caller has asked."""
+    affinity: Affinity[str] = Affinity()
+    found = {}
+    for caller in ("ada", "bob", "ada"):
+        before = IN_HAND.set(Context(caller=caller))
+        try:
+            found[caller] = affinity.find(digests(request_))
+            affinity.note(digests(request_), caller)
+        finally:
+            IN_HAND.reset(before)
+
+    assert {"ada": "ada", "bob": None} == found
 
 
 def test_the_longest_beginning_counts() -> None:

@@ -9,10 +9,12 @@ import pytest
 from unilect import plugins
 from unilect.config.kinds import KIND_OF
 from unilect.config.server import Config, ModelConfig
+from unilect.config.store import StoreConfig
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.errors import ConfigError
 from unilect.routing.sources import named, registry, split
+from unilect.store.store import Store
 from unilect.upstreams.openai.backend import OpenAIUpstream
 
 
@@ -125,6 +127,25 @@ def test_backends() -> None:
 
     assert KIND_OF.keys() == schemes.keys()
     assert all(callable(entry.load()) for entry in schemes.values())
+
+
+@pytest.mark.parametrize(
+    ("keys", "stored", "several"),
+    [([], False, False), (["a"], False, False), (["a", "b"], False, True), ([], True, True)],
+)
+async def test_several_callers(
+    tmp_path: Path, keys: list[str], stored: bool, several: bool
+) -> None:
+    """An engine knows before its start whether the server has several callers: by the keys of the configuration, and those of the store."""
+    config = StoreConfig(url=f"sqlite:///{tmp_path}/x.db")
+    store = Store(config, {})
+    if stored and store.keys is not None:
+        await store.keys.create("ann", "AAAA", b"digest")
+    await store.aclose()
+    made = registry(Config(api_keys=keys, store=config)).get("demo").pool.members[0].backend
+
+    assert isinstance(made, GgufEngine)
+    assert ({"cache_ram_mib": 0} if several else {}) == made._partition.at_start()
 
 
 def test_no_models() -> None:

@@ -37,6 +37,7 @@ _BATCHED = ("gguf", "hf")
 _ONLY = {
     ENGINES: "context threads start_timeout_s",
     _BATCHED: "parallel batch lora cache_ram_mib pooling hang_timeout_s",
+    ("gguf", "hf", "openai"): "share_cache",
     ("gguf",): "gpu_layers mmproj cache_type_k cache_type_v slot_save_path",
     ("hf",): "dtype device quantize trust_remote_code allow_pickle rope_scaling tokenizer",
     ("gguf", "hf", "llamacpp", "fastchat"): "chat_template",

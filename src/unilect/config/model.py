@@ -252,9 +252,17 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         described(
             "Prompt-cache size in MiB (KV state of idle conversations). 0 disables it. Default: an eighth of the memory free at "
             "start, divided among the engines of this server, at most 8192 for GGUF models and 64 for the bundled one; for "
-            "transformers models two full contexts."
+            "transformers models two full contexts. A GGUF model has none on a server with several API keys, unless `share_cache` is set."
         ),
     ] = None
+    share_cache: Annotated[
+        bool,
+        described(
+            "Share the prompt cache among all callers (API keys). By default a caller's prompts are reused for that caller only, so that "
+            "no other caller learns from the time to the first token whether a prompt was sent before. Set it where all callers may "
+            "know of each other's prompts, such as one team with a long common system prompt."
+        ),
+    ] = False
     cache_type_k: Annotated[
         Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"],
         described(

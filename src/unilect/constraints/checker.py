@@ -2,7 +2,8 @@
 The checker of a server: compiles clients' grammars and schemas in helper processes before an engine sees them.
 
 A job belongs to the checker and not to a request: a disconnect does not cancel it, and requests with the same
-constraint share one job. Results, also refusals, are cached by digest.
+constraint share one job. Results, also refusals, are cached by digest, for each caller apart: a schema may be as secret as a prompt, and
+compiling one takes long enough to be told from finding it.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ import msgspec
 
 from unilect.constraints import ConstraintError, _helper, gbnf
 from unilect.constraints.schema import Use
+from unilect.context import whose
 from unilect.errors import InvalidRequest
 from unilect.tasks import apart
 
@@ -110,12 +112,12 @@ class Checker:
 
     async def _compiled(self, job: str, arguments: dict[str, Any], param: str) -> Any:
         """
-        The result of a job, cached or new.
+        The result of a job, cached for the caller or new.
 
         Raises:
             InvalidRequest: The constraint is refused.
         """
-        digest = hashlib.sha256(msgspec.json.encode([job, arguments])).digest()
+        digest = hashlib.sha256(msgspec.json.encode([whose(), job, arguments])).digest()
         if digest in self._results:
             self._results.move_to_end(digest)
             result = self._results[digest]

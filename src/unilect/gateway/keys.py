@@ -9,6 +9,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from unilect import context
 from unilect.errors import MissingKey
 from unilect.gateway.known_keys import KnownKeys, wrong
 from unilect.gateway.secret import digest
@@ -31,7 +32,7 @@ class Caller(NamedTuple):
     limits: Mapping[str, float] = {}
 
 
-ANONYMOUS = Caller("anonymous")
+ANONYMOUS = Caller(context.ANONYMOUS)
 
 
 class Keys:

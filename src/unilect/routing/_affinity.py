@@ -2,7 +2,8 @@
 Cache affinity: which backend has the beginning of a conversation in its prompt cache.
 
 A conversation is identified by its messages: each request is stored under a digest of all its messages, and the next turn of the same
-conversation begins with them. A plain text is identified by its first blocks. Digests are Python's hashes: they are valid in this process
+conversation begins with them. A plain text is identified by its first blocks. Each caller's are told apart: to which backend a request goes
+says nothing of what another caller has asked. Digests are Python's hashes: they are valid in this process
 only, and a collision costs a cache hit, never an answer.
 """
 
@@ -12,6 +13,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from unilect.context import whose
 from unilect.requests import ChatRequest, CompletionRequest, Request
 
 MAX_KNOWN = 16_384
@@ -44,7 +46,7 @@ class Affinity(Generic[PlaceT]):
 
 
 def digests(request: Request | None) -> list[int]:
-    """A digest for each prefix of a request's prompt, the shortest first; empty if there is no prompt."""
+    """A digest for each prefix of a request's prompt, as its caller's, the shortest first; empty if there is no prompt."""
     if isinstance(request, ChatRequest):
         return _of_turns(request)
     if isinstance(request, CompletionRequest):
@@ -54,7 +56,7 @@ def digests(request: Request | None) -> list[int]:
 
 def _of_turns(request: ChatRequest) -> list[int]:
     found: list[int] = []
-    last = hash(msgspec.json.encode(request.tools)) if request.tools else 0
+    last = hash((whose(), msgspec.json.encode(request.tools) if request.tools else b""))
     for message in request.messages:
         content = message.content
         text = content if isinstance(content, str) else msgspec.json.encode(content)
@@ -65,7 +67,7 @@ def _of_turns(request: ChatRequest) -> list[int]:
 
 def _of_blocks(prompt: str | list[int]) -> list[int]:
     found: list[int] = []
-    last = 0
+    last = hash(whose())
     for number in range(
         min(len(prompt) // BLOCK_CHARS, MAX_BLOCKS)
     ):  # whole ones: the last part grows

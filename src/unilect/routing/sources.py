@@ -25,7 +25,8 @@ from unilect.backend import Backend, BackendSpec, Report
 from unilect.config.hints import unknown_in
 from unilect.config.kinds import ENGINES, KIND_OF, UPSTREAMS, check_options
 from unilect.config.model import NAME, ModelConfig
-from unilect.config.server import Config
+from unilect.config.server import Config, process_environment
+from unilect.config.store import may_have_keys
 from unilect.config.values import accepted
 from unilect.constraints.checker import Checker
 from unilect.errors import ConfigError, ConfigErrors, unreadable
@@ -79,11 +80,12 @@ def built(config: Config, checker: Checker, progress: Progress | None = None) ->
     models, found, made = served(config), Mistakes(), list[Model]()
     engines = _count_engines(models)
     threads, shared = max(1, (_cores() - 1) // engines), dict[Any, Any]()
+    several = len(config.api_keys) > 1 or may_have_keys(config.store, process_environment())
     for name, one in models.items():
         with found:
             check_server(name, one, models)
         with found:
-            of_table = model(name, one, threads, progress, shared, checker, engines)
+            of_table = model(name, one, threads, progress, shared, checker, engines, several)
             if one.model != ALL:
                 made.append(of_table)
     found.raise_all()
@@ -230,6 +232,7 @@ def model(
     shared: dict[Any, Any] | None = None,
     checker: Checker | None = None,
     engines: int = 1,
+    several_callers: bool = False,
 ) -> Model:
     """
     The model of a table, not started.
@@ -238,6 +241,7 @@ def model(
         shared: What the backends of one configuration share.
         checker: The server's, where the model's engine needs one.
         engines: How many engines the server has.
+        several_callers: The server has keys of several callers.
 
     Raises:
         ConfigError: A source or a setting is wrong.
@@ -254,6 +258,7 @@ def model(
     for source in config.sources:
         with found:
             spec = spec_of(name, source, config, threads, report, shared, checker, engines)
+            spec = structs.replace(spec, several_callers=several_callers)
             members.append(Member(backend(spec), source, _secrets(source, config), queue))
             _tell(name, source)
     found.raise_all()

@@ -1,14 +1,17 @@
 """Tests of unilect.engines.gguf._slots."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 from hypothesis import strategies as st
 
 from properties import given
+from unilect.context import IN_HAND, Context
 from unilect.engines.gguf._slots import BLOCK_BYTES, WORTH_A_GAP, Slots
 from unilect.errors import BackendUnavailable
+from unilect.events import Event, Progress, TextDelta, Usage
 
 LONG = b"a long conversation " * BLOCK_BYTES
 SHORT = LONG[: BLOCK_BYTES * (WORTH_A_GAP - 1)]
@@ -18,6 +21,25 @@ OTHER = b"something else " * BLOCK_BYTES
 def waiting(slots: Slots, prompt: bytes = b"") -> asyncio.Task[int]:
     """A request that takes a slot when it is its turn."""
     return asyncio.ensure_future(slots.take(prompt))
+
+
+@contextmanager
+def of(caller: str) -> Iterator[None]:
+    """What is done is done for a request of this caller's."""
+    before = IN_HAND.set(Context(caller=caller))
+    try:
+        yield
+    finally:
+        IN_HAND.reset(before)
+
+
+async def read(slots: Slots, caller: str, prompt: bytes) -> int:
+    """The slot in which a prompt of a caller's was read."""
+    with of(caller):
+        slot = await slots.take(prompt)
+    slots.begun(slot, [Progress(0, 9)])
+    slots.give_back(slot)
+    return slot
 
 
 async def settled() -> None:
@@ -167,3 +189,129 @@ async def test_any_coming_and_going(count: int, steps: list[tuple[str, int]]) ->
         request.cancel()
     with suppress(asyncio.CancelledError):
         await asyncio.gather(*queue)
+
+
+async def test_another_callers_slot_is_the_last_that_is_given() -> None:
+    """An own slot with the prompt's beginning comes first, then an empty one, an own one, and another's: the one unused for longest."""
+    slots = Slots(3)
+    slots.apart = True
+    found = [await read(slots, "ada", LONG), await read(slots, "bob", LONG)]
+    again = [await read(slots, "bob", LONG), await read(slots, "ada", LONG)]
+    full = [await read(slots, "cy", OTHER), await read(slots, "cy", LONG)]
+    next_ones = [await read(slots, "dee", LONG), await read(slots, "ada", LONG)]
+
+    assert [0, 1] == found
+    assert [1, 0] == again
+    assert [2, 2] == full
+    assert [1, 0] == next_ones
+
+
+async def test_where_callers_share_the_lowest_free_slot_is_given() -> None:
+    """Without the partition a slot's owner does not count."""
+    slots = Slots(3)
+    found = [await read(slots, name, prompt) for name in ("ada", "bob") for prompt in (OTHER, LONG)]
+
+    assert [0] * 4 == found
+
+
+@pytest.mark.parametrize(
+    ("batch", "is_read"),
+    [
+        ([Progress(0, 9)], True),
+        ([TextDelta("x", 0), Usage(3, 1)], True),
+        ([TextDelta("", 0), Usage(0, 0)], False),
+        ([], False),
+    ],
+)
+async def test_what_was_not_read_is_nobodys(batch: list[Event], is_read: bool) -> None:
+    """A slot whose request was not read there, as one that was given up at once, may hold anybody's prompts."""
+    slots = Slots(1)
+    slots.apart = True
+    await read(slots, "ada", LONG)
+    with of("bob"):
+        slot = await slots.take(LONG)
+        slots.begun(slot, batch)
+        slots.give_back(slot)
+    found: dict[str, bool] = {}
+    for name in ("bob", "ada"):
+        with of(name):
+            slot = await slots.take(LONG)
+            found[name] = "cache_prompt" not in slots.fields(slot)
+            slots.give_back(slot)
+
+    assert {"bob": is_read, "ada": False} == found
+
+
+@given(
+    st.integers(1, 4),
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from([LONG, OTHER, SHORT]), st.booleans()),
+        max_size=40,
+    ),
+)
+async def test_nobody_reads_anothers(count: int, asked: list[tuple[str, bytes, bool]]) -> None:
+    """Whoever asks whatever, and is read or gives up: a cache is read only where the same caller's prompt was the last."""
+    slots = Slots(count)
+    slots.apart = True
+    holds: dict[int, set[str]] = {slot: set() for slot in range(count)}
+    for caller, prompt, is_read in asked:
+        with of(caller):
+            slot = await slots.take(prompt)
+        if "cache_prompt" not in slots.fields(slot):
+            assert {caller} == holds[slot]
+        elif is_read:
+            holds[slot] = set()
+        holds[slot] |= {caller}  # of a request that was given up something may have been read
+        if is_read:
+            slots.begun(slot, [Progress(0, 9)])
+        slots.give_back(slot)
+
+
+async def test_all_slots_are_free_of_others() -> None:
+    """Whoever needs every slot gets them after those before, and before those after."""
+    slots = Slots(2)
+    busy = [await slots.take(b"") for _ in range(2)]
+    order: list[str] = []
+
+    async def all_of_them() -> None:
+        async with slots.all():
+            order.append("all")
+
+    every = asyncio.ensure_future(all_of_them())
+    await settled()
+    later = waiting(slots)
+    await settled()
+    for slot in busy:
+        assert not order
+        slots.give_back(slot)
+        await settled()
+    await every
+    slots.give_back(await later)
+
+    assert ["all"] == order
+    assert [0, 1] == [await slots.take(b"") for _ in range(2)]
+
+
+@pytest.mark.parametrize("given", [0, 1])
+async def test_who_gives_up_all_slots_keeps_none(given: int) -> None:
+    """Whoever leaves while waiting for every slot leaves those that it had to others."""
+    slots = Slots(2)
+    busy = [await slots.take(b"") for _ in range(2)]
+
+    async def all_of_them() -> None:
+        async with slots.all():
+            pass
+
+    every = asyncio.ensure_future(all_of_them())
+    await settled()
+    later = [waiting(slots), waiting(slots)]
+    await settled()
+    for slot in busy[:given]:
+        slots.give_back(slot)
+    every.cancel()
+    await settled()
+    for slot in busy[given:]:
+        slots.give_back(slot)
+
+    assert [0, 1] == sorted([await request for request in later])
+    assert every.cancelled()

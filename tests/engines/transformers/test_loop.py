@@ -107,6 +107,33 @@ def test_the_same_prompt_at_once_is_read_once(model: LoadedModel, loop: BatchLoo
     assert [0] + [len(asked[0].job.prompt) - 1] * 3 == [one.cached for one in asked]
 
 
+def test_owners_share_nothing(model: LoadedModel, loop: BatchLoop) -> None:
+    """Another owner's prompt is read as if nobody had sent it, also where both come at once; an own one is known."""
+    prompt = prompts(model)[5]
+    at_once = [Asked(prompt, owner=owner) for owner in ("ada", "bob")]
+    for one in at_once:
+        loop.submit(one.job)
+    texts = {tuple(one.wait()) for one in at_once}
+    later = [Asked(prompt, owner=owner) for owner in ("bob", "cy", "ada")]
+    texts |= {tuple(one.answer(loop)) for one in later}
+
+    known = len(prompt) - 1
+    assert [0, 0] == [one.cached for one in at_once]
+    assert [known, 0, known] == [one.cached for one in later]
+    assert 1 == len(texts)
+
+
+def test_an_answer_that_went_on_is_kept_once(model: LoadedModel, loop: BatchLoop) -> None:
+    """A prompt that is sent again after its answer takes no more room: what went on from it holds it."""
+    prompt = prompts(model)[5]
+    for _ in range(3):
+        Asked(prompt).answer(loop)
+    known = loop._prefixes._known
+
+    assert 1 == len(known)
+    assert len(known[0].tokens) > len(prompt)
+
+
 def test_nothing_is_copied_to_be_forgotten(
     model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -246,7 +246,8 @@ async def test_a_server_is_asked_once() -> None:
         await asyncio.gather(*(upstream.start() for _ in range(5)))
         await upstream.start()
 
-    assert (1, "vLLM") == (len(server.requests), upstream.kind.name)
+    asked = [exchange.head.split(b" ")[1] for exchange in server.requests]
+    assert ([b"/v1/models", b"/version"], "vLLM") == (asked, upstream.kind.name)
 
 
 @pytest.mark.parametrize(

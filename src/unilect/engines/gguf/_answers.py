@@ -99,8 +99,9 @@ async def echoed(
         logprob = NO_PROBABILITY if one["logprob"] is None else one["logprob"]
         return TokenLogprob(raw.decode(errors="replace"), logprob, list(raw), beside)
 
-    if ids:
-        first = await _aside(server, asked | {"prompt": ids[:1]}, ids[0])
+    if ids:  # nothing is read of what the slot held before
+        begin = asked | {"prompt": ids[:1], "cache_prompt": False}
+        first = await _aside(server, begin, ids[0])
         told.append(await token(first | {"logprob": math.nan, "top_logprobs": []}))
     while len(told) < len(ids):
         yield [Progress(len(told), len(ids))]

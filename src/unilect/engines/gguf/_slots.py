@@ -6,6 +6,10 @@ spreads them: eight requests on 32 slots then make 0.65 of the tokens. So the lo
 conversation whose beginning a free slot still holds: it goes back there, when that saves more than the gap costs. What a
 slot held before is not lost to others: llama.cpp keeps it in memory and brings it back to any slot.
 
+Where callers are kept apart (see `_partition`), a request is given a slot that holds its own caller's prompts, where their beginning is
+alike; else an empty one, else one of its caller's, else that of another: the one that was not used for longest. Only a slot of whose
+content it is known that it is the caller's is read from: a request that was given up early leaves nobody's.
+
 Requests wait in the order in which they came.
 
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md (`id_slot`)
@@ -13,14 +17,15 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import msgspec
 
-from unilect.context import in_hand
+from unilect.context import whose
 from unilect.errors import BackendUnavailable, InvalidRequest
+from unilect.events import Event, Progress, Usage
 from unilect.http.client import HttpServer
 
 BLOCK_BYTES = 128
@@ -35,13 +40,22 @@ class Slots:
 
     Args:
         count: How many there are.
+
+    Attributes:
+        apart: Callers are kept apart: none reads what a slot holds of another's prompts.
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._free = set(range(count))
         self._blocks: dict[int, list[int]] = {}
-        self._owners: dict[int, str] = {}
+        self._owners: dict[
+            int, str
+        ] = {}  # whose prompts a slot holds, of those of which that is sure
+        self._takers: dict[int, str] = {}  # whose request was given it last
+        self._order: dict[int, int] = {}  # of being taken
+        self._taken = 0
+        self.apart = False
         self._restored: set[int] = set()  # and not asked since
         self._waiting: deque[asyncio.Future[int]] = deque()
 
@@ -55,13 +69,50 @@ class Slots:
         Raises:
             BackendUnavailable: The model was stopped meanwhile.
         """
-        blocks = _blocks(prompt)
-        slot = self._choose(blocks) if self._free else await self._wait()
+        blocks, caller = _blocks(prompt), whose()
+        slot = self._choose(blocks, caller) if self._free else await self._wait()
         self._free.discard(slot)
         self._restored.discard(slot)
         self._blocks[slot] = blocks
-        self._owners[slot] = in_hand().caller
+        self._taken += 1
+        self._order[slot], self._takers[slot] = self._taken, caller
+        if (
+            self._owners.get(slot) != caller
+        ):  # and not the caller's either, until its prompt is read
+            self._owners.pop(slot, None)
         return slot
+
+    def fields(self, slot: int) -> dict[str, Any]:
+        """What the request that was given a slot says of it."""
+        if self.apart and slot not in self._owners:
+            return {"id_slot": slot, "cache_prompt": False}  # which empties it, checkpoints too
+        return {"id_slot": slot}
+
+    def begun(self, slot: int, batch: list[Event]) -> None:
+        """
+        Take note of what is told of the request that was given a slot: once it is read there, nothing is left of another's.
+
+        An empty prompt is not read, and leaves what there was.
+        """
+        if slot not in self._owners and any(map(_tells_of_reading, batch)):
+            self._owners[slot] = self._takers[slot]
+
+    @asynccontextmanager
+    async def all(self) -> AsyncIterator[None]:
+        """Every slot, once the requests before this one have ended; those after it wait."""
+        taken = sorted(self._free)
+        self._free.clear()
+        rest = [self._queued() for _ in range(self._count - len(taken))]
+        try:
+            for waiter in rest:
+                await waiter
+            yield
+        finally:
+            for waiter in rest:
+                if not (waiter.cancel() or waiter.cancelled() or waiter.exception()):
+                    taken.append(waiter.result())
+            for slot in taken:
+                self.give_back(slot)
 
     @contextmanager
     def held(self, slot: int, fills: bool = False) -> Iterator[None]:
@@ -74,7 +125,7 @@ class Slots:
         Raises:
             InvalidRequest: It is another caller's, or answers a request, or there is none.
         """
-        caller, owner = in_hand().caller, self._owners.get(slot)
+        caller, owner = whose(), self._owners.get(slot)
         if slot >= self._count or (owner != caller and not (fills and owner is None)):
             raise InvalidRequest(
                 f"`slot_id`: {slot} is no slot of yours. GET /slots lists the slots; one is yours after it has answered you.",
@@ -112,7 +163,7 @@ class Slots:
 
     async def told(self, server: HttpServer) -> list[dict[str, Any]]:
         """What the engine says of its slots: all of those whose last request was the caller's, of others whether they are busy."""
-        mine = in_hand().caller
+        mine = whose()
         found = msgspec.json.decode(await server.get("/slots"), type=list[dict[str, Any]])
         return [
             slot
@@ -128,9 +179,14 @@ class Slots:
             if not waiter.done():
                 waiter.set_exception(BackendUnavailable("The model was stopped.", retry_after_s=5))
 
-    async def _wait(self) -> int:
+    def _queued(self) -> asyncio.Future[int]:
+        """A place at the end of the line."""
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
+        return waiter
+
+    async def _wait(self) -> int:
+        waiter = self._queued()
         try:
             return await waiter
         except asyncio.CancelledError:
@@ -141,16 +197,28 @@ class Slots:
                 self.give_back(waiter.result())
             raise
 
-    def _choose(self, blocks: list[int]) -> int:
-        """The free slot that was filled for the caller, or the one with the longest common beginning, where that is long enough; else the lowest."""
-        caller = in_hand().caller
-        for slot in self._restored & self._free:
-            if self._owners.get(slot) == caller:
-                return slot
-        held = {slot: _common(self._blocks.get(slot, []), blocks) for slot in self._free}
-        best = max(held, key=lambda slot: (held[slot], -slot))
+    def _choose(self, blocks: list[int], caller: str) -> int:
+        """The free slot that was filled for the caller, or the one with the longest common beginning, where that is long enough; else another."""
+        own = {slot for slot in self._free if self._owners.get(slot) == caller}
+        for slot in self._restored & own:
+            return slot
+        read = own if self.apart else self._free
+        held = {slot: _common(self._blocks.get(slot, []), blocks) for slot in read}
+        best = max(held, key=lambda slot: (held[slot], -slot), default=None)
         alone = len(self._free) == self._count  # then there is nobody to lie beside
-        return best if held[best] >= (1 if alone else WORTH_A_GAP) else min(self._free)
+        if best is not None and held[best] >= (1 if alone else WORTH_A_GAP):
+            return best
+        return self._to_fill(own) if self.apart else min(self._free)
+
+    def _to_fill(self, own: set[int]) -> int:
+        """The free slot whose content costs its caller least: nobody's, one's own, or another's, the longest unused first."""
+        if empty := self._free - self._owners.keys():
+            return min(empty)
+        return min(own or self._free, key=lambda slot: self._order.get(slot, 0))
+
+
+def _tells_of_reading(event: Event) -> bool:
+    return isinstance(event, Progress) or (isinstance(event, Usage) and event.prompt_tokens > 0)
 
 
 def _blocks(prompt: bytes) -> list[int]:

@@ -46,6 +46,7 @@ from unilect.engines.gguf._lora import Adapters, emptied
 from unilect.engines.gguf._memory import needs, where
 from unilect.engines.gguf._memory import told as sizes_of
 from unilect.engines.gguf._model import Loaded, known, learned, loaded, ranks
+from unilect.engines.gguf._partition import Partition
 from unilect.engines.gguf._ranking import Ranker
 from unilect.engines.gguf._saved import SavedSlots
 from unilect.engines.gguf._settings import child_settings, template_of
@@ -94,6 +95,7 @@ class GgufEngine:
         on_progress: Called with a fraction from 0 to 1 while the model loads.
         checker: The server's; None for one of the engine's own.
         engines: How many engines the server has, among which the memory for prompts is shared out.
+        several_callers: The server has keys of several callers.
 
     Raises:
         ConfigError: The file, or a setting, is wrong. Nothing has been started.
@@ -108,6 +110,7 @@ class GgufEngine:
         on_progress: Callable[[float], None] | None = None,
         checker: Checker | None = None,
         engines: int = 1,
+        several_callers: bool = False,
     ) -> None:
         self._engines = engines
         self._name = name
@@ -134,6 +137,7 @@ class GgufEngine:
         }
         self._ranker = Ranker(self._head, self._context)
         self._slots = Slots(config.parallel)
+        self._partition = Partition(name, self._slots, config.share_cache, several_callers)
         self._saved = SavedSlots(path, config)
         self._turns = Turns()
         self._checker = checker or Checker()
@@ -165,12 +169,14 @@ class GgufEngine:
         supervisor.check(request)
         body = await self._body(request)  # what is wrong with it is told without waiting
         apart = self._adapters.changes(request)
+        await self._partition.admit(self._generator)
         slot = await self._slots.take(b"" if apart else wire.conversation(request))
         try:
             async with supervisor.watch(request) as ticket:
-                batches = await self._generated(request, body | {"id_slot": slot})
+                batches = await self._generated(request, body | self._slots.fields(slot))
                 async with aclosing(batches):
                     async for batch in batches:
+                        self._slots.begun(slot, batch)
                         if ticket.on_begin is not None and tells(batch):
                             ticket.begun()
                         yield batch
@@ -377,7 +383,8 @@ class GgufEngine:
         )
 
         def settings(socket_path: str) -> dict[str, Any]:
-            return fixed | {"socket_path": socket_path, "api_key": self._key}
+            own = {} if embedding else self._partition.at_start()
+            return fixed | {"socket_path": socket_path, "api_key": self._key} | own
 
         return ChildProcess(
             name,
@@ -490,4 +497,5 @@ def engine(spec: BackendSpec, path: Path) -> GgufEngine:
         lambda part: spec.progress("loading", part),
         spec.checker,
         spec.engines,
+        spec.several_callers,
     )

@@ -194,6 +194,7 @@ class Child:
             job, answer = await self._beside(
                 prepare, self._reader, request, call.adapter, self._compile
             )
+            job.owner = call.owner
             if job.logprobs is not None:  # not at the first token: all others would wait
                 await self._beside(self._all_grammars)
         finally:

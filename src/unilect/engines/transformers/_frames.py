@@ -46,11 +46,12 @@ _ERRORS = {
 
 
 class Call(Struct):
-    """What is asked: the name of an operation, what it is to be done with, and the LoRA blend to apply."""
+    """What is asked: the name of an operation, what it is to be done with, the LoRA blend to apply, and whose cached prompts to reuse."""
 
     operation: str
     body: Raw
     adapter: str | None = None
+    owner: str = ""
 
 
 class Vectors(Struct):

@@ -143,6 +143,7 @@ class Job(Struct, kw_only=True, eq=False):
         prompt_logprobs: They are wanted for the prompt too.
         ignore_eos: None of the tokens that end an answer is ever chosen.
         stop_ids: Tokens that end the answer beside the model's own.
+        owner: Whose cached prompts are reused, and whose this one is.
         reuse: The prompt may be read from the cache, and be kept there.
         cancelled: Set by whoever no longer wants the answer.
         behind: Set while its reader has enough to read; the answer waits.
@@ -159,6 +160,7 @@ class Job(Struct, kw_only=True, eq=False):
     ignore_eos: bool = False
     stop_ids: frozenset[int] = frozenset()
     constraint: Constraint | None = None
+    owner: str = ""
     reuse: bool = True
     cancelled: bool = False
     backpressured: bool = False

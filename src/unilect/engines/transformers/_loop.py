@@ -244,7 +244,7 @@ class BatchLoop:
                 continue
             states = None
             if job.reuse and not job.prompt_logprobs:
-                states = self._prefixes.find(job.adapter, job.prompt)
+                states = self._prefixes.find(job.owner, job.adapter, job.prompt)
             found.append((job, states))
             free -= _width(job)
         self._prefills += prefills(found, self._model.windowed, self._model.device)
@@ -307,7 +307,7 @@ class BatchLoop:
         for place in wanted:
             job, states = prefill.jobs[place], prefill.states(place)
             if job.reuse:
-                self._prefixes.keep(job.adapter, job.prompt, states)
+                self._prefixes.keep(job.owner, job.adapter, job.prompt, states)
             if place in rows:
                 if ended[place] is None:
                     self._cache.join(states)
@@ -452,9 +452,9 @@ class BatchLoop:
         """Keep what a finished answer made: a conversation goes on from there."""
         row = self._rows[place]
         if row.job.reuse:
-            tokens = [*row.job.prompt, *row.sampler.made[:-1]]
+            job, tokens = row.job, [*row.job.prompt, *row.sampler.made[:-1]]
             try:
-                self._prefixes.keep(row.job.adapter, tokens, self._cache.states(place))
+                self._prefixes.keep(job.owner, job.adapter, tokens, self._cache.states(place))
             except (RuntimeError, MemoryError):  # no reason for the others to end
                 self._prefixes.clear()
 

@@ -184,8 +184,9 @@ def _rest(one: Found) -> int:
 
 
 def alike(job: Job, other: Job) -> bool:
-    """True when most of a prompt is being read for another already."""
-    if job.adapter != other.adapter or not other.reuse or job.prompt_logprobs:
+    """True when most of a prompt is being read for another of the same owner already."""
+    same = (job.owner, job.adapter) == (other.owner, other.adapter)
+    if not same or not other.reuse or job.prompt_logprobs:
         return False
     most = max(MIN_SHARED, len(job.prompt) // 2 + 1)  # asked of all that wait, at every step
     return len(job.prompt) >= most and job.prompt[:most] == other.prompt[:most]

@@ -1,7 +1,8 @@
 """
 The prompt cache: KV states of earlier prompts, reused for the prefix that a new prompt shares with them.
 
-Bounded by tokens; what was not used for longest goes first. An adapter changes what is remembered, so each has its own.
+Bounded by tokens; what was not used for longest goes first. An adapter changes what is remembered, so each has its own. Each owner has
+its own, too: nobody learns from the time that a prompt takes what another one has asked.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ MIN_SHARED = 16  # less is read again faster than copied
 
 
 class _Known(NamedTuple):
+    owner: str
     adapter: str | None
     tokens: NDArray[np.int64]
     states: RowStates
@@ -36,12 +38,14 @@ class Prefixes:
         self.max_tokens = max_tokens
         self._known: list[_Known] = []  # the last used is the last
 
-    def find(self, adapter: str | None, prompt: Sequence[int]) -> RowStates | None:
-        """The longest known beginning of a prompt, short of its last token: that one has to be read for what follows it."""
+    def find(self, owner: str, adapter: str | None, prompt: Sequence[int]) -> RowStates | None:
+        """The owner's longest known beginning of a prompt, short of its last token: that one has to be read for what follows it."""
         tokens = np.asarray(prompt[:-1], dtype=np.int64)
         best, place = MIN_SHARED - 1, -1
         for number, known in enumerate(self._known):
-            if known.adapter == adapter and (count := shared(known.tokens, tokens)) > best:
+            if (known.owner, known.adapter) != (owner, adapter):
+                continue
+            if (count := shared(known.tokens, tokens)) > best:
                 best, place = count, number
         if place < 0:
             return None
@@ -49,17 +53,23 @@ class Prefixes:
         self._known.append(found)
         return [(keys[:, :best], values[:, :best]) for keys, values in found.states]
 
-    def keep(self, adapter: str | None, tokens: Sequence[int], states: RowStates) -> None:
-        """Remember a prompt; what it continues is forgotten for it."""
+    def keep(
+        self, owner: str, adapter: str | None, tokens: Sequence[int], states: RowStates
+    ) -> None:
+        """Remember a prompt for its owner; what it continues is forgotten for it, and what has gone on already is not kept twice."""
         if not MIN_SHARED <= len(tokens) <= self.max_tokens:
             return
         new = np.asarray(tokens, dtype=np.int64)
-        self._known = [
-            known
-            for known in self._known
-            if known.adapter != adapter or shared(known.tokens, new) < len(known.tokens)
-        ]
-        self._known.append(_Known(adapter, new, states))
+        rest: list[_Known] = []
+        for number, known in enumerate(self._known):
+            same = (known.owner, known.adapter) == (owner, adapter)
+            count = shared(known.tokens, new) if same else -1
+            if count == len(new):  # known, and more
+                self._known.append(self._known.pop(number))
+                return
+            if count < len(known.tokens):
+                rest.append(known)
+        self._known = [*rest, _Known(owner, adapter, new, states)]
         while sum(len(known.tokens) for known in self._known) > self.max_tokens:
             self._known.pop(0)
 

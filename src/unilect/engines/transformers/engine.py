@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,7 @@ from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
 from unilect.constraints.checker import Checker
 from unilect.constraints.keywords import LLGUIDANCE
+from unilect.context import whose
 from unilect.engines import text_bounds as bounds
 from unilect.engines.fetched import when_here
 from unilect.engines.process.child_process import ChildProcess, python_command
@@ -51,6 +52,8 @@ log = logging.getLogger("unilect")
 _CHILD = "unilect.engines.transformers._child"
 _RERANKER = "it is a reranker, for /v1/rerank"
 _READ = 0.9  # of the time until a model is ready, when all of its weights have been read
+Replies: TypeAlias = AsyncGenerator[frames.Reply, None]
+Asked: TypeAlias = ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest
 _NEEDED = ("torch", "transformers", "llguidance", "safetensors")
 #: torch's threads spin for work that another process needs the core for; the model is a local one, and nothing else is fetched
 _ENVIRONMENT = {
@@ -158,15 +161,14 @@ class HfServer:
         Raises:
             UnilectError: As the child says; or it is gone.
         """
-        async with aclosing(self.replies(operation, body, adapter, patient)) as replies:
+        call = frames.Call(operation, frames.raw(body), adapter)
+        async with aclosing(self.replies(call, patient)) as replies:
             async for reply in replies:
                 if value := bytes(reply.value):
                     return value
         raise BackendError("The engine process sent an empty answer.")
 
-    async def replies(
-        self, operation: str, body: Any, adapter: str | None = None, patient: bool = False
-    ) -> AsyncGenerator[frames.Reply, None]:
+    async def replies(self, call: frames.Call, patient: bool = False) -> Replies:
         """
         All replies to a call. Closing the generator tells the child that nobody waits any longer.
 
@@ -183,7 +185,7 @@ class HfServer:
                 "The engine process is unreachable. Try again.", retry_after_s=1
             ) from error
         try:
-            writer.write(frames.packed(frames.Call(operation, frames.raw(body), adapter)))
+            writer.write(frames.packed(call))
             last = False
             while not last:
                 reply = frames.reply_of(
@@ -250,6 +252,7 @@ class HfEngine:
     ) -> None:
         self._folder = read_folder(folder)
         self._checker = checker
+        self._shares_cache = config.share_cache
         self._name = name
         self._chat_template = templates.find(config.chat_template) if config.chat_template else None
         adapters = [adapter_of(text) for text in config.lora]
@@ -327,17 +330,15 @@ class HfEngine:
             async for reply in replies:
                 yield frames.events_of(reply)
 
-    async def _replies(
-        self,
-        operation: str,
-        request: ChatRequest | CompletionRequest | EmbeddingRequest | RerankRequest,
-    ) -> AsyncGenerator[frames.Reply]:
+    async def _replies(self, operation: str, request: Asked) -> Replies:
         """What the child replies."""
         bounds.check_request(request, self._context)
         body = msgspec.structs.replace(request, raw_fields={})
         async with self._server.supervisor.watch(request) as ticket:
             await self._server.add(self._name, self._blend)
-            async with aclosing(self._server.replies(operation, body, self._adapter)) as replies:
+            owner = "" if self._shares_cache else whose()
+            call = frames.Call(operation, frames.raw(body), self._adapter, owner)
+            async with aclosing(self._server.replies(call)) as replies:
                 async for reply in replies:
                     ticket.begun()
                     yield reply
@@ -360,8 +361,7 @@ class HfEngine:
         self, operation: str, request: EmbeddingRequest | RerankRequest
     ) -> frames.Vectors:
         """All vectors that are asked for, in the order of their inputs."""
-        found: dict[int, list[float]] = {}
-        tokens, cut = 0, list[int]()
+        found, tokens, cut = dict[int, list[float]](), 0, list[int]()
         async with (
             self._server.embeddings,
             aclosing(self._replies(operation, request)) as replies,

@@ -1,8 +1,8 @@
 """
 Detection of an OpenAI-compatible server: its kind, its model's name, and that model's capabilities.
 
-At most three GET requests: the list of models; then, depending on the list, the model's own page (another unilect) or the
-root (Ollama's contains its name); if there is no list, `/info` (text-embeddings-inference) and `/openapi.json`. Without an
+At most three GET requests: the list of models; then, depending on the list, the model's own page (another unilect), the version (vLLM) or
+the root (Ollama's contains its name); if there is no list, `/info` (text-embeddings-inference) and `/openapi.json`. Without an
 answer the server is unknown, and gets all parameters.
 
 Source: https://platform.openai.com/docs/api-reference/models; https://docs.ollama.com/api
@@ -21,6 +21,7 @@ from unilect.http.client import HttpServer
 from unilect.http.error_bodies import NoSuchPath
 from unilect.tools.forms import of_names
 from unilect.upstreams.openai import tei
+from unilect.upstreams.openai._salt import takes_salt
 from unilect.upstreams.openai._servers import (
     OLLAMA,
     TEI,
@@ -44,6 +45,7 @@ class Detected(Struct, frozen=True):
         lists: The server lists its models.
         reason: Why its base URL is likely wrong, for the operator; None if it seems right.
         info: What a server of text-embeddings-inference says of itself; None for any other.
+        takes_salt: It keeps requests with different salts apart in its prompt cache.
     """
 
     model: str
@@ -53,6 +55,7 @@ class Detected(Struct, frozen=True):
     lists: bool = True
     reason: str | None = None
     info: tei.Info | None = None
+    takes_salt: bool = False
 
 
 async def learn(
@@ -97,10 +100,11 @@ async def learn(
             kind, card = await _recognised(server, root, listed, model)
     except TimeoutError:
         kind, card = UNKNOWN, {}
+    salted = kind.salted and takes_salt((await _in_time(root, "/version")).get("version"))
     reason = lost.reason if isinstance(lost, NoSuchPath) and kind is UNKNOWN else None
     can, told = capabilities(kind, card), description(card)
     can = msgspec.structs.replace(can, tool_form=of_names(model))
-    return Detected(model, kind, can, told, lost is None, reason)
+    return Detected(model, kind, can, told, lost is None, reason, takes_salt=salted)
 
 
 async def _text_embeddings(root: HttpServer, model: str | None) -> Detected | None:
@@ -181,6 +185,15 @@ async def _told(server: HttpServer, path: str) -> dict[str, Any]:
     try:
         return _object(await server.get(path))
     except UnilectError:
+        return {}
+
+
+async def _in_time(server: HttpServer, path: str) -> dict[str, Any]:
+    """As `_told`; an empty object, too, where nothing comes in time."""
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            return await _told(server, path)
+    except TimeoutError:
         return {}
 
 

@@ -45,6 +45,7 @@ class ServerKind(Struct, frozen=True):
         tells_progress: A stream tells how far the prompt was read, on request; then the server sees, too, when its client leaves early.
         tells_words: It tells which stop word has ended an answer only on request.
         tells_tokens: Whose calls it has for tokens.
+        salted: Its prompt cache keeps requests with different salts apart, from some version on.
     """
 
     name: str
@@ -69,6 +70,7 @@ class ServerKind(Struct, frozen=True):
     tells_progress: bool = False
     tells_words: bool = False
     tells_tokens: Literal["llama.cpp", "vLLM"] | None = None
+    salted: bool = False
 
 
 def _names(text: str) -> frozenset[str]:
@@ -146,6 +148,7 @@ KINDS = (
         flags=("enable_thinking",),
         continues=_CONTINUED,
         tells_tokens="vLLM",
+        salted=True,
     ),
     ServerKind(
         "SGLang",

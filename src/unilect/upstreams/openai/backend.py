@@ -44,6 +44,7 @@ from unilect.tasks import apart, shared
 from unilect.upstreams.openai import rerank as ranking
 from unilect.upstreams.openai._again import BodyOf, Forms, PatientServer, in_form
 from unilect.upstreams.openai._detect import choose, learn, model_cards
+from unilect.upstreams.openai._salt import Salts
 from unilect.upstreams.openai._servers import UNKNOWN, check, more_fields, wire_fields
 from unilect.upstreams.openai._tokens import Tokens
 from unilect.upstreams.openai._whole import decode_whole
@@ -76,6 +77,7 @@ class OpenAIUpstream:
         name: The model, if the server has one of this name; else its only model.
         root: The server's root, for detection; None: no detection.
         whole_answers: How non-streaming requests are sent; None: non-streaming if the server is known to stop.
+        shares_cache: Callers are not kept apart in the prompt cache of a server that can do so.
 
     Attributes:
         kind: The detected kind of server.
@@ -88,6 +90,7 @@ class OpenAIUpstream:
         name: str = "",
         root: HttpServer | None = None,
         whole_answers: Literal["stream", "whole"] | None = "stream",
+        shares_cache: bool = False,
     ) -> None:
         self._server = server
         self._root = root
@@ -101,6 +104,8 @@ class OpenAIUpstream:
         self._doubts = 0
         self._gives_logits: bool | None = None  # where documents are ranked; None is not known
         self._forms = Forms()
+        self._salts = Salts(shares_cache)
+        self._takes_salt = False
         self._lists = False  # the base URL is right: its list of models was found
         self.kind = UNKNOWN
         self.capabilities = PASSES_ALL
@@ -153,6 +158,7 @@ class OpenAIUpstream:
             self._forms = Forms()
         self._theirs, self.kind, self.capabilities = new
         self._lists, self._description = detected.lists, detected.description
+        self._takes_salt = detected.takes_salt
         self._texts = TextEmbeddings(self._root, detected.info) if detected.info else None
         if detected.reason is not None:
             log.warning("%s: %s", self._name or detected.model, detected.reason)
@@ -266,14 +272,19 @@ class OpenAIUpstream:
         fields = request_fields(request, without=("model", "stream", "stream_options"))
         return wire_fields(self.kind, fields) | more_fields(self.kind, request)
 
+    def _salted(self, request: GenerationRequest) -> dict[str, Any]:
+        """These fields, with the caller's salt for a server that takes one."""
+        fields = self._fields(request)
+        return fields | self._salts.of(fields) if self._takes_salt else fields
+
     def _body(self, request: GenerationRequest, messages: list[Any] | None = None) -> bytes:
         """The body that asks for a whole answer."""
-        fields = self._fields(request) | {"model": self._theirs, "stream": _FALSE}
+        fields = self._salted(request) | {"model": self._theirs, "stream": _FALSE}
         return msgspec.json.encode(fields if messages is None else fields | {"messages": messages})
 
     def _stream_body(self, request: GenerationRequest, messages: list[Any] | None = None) -> bytes:
         """The body that asks for a stream."""
-        fields = self._fields(request) | {"model": self._theirs, "stream": _TRUE}
+        fields = self._salted(request) | {"model": self._theirs, "stream": _TRUE}
         if self.kind.stream_options:
             fields["stream_options"] = _USAGE
         if self.kind.tells_progress and isinstance(request, ChatRequest):
@@ -370,7 +381,7 @@ def backend(spec: BackendSpec) -> OpenAIUpstream:
     config, server = spec.config, _server(spec)
     root = server_at(root_of(_url(spec)), config)
     whole_answers = None if config.whole_answers == "auto" else config.whole_answers
-    return OpenAIUpstream(server, config.model, spec.name, root, whole_answers)
+    return OpenAIUpstream(server, config.model, spec.name, root, whole_answers, config.share_cache)
 
 
 def _url(spec: BackendSpec) -> str:

@@ -1,0 +1,71 @@
+"""
+Keeps the callers of one GGUF model apart, so that none sees by the clock what another has asked.
+
+llama.cpp looks for the beginning of a prompt in two places. One is the slot, which is emptied before it is read from for another caller
+(`_slots`). The other is its cache in memory, of which it cannot be told whose prompts are whose. That cache is on while a single caller is
+known, and off where there are several: a server with several keys starts its models without it. Where a second caller comes unforeseen,
+the running requests end first, and the model is loaded again.
+
+Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md (`--cache-ram`, `cache_prompt`)
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from unilect.context import whose
+from unilect.engines.gguf._slots import Slots
+from unilect.engines.process.child_process import ChildProcess
+
+log = logging.getLogger("unilect")
+
+
+class Partition:
+    """
+    Whether an engine's callers are kept apart.
+
+    Args:
+        name: The model's name, for logs.
+        slots: The engine's; told at each start of its child.
+        shares: The model's option `share_cache`: all callers count as one.
+        several: Several callers are known before the first request.
+    """
+
+    def __init__(self, name: str, slots: Slots, shares: bool, several: bool) -> None:
+        self._name = name
+        self._slots = slots
+        self._shares = shares
+        self._several = several and not shares
+        self._caller: str | None = None  # whose prompts llama.cpp's cache in memory may hold
+        self._changing = asyncio.Lock()
+
+    def at_start(self) -> dict[str, Any]:
+        """What differs in the settings of a child that is about to start."""
+        self._slots.apart = self._several
+        return {"cache_ram_mib": 0} if self._several else {}
+
+    async def admit(self, child: ChildProcess) -> None:
+        """
+        Have the child run so that the request in hand may be given a slot of it.
+
+        Raises:
+            BackendUnavailable: It had to be started again, and could not be.
+        """
+        if self._shares or self._slots.apart:
+            return
+        if self._caller is None:
+            self._caller = whose()
+        if self._caller == whose():
+            return
+        async with self._changing:
+            if self._slots.apart:
+                return
+            self._several = True
+            log.warning(
+                "%s: a second caller has come: the model is loaded again, without the prompt cache that its callers would share "
+                "(`share_cache`)",
+                self._name,
+            )
+            async with self._slots.all():
+                await child.aclose()
+                await child.start()
