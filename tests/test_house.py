@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_820,
+    "": 1_821,
     "cli": 1_750,
     "cli/connect": 956,
     "config": 1_371,
@@ -38,13 +38,13 @@ BUDGETS = {
     "dialects/responses": 1_892,
     "engines": 227,
     "engines/chatglm": 554,
-    "engines/gguf": 2_058,
+    "engines/gguf": 2_059,
     "engines/process": 708,
-    "engines/transformers": 3_757,
+    "engines/transformers": 3_758,
     "gateway": 448,
     "http": 925,
     "parameters": 732,
-    "routing": 2_571,
+    "routing": 2_972,
     "server": 895,
     "store": 1_674,
     "store/migrations": 9,
@@ -53,8 +53,8 @@ BUDGETS = {
     "tools": 1_596,
     "upstreams": 0,
     "upstreams/fastchat": 651,
-    "upstreams/llamacpp": 786,
-    "upstreams/openai": 1_757,
+    "upstreams/llamacpp": 787,
+    "upstreams/openai": 1_759,
     "web": 952,
 }
 

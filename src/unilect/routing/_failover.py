@@ -3,7 +3,8 @@ Failover: the backends that one request is sent to, one after the other, until o
 
 The model's backends first, each once; then those of its fallback. An invalid request is not retried, nor is a request that
 crashed an engine: it would crash the others, too. A request that was in an engine when it died of another one is sent to the same
-engine once more, which knows the suspects and lets them run one at a time.
+engine once more, which knows the suspects and lets them run one at a time. Of an answer that its client has a part of, the next backend
+of the same model makes the rest, where it can (`_resume.py`).
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from unilect.backend import Capabilities
 from unilect.context import in_hand
 from unilect.errors import BackendUnavailable, CheckerUnavailable, EngineDied, UnilectError
 from unilect.requests import Request
+from unilect.routing._resume import Continuation
 from unilect.routing.pool import Asked, Member
 from unilect.routing.registry import Model
 
@@ -32,17 +34,16 @@ class Lease:
         source: Where the backend comes from.
         backend: The backend, ready, behind its concurrency limit, if it has one.
         bare: The backend itself, for calls without work for its model.
-        begun: A part of the answer was sent to the client.
     """
 
-    __slots__ = ("_failover", "_member", "backend", "bare", "begun", "model", "source")
+    __slots__ = ("_failover", "_member", "backend", "bare", "model", "source")
 
     def __init__(self, model: Model, member: Member, failover: "Failover") -> None:
         self.model = model
         self.source = member.source
         self.backend = member.enter()
         self.bare = member.backend
-        self.begun = False
+        failover.continuation.leased(member.backend.capabilities)
         self._member = member
         self._failover = failover
 
@@ -54,10 +55,11 @@ class Lease:
         self._member.release()
         if error is not None and not isinstance(error, UnilectError):
             return False  # a client that leaves says nothing of the backend
-        failover = self._failover
-        asked = Asked(failover.request, failover.tried, self.begun)
-        self.model.record_result(self._member, error, asked)
-        return failover.goes_on(self._member, error, self.begun)
+        failover, continuation = self._failover, self._failover.continuation
+        if error is None or error is not continuation.lost:  # that was another backend's failure
+            asked = Asked(failover.request, failover.tried, continuation.begun)
+            self.model.record_result(self._member, error, asked)
+        return failover.goes_on(self._member, error)
 
 
 class Failover:
@@ -71,14 +73,15 @@ class Failover:
         other: Finds a model by its name, for the fallback; None where that may not answer.
         judges: Each raises an error for what the request asks of a model's backend in vain; where one of them tells backends apart,
             the later ones are not asked.
+        continuation: What the client has of the answer; without it nothing until it has all.
 
     Attributes:
-        request: As given.
+        request, continuation: As given.
         tried: The backends that the request was sent to, or that cannot do what it asks for.
     """
 
     __slots__ = (
-        "_again", "_answered", "_failure", "_judges", "_model", "_other", "_revived", "_seen", "request", "tried",
+        "_again", "_answered", "_failure", "_judges", "_model", "_other", "_revived", "_seen", "continuation", "request", "tried",
     )  # fmt: skip
 
     def __init__(
@@ -87,8 +90,10 @@ class Failover:
         request: Request | None = None,
         other: Callable[[str], Model] | None = None,
         *judges: Callable[[Model, Capabilities], object],
+        continuation: Continuation | None = None,
     ) -> None:
         self.request = request
+        self.continuation = continuation or Continuation()
         self.tried: set[Member] = set()
         self._model = model
         self._other = other
@@ -150,10 +155,10 @@ class Failover:
                     return unable
         return frozenset()
 
-    def goes_on(self, member: Member, failure: UnilectError | None, begun: bool) -> bool:
+    def goes_on(self, member: Member, failure: UnilectError | None) -> bool:
         """Record how an attempt ended; whether its failure is retried."""
         self._failure, self._answered = failure, failure is None
-        if failure is None or begun:
+        if failure is None or not self.continuation.fails(failure):
             return False
         innocent = isinstance(failure, EngineDied) and not failure.blamed
         if innocent and member not in self._revived and member in self._model.pool.members:
@@ -167,8 +172,11 @@ class Failover:
         Continue with the fallback's backends.
 
         Raises:
-            UnilectError: There is no fallback: the error, or that of the only backend.
+            UnilectError: There is no fallback: the error, or that of the only backend; or the client has a part of this model's answer,
+                which another model does not go on with: what has interrupted it.
         """
+        if self.continuation.lost is not None:
+            raise self.continuation.lost from error
         name = self._model.fallback
         if not _elsewhere(error) or self._other is None or name is None or name in self._seen:
             alone = len(self._model.pool.members) == 1

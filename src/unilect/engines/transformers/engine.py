@@ -278,6 +278,7 @@ class HfEngine:
             parameters=supported(self._template),
             fans_out=True,
             fans_beams_out=True,
+            resumes="again",
             schema_keywords=LLGUIDANCE,
             thinking=thinks(self._template),
             template_names=templates.variables(self._template) if self._template else None,
