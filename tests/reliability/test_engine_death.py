@@ -59,10 +59,7 @@ async def frames(response: Any) -> list[Any]:
 async def test_streams_of_an_engine_that_is_killed(
     mortal: Site, goes_on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    kill -9 under eight streams: all are whole; where nobody can go on, there are eight error frames, no finish reason and no [DONE]. The
-    next request is answered.
-    """
+    """kill -9 under eight streams: all are whole, or eight error frames without a finish reason; the next request is answered."""
     child, backend = mortal.child, mortal.registry.get(None).pool.members[0].backend
     if not goes_on:
         monkeypatch.setattr(backend, "capabilities", replace(backend.capabilities, resumes=None))

@@ -295,6 +295,32 @@ async def test_a_backend_that_makes_another_answer() -> None:
     assert [1, 0, 0] == client.failures
 
 
+class Other(Mortal):
+    """A backend that makes another answer by itself, and goes on with one that it is given."""
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Make the text, or go on with that of a last message."""
+        assert isinstance(request, ChatRequest)
+        last = request.messages[-1]
+        self._text = f"o to {last.content}o!" if last.role == "assistant" else "Hallo"
+        async with aclosing(super().generate(request)) as batches:
+            async for batch in batches:
+                yield batch
+
+
+async def test_an_engine_that_makes_another_answer_goes_on_with_the_text() -> None:
+    """An engine that does not make the same answer again is given the text, where a text can go on; the usage is that of all of it."""
+    can = replace(AGAIN, continues=True)
+    backends = Mortal(4, error=BackendError("It broke."), can=can), Other(can=can)
+    client = await Client(*backends).asks(chat(stream=True, temperature=0.5))
+    assert ("Hello to Hello!", None) == (client.text, client.error)
+    assert 15 == client.usage.completion_tokens
+
+    backends = Mortal(4, error=BackendError("It broke."), can=can), Other(can=can)
+    client = await Client(*backends).asks(chat(stream=True, temperature=0.5, seed=1))
+    assert ("Hell", "It broke.") == (client.text, str(client.error))
+
+
 @pytest.mark.parametrize("error", [InvalidRequest("No."), RateLimited("Later.")])
 async def test_a_backend_that_refuses_to_go_on(error: UnilectError) -> None:
     """A client whose answer was interrupted is not told that its request is wrong; one that is busy is followed by the next."""

@@ -158,7 +158,12 @@ class Failover:
     def goes_on(self, member: Member, failure: UnilectError | None) -> bool:
         """Record how an attempt ended; whether its failure is retried."""
         self._failure, self._answered = failure, failure is None
-        if failure is None or not self.continuation.fails(failure):
+        if failure is None:
+            return False
+        if self.continuation.turns(failure):
+            self._again, self._failure = member, None
+            return True
+        if not self.continuation.fails(failure):
             return False
         innocent = isinstance(failure, EngineDied) and not failure.blamed
         if innocent and member not in self._revived and member in self._model.pool.members:

@@ -3,11 +3,13 @@ An answer that goes on when its backend fails in the middle of it: what its clie
 
 1. *again*: an engine of ours makes the same answer once more, with the same seed. What the client has is held against it, character by
    character, and left out. So everything goes on, also a tool call, a grammar, thoughts and log probabilities.
-2. *text*: a server that continues texts gets what the client has as the beginning of its answer (`_seam.py`).
+2. *text*: a server that continues texts gets what the client has as the beginning of its answer (`_seam.py`); so does an engine whose second
+   answer is another one, since it rounds otherwise beside other requests.
 
-Where neither is possible, or the second answer is not the first one's, the request ends with the error of the backend that failed.
+Where neither is possible the request ends with the error of the backend that failed.
 """
 
+import logging
 import secrets
 from collections import Counter
 from collections.abc import Iterable
@@ -17,6 +19,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from unilect.backend import Batches, Capabilities
+from unilect.context import in_hand
 from unilect.errors import UnilectError
 from unilect.events import (
     Event,
@@ -34,6 +37,7 @@ from unilect.parameters.rules import honours
 from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest
 from unilect.routing._seam import Seam, continued, is_greedy, refuses, seam_of
 
+log = logging.getLogger("unilect")
 _RECENT = 128  # batches that are kept as they are; of older ones only what they say
 _Written: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta
 _Key: TypeAlias = tuple[int, object]
@@ -124,7 +128,7 @@ class Continuation:
         lost: The failure after which it goes on; None where none has interrupted it.
     """
 
-    __slots__ = ("_can", "_keeps", "_seam", "_seed", "_streams", "_told", "begun", "lost")
+    __slots__ = ("_can", "_given", "_keeps", "_seam", "_seed", "_streams", "_told", "begun", "lost")
 
     def __init__(self, streams: bool = False) -> None:
         self.begun = False
@@ -132,6 +136,7 @@ class Continuation:
         self._streams = streams
         self._keeps = False
         self._can = Capabilities()
+        self._given = False  # engines get the text, too
         self._seam: Seam | None = None
         self._seed: int | None = None
         self._told = Told()
@@ -151,9 +156,17 @@ class Continuation:
         """The backend has failed; whether another one may be asked to go on."""
         if not self.begun:
             return True
-        again = failure is self.lost  # it has turned out that it could not
+        if failure is self.lost:  # it has turned out that it cannot
+            return False
         self.lost = failure
-        return self._keeps and not again
+        return self._keeps
+
+    def turns(self, failure: UnilectError) -> bool:
+        """Whether an engine that has made another answer is to be given the text instead, once."""
+        if failure is not self.lost or self._given or self._can.resumes != "again":
+            return False
+        self._given = True
+        return True
 
     def asked(
         self, request: ChatRequest | CompletionRequest, can: Capabilities
@@ -164,17 +177,17 @@ class Continuation:
         Raises:
             UnilectError: It cannot go on with the answer: the failure that has interrupted it.
         """
+        self._seam = None
         if not (self._streams and can.resumes):
             if self.lost is not None:
                 raise self.lost
             return request
-        if can.resumes == "again":
+        if can.resumes == "again" and not self._given:
             return self._seeded(request, can)
         if self.lost is None:
             return request
         told = self._told.whole()
         texts = told.texts
-        self._seam = None
         if texts.keys() <= {(0, TextDelta)} and not (told.finished or told.used):
             text, tail = texts.get((0, TextDelta), ""), self._told.tail()
             self._seam = seam_of(request, can, text, told.tokens, tail)
@@ -186,7 +199,9 @@ class Continuation:
         """What of the answer to what was asked last the client does not have."""
         if self.lost is None:
             return batches
-        if self._can.resumes == "text" and self._seam is not None:
+        about, why = in_hand().request_id, self.lost.for_operator
+        log.info("an answer that was interrupted goes on (%s): %s", about, why)
+        if self._seam is not None:
             return continued(batches, self._seam, self.lost)
         return repeated(batches, self._told.whole(), self.lost)
 
