@@ -10,7 +10,7 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +20,12 @@ from inprocess import Site, site, until
 
 from engine import ENGINES_IN_CI, IN_CI, SOURCES
 from llama_server import llama_server
+from unilect.backend import Batches
 from unilect.config.server import Config, ModelConfig
+from unilect.errors import UnilectError
+from unilect.events import tells
+from unilect.routing import _resume
+from unilect.routing._resume import Told
 
 KILLS = int(os.environ.get("UNILECT_KILLS", "20" if IN_CI else "6"))
 TOKENS = 240
@@ -58,6 +63,7 @@ class Read:
         logprobs: The tokens whose log probabilities came.
         last: The last frame; `[DONE]` as it is.
         used: The tokens of the prompt and of the answer.
+        at_death: How much of the text had come when the engine was killed.
     """
 
     def __init__(self) -> None:
@@ -66,6 +72,7 @@ class Read:
         self.logprobs: list[Any] = []
         self.last: Any = None
         self.used = (0, 0)
+        self.at_death = 0
 
     @property
     def text(self) -> str:
@@ -104,12 +111,13 @@ class Read:
 async def streamed(running: Site, after: int | None, path: str, **body: Any) -> Read:
     """A stream that is read to its end, and whose engine is killed after so many pieces."""
     options = {"stream": True, "stream_options": {"include_usage": True}}
-    read, killed, life = Read(), after is None, running.child.starts
+    read, killed = Read(), after is None
+    life = 0 if killed else running.child.starts
     async with running.post(path, **body, **options) as response:
         assert 200 == response.status
         while await read.more(response):
             if not killed and read.begun >= (after or 0):
-                killed = True
+                killed, read.at_death = True, len(read.text)
                 kill(running)
     assert killed
     if after is not None:  # a death that comes late would be the next request's
@@ -220,6 +228,32 @@ async def test_what_else_goes_on(mortal: Site, what: str) -> None:
     assert "".join(expected.calls) == "".join(read.calls)
     tokens = [[one["token"] for one in logprobs] for logprobs in (expected.logprobs, read.logprobs)]
     assert tokens[0] == tokens[1]
+
+
+async def another(batches: Batches, told: Told, lost: UnilectError) -> Batches:
+    """An answer that turns out to be another one."""
+    async with aclosing(batches):
+        async for batch in batches:
+            if tells(batch):
+                raise lost
+            yield batch
+
+
+async def test_an_engine_that_is_given_the_text(
+    mortal: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an engine makes another answer it goes on with the text: at the seam nothing is missing or told twice, and all tokens are made."""
+    monkeypatch.setattr(_resume, "repeated", another)
+    can = mortal.registry.get(None).pool.members[0].backend.capabilities
+    for number in range(4):
+        path, body = asked(number)
+        if path == CHAT and not can.continues:
+            continue
+        expected = await streamed(mortal, None, path, **body)
+        read = await streamed(mortal, 17 + number, path, **body)
+        seen = read.at_death + 20  # what comes later may turn on a rounding
+        assert (expected.text[:seen], "[DONE]") == (read.text[:seen], read.last)
+        assert expected.used == read.used
 
 
 async def test_an_answer_without_a_seed(mortal: Site) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from engine import chat, completion
 from properties import given
+from scripted import DONE, Exchange, delta, frames, scripted, stream_of
 from unilect.backend import Batches, Capabilities
 from unilect.errors import BackendError, EngineDied, InvalidRequest, RateLimited, UnilectError
 from unilect.events import (
@@ -31,12 +32,15 @@ from unilect.events import (
 )
 from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
+from unilect.http.client import HttpServer
 from unilect.requests import ChatRequest, CompletionRequest
 from unilect.routing._resume import Continuation, Repetition, Told
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.routing.service import Service
 from unilect.tools.parser import HERMES, Parser
+from unilect.upstreams.openai._servers import KINDS, capabilities
+from unilect.upstreams.openai.backend import OpenAIUpstream
 
 LOST = EngineDied("It died.")
 AGAIN = Capabilities(parameters={"seed": "native", "temperature": "native"}, resumes="again")
@@ -390,3 +394,43 @@ def test_what_is_kept_of_an_answer() -> None:
         assert not continuation._told._recent
         assert chat(temperature=0.5) == continuation.asked(chat(temperature=0.5), can)
         assert not continuation.fails(LOST)
+
+
+@pytest.mark.parametrize("name", ["vLLM", "SGLang", "llama-server"])
+async def test_a_server_that_continues_messages(name: str) -> None:
+    """The next server of a kind that continues messages gets the text as its last one, under the fields that it knows."""
+    asked: list[Any] = []
+
+    async def cut(exchange: Exchange) -> None:
+        asked.append(exchange.json())
+        await exchange.send(
+            stream_of(frames(delta(role="assistant", content=""), delta(content="Hel")))
+        )
+        exchange.reset()
+
+    async def rest(exchange: Exchange) -> None:
+        asked.append(exchange.json())
+        used = {"prompt_tokens": 6, "completion_tokens": 2, "total_tokens": 8}
+        said = (
+            delta(role="assistant"),
+            delta(content="lo"),
+            delta(content="!"),
+            delta(finish="stop"),
+        )
+        await exchange.send(stream_of(frames(*said, {"choices": [], "usage": used}, DONE)))
+        exchange.close()
+
+    async with scripted(cut) as one, scripted(rest) as two:
+        backends = [OpenAIUpstream(HttpServer(server.url), "m") for server in (one, two)]
+        for backend in backends:
+            backend.kind = next(kind for kind in KINDS if kind.name == name)
+            backend.capabilities = capabilities(backend.kind, {})
+        client = await Client(*backends).asks(chat(stream=True, temperature=0.5, max_tokens=9))
+
+    assert ("Hello!", None, Usage(5, 3)) == (client.text, client.error, client.usage)
+    first, second = asked
+    assert [*first["messages"], {"role": "assistant", "content": "Hel"}] == second["messages"]
+    assert (9, 8, True) == (
+        first["max_tokens"], second["max_tokens"], second["continue_final_message"],
+    )  # fmt: skip
+    assert "continue_final_message" not in first

@@ -1,8 +1,9 @@
 """
 An answer that goes on when its backend fails in the middle of it: what its client has, and what the next backend is asked for.
 
-1. *again*: an engine of ours makes the same answer once more, with the same seed. What the client has is held against it, character by
-   character, and left out. So everything goes on, also a tool call, a grammar, thoughts and log probabilities.
+1. *again*: an engine of ours makes the same answer once more, with the same seed; so does a llama.cpp elsewhere, if the client has seen to
+   it that there is one answer only. What the client has is held against it, character by character, and left out. So everything goes
+   on, also a tool call, a grammar, thoughts and log probabilities.
 2. *text*: a server that continues texts gets what the client has as the beginning of its answer (`_seam.py`); so does an engine whose second
    answer is another one, since it rounds otherwise beside other requests.
 
@@ -163,7 +164,7 @@ class Continuation:
 
     def turns(self, failure: UnilectError) -> bool:
         """Whether an engine that has made another answer is to be given the text instead, once."""
-        if failure is not self.lost or self._given or self._can.resumes != "again":
+        if failure is not self.lost or self._given or self._seam is not None:
             return False
         self._given = True
         return True
@@ -182,8 +183,9 @@ class Continuation:
             if self.lost is not None:
                 raise self.lost
             return request
-        if can.resumes == "again" and not self._given:
-            return self._seeded(request, can)
+        drawn = not is_greedy(request) and request.seed in (None, ANY_SEED)
+        if not (self._given or can.resumes == "text" or (can.resumes == "both" and drawn)):
+            return self._seeded(request, can) if drawn else request
         if self.lost is None:
             return request
         told = self._told.whole()
@@ -208,9 +210,7 @@ class Continuation:
     def _seeded(
         self, request: ChatRequest | CompletionRequest, can: Capabilities
     ) -> ChatRequest | CompletionRequest:
-        """A request whose answer can be made again."""
-        if is_greedy(request) or request.seed not in (None, ANY_SEED):
-            return request
+        """A request that is drawn by chance, so that its answer can be made again."""
         if honours(can, "seed"):
             self._seed = secrets.randbits(31) if self._seed is None else self._seed
             return replace(request, seed=self._seed)
