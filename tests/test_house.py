@@ -44,7 +44,7 @@ BUDGETS = {
     "gateway": 448,
     "http": 925,
     "parameters": 732,
-    "routing": 2_989,
+    "routing": 2_988,
     "server": 895,
     "store": 1_674,
     "store/migrations": 9,
@@ -54,7 +54,7 @@ BUDGETS = {
     "upstreams": 0,
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 787,
-    "upstreams/openai": 1_759,
+    "upstreams/openai": 1_763,
     "web": 952,
 }
 
