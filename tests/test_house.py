@@ -44,7 +44,7 @@ BUDGETS = {
     "gateway": 448,
     "http": 925,
     "parameters": 732,
-    "routing": 2_988,
+    "routing": 2_991,
     "server": 895,
     "store": 1_674,
     "store/migrations": 9,

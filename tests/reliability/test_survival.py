@@ -280,9 +280,10 @@ class Scissors:
     @asynccontextmanager
     async def before(self, url: str) -> AsyncIterator[str]:
         """The URL of a proxy in front of a server."""
-        address = urlsplit(url)
+        address, tasks = urlsplit(url), set[Any]()
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            tasks.add(asyncio.current_task())  # the server itself holds none of them
             theirs, ours = await asyncio.open_connection(address.hostname, address.port)
             upwards = asyncio.create_task(handed_on(reader, ours))
             try:
@@ -290,14 +291,19 @@ class Scissors:
                     await self._answered(theirs, writer)
             finally:
                 upwards.cancel()
-                ours.close()
-                writer.close()
+                for side in (ours, writer):
+                    side.close()
+                    with suppress(ConnectionError):
+                        await side.wait_closed()
 
         server = await asyncio.start_server(connected, "127.0.0.1", 0)
         try:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
         finally:
             server.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _answered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = 0

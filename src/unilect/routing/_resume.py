@@ -117,6 +117,9 @@ class Told:
             self._texts.setdefault(key, []).append("".join(pieces))
 
 
+_NOTHING, _UNKNOWN = Told(), Capabilities()
+
+
 class Continuation:
     """
     The answer of one request, as far as its client has it.
@@ -136,16 +139,18 @@ class Continuation:
         self.lost: UnilectError | None = None
         self._streams = streams
         self._keeps = False
-        self._can = Capabilities()
+        self._can = _UNKNOWN
         self._given = False  # engines get the text, too
         self._seam: Seam | None = None
         self._seed: int | None = None
-        self._told = Told()
+        self._told = _NOTHING  # most requests need no more
 
     def leased(self, can: Capabilities) -> None:
         """A backend is about to answer, which can do so much; where nobody could go on, nothing is kept."""
         self._can = can
-        self._keeps = self._keeps if self.begun else self._streams and can.resumes is not None
+        if not self.begun:
+            self._keeps = self._streams and can.resumes is not None
+            self._told = Told() if self._keeps else _NOTHING
 
     def see(self, batch: list[Event]) -> None:
         """The client is about to get a batch."""
