@@ -16,7 +16,7 @@ from unilect.config.server import Config, ModelConfig
 HELLO = [{"role": "user", "content": "Hello!"}]
 NUMBERS = 200
 #: So long an answer that it is not over when the engine dies.
-LONG = {"type": "array", "items": {"type": "integer"}, "minItems": NUMBERS, "maxItems": NUMBERS}
+LONG = {"type": "array", "items": {"enum": [1, 2, 3]}, "minItems": NUMBERS, "maxItems": NUMBERS}
 
 
 @dataclass(frozen=True)
