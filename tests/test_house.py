@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_937,
+    "": 1_938,
     "cli": 1_984,
     "cli/connect": 956,
     "config": 1_792,
@@ -38,13 +38,13 @@ BUDGETS = {
     "dialects/responses": 1_914,
     "engines": 227,
     "engines/chatglm": 555,
-    "engines/gguf": 2_149,
-    "engines/process": 717,
-    "engines/transformers": 3_772,
+    "engines/gguf": 2_150,
+    "engines/process": 718,
+    "engines/transformers": 3_773,
     "gateway": 1_999,
     "http": 928,
     "parameters": 732,
-    "routing": 3_285,
+    "routing": 3_704,
     "server": 1_926,
     "store": 2_117,
     "store/migrations": 9,
@@ -53,8 +53,8 @@ BUDGETS = {
     "tools": 1_596,
     "upstreams": 0,
     "upstreams/fastchat": 651,
-    "upstreams/llamacpp": 786,
-    "upstreams/openai": 1_800,
+    "upstreams/llamacpp": 787,
+    "upstreams/openai": 1_806,
     "web": 1_028,
 }
 

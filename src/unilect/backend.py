@@ -45,6 +45,9 @@ class Capabilities(Struct, frozen=True):
         vision: Messages may hold images.
         image_urls: An image may be anything that a client sends; else it is always a `data:` URL.
         continues: A conversation may end with a turn of the assistant, which the answer goes on with.
+        resumes: How it goes on with an answer that was interrupted in the middle. *again*: the same request with the same seed is
+            answered with the same text. *text*: it goes on with a text that it is given, also another server's, in a plain completion, and in a
+            chat where it `continues`. *both*: the same text where the request is greedy or has a seed, else it goes on. None: not at all.
         thinking: The model's template has a place for what it thinks before it answers; None where that is not known.
         template_names: The names that the model's chat template asks for, which `chat_template_kwargs` may hold; None where that is
             not known, and all are passed on.
@@ -68,6 +71,7 @@ class Capabilities(Struct, frozen=True):
     vision: bool = False
     image_urls: bool = True
     continues: bool = False
+    resumes: Literal["again", "text", "both"] | None = None
     thinking: bool | None = None
     template_names: frozenset[str] | None = None
     schema_keywords: frozenset[str] | None = None

@@ -8,6 +8,7 @@ import pytest
 from engine import chat
 from unilect.backend import Capabilities
 from unilect.errors import BackendUnavailable, EngineDied, UnilectError
+from unilect.events import TextDelta
 from unilect.routing._failover import Failover
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model
@@ -69,7 +70,8 @@ async def tried(
     with Failover(model, None if about else chat(), other) as failover:
         async for lease in failover:
             with lease:
-                lease.begun = begun
+                if begun:
+                    failover.continuation.see([TextDelta("Hel")])
                 return await lease.bare.answer()
             after(model)
     raise AssertionError("neither an answer nor an error")

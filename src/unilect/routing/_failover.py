@@ -4,7 +4,8 @@ Failover: the backends that one request is sent to, one after the other, until o
 The model's backends first, each once; then those of its fallback, as long as its caller's retries are of use
 (`routing/_retry_budget.py`). An invalid request is not retried, nor is a request that
 crashed an engine: it would crash the others, too. A request that was in an engine when it died of another one is sent to the same
-engine once more, which knows the suspects and lets them run one at a time.
+engine once more, which knows the suspects and lets them run one at a time. Of an answer that its client has a part of, the next backend
+of the same model makes the rest, where it can (`_resume.py`).
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from unilect.errors import (
 )
 from unilect.requests import Request
 from unilect.routing._breaker import is_failure
+from unilect.routing._resume import Continuation
 from unilect.routing._retry_budget import Retries
 from unilect.routing.pool import Asked, Member
 from unilect.routing.registry import Model
@@ -43,17 +45,16 @@ class Lease:
         source: Where the backend comes from.
         backend: The backend, ready, behind its queues, if it has any.
         bare: The backend itself, for calls without work for its model.
-        begun: A part of the answer was sent to the client.
     """
 
-    __slots__ = ("_failover", "_member", "backend", "bare", "begun", "model", "source")
+    __slots__ = ("_failover", "_member", "backend", "bare", "model", "source")
 
     def __init__(self, model: Model, member: Member, failover: "Failover") -> None:
         self.model = model
         self.source = member.source
         self.backend = member.enter()
         self.bare = member.backend
-        self.begun = False
+        failover.continuation.leased(member.backend.capabilities)
         self._member = member
         self._failover = failover
         failover.count(model)
@@ -66,10 +67,11 @@ class Lease:
         self._member.release()
         if error is not None and not isinstance(error, UnilectError):
             return False  # a client that leaves says nothing of the backend
-        failover = self._failover
-        asked = Asked(failover.request, failover.tried, self.begun)
-        self.model.record_result(self._member, error, asked)
-        return failover.goes_on(self._member, error, self.begun)
+        failover, continuation = self._failover, self._failover.continuation
+        if error is None or error is not continuation.lost:  # that was another backend's failure
+            asked = Asked(failover.request, failover.tried, continuation.begun)
+            self.model.record_result(self._member, error, asked)
+        return failover.goes_on(self._member, error)
 
 
 class Failover:
@@ -83,15 +85,16 @@ class Failover:
         other: Finds a model by its name, for the fallback; None where that may not answer.
         judges: Each raises an error for what the request asks of a model's backend in vain; where one of them tells backends apart,
             the later ones are not asked.
+        continuation: What the client has of the answer; without it nothing until it has all.
 
     Attributes:
-        request: As given.
+        request, continuation: As given.
         tried: The backends that the request was sent to, or that cannot do what it asks for.
     """
 
     __slots__ = (
         "_again", "_answered", "_asked", "_failure", "_judges", "_leases", "_model", "_other", "_retries", "_revived", "_seen",
-        "request", "tried",
+        "continuation", "request", "tried",
     )  # fmt: skip
 
     def __init__(
@@ -100,8 +103,10 @@ class Failover:
         request: Request | None = None,
         other: Callable[[str], Model] | None = None,
         *judges: Callable[[Model, Capabilities], object],
+        continuation: Continuation | None = None,
     ) -> None:
         self.request = request
+        self.continuation = continuation or Continuation()
         self.tried: set[Member] = set()
         self._model = self._asked = model
         self._leases = 0
@@ -188,19 +193,23 @@ class Failover:
         if model is not self._asked:
             self._asked.fallbacks[model.name] += 1
 
-    def goes_on(self, member: Member, failure: UnilectError | None, begun: bool) -> bool:
+    def goes_on(self, member: Member, failure: UnilectError | None) -> bool:
         """Record how an attempt ended; whether its failure is retried."""
         self._failure, self._answered = failure, failure is None
-        failed = failure is not None and is_failure(failure)
-        self._retries.ended(failed)
-        if failure is None or begun:
+        self._retries.ended(failure is not None and is_failure(failure))
+        if failure is None:
+            return False
+        if self.continuation.turns(failure):
+            self._again, self._failure = member, None
+            return True
+        if not self.continuation.fails(failure):
             return False
         innocent = isinstance(failure, EngineDied) and not failure.blamed
         if innocent and member not in self._revived and member in self._model.pool.members:
             self._again, self._failure = member, None
             self._revived.add(member)
             return True
-        if failed and not (failure.connection_failed or self._retries.take()):
+        if is_failure(failure) and not (failure.connection_failed or self._retries.take()):
             self.tried |= set(self._model.pool.members)  # nobody else is asked
             self._other = None
         return _elsewhere(failure)
@@ -210,8 +219,11 @@ class Failover:
         Continue with the fallback's backends.
 
         Raises:
-            UnilectError: There is no fallback: the error, or that of the only backend.
+            UnilectError: There is no fallback: the error, or that of the only backend; or the client has a part of this model's answer,
+                which another model does not go on with: what has interrupted it.
         """
+        if self.continuation.lost is not None:
+            raise self.continuation.lost from error
         name = self._model.fallback
         other = self._fallback(name) if _elsewhere(error) and name not in self._seen else None
         if name is None or other is None:

@@ -31,7 +31,7 @@ from unilect.errors import (
     UnsupportedOperation,
     listed,
 )
-from unilect.events import Event, Usage, tells
+from unilect.events import Event, Usage
 from unilect.gateway.account import Accounts
 from unilect.parameters import constraints as foreign_constraints
 from unilect.parameters.rules import limited, refusal, resolve_parameters
@@ -42,6 +42,7 @@ from unilect.routing import _tools as tools
 from unilect.routing._enforcement import Enforced, bonds
 from unilect.routing._failover import Failover, Lease
 from unilect.routing._kinds import check_kind, not_for
+from unilect.routing._resume import Continuation
 from unilect.routing.images import Images, other_images
 from unilect.routing.registry import Model, Registry
 
@@ -86,7 +87,11 @@ class Run:
         self._request = request
         self._checker = registry.checker
         self._names: dict[str, str] = {}
-        self._failover = Failover(model, request, registry.get, self._check_native, self._fitted)
+        self._continuation = Continuation(self.streams)
+        judges = self._check_native, self._asked
+        self._failover = Failover(
+            model, request, registry.get, *judges, continuation=self._continuation
+        )
         self._context = in_hand()
         if request.service_tier == FLEX:
             self._context.priority = BATCH
@@ -109,8 +114,8 @@ class Run:
         """
         The events of the answer. Iterate once, inside `aclosing`.
 
-        A backend that fails is followed by the next one as long as the client has seen nothing: before the first batch of a
-        stream, and all through a whole answer, which is one batch.
+        A backend that fails is followed by the next one, which makes what the client does not have: in a stream the rest, where
+        it can, and of a whole answer, which is one batch, all.
 
         Raises:
             UnilectError: Before the first batch or between batches.
@@ -124,11 +129,12 @@ class Run:
                     async for lease in failover:
                         whole.clear()
                         with lease:
-                            async with aclosing(self._answer(lease)) as batches:
+                            answer = self._continuation.rest(self._answer(lease))
+                            async with aclosing(answer) as batches:
                                 async for batch in batches:
                                     meter.see(batch)
                                     if self.streams:
-                                        lease.begun = lease.begun or tells(batch)
+                                        self._continuation.see(batch)
                                         yield batch
                                     else:
                                         whole += batch
@@ -143,7 +149,7 @@ class Run:
         self.answering = model = lease.model
         self._context.leased(model.name, lease.source)
         capabilities = lease.backend.capabilities
-        request = self._fitted(model, capabilities)
+        request = self._asked(model, capabilities)
         if emulation.needed(request, capabilities):
             return self._emulated(lease, request)
         return lease.backend.generate(request)
@@ -176,6 +182,10 @@ class Run:
         """
         if tools.plan(self._fitted(model, can), can) is not None:
             raise refusal("tools")
+
+    def _asked(self, model: Model, can: Capabilities) -> ChatRequest | CompletionRequest:
+        """What of the answer a backend is asked for; errors as `_fitted` and `Continuation.asked`."""
+        return self._continuation.asked(self._fitted(model, can), can)
 
     def _fitted(self, model: Model, can: Capabilities) -> ChatRequest | CompletionRequest:
         """

@@ -303,6 +303,16 @@ def test_a_culprit_is_forgiven(suspects: Suspects, clock: list[float]) -> None:
     suspects.check(Ticket("a"))
 
 
+def test_an_answer_that_was_all_there_when_the_engine_died(suspects: Suspects) -> None:
+    """A request whose answer is read to its end after the engine has died is no suspect of that death; one that left is."""
+    answered, left = entered(suspects, "a"), entered(suspects, "b")
+    assert 0 == suspects.died(1)
+    suspects.leave(answered, True)
+    suspects.leave(left, False)
+
+    assert (0, 1) == (suspects.times_suspected(answered), suspects.times_suspected(left))
+
+
 def test_the_one_of_two_deaths(suspects: Suspects) -> None:
     """The only request that was at two deaths is to blame for both."""
     for name in ("a", "b", "x"):

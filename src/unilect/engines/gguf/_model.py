@@ -108,6 +108,7 @@ def known(
         parameters=wire.PARAMETERS | dict.fromkeys(missing, "refused"),
         fans_out=True,
         continues=True,
+        resumes="again",
         context=context,
         vision=config.mmproj is not None,
         image_urls=False,

@@ -143,10 +143,11 @@ class Suspects:
         self._running.add(ticket)
 
     def leave(self, ticket: Ticket, answered: bool) -> None:
-        """A request leaves. One without an answer may still be at work."""
-        if ticket not in self._running:
-            return
+        """A request leaves. One without an answer may still be at work; one that has all of it is no suspect, though the engine died meanwhile."""
+        ran = ticket in self._running
         self._running.discard(ticket)
+        if not (ran or answered):
+            return
         if not answered:
             ticket.left_at = self._clock()
             self._lingering = [*self._lingering[-MAX_CULPRITS:], ticket]

@@ -283,6 +283,7 @@ class HfEngine:
             fans_out=True,
             fans_beams_out=True,
             slots=config.parallel,
+            resumes="again",
             schema_keywords=LLGUIDANCE,
             thinking=thinks(self._template),
             template_names=templates.variables(self._template) if self._template else None,

@@ -415,6 +415,7 @@ def _capabilities(
         context=context,
         vision=vision,
         image_urls=False,
+        resumes="text",
         slots=slots,
         tool_form=tool_form,
         settled=False,  # the server says it

@@ -42,6 +42,7 @@ class ServerKind(Struct, frozen=True):
         needs_user: It requires a user message.
         flags: Parameters that its chat templates are told of, and nobody else there.
         continues: What has an answer go on with a last message of the assistant; None where that cannot be had.
+        resumes: How it goes on with an answer that another one has begun, as in `Capabilities`.
         tells_progress: A stream tells how far the prompt was read, on request; then the server sees, too, when its client leaves early.
         tells_words: It tells which stop word has ended an answer only on request.
         tells_tokens: Whose calls it has for tokens.
@@ -67,6 +68,7 @@ class ServerKind(Struct, frozen=True):
     needs_user: bool = False
     flags: tuple[str, ...] = ()
     continues: Mapping[str, bool] | None = None
+    resumes: Literal["text", "both"] | None = None
     tells_progress: bool = False
     tells_words: bool = False
     tells_tokens: Literal["llama.cpp", "vLLM"] | None = None
@@ -147,6 +149,7 @@ KINDS = (
         rerank=True,
         flags=("enable_thinking",),
         continues=_CONTINUED,
+        resumes="text",
         tells_tokens="vLLM",
         salted=True,
     ),
@@ -163,6 +166,7 @@ KINDS = (
         rerank=True,
         flags=("enable_thinking",),
         continues={"continue_final_message": True},
+        resumes="text",
     ),
     ServerKind(
         "llama-server",
@@ -174,6 +178,7 @@ KINDS = (
         rerank=True,
         flags=("enable_thinking", "reasoning_effort"),
         continues={},
+        resumes="both",
         tells_progress=True,
         tells_words=True,
         tells_tokens="llama.cpp",
@@ -295,6 +300,7 @@ def capabilities(kind: ServerKind, card: Mapping[str, Any]) -> Capabilities:
         passes_unknown=kind.takes is None,
         fans_out=kind.one_choice,
         continues=kind.continues is not None,
+        resumes=kind.resumes,
         context=_context(card),
         vision=_sees(card),
         completions=kind.completions,
@@ -407,6 +413,7 @@ def _unilect(own: Mapping[str, Any]) -> Capabilities:
         context=_number(own.get("context")),
         vision=own.get("vision") is not False,
         continues=own.get("continues") is True,
+        resumes="both",
         thinking=thinking if isinstance(thinking := own.get("thinking"), bool) else None,
         template_names=_name_set(own.get("template_names")),
         chat=own.get("chat") is not False,

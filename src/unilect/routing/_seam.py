@@ -1,0 +1,260 @@
+"""
+The place where a server goes on with a text that another one has begun.
+
+The server gets the text as the beginning of its answer. A greedy answer gives back its last word first: tokens begin at words, and a
+text that is cut within one is read as other tokens than those that it was made of. The server makes that word again, and what it makes
+must be that word. Of any other answer only the space at its end is made again, which chat templates cut off.
+
+A parameter that counts what the answer has so far, or binds all of it, counts from the seam on and would bind the rest alone: such
+answers do not go on.
+
+Sources: https://docs.vllm.ai/en/stable/serving/openai_compatible_server/ (continue_final_message)
+         https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+"""
+
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from unilect.backend import Batches, Capabilities
+from unilect.errors import UnilectError
+from unilect.events import Event, Finish, Opaque, Progress, TextDelta, ToolCallDelta, Usage
+from unilect.parameters.rules import ACCEPTED, is_neutral, limited
+from unilect.parameters.support import names
+from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, Message
+from unilect.routing import _tools as tools
+
+_LONGEST_WORD = 64
+#: What would be another answer if its beginning were a part of the prompt, or cannot be told of a beginning.
+_NOT_CONTINUED = names(
+    "n best_of echo suffix input_extra logprobs top_logprobs n_probs return_tokens post_sampling_probs presence_penalty "
+    "frequency_penalty mirostat response_format grammar num_beams use_beam_search t_max_predict_ms functions function_call tokenize "
+    "dry_multiplier n_indent"
+)
+
+
+class Seam(Struct, frozen=True):
+    """
+    Where and how an answer goes on.
+
+    Attributes:
+        request: What the next server is asked.
+        text: What the client has.
+        expected: The end of it, which is made again.
+        tokens: Of how many tokens the text is.
+        again: Of how many of them `expected` is.
+        stops: The stop words.
+        spent: No token is left to be made.
+    """
+
+    request: ChatRequest | CompletionRequest
+    text: str
+    expected: str
+    tokens: int
+    again: int
+    stops: list[str]
+    spent: bool
+
+
+def is_greedy(request: ChatRequest | CompletionRequest) -> bool:
+    """Whether nothing of an answer is left to chance."""
+    return request.temperature == 0 or request.top_k == 1
+
+
+def seam_of(
+    request: ChatRequest | CompletionRequest,
+    can: Capabilities,
+    text: str,
+    tokens: int,
+    tail: list[TextDelta],
+) -> Seam | None:
+    """
+    How a server goes on with an answer.
+
+    Args:
+        text: What the client has of it.
+        tokens: Of how many tokens that is.
+        tail: Its last pieces.
+
+    Returns:
+        None where it cannot.
+    """
+    greedy = is_greedy(request)
+    if not _can_go_on(request, can) or not (greedy or request.seed in (None, ANY_SEED)):
+        return None
+    expected, again = split(text, tail, greedy)
+    limit, spent = request.token_limit, False
+    if limit is not None and tokens > again:
+        spent = tokens >= limit
+        request, _ = limited(request, max(1, limit - tokens + again))
+    sent = text[: len(text) - len(expected)]
+    stops = request.stop_words
+    if sent:
+        request = _with(request, sent)
+    return Seam(request, text, expected, tokens, again, stops, spent)
+
+
+def refuses(error: UnilectError) -> bool:
+    """Whether a backend finds fault with a request that another one has taken; 429 is about its caller."""
+    return error.status < 500 and error.status != 429
+
+
+def split(text: str, tail: list[TextDelta], greedy: bool) -> tuple[str, int]:
+    """The end of a text that is made again, and of how many tokens it is."""
+    expected, again = "", 0
+    for piece in reversed(tail if greedy else ()):
+        expected, again = piece.text + expected, again + piece.tokens
+        if len(expected) > _LONGEST_WORD:
+            break
+        if piece.text[:1].isspace() or expected == text:
+            return expected, again
+    space = text[len(text.rstrip()) :]
+    again, rest = 0, len(space)
+    for piece in reversed(tail):
+        rest -= len(piece.text)
+        if rest < 0:
+            break
+        again += piece.tokens
+    return space, again
+
+
+async def continued(batches: Batches, seam: Seam, lost: UnilectError) -> Batches:
+    """
+    What a server adds to what the client has.
+
+    Raises:
+        UnilectError: As the backend; or `lost`, where it refuses the text, or does not go on with it.
+    """
+    join = Join(seam, lost)
+    async with aclosing(batches):
+        if seam.spent:
+            yield [Finish("length"), Usage(0, seam.tokens)]
+            return
+        try:
+            async for batch in batches:
+                if rest := [new for event in batch if (new := join.rest(event)) is not None]:
+                    yield rest
+                if join.stopped:
+                    yield [Finish("stop", stop=join.stopped), join.usage(Usage(0, 0))]
+                    return
+        except UnilectError as error:
+            if refuses(error):
+                raise lost from error
+            raise
+
+
+class Join:
+    """
+    The events of an answer that goes on at a seam.
+
+    Attributes:
+        stopped: The stop word that stands across the seam; empty where there is none.
+    """
+
+    def __init__(self, seam: Seam, lost: UnilectError) -> None:
+        self._seam = seam
+        self._lost = lost
+        self._expected = seam.expected
+        self._reach = max(map(len, seam.stops), default=1) - 1  # of a stop word across the seam
+        self._new = ""  # the first that is new, as far as a stop word reaches
+        self._tokens = 0
+        self.stopped = ""
+
+    def rest(self, event: Event) -> Event | None:
+        """
+        What of an event the client gets.
+
+        Raises:
+            UnilectError: The answer is another one.
+        """
+        match event:
+            case Progress():
+                return None
+            case TextDelta(text, 0):
+                self._tokens += event.tokens
+                text = self._added(text)
+                return replace(event, text=text) if text or event.extra else None
+            case Finish(reason):
+                if self._expected and not (
+                    reason == "stop" and any(s.startswith(self._expected) for s in self._seam.stops)
+                ):
+                    raise self._lost
+                return event
+            case ToolCallDelta() if not self._expected:
+                return event
+            case Opaque():
+                return event
+            case Usage():
+                return self.usage(event)
+        raise self._lost  # thoughts, or a call in place of the text
+
+    def usage(self, told: Usage) -> Usage:
+        """The usage of the whole answer, of what the server tells of its part; what it was given has been counted."""
+        seam = self._seam
+        given = seam.tokens - seam.again
+        made = told.completion_tokens or self._tokens
+        prompt = max(0, told.prompt_tokens - given)
+        return replace(told, prompt_tokens=prompt, completion_tokens=given + made)
+
+    def _added(self, text: str) -> str:
+        """
+        What of a text the client does not have; nothing more from a stop word on.
+
+        Raises:
+            UnilectError: It is not what the client has.
+        """
+        length = min(len(text), len(self._expected))
+        if not self._expected.startswith(text[:length]):
+            raise self._lost
+        self._expected, text = self._expected[length:], text[length:]
+        if self._reach > len(self._new) and text and not self.stopped:
+            before = self._seam.text[-self._reach :]
+            self._new += text[: self._reach - len(self._new)]
+            across = before + self._new
+            for word in self._seam.stops:
+                at = across.find(word)
+                if 0 <= at < len(before):
+                    self.stopped = word
+        return "" if self.stopped else text
+
+
+def _can_go_on(request: ChatRequest | CompletionRequest, can: Capabilities) -> bool:
+    """Whether a server can go on with such an answer, and so that it remains the same answer."""
+    known = type(request).__struct_fields__
+    if any(name not in known and name not in ACCEPTED for name in request.raw_fields):
+        return False  # nobody here knows what it does to a beginning
+    asked = (name for name in _NOT_CONTINUED if hasattr(request, name))
+    if not all(is_neutral(request, name) for name in asked):
+        return False
+    if isinstance(request, CompletionRequest):
+        return len(request.prompts) == 1 and isinstance(request.prompts[0], str)
+    if not can.continues or tools.plan(request, can) is not None:
+        return False
+    if request.tools and request.tool_choice not in (None, "auto", "none"):
+        return False
+    last = request.messages[-1]
+    return last.role != "assistant" or (
+        request.continue_final_message is True and isinstance(last.content, str)
+    )
+
+
+def _with(request: ChatRequest | CompletionRequest, text: str) -> ChatRequest | CompletionRequest:
+    """A request whose answer has begun with a text."""
+    if isinstance(request, CompletionRequest):
+        return request.changed(prompt=str(request.prompts[0]) + text)
+    messages, last = request.messages, request.messages[-1]
+    turns: list[Any] = list(messages)
+    if (raw := request.raw_fields.get("messages")) is not None:
+        turns = msgspec.json.decode(raw, type=list[Raw])  # with what we do not know of them
+    if last.role == "assistant":
+        messages, turns, text = messages[:-1], turns[:-1], str(last.content) + text
+    message = Message(role="assistant", content=text)
+    changed = request.changed(
+        messages=[*messages, message], continue_final_message=True, add_generation_prompt=False
+    )
+    if changed.raw_fields:
+        changed.raw_fields["messages"] = Raw(msgspec.json.encode([*turns, message]))
+    return changed
