@@ -18,7 +18,7 @@ PREFIX = "UNILECT_"
 KEY_VARIABLE = "UNILECT_API_KEY"
 CONFIG_VARIABLE = "UNILECT_CONFIG"
 #: Of this repository's own scripts and tests (CONTRIBUTING.md), whose servers inherit them.
-_OF_SCRIPTS = re.compile(r"UNILECT_(PEERS|FUZZ|HOSTILE|EXTRAS|(TEST|BENCH)_\w+)")
+_OF_SCRIPTS = re.compile(r"UNILECT_(PEERS|FUZZ|HOSTILE|KILLS|EXTRAS|(TEST|BENCH)_\w+)")
 #: What Kubernetes sets in every container for services named `unilect` or `unilect-...`.
 _OF_KUBERNETES = re.compile(
     r"UNILECT_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"

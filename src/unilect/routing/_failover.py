@@ -209,7 +209,10 @@ class Failover:
             self._again, self._failure = member, None
             self._revived.add(member)
             return True
-        if is_failure(failure) and not (failure.connection_failed or self._retries.take()):
+        free = (
+            failure.connection_failed or self.continuation.begun
+        )  # what goes on is not for nothing
+        if is_failure(failure) and not (free or self._retries.take()):
             self.tried |= set(self._model.pool.members)  # nobody else is asked
             self._other = None
         return _elsewhere(failure)

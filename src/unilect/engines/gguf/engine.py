@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -489,13 +490,5 @@ def backend(spec: BackendSpec) -> Backend:
 
 def engine(spec: BackendSpec, path: Path) -> GgufEngine:
     """The engine for a file, with the settings of a model."""
-    return GgufEngine(
-        spec.name,
-        path,
-        spec.config,
-        spec.threads,
-        lambda part: spec.progress("loading", part),
-        spec.checker,
-        spec.engines,
-        spec.several_callers,
-    )
+    own = (spec.threads, partial(spec.progress, "loading"), spec.checker)
+    return GgufEngine(spec.name, path, spec.config, *own, spec.engines, spec.several_callers)

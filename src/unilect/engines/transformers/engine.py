@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -490,13 +491,5 @@ def backend(spec: BackendSpec) -> Backend:
 
 def engine(spec: BackendSpec, folder: Path) -> HfEngine:
     """The engine for a folder, with the settings of a model."""
-    return HfEngine(
-        spec.name,
-        folder,
-        spec.config,
-        spec.threads,
-        spec.shared,
-        lambda part: spec.progress("loading", part),
-        spec.checker,
-        spec.engines,
-    )
+    own = (spec.threads, spec.shared, partial(spec.progress, "loading"), spec.checker)
+    return HfEngine(spec.name, folder, spec.config, *own, spec.engines)
