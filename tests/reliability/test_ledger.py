@@ -1,20 +1,19 @@
 """The ledger of a real server: what its clients have seen is in it, whatever kills the server or fills its disk."""
 
 import asyncio
-import json
 import os
 import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from ledger_clients import Seen, client, rows_of, stream, whole
 
 from postgresql import postgresql
 from serving import Server, serve
@@ -38,82 +37,6 @@ tokens_per_s = 300.0
 """
 
 
-@dataclass
-class Seen:
-    """
-    What a client has seen of one stream.
-
-    Attributes:
-        id: The request's; empty where no answer has begun.
-        delivered: Tokens.
-        usage: As it was told, of an answer that was whole.
-        error: The code of the error that it ended with.
-    """
-
-    prompt: int
-    id: str = ""
-    status: int = 0
-    delivered: int = 0
-    usage: dict[str, int] | None = None
-    whole: bool = False
-    error: str = ""
-
-
-async def stream(
-    session: aiohttp.ClientSession, server: Server, text: str, progress: Callable[[], None]
-) -> Seen:
-    """One stream, up to its end or the server's."""
-    seen = Seen(len(text))
-    body = {
-        "model": "e",
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "messages": [{"role": "user", "content": text}],
-    }
-    try:
-        async with session.post(f"{server.url}/chat/completions", json=body) as response:
-            seen.id, seen.status = response.headers["X-Request-Id"], response.status
-            if response.status != 200:
-                seen.error = (await response.json())["error"]["code"]
-                return seen
-            async for line in response.content:
-                data = line.removeprefix(b"data: ").strip()
-                if data == b"[DONE]":
-                    seen.whole = True
-                elif data:
-                    frame = json.loads(data)
-                    seen.error = frame.get("error", {}).get("code", "")
-                    seen.usage = frame.get("usage") or seen.usage
-                    for choice in frame.get("choices", []):
-                        seen.delivered += len(choice["delta"].get("content") or "")
-                    progress()
-    except aiohttp.ClientError:
-        pass
-    return seen
-
-
-async def whole(session: aiohttp.ClientSession, server: Server, text: str) -> Seen:
-    """One answer that is not streamed; without an id where the server has ended before it."""
-    seen = Seen(len(text))
-    body = {"model": "e", "messages": [{"role": "user", "content": text}]}
-    try:
-        async with session.post(f"{server.url}/chat/completions", json=body) as response:
-            answer = await response.json()
-            seen.id, seen.status = response.headers["X-Request-Id"], response.status
-            seen.whole, seen.usage = response.status == 200, answer.get("usage")
-            seen.delivered = len(answer["choices"][0]["message"]["content"])
-    except aiohttp.ClientError:
-        pass
-    return seen
-
-
-def client(key: str = KEY) -> aiohttp.ClientSession:
-    """A client with a key."""
-    return aiohttp.ClientSession(
-        headers={"Authorization": f"Bearer {key}"}, timeout=aiohttp.ClientTimeout(60)
-    )
-
-
 async def streams(server: Server, number: int, kill_after: int) -> list[Seen]:
     """Answers of several lengths at once, most of them streams, and another where one ends; the server is killed once so many frames were seen."""
     frames, killed = 0, False
@@ -126,7 +49,7 @@ async def streams(server: Server, number: int, kill_after: int) -> list[Seen]:
             os.kill(server.pid, signal.SIGKILL)
             killed = True
 
-    async with client() as session:
+    async with client(KEY) as session:
 
         async def one(length: int) -> None:
             while not killed:
@@ -137,22 +60,6 @@ async def streams(server: Server, number: int, kill_after: int) -> list[Seen]:
 
         await asyncio.gather(*(one(10 + 15 * n) for n in range(number)))
     return found
-
-
-def rows_of(url: str) -> list[dict[str, Any]]:
-    """The rows of a ledger."""
-    if url.startswith("sqlite"):
-        with closing(
-            sqlite3.connect(f"file:{url.removeprefix('sqlite:///')}?mode=ro", uri=True)
-        ) as file:
-            assert [("ok",)] == file.execute("PRAGMA integrity_check").fetchall()
-            file.row_factory = sqlite3.Row
-            return [dict(row) for row in file.execute("SELECT * FROM ledger")]
-    import psycopg
-    from psycopg.rows import dict_row
-
-    with psycopg.connect(url, row_factory=dict_row) as connection:
-        return connection.execute("SELECT * FROM ledger").fetchall()
 
 
 def check(seen: list[Seen], rows: list[dict[str, Any]]) -> tuple[int, int]:
@@ -272,7 +179,7 @@ async def test_a_server_that_stops(tmp_path: Path) -> None:
             if frames == 20:
                 os.kill(server.pid, signal.SIGTERM)
 
-        async with client() as session:
+        async with client(KEY) as session:
             seen = await asyncio.gather(
                 *(stream(session, server, "x" * 2000, progress) for _ in range(5))
             )
@@ -316,7 +223,7 @@ async def test_a_full_disk(tmp_path: Path) -> None:
     with small_disk(tmp_path, "3m") as disk:
         config = CONFIG.format(key=KEY, url=f"sqlite:///{disk / 'unilect.db'}", rule="required")
         with serve(config=config) as server:
-            async with client() as session:
+            async with client(KEY) as session:
                 first = await stream(session, server, "Hello", lambda: None)
                 assert (200, True) == (first.status, first.whole)
                 filler = disk / "filler"
@@ -367,7 +274,7 @@ async def test_a_disk_that_cannot_be_written(tmp_path: Path) -> None:
         config = CONFIG.format(key=KEY, url=url, rule="required")
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         with serve(config=config) as server:
-            async with client() as session:
+            async with client(KEY) as session:
                 assert 503 == await get(session, f"{server.root}/readyz")
                 refused = await stream(session, server, "Hello", lambda: None)
                 assert (503, "ledger_unavailable") == (refused.status, refused.error)
@@ -382,7 +289,7 @@ async def test_a_database_that_is_locked(tmp_path: Path) -> None:
     file = tmp_path / "unilect.db"
     config = CONFIG.format(key=KEY, url=f"sqlite:///{file}", rule="required")
     with serve(config=config) as server:
-        async with client() as session:
+        async with client(KEY) as session:
             assert (await stream(session, server, "Hello", lambda: None)).whole
             with closing(sqlite3.connect(file, isolation_level=None)) as other:
                 other.execute("BEGIN IMMEDIATE")
