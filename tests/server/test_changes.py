@@ -4,6 +4,7 @@ import pytest
 from msgspec import structs
 
 from unilect.config.admin import AdminConfig
+from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.errors import ConfigError
@@ -28,9 +29,16 @@ def test_what_needs_a_restart(name: str) -> None:
 def test_what_changes() -> None:
     """Options that are changeable, keys of the admin API and the files of a certificate are not refused."""
     before = Config(tls_cert="a", tls_key="b", admin=AdminConfig(listen="./a", api_keys=["old"]))
-    live = dict.fromkeys(LIVE, "another")
+    live = dict.fromkeys(LIVE, "another") | {"limits": LimitsConfig(parallel=2)}
     admin = AdminConfig(listen="./a", api_keys=["new"])
     check_fixed(before, structs.replace(before, **live, admin=admin, tls_cert="c", tls_key=None))
+
+
+def test_where_limits_are_counted() -> None:
+    """Limits change while the server runs, and where they are counted does not."""
+    after = structs.replace(Config(), limits=LimitsConfig(url="redis://localhost"))
+    with pytest.raises(ConfigError, match="^limits: cannot be changed while the server runs"):
+        check_fixed(Config(), after)
 
 
 def test_same_backends() -> None:

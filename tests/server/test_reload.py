@@ -205,6 +205,22 @@ async def test_limits(tmp_path: Path, client: aiohttp.ClientSession) -> None:
     assert ["413", "a", "413"] == statuses
 
 
+async def test_limits_of_callers(tmp_path: Path, client: aiohttp.ClientSession) -> None:
+    """Limits of callers and of models change with the file, and the models keep their backends."""
+    a, statuses = table("a", text="a"), []
+    limited = a.replace("\n", "\nlimits = { requests_per_minute = 1 }\n", 1)
+    texts = [f"[limits]\nrequests_per_minute = 1\n{a}", a, limited, a]
+    async with serving(tmp_path, TOP + texts[0]) as server:
+        (member,) = server.registry.get("a").pool.members
+        for text in texts:
+            server.write(TOP + text)
+            await server.reloader.reload("a test")
+            statuses += [await said(client, server, "a"), await said(client, server, "a")]
+        assert (member,) == server.registry.get("a").pool.members
+
+    assert ["a", "429", "a", "a", "a", "429", "a", "a"] == statuses
+
+
 async def test_what_callers_have_said(tmp_path: Path) -> None:
     """A reload does not end a drain, nor what a caller has said about the stay of a model, unless it changes that very setting."""
     echo = '[models.a]\nsource = "echo:"\n'

@@ -166,6 +166,7 @@ class Model:
         """Take the settings of a model with the same backends, which need not be started again for them."""
         self.aliases, self.defaults, self.prepare = other.aliases, other.defaults, other.prepare
         self.unsupported, self.fallback = other.unsupported, other.fallback
+        self.price = other.price
         self.pool.has_fallback = other.fallback is not None
         if self._idle_stop_s != other._idle_stop_s:  # else what a caller has said instead goes on
             self._idle_stop_s = other._idle_stop_s

@@ -172,6 +172,7 @@ class Listener:
             self._connections.limits, **{name: getattr(limits, name) for name in same}
         )
         self._bodies.change(config.max_body_bytes)
+        self._limits.configure(config)
         for door, each in zip(self._doors, each_listener(config), strict=True):
             door.change(each, tls)
         if self._admin is not None:
