@@ -100,10 +100,7 @@ class Clients:
 
 @pytest.mark.timeout(900)
 async def test_killed_at_the_edge(tmp_path: Path) -> None:
-    """
-    Keys use up their budgets while the server is killed: whole answers are in the ledger to the token, no key has used more than its budget,
-    and what is left of one is no more than an answer.
-    """
+    """Keys use up their budgets while the server is killed: whole answers are in the ledger to the token, and no budget is exceeded, or left unused."""
     url = f"sqlite:///{tmp_path / 'unilect.db'}"
     secrets = await keys(url)
     clients = Clients(secrets)
