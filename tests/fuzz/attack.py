@@ -29,8 +29,8 @@ HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
 # A short context bounds every answer, whatever a request asks for.
 FLAGS = ("--context", "256", "--parallel", "4", "--log-level", "warning", "--api-key", KEY)
 EMBED = b'{"input": "a"}'
-#: What may answer 501: slots are nobody's own, and not every model ranks documents or has adapters.
-NOWHERE = ("/slots", "/lora-adapters", "/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking")  # fmt: skip
+#: What may answer 501: slots are nobody's own, not every model ranks documents or has adapters, and usage may not be recorded.
+NOWHERE = ("/slots", "/v1/usage", "/lora-adapters", "/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking")  # fmt: skip
 
 
 @dataclass(frozen=True)

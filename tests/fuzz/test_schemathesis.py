@@ -16,7 +16,16 @@ from serving import KEY, Server
 #: Of each operation and mode.
 EXAMPLES = max(10, int(os.environ.get("UNILECT_FUZZ", "200" if THOROUGH else "100")) // 10)
 # nothing can be wrong with a request of these
-BODILESS = ["home", "healthz", "readyz", "metrics", "list_models", "native_props", "native_health"]
+BODILESS = [
+    "home",
+    "healthz",
+    "readyz",
+    "metrics",
+    "get_usage",
+    "list_models",
+    "native_props",
+    "native_health",
+]
 OPERATIONS = ["retrieve_model", "create_chat_completion", "create_completion", "create_embedding"]
 OPERATIONS += ["create_raw_chat_completion", "check_tokens", "create_engine_embedding"]
 OPERATIONS += ["create_langchain_answer", "create_message", "count_message_tokens"]

@@ -103,6 +103,8 @@ class Machine:
         await was.book._tasks.aclose()
         if was.book._journal is not None:
             was.book._journal.close()
+        for dead in was.book._held:
+            dead.close()
         await was.ledger.aclose()
         await was.database.aclose()
         for id, (_, made) in self.running.items():

@@ -102,7 +102,7 @@ async def test_model_that_is_stopped_keeps_nobody_waiting() -> None:
         running_one = await stream(running)
         waiting = asyncio.ensure_future(running.post(max_tokens=1).__aenter__())
         await until(lambda: is_waiting(running))
-        await engine.aclose()
+        await running.registry.aclose()
         answer = await waiting
         body = await answer.json()
         running_one.close()
@@ -113,7 +113,7 @@ async def test_model_that_is_stopped_keeps_nobody_waiting() -> None:
 
 async def is_waiting(running: Site) -> bool:
     """True when a request waits for a slot."""
-    return bool(running.engine()._slots._waiting)
+    return any(len(queue) for queue in running.registry.get(None).pool.queues)
 
 
 async def test_slots_outlive_a_crowd_that_leaves() -> None:

@@ -93,6 +93,7 @@ class LedgerBook:
         self.writer = Writer(ledger.write, ledger.probe, self._tasks)
         self._opening = asyncio.Lock()
         self._journal: Journal | None = None
+        self._held: list[Dead] = []  # whose rows are not written yet
         self._try_at = 0.0
         self._misses = False  # the journal, as the log has it
         self._is_required = rule == "required"
@@ -157,6 +158,8 @@ class LedgerBook:
             await self.writer.settle(_FLUSH_S)
         self.state = State.CLOSED
         await self._tasks.aclose()
+        for one in self._held:
+            one.close()  # for the next server
         if self._journal is not None:
             self._journal.close()
 
@@ -235,10 +238,12 @@ class LedgerBook:
         for one in found:
             log.warning("ledger: a server has died with %d requests: %s", len(one.rows), one.path)
             left = [len(one.rows)]
+            self._held.append(one)
 
             def written(one: Dead = one, left: list[int] = left) -> None:
                 left[0] -= 1
                 if left[0] == 0:
+                    self._held.remove(one)
                     one.discard()
 
             for row in one.rows:
