@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct
 
 MINUTE_US = 60_000_000
+_LONGEST_US = 2 * MINUTE_US  # until a minute is empty
 
 
 class Claim(Struct, frozen=True, kw_only=True):
@@ -73,7 +74,7 @@ class Counters(Protocol):
         """Make ready; what fails is tried again later. Idempotent."""
 
     async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
-        """Hold what a request claims, if all of it is free. `request` is the id that it is settled by."""
+        """Hold what a request claims, each of another counter, if all is free. `request` is the id that it is settled by."""
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """
@@ -95,6 +96,11 @@ def fits(claim: Claim, state: State) -> bool:
     return state.used + state.held + claim.room <= claim.most
 
 
+def _state(used: int, held: int, wait_us: int) -> State:
+    """A `State`, without the arguments by name that its own constructor handles: several are made for each request."""
+    return tuple.__new__(State, (used, held, wait_us))
+
+
 class _Budget:
     """A counter that counts until it ends."""
 
@@ -103,6 +109,18 @@ class _Budget:
     def __init__(self, ends_at: float | None) -> None:
         self.used = self.held = 0
         self.ends_at = ends_at
+
+    def has_room(self, claim: Claim, now_us: int) -> bool:
+        """Whether a claim fits in."""
+        return self.used + self.held + claim.room <= claim.most
+
+    def hold(self, claim: Claim) -> None:
+        """Hold what was found to fit in."""
+        self.held += claim.need
+
+    def state(self, claim: Claim) -> State:
+        """How it is, for a claim."""
+        return _state(self.used, self.held, 0)
 
 
 class _Minute:
@@ -115,17 +133,31 @@ class _Minute:
 
     def leak(self, most: int, now_us: int) -> None:
         """Let out what has leaked until now; a limit that was changed is in force at once."""
-        self.level = max(0, self.level - min(now_us - self.at_us, 2 * MINUTE_US) * self.most)
-        self.at_us, self.most = now_us, most
+        if self.level:
+            passed = now_us - self.at_us
+            left = self.level - (passed if passed < _LONGEST_US else _LONGEST_US) * self.most
+            self.level = left if left > 0 else 0
+        self.at_us = now_us
+        self.most = most
 
     def add(self, units: int) -> None:
         """Fill it; it never takes longer than two minutes to leak."""
-        self.level = max(0, min(self.level + units * MINUTE_US, 2 * self.most * MINUTE_US))
+        self.level = max(0, min(self.level + units * MINUTE_US, self.most * _LONGEST_US))
+
+    def has_room(self, claim: Claim, now_us: int) -> bool:
+        """Whether a claim fits in now."""
+        self.leak(claim.most, now_us)
+        return self.level + (claim.room - claim.most) * MINUTE_US <= 0
+
+    def hold(self, claim: Claim) -> None:
+        """Hold what was found to fit in."""
+        self.level += claim.need * MINUTE_US
 
     def state(self, claim: Claim) -> State:
         """How it is, for a claim."""
-        over = self.level + claim.room * MINUTE_US - claim.most * MINUTE_US
-        return State(-(-self.level // MINUTE_US), 0, max(0, -(-over // claim.most)))
+        level = self.level
+        over = level + (claim.room - claim.most) * MINUTE_US
+        return _state(-(-level // MINUTE_US), 0, -(-over // claim.most) if over > 0 else 0)
 
 
 class MemoryCounters:
@@ -152,26 +184,31 @@ class MemoryCounters:
 
     async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
         """See `Counters`."""
-        self._forget()
+        if len(self._budgets) + len(self._minutes) >= self._crowded:
+            self._forget()
         now_us = self._now_us()
-        states = [self._state(claim, now_us) for claim in claims]
-        if not all(map(fits, claims, states)):
-            return Taken(False, states)
+        ok, found = True, list[tuple[_Minute | _Budget, Claim]]()
         for claim in claims:
-            if claim.leaks:
-                self._minutes[claim.name].add(claim.need)
-            else:
-                self._budgets[claim.name].held += claim.need
-        return Taken(True, [self._state(claim, now_us) for claim in claims])
+            one = self._minute(claim, now_us) if claim.leaks else self._budget(claim.name, claim.ends_at)  # fmt: skip
+            found.append((one, claim))
+            if not one.has_room(claim, now_us):
+                ok = False
+        states = list[State]()
+        for one, claim in found:
+            if ok:
+                one.hold(claim)
+            states.append(one.state(claim))
+        return Taken(ok, states)
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """See `Counters`."""
         now_us = self._now_us()
         for claim, units in zip(claims, used, strict=True):
             if claim.leaks:
-                minute = self._minute(claim, now_us)
-                minute.leak(claim.most, now_us)
-                minute.add(units - claim.need)
+                if units != claim.need:  # else the minute holds it already
+                    minute = self._minute(claim, now_us)
+                    minute.leak(claim.most, now_us)
+                    minute.add(units - claim.need)
             else:
                 budget = self._budget(claim.name, claim.ends_at)
                 budget.held -= claim.need
@@ -186,14 +223,6 @@ class MemoryCounters:
     async def aclose(self) -> None:
         """See `Counters`."""
 
-    def _state(self, claim: Claim, now_us: int) -> State:
-        if claim.leaks:
-            minute = self._minute(claim, now_us)
-            minute.leak(claim.most, now_us)
-            return minute.state(claim)
-        budget = self._budget(claim.name, claim.ends_at)
-        return State(budget.used, budget.held)
-
     def _minute(self, claim: Claim, now_us: int) -> _Minute:
         minute = self._minutes.get(claim.name)
         if minute is None:
@@ -207,9 +236,7 @@ class MemoryCounters:
         return budget
 
     def _forget(self) -> None:
-        """Forget what says nothing any more, where there are twice as many counters as were left the last time."""
-        if len(self._budgets) + len(self._minutes) < self._crowded:
-            return
+        """Forget what says nothing any more; again where there are twice as many counters as are left."""
         now, now_us = self._clock(), self._now_us()
         self._minutes = {
             name: one
