@@ -96,9 +96,9 @@ def fits(claim: Claim, state: State) -> bool:
     return state.used + state.held + claim.room <= claim.most
 
 
-def _state(used: int, held: int, wait_us: int) -> State:
-    """A `State`, without the arguments by name that its own constructor handles: several are made for each request."""
-    return tuple.__new__(State, (used, held, wait_us))
+_made = (
+    tuple.__new__
+)  # a `State`'s own constructor takes arguments by name; several are made for each request
 
 
 class _Budget:
@@ -114,13 +114,23 @@ class _Budget:
         """Whether a claim fits in."""
         return self.used + self.held + claim.room <= claim.most
 
-    def hold(self, claim: Claim) -> None:
-        """Hold what was found to fit in."""
+    def hold(self, claim: Claim) -> State:
+        """Hold what was found to fit in, and tell how it is then."""
         self.held += claim.need
+        return _made(State, (self.used, self.held, 0))
 
     def state(self, claim: Claim) -> State:
         """How it is, for a claim."""
-        return _state(self.used, self.held, 0)
+        return _made(State, (self.used, self.held, 0))
+
+    def settle(self, claim: Claim, units: int, now_us: int) -> None:
+        """Count what was used of a claim, and hold nothing for it any more."""
+        self.held -= claim.need
+        self.used += units
+
+    def says_nothing(self, now: float, now_us: int) -> bool:
+        """Whether it may be forgotten."""
+        return not self.held and (not self.used or (self.ends_at is not None and self.ends_at <= now))  # fmt: skip
 
 
 class _Minute:
@@ -140,24 +150,32 @@ class _Minute:
         self.at_us = now_us
         self.most = most
 
-    def add(self, units: int) -> None:
-        """Fill it; it never takes longer than two minutes to leak."""
-        self.level = max(0, min(self.level + units * MINUTE_US, self.most * _LONGEST_US))
-
     def has_room(self, claim: Claim, now_us: int) -> bool:
         """Whether a claim fits in now."""
         self.leak(claim.most, now_us)
-        return self.level + (claim.room - claim.most) * MINUTE_US <= 0
+        return self.level <= (claim.most - claim.room) * MINUTE_US
 
-    def hold(self, claim: Claim) -> None:
-        """Hold what was found to fit in."""
+    def hold(self, claim: Claim) -> State:
+        """Hold what was found to fit in, and tell how it is then."""
         self.level += claim.need * MINUTE_US
+        return self.state(claim)
 
     def state(self, claim: Claim) -> State:
         """How it is, for a claim."""
         level = self.level
-        over = level + (claim.room - claim.most) * MINUTE_US
-        return _state(-(-level // MINUTE_US), 0, -(-over // claim.most) if over > 0 else 0)
+        over = level - (claim.most - claim.room) * MINUTE_US
+        return _made(State, (-(-level // MINUTE_US), 0, -(-over // claim.most) if over > 0 else 0))
+
+    def settle(self, claim: Claim, units: int, now_us: int) -> None:
+        """Have in it what was used of a claim instead of what was held; it never takes longer than two minutes to leak."""
+        if units != claim.need:
+            self.leak(claim.most, now_us)
+            level = self.level + (units - claim.need) * MINUTE_US
+            self.level = max(0, min(level, claim.most * _LONGEST_US))
+
+    def says_nothing(self, now: float, now_us: int) -> bool:
+        """Whether it may be forgotten."""
+        return self.level <= (now_us - self.at_us) * self.most
 
 
 class MemoryCounters:
@@ -175,8 +193,7 @@ class MemoryCounters:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._now_us, self._clock = now_us, clock
-        self._budgets: dict[str, _Budget] = {}
-        self._minutes: dict[str, _Minute] = {}
+        self._all: dict[str, _Budget | _Minute] = {}
         self._crowded = 1024
 
     async def open(self) -> None:
@@ -184,68 +201,47 @@ class MemoryCounters:
 
     async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
         """See `Counters`."""
-        if len(self._budgets) + len(self._minutes) >= self._crowded:
+        if len(self._all) >= self._crowded:
             self._forget()
         now_us = self._now_us()
-        ok, found = True, list[tuple[_Minute | _Budget, Claim]]()
+        ok, found = True, list[_Budget | _Minute]()
         for claim in claims:
-            one = self._minute(claim, now_us) if claim.leaks else self._budget(claim.name, claim.ends_at)  # fmt: skip
-            found.append((one, claim))
+            one = self._all.get(claim.name) or self._new(claim, now_us)
+            found.append(one)
             if not one.has_room(claim, now_us):
                 ok = False
         states = list[State]()
-        for one, claim in found:
-            if ok:
-                one.hold(claim)
-            states.append(one.state(claim))
+        for one, claim in zip(found, claims, strict=True):
+            states.append(one.hold(claim) if ok else one.state(claim))
         return Taken(ok, states)
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """See `Counters`."""
         now_us = self._now_us()
         for claim, units in zip(claims, used, strict=True):
-            if claim.leaks:
-                if units != claim.need:  # else the minute holds it already
-                    minute = self._minute(claim, now_us)
-                    minute.leak(claim.most, now_us)
-                    minute.add(units - claim.need)
-            else:
-                budget = self._budget(claim.name, claim.ends_at)
-                budget.held -= claim.need
-                budget.used += units
+            one = self._all.get(claim.name) or self._new(claim, now_us)
+            one.settle(claim, units, now_us)
 
     async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
         """See `Counters`."""
         for name, (units, ends_at) in used.items():
-            budget = self._budget(name, ends_at)
-            budget.used = max(budget.used, units)
+            budget = self._all.setdefault(name, _Budget(ends_at))
+            if isinstance(budget, _Budget):
+                budget.used = max(budget.used, units)
 
     async def aclose(self) -> None:
         """See `Counters`."""
 
-    def _minute(self, claim: Claim, now_us: int) -> _Minute:
-        minute = self._minutes.get(claim.name)
-        if minute is None:
-            minute = self._minutes[claim.name] = _Minute(claim.most, now_us)
-        return minute
-
-    def _budget(self, name: str, ends_at: float | None) -> _Budget:
-        budget = self._budgets.get(name)
-        if budget is None:
-            budget = self._budgets[name] = _Budget(ends_at)
-        return budget
+    def _new(self, claim: Claim, now_us: int) -> _Budget | _Minute:
+        """A counter that is not there yet, or was forgotten."""
+        one = _Minute(claim.most, now_us) if claim.leaks else _Budget(claim.ends_at)
+        self._all[claim.name] = one
+        return one
 
     def _forget(self) -> None:
         """Forget what says nothing any more; again where there are twice as many counters as are left."""
         now, now_us = self._clock(), self._now_us()
-        self._minutes = {
-            name: one
-            for name, one in self._minutes.items()
-            if one.level > (now_us - one.at_us) * one.most
+        self._all = {
+            name: one for name, one in self._all.items() if not one.says_nothing(now, now_us)
         }
-        self._budgets = {
-            name: one
-            for name, one in self._budgets.items()
-            if one.held or (one.used and (one.ends_at is None or one.ends_at > now))
-        }
-        self._crowded = max(1024, 2 * (len(self._budgets) + len(self._minutes)))
+        self._crowded = max(1024, 2 * len(self._all))

@@ -157,11 +157,14 @@ def period(name: str, now: float) -> tuple[str, float, float] | None:
 def counter(limit: Limit, now: float) -> tuple[str, float | None]:
     """The name of a limit's counter, and when it ends."""
     known = limit.period
-    if known is None or not known.since <= now < known.until:
-        found = period(limit.name, now)
-        name = f"{limit.subject}/{limit.name}"
-        known = Counter(name) if found is None else Counter(f"{name}/{found[0]}", found[2], found[1], found[1])  # fmt: skip
-        limit.period = known
+    if known is not None:
+        name, since, until, ends_at = known
+        if since <= now < until:
+            return name, ends_at
+    found = period(limit.name, now)
+    name = f"{limit.subject}/{limit.name}"
+    known = Counter(name) if found is None else Counter(f"{name}/{found[0]}", found[2], found[1], found[1])  # fmt: skip
+    limit.period = known
     return known.name, known.ends_at
 
 
