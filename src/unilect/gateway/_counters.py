@@ -18,7 +18,7 @@ MINUTE_US = 60_000_000
 _LONGEST_US = 2 * MINUTE_US  # until a minute is empty
 
 
-class Claim(Struct, frozen=True, kw_only=True):
+class Claim(Struct, frozen=True, kw_only=True, gc=False):
     """
     What a request asks of one counter.
 
@@ -46,7 +46,7 @@ class State(NamedTuple):
     Attributes:
         used: What was used; of a minute what it holds.
         held: What is held for running requests.
-        wait_us: Microseconds until a minute has room for the claim; 0 where it has it.
+        wait_us: Microseconds until a minute has room for a claim that was refused; 0 where it has it.
     """
 
     used: int
@@ -157,8 +157,8 @@ class _Minute:
 
     def hold(self, claim: Claim) -> State:
         """Hold what was found to fit in, and tell how it is then."""
-        self.level += claim.need * MINUTE_US
-        return self.state(claim)
+        level = self.level = self.level + claim.need * MINUTE_US
+        return _made(State, (-(-level // MINUTE_US), 0, 0))
 
     def state(self, claim: Claim) -> State:
         """How it is, for a claim."""

@@ -77,7 +77,7 @@ class Counter(NamedTuple):
     ends_at: float | None = None
 
 
-class Size(Struct, frozen=True, kw_only=True):
+class Size(Struct, frozen=True, kw_only=True, gc=False):
     """
     How many tokens a request may use.
 
@@ -226,11 +226,12 @@ class Asked(Struct, frozen=True, kw_only=True):
         return limit.leaks and self.needs(limit) > limit.most
 
 
-def never_fit(claims: Sequence[Claim]) -> bool:
-    """Whether one may use more in a minute than its limit has; as `Asked.never_fits`."""
+def never_fit(claims: Sequence[Claim], minutes: Sequence[int]) -> bool:
+    """Whether one of those at the places `minutes` may use more in a minute than its limit has; as `Asked.never_fits`."""
     found = False
-    for claim in claims:
-        if claim.need > claim.most and claim.leaks:
+    for at in minutes:
+        claim = claims[at]
+        if claim.need > claim.most:
             found = True
     return found
 

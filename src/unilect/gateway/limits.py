@@ -64,16 +64,18 @@ class _Plan:
         given: The key's own limits, that it was made of.
         limits: All of them.
         minutes: Those of tokens in a minute.
+        places: Where these are among all.
         has_budget: One is a budget.
         needs_size: One is of tokens or money.
         shown: What headers tell of.
     """
 
-    __slots__ = ("given", "has_budget", "limits", "minutes", "needs_size", "shown")
+    __slots__ = ("given", "has_budget", "limits", "minutes", "needs_size", "places", "shown")
 
     def __init__(self, given: Mapping[str, float], limits: Sequence[Limit]) -> None:
         self.given, self.limits = given, limits
-        self.minutes = [one for one in limits if one.leaks and one.unit == "tokens"]
+        self.places = [at for at, one in enumerate(limits) if one.leaks and one.unit == "tokens"]
+        self.minutes = [limits[at] for at in self.places]
         self.has_budget = any(one.is_budget for one in limits)
         self.needs_size = not all(one.counts_requests for one in limits)
         self.shown = shown(limits)
@@ -153,11 +155,11 @@ class LimitBook:
             await self._seed_once()
         asked = self._asked(context.model, request, plan)
         claimed = asked.claims(limits)
-        too_large = never_fit(claimed)
+        too_large = never_fit(claimed, plan.places)
         if too_large and asked.loose:
             asked = await self._counted(context.model, request, asked, plan)
             claimed = asked.claims(limits)
-            too_large = never_fit(claimed)
+            too_large = never_fit(claimed, plan.places)
         request_id = f"{self._id}-{next(self._numbers)}"
         for _ in range(_TRIES):
             if too_large:
@@ -171,7 +173,7 @@ class LimitBook:
             if less is None:
                 break
             asked, claimed = less, less.claims(limits)
-            too_large = never_fit(claimed)
+            too_large = never_fit(claimed, plan.places)
         self._tell(context, plan, claimed, taken)
         _refuse(asked, limits, claimed, taken.states)
 

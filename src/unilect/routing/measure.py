@@ -29,6 +29,7 @@ from unilect.routing.registry import Model, Registry
 _TEMPLATE_TOKENS, _MESSAGE_TOKENS, _PAIR_TOKENS = 128, 16, 8
 _UNKNOWN_ROOM = 16_384  # of a model whose server does not tell its context
 _COUNT_TIMEOUT_S = 5.0
+_ENCODER = msgspec.json.Encoder()
 _MOST_COUNTED = 64  # inputs of an embedding request
 
 
@@ -148,9 +149,9 @@ def _of_chat(request: ChatRequest, room: int) -> tuple[int, bool]:
     if _has_more_than_text(request):
         return room, True  # nothing counts images
     template = (request.tools, request.functions, request.response_format, request.chat_template_kwargs)  # fmt: skip
-    size = len(msgspec.json.encode(request.messages)) + _MESSAGE_TOKENS * len(request.messages)
+    size = len(_ENCODER.encode(request.messages)) + _MESSAGE_TOKENS * len(request.messages)
     if any(template):
-        size += 2 * len(msgspec.json.encode(template))  # a template may indent it
+        size += 2 * len(_ENCODER.encode(template))  # a template may indent it
     return size + _TEMPLATE_TOKENS, False
 
 
