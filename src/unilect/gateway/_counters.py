@@ -96,9 +96,8 @@ def fits(claim: Claim, state: State) -> bool:
     return state.used + state.held + claim.room <= claim.most
 
 
-_made = (
-    tuple.__new__
-)  # a `State`'s own constructor takes arguments by name; several are made for each request
+# A `State`'s own constructor is a function in Python, and several are made for each request.
+_made = tuple.__new__
 
 
 class _Budget:
@@ -204,13 +203,14 @@ class MemoryCounters:
         if len(self._all) >= self._crowded:
             self._forget()
         now_us = self._now_us()
-        ok, found = True, list[_Budget | _Minute]()
+        ok = True
+        found: list[_Budget | _Minute] = []
         for claim in claims:
             one = self._all.get(claim.name) or self._new(claim, now_us)
             found.append(one)
             if not one.has_room(claim, now_us):
                 ok = False
-        states = list[State]()
+        states: list[State] = []
         for one, claim in zip(found, claims, strict=True):
             states.append(one.hold(claim) if ok else one.state(claim))
         return Taken(ok, states)
