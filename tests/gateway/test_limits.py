@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -379,6 +379,34 @@ async def test_other_limits() -> None:
         await limits.open(context, chat(1))
     limits.configure(Config())
     assert await limits.open(context, chat(80)) is None
+    await limits.aclose()
+
+
+async def test_a_key_with_other_limits() -> None:
+    """A key's limits hold as they are when a request comes, of each owner and each model their own, however many keys there are."""
+    config = Config(
+        models={"m": echo(), "small": msgspec.structs.replace(echo(), limits=Table(tokens_per_day=90))},
+        owners={"team": Table(tokens_per_day=95)},
+    )  # fmt: skip
+    limits = LimitBook(config, Measures(sources.registry(config)), None, Clock())
+
+    async def told(most: int, owner: str = "", model: str = "m", caller: str = "one") -> str:
+        """The limit that the headers tell of, or that refuses a request for 100 tokens."""
+        given = {"tokens_per_day": float(most)}
+        context = Context(caller=caller, owner=owner, model=model, limits=given)
+        with suppress(QuotaExceeded):
+            entry = await limits.open(context, chat(80))
+            assert entry is not None
+            await entry.close(Usage(0, 0), 200)
+        return context.headers["x-ratelimit-limit-tokens"]
+
+    assert ["1000", "50", "1000"] == [await told(most) for most in (1000, 50, 1000)]
+    assert ["95", "90"] == [await told(1000, "team"), await told(1000, model="small")]
+    assert "1000" == await told(1000)
+    for number in range(5000):
+        limits.has_budget(Context(caller=f"{number}", limits={"parallel": 1.0}))
+    assert len(limits._plans) <= 4096
+    assert "1000" == await told(1000)
     await limits.aclose()
 
 

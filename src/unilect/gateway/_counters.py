@@ -15,9 +15,10 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct
 
 MINUTE_US = 60_000_000
+_LONGEST_US = 2 * MINUTE_US  # until a minute is empty
 
 
-class Claim(Struct, frozen=True, kw_only=True):
+class Claim(Struct, frozen=True, kw_only=True, gc=False):
     """
     What a request asks of one counter.
 
@@ -45,7 +46,7 @@ class State(NamedTuple):
     Attributes:
         used: What was used; of a minute what it holds.
         held: What is held for running requests.
-        wait_us: Microseconds until a minute has room for the claim; 0 where it has it.
+        wait_us: Microseconds until a minute has room for a claim that was refused; 0 where it has it.
     """
 
     used: int
@@ -73,7 +74,7 @@ class Counters(Protocol):
         """Make ready; what fails is tried again later. Idempotent."""
 
     async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
-        """Hold what a request claims, if all of it is free. `request` is the id that it is settled by."""
+        """Hold what a request claims, each of another counter, if all is free. `request` is the id that it is settled by."""
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """
@@ -95,6 +96,10 @@ def fits(claim: Claim, state: State) -> bool:
     return state.used + state.held + claim.room <= claim.most
 
 
+# A `State`'s own constructor is a function in Python, and several are made for each request.
+_made = tuple.__new__
+
+
 class _Budget:
     """A counter that counts until it ends."""
 
@@ -103,6 +108,28 @@ class _Budget:
     def __init__(self, ends_at: float | None) -> None:
         self.used = self.held = 0
         self.ends_at = ends_at
+
+    def has_room(self, claim: Claim, now_us: int) -> bool:
+        """Whether a claim fits in."""
+        return self.used + self.held + claim.room <= claim.most
+
+    def hold(self, claim: Claim) -> State:
+        """Hold what was found to fit in, and tell how it is then."""
+        self.held += claim.need
+        return _made(State, (self.used, self.held, 0))
+
+    def state(self, claim: Claim) -> State:
+        """How it is, for a claim."""
+        return _made(State, (self.used, self.held, 0))
+
+    def settle(self, claim: Claim, units: int, now_us: int) -> None:
+        """Count what was used of a claim, and hold nothing for it any more."""
+        self.held -= claim.need
+        self.used += units
+
+    def says_nothing(self, now: float, now_us: int) -> bool:
+        """Whether it may be forgotten."""
+        return not self.held and (not self.used or (self.ends_at is not None and self.ends_at <= now))  # fmt: skip
 
 
 class _Minute:
@@ -115,17 +142,39 @@ class _Minute:
 
     def leak(self, most: int, now_us: int) -> None:
         """Let out what has leaked until now; a limit that was changed is in force at once."""
-        self.level = max(0, self.level - min(now_us - self.at_us, 2 * MINUTE_US) * self.most)
-        self.at_us, self.most = now_us, most
+        if self.level:
+            passed = now_us - self.at_us
+            left = self.level - (passed if passed < _LONGEST_US else _LONGEST_US) * self.most
+            self.level = left if left > 0 else 0
+        self.at_us = now_us
+        self.most = most
 
-    def add(self, units: int) -> None:
-        """Fill it; it never takes longer than two minutes to leak."""
-        self.level = max(0, min(self.level + units * MINUTE_US, 2 * self.most * MINUTE_US))
+    def has_room(self, claim: Claim, now_us: int) -> bool:
+        """Whether a claim fits in now."""
+        self.leak(claim.most, now_us)
+        return self.level <= (claim.most - claim.room) * MINUTE_US
+
+    def hold(self, claim: Claim) -> State:
+        """Hold what was found to fit in, and tell how it is then."""
+        level = self.level = self.level + claim.need * MINUTE_US
+        return _made(State, (-(-level // MINUTE_US), 0, 0))
 
     def state(self, claim: Claim) -> State:
         """How it is, for a claim."""
-        over = self.level + claim.room * MINUTE_US - claim.most * MINUTE_US
-        return State(-(-self.level // MINUTE_US), 0, max(0, -(-over // claim.most)))
+        level = self.level
+        over = level - (claim.most - claim.room) * MINUTE_US
+        return _made(State, (-(-level // MINUTE_US), 0, -(-over // claim.most) if over > 0 else 0))
+
+    def settle(self, claim: Claim, units: int, now_us: int) -> None:
+        """Have in it what was used of a claim instead of what was held; it never takes longer than two minutes to leak."""
+        if units != claim.need:
+            self.leak(claim.most, now_us)
+            level = self.level + (units - claim.need) * MINUTE_US
+            self.level = max(0, min(level, claim.most * _LONGEST_US))
+
+    def says_nothing(self, now: float, now_us: int) -> bool:
+        """Whether it may be forgotten."""
+        return self.level <= (now_us - self.at_us) * self.most
 
 
 class MemoryCounters:
@@ -143,8 +192,7 @@ class MemoryCounters:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._now_us, self._clock = now_us, clock
-        self._budgets: dict[str, _Budget] = {}
-        self._minutes: dict[str, _Minute] = {}
+        self._all: dict[str, _Budget | _Minute] = {}
         self._crowded = 1024
 
     async def open(self) -> None:
@@ -152,73 +200,48 @@ class MemoryCounters:
 
     async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
         """See `Counters`."""
-        self._forget()
+        if len(self._all) >= self._crowded:
+            self._forget()
         now_us = self._now_us()
-        states = [self._state(claim, now_us) for claim in claims]
-        if not all(map(fits, claims, states)):
-            return Taken(False, states)
+        ok = True
+        found: list[_Budget | _Minute] = []
         for claim in claims:
-            if claim.leaks:
-                self._minutes[claim.name].add(claim.need)
-            else:
-                self._budgets[claim.name].held += claim.need
-        return Taken(True, [self._state(claim, now_us) for claim in claims])
+            one = self._all.get(claim.name) or self._new(claim, now_us)
+            found.append(one)
+            if not one.has_room(claim, now_us):
+                ok = False
+        states: list[State] = []
+        for one, claim in zip(found, claims, strict=True):
+            states.append(one.hold(claim) if ok else one.state(claim))
+        return Taken(ok, states)
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """See `Counters`."""
         now_us = self._now_us()
         for claim, units in zip(claims, used, strict=True):
-            if claim.leaks:
-                minute = self._minute(claim, now_us)
-                minute.leak(claim.most, now_us)
-                minute.add(units - claim.need)
-            else:
-                budget = self._budget(claim.name, claim.ends_at)
-                budget.held -= claim.need
-                budget.used += units
+            one = self._all.get(claim.name) or self._new(claim, now_us)
+            one.settle(claim, units, now_us)
 
     async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
         """See `Counters`."""
         for name, (units, ends_at) in used.items():
-            budget = self._budget(name, ends_at)
-            budget.used = max(budget.used, units)
+            budget = self._all.setdefault(name, _Budget(ends_at))
+            if isinstance(budget, _Budget):
+                budget.used = max(budget.used, units)
 
     async def aclose(self) -> None:
         """See `Counters`."""
 
-    def _state(self, claim: Claim, now_us: int) -> State:
-        if claim.leaks:
-            minute = self._minute(claim, now_us)
-            minute.leak(claim.most, now_us)
-            return minute.state(claim)
-        budget = self._budget(claim.name, claim.ends_at)
-        return State(budget.used, budget.held)
-
-    def _minute(self, claim: Claim, now_us: int) -> _Minute:
-        minute = self._minutes.get(claim.name)
-        if minute is None:
-            minute = self._minutes[claim.name] = _Minute(claim.most, now_us)
-        return minute
-
-    def _budget(self, name: str, ends_at: float | None) -> _Budget:
-        budget = self._budgets.get(name)
-        if budget is None:
-            budget = self._budgets[name] = _Budget(ends_at)
-        return budget
+    def _new(self, claim: Claim, now_us: int) -> _Budget | _Minute:
+        """A counter that is not there yet, or was forgotten."""
+        one = _Minute(claim.most, now_us) if claim.leaks else _Budget(claim.ends_at)
+        self._all[claim.name] = one
+        return one
 
     def _forget(self) -> None:
-        """Forget what says nothing any more, where there are twice as many counters as were left the last time."""
-        if len(self._budgets) + len(self._minutes) < self._crowded:
-            return
+        """Forget what says nothing any more; again where there are twice as many counters as are left."""
         now, now_us = self._clock(), self._now_us()
-        self._minutes = {
-            name: one
-            for name, one in self._minutes.items()
-            if one.level > (now_us - one.at_us) * one.most
+        self._all = {
+            name: one for name, one in self._all.items() if not one.says_nothing(now, now_us)
         }
-        self._budgets = {
-            name: one
-            for name, one in self._budgets.items()
-            if one.held or (one.used and (one.ends_at is None or one.ends_at > now))
-        }
-        self._crowded = max(1024, 2 * (len(self._budgets) + len(self._minutes)))
+        self._crowded = max(1024, 2 * len(self._all))

@@ -7,14 +7,45 @@ Sources: https://platform.openai.com/docs/guides/rate-limits and https://platfor
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from unilect.gateway._counters import MINUTE_US, Claim, State
 from unilect.gateway.claims import Limit
 
+_WHAT = ("limit", "remaining", "reset")
+
+
+class Shown(NamedTuple):
+    """
+    The limits of one kind of which one is told.
+
+    Attributes:
+        names: The headers' names as OpenAI has them: of the limit, of what is left, and of when it is whole again.
+        anthropic_names: As Anthropic has them.
+        places: Of each its place among all limits, and how much it is.
+    """
+
+    names: list[str]
+    anthropic_names: list[str]
+    places: list[tuple[int, str]]
+
+
+def shown(limits: Sequence[Limit]) -> list[Shown]:
+    """What is told of limits, for `headers`: of requests and of tokens those of a minute, or where there are none those of a day."""
+    found: list[Shown] = []
+    for kind in ("requests", "tokens"):
+        of_kind = [(at, limit) for at, limit in enumerate(limits) if limit.unit == kind]
+        leaks = any(limit.leaks for _, limit in of_kind)
+        places = [(at, str(limit.most)) for at, limit in of_kind if limit.leaks == leaks]
+        if places:
+            names = [f"x-ratelimit-{what}-{kind}" for what in _WHAT]
+            found.append(Shown(names, [f"anthropic-ratelimit-{kind}-{what}" for what in _WHAT], places))  # fmt: skip
+    return found
+
 
 def headers(
     dialect: str,
-    limits: Sequence[Limit],
+    told_of: Sequence[Shown],
     claims: Sequence[Claim],
     states: Sequence[State],
     now: float,
@@ -24,28 +55,24 @@ def headers(
 
     Args:
         dialect: The API that was called; that of Anthropic has names of its own.
+        told_of: What `shown` found of the limits.
         now: Seconds since 1970.
     """
     told: dict[str, str] = {}
-    for kind in ("requests", "tokens"):
-        found = [
-            (not limit.leaks, max(0, limit.most - state.used - state.held), limit, claim, state)
-            for limit, claim, state in zip(limits, claims, states, strict=True)
-            if limit.unit == kind
-        ]
-        if not found:
-            continue
-        _, left, limit, claim, state = min(found, key=lambda one: one[:2])
+    for names, anthropic_names, places in told_of:
+        at, most = places[0] if len(places) == 1 else _tightest(places, claims, states)
+        claim, state = claims[at], states[at]
+        left = claim.most - state.used - state.held
         resets_s = _full_again_s(claim, state, now)
         if dialect == "messages":
-            prefix = f"anthropic-ratelimit-{kind}"
-            at = datetime.fromtimestamp(math.ceil(now + resets_s), UTC)
-            values = (str(limit.most), str(left), f"{at:%Y-%m-%dT%H:%M:%SZ}")
-            names = [f"{prefix}-{what}" for what in ("limit", "remaining", "reset")]
+            names = anthropic_names
+            at_end = datetime.fromtimestamp(math.ceil(now + resets_s), UTC)
+            reset = f"{at_end:%Y-%m-%dT%H:%M:%SZ}"
         else:
-            values = (str(limit.most), str(left), duration(resets_s))
-            names = [f"x-ratelimit-{what}-{kind}" for what in ("limit", "remaining", "reset")]
-        told.update(zip(names, values, strict=True))
+            reset = duration(resets_s)
+        told[names[0]] = most
+        told[names[1]] = str(left) if left > 0 else "0"
+        told[names[2]] = reset
     return told
 
 
@@ -58,6 +85,13 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes}m{rest}s"
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+def _tightest(
+    places: list[tuple[int, str]], claims: Sequence[Claim], states: Sequence[State]
+) -> tuple[int, str]:
+    """The place of which the least is left; the first of those of which nothing is."""
+    return min(places, key=lambda one: max(0, claims[one[0]].most - states[one[0]].used - states[one[0]].held))  # fmt: skip
 
 
 def _full_again_s(claim: Claim, state: State, now: float) -> float:

@@ -27,39 +27,57 @@ _WORTH_TOKENS, _LEAST_TOKENS = 256, 16
 LOOSE = 32
 
 
-class Limit(NamedTuple):
+class Limit:
     """
-    A limit that holds for a request.
+    A limit that holds for a request; it is made once for many.
 
     Attributes:
         name: Its name, such as `tokens_per_day`.
         of: Whose it is, in words: the API key, the owner, the model.
         subject: Whose it is, as its counter has it.
         most: The limit; of money in millionths.
+        unit: `requests`, `tokens`, `money` or `parallel`.
+        leaks: It is a rate.
+        counts_requests: It is of requests, whatever they use.
+        is_budget: It is of tokens or money, of a day or a month.
+        period: The counter of the day or the month that was asked for last; see `counter`.
+        same: What every request claims; None where that is not always the same.
+        each: What every request has used in the end; None where that is not always the same.
+    """
+
+    __slots__ = ("counts_requests", "each", "is_budget", "leaks", "most", "name", "of", "period", "same", "subject", "unit")  # fmt: skip
+
+    def __init__(self, name: str, of: str, subject: str, most: int) -> None:
+        self.name, self.of, self.subject, self.most = name, of, subject, most
+        self.unit = name.partition("_")[0]
+        self.leaks = name.endswith("_minute")
+        self.counts_requests = self.unit in ("requests", "parallel")
+        self.is_budget = self.unit in ("tokens", "money") and not self.leaks
+        self.period: Counter | None = None
+        self.same: Claim | None = None
+        self.each = {"requests": 1, "parallel": 0}.get(self.unit)
+        if self.counts_requests and not name.endswith(("_day", "_month")):
+            self.same = Claim(name=f"{subject}/{name}", leaks=self.leaks, most=most, need=1, room=1)
+
+
+class Counter(NamedTuple):
+    """
+    The counter of a limit at a time.
+
+    Attributes:
+        name: Its name.
+        since: When its day or month begins, in seconds since 1970; of a limit of neither, never.
+        until: When it ends.
+        ends_at: The same; None of a limit of neither.
     """
 
     name: str
-    of: str
-    subject: str
-    most: int
-
-    @property
-    def unit(self) -> str:
-        """`requests`, `tokens`, `money` or `parallel`."""
-        return self.name.partition("_")[0]
-
-    @property
-    def is_budget(self) -> bool:
-        """It is of tokens or money, of a day or a month."""
-        return self.unit in ("tokens", "money") and not self.leaks
-
-    @property
-    def leaks(self) -> bool:
-        """It is a rate."""
-        return self.name.endswith("_minute")
+    since: float = -math.inf
+    until: float = math.inf
+    ends_at: float | None = None
 
 
-class Size(Struct, frozen=True, kw_only=True):
+class Size(Struct, frozen=True, kw_only=True, gc=False):
     """
     How many tokens a request may use.
 
@@ -82,11 +100,13 @@ class Size(Struct, frozen=True, kw_only=True):
     def tokens(self, allowed: int | None) -> int:
         """The most tokens of prompts and answers, where each answer has at most `allowed`, or what the request says."""
         limit = self.limit if allowed is None else allowed
-        whole = self.choices * self.room
         if limit is None:
+            whole = self.choices * self.room
             return max(self.prompt, whole) if self.knows_room else self.prompt + whole
         most = self.prompt + self.choices * limit
-        return min(most, max(self.prompt, whole)) if self.knows_room and self.choices else most
+        if not (self.knows_room and self.choices):
+            return most
+        return min(most, max(self.prompt, self.choices * self.room))
 
     def answer(self, allowed: int | None) -> int:
         """The most tokens of the answers alone."""
@@ -122,22 +142,30 @@ def limits_of(given: Mapping[str, float | None], of: str, subject: str) -> list[
     ]
 
 
-def period(name: str, now: float) -> tuple[str, float] | None:
-    """The day or the month (UTC) that a limit is of, as text, and its end in seconds since 1970; None where it is of neither."""
+def period(name: str, now: float) -> tuple[str, float, float] | None:
+    """The day or the month (UTC) that a limit is of, as text, its end and its begin in seconds since 1970; None where it is of neither."""
     day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     if name.endswith("_day"):
-        return f"{day:%Y-%m-%d}", (day + timedelta(days=1)).timestamp()
+        return f"{day:%Y-%m-%d}", (day + timedelta(days=1)).timestamp(), day.timestamp()
     if name.endswith("_month"):
         first = day.replace(day=1)
-        return f"{first:%Y-%m}", (first + timedelta(days=32)).replace(day=1).timestamp()
+        end = (first + timedelta(days=32)).replace(day=1)
+        return f"{first:%Y-%m}", end.timestamp(), first.timestamp()
     return None
 
 
 def counter(limit: Limit, now: float) -> tuple[str, float | None]:
     """The name of a limit's counter, and when it ends."""
+    known = limit.period
+    if known is not None:
+        name, since, until, ends_at = known
+        if since <= now < until:
+            return name, ends_at
     found = period(limit.name, now)
     name = f"{limit.subject}/{limit.name}"
-    return (name, None) if found is None else (f"{name}/{found[0]}", found[1])
+    known = Counter(name) if found is None else Counter(f"{name}/{found[0]}", found[2], found[1], found[1])  # fmt: skip
+    limit.period = known
+    return known.name, known.ends_at
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -160,7 +188,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     def needs(self, limit: Limit) -> int:
         """What is held of a limit for the request."""
         size = self.size
-        if limit.unit in ("requests", "parallel") or size is None:
+        if limit.counts_requests or size is None:
             return 1
         if limit.unit == "money":
             price = self.price or Price()
@@ -176,7 +204,7 @@ class Asked(Struct, frozen=True, kw_only=True):
         """What it claims."""
         need = self.needs(limit)
         name, ends_at = counter(limit, self.now)
-        loose = self.loose and not limit.leaks and limit.unit != "parallel"
+        loose = self.loose and limit.is_budget
         return Claim(
             name=name,
             leaks=limit.leaks,
@@ -186,9 +214,26 @@ class Asked(Struct, frozen=True, kw_only=True):
             ends_at=ends_at,
         )
 
+    def claims(self, limits: Sequence[Limit]) -> list[Claim]:
+        """What it claims of each."""
+        found: list[Claim] = []
+        for limit in limits:
+            found.append(self.claim(limit) if limit.same is None else limit.same)
+        return found
+
     def never_fits(self, limit: Limit) -> bool:
         """Whether it may use more in a minute than the limit has."""
         return limit.leaks and self.needs(limit) > limit.most
+
+
+def never_fit(claims: Sequence[Claim], minutes: Sequence[int]) -> bool:
+    """Whether one of those at the places `minutes` may use more in a minute than its limit has; as `Asked.never_fits`."""
+    found = False
+    for at in minutes:
+        claim = claims[at]
+        if claim.need > claim.most:
+            found = True
+    return found
 
 
 def allowance(asked: Asked, limits: Sequence[Limit], states: Sequence[State]) -> int | None:
@@ -220,10 +265,12 @@ def allowance(asked: Asked, limits: Sequence[Limit], states: Sequence[State]) ->
 
 def used(limits: Sequence[Limit], usage: Usage, price: Price | None) -> list[int]:
     """What a request has used of each limit."""
-    amounts = {
-        "requests": 1,
-        "parallel": 0,
-        "tokens": usage.prompt_tokens + usage.completion_tokens,
-        "money": cost(price, usage),
-    }
-    return [amounts[limit.unit] for limit in limits]
+    amounts: list[int] = []
+    for limit in limits:
+        if limit.each is not None:
+            amounts.append(limit.each)
+        elif limit.unit == "tokens":
+            amounts.append(usage.prompt_tokens + usage.completion_tokens)
+        else:
+            amounts.append(cost(price, usage))
+    return amounts

@@ -8,12 +8,14 @@ Limits and budgets of keys, owners and models: what a request may use is held fo
 """
 
 import asyncio
+import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import NoReturn, Protocol
+from itertools import count
+from typing import Any, NoReturn, Protocol
 
 from msgspec import structs
 
@@ -31,13 +33,14 @@ from unilect.errors import (
 from unilect.events import Usage
 from unilect.gateway import claims
 from unilect.gateway._counters import Claim, Counters, MemoryCounters, State, Taken, fits
-from unilect.gateway._ratelimit import headers
-from unilect.gateway.claims import Asked, Limit, Measures, Size
+from unilect.gateway._ratelimit import headers, shown
+from unilect.gateway.claims import Asked, Limit, Measures, Size, never_fit
 from unilect.requests import Request
 from unilect.store.ledger import Used
 
 _TRIES = 8  # others may take what is left between two of them
 _SOON_S = 1.0
+_MOST_PLANS = 4096
 _NAMES = frozenset(Table.__struct_fields__)
 
 
@@ -51,6 +54,31 @@ class Ledger(Protocol):
         Raises:
             UnilectError: It cannot be read now.
         """
+
+
+class _Plan:
+    """
+    The limits that hold for all requests of a key for a model, and what follows from them.
+
+    Attributes:
+        given: The key's own limits, that it was made of.
+        limits: All of them.
+        minutes: Those of tokens in a minute.
+        places: Where these are among all.
+        has_budget: One is a budget.
+        needs_size: One is of tokens or money.
+        shown: What headers tell of.
+    """
+
+    __slots__ = ("given", "has_budget", "limits", "minutes", "needs_size", "places", "shown")
+
+    def __init__(self, given: Mapping[str, float], limits: Sequence[Limit]) -> None:
+        self.given, self.limits = given, limits
+        self.places = [at for at, one in enumerate(limits) if one.leaks and one.unit == "tokens"]
+        self.minutes = [limits[at] for at in self.places]
+        self.has_budget = any(one.is_budget for one in limits)
+        self.needs_size = not all(one.counts_requests for one in limits)
+        self.shown = shown(limits)
 
 
 class LimitBook:
@@ -78,6 +106,7 @@ class LimitBook:
         self._seeding = asyncio.Lock()
         self._in_memory = counters is None and url is None
         self._counters = counters or _counters(url, self.seed)
+        self._id, self._numbers = secrets.token_hex(8), count()  # of requests, for the counters
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -94,6 +123,7 @@ class LimitBook:
         }
         self._has_own = bool(self._defaults or self._owners or self._models)
         self._prices = {name: one.price for name, one in config.models.items()}
+        self._plans = dict[tuple[str, str, str], _Plan]()
         self._seeded = (
             self._ledger is None
         )  # budgets that were not counted before have what the ledger says
@@ -104,7 +134,7 @@ class LimitBook:
 
     def has_budget(self, context: Context) -> bool:
         """Whether a request counts against a budget, and so has to be in a ledger."""
-        return self.applies(context) and any(limit.is_budget for limit in self._limits(context))
+        return self.applies(context) and self._plan(context).has_budget
 
     async def open(self, context: Context, request: Request) -> "_Entry | None":
         """
@@ -115,29 +145,36 @@ class LimitBook:
             RateLimited: The request comes too early, or too many run.
             LimitsUnavailable: What is left cannot be read now.
         """
-        limits = self._limits(context)
+        if not self.applies(context):
+            return None
+        plan = self._plan(context)
+        limits = plan.limits
         if not limits:
             return None
-        if not self._seeded and self._in_memory and any(limit.is_budget for limit in limits):
+        if not self._seeded and self._in_memory and plan.has_budget:
             await self._seed_once()
-        asked = self._asked(context.model, request, limits)
-        if asked.loose and any(asked.never_fits(limit) for limit in limits):
-            asked = await self._counted(context.model, request, asked, limits)
-        request_id = secrets.token_hex(8)
+        asked = self._asked(context.model, request, plan)
+        claimed = asked.claims(limits)
+        too_large = never_fit(claimed, plan.places)
+        if too_large and asked.loose:
+            asked = await self._counted(context.model, request, asked, plan)
+            claimed = asked.claims(limits)
+            too_large = never_fit(claimed, plan.places)
+        request_id = f"{self._id}-{next(self._numbers)}"
         for _ in range(_TRIES):
-            claimed = [asked.claim(limit) for limit in limits]
-            if any(asked.never_fits(limit) for limit in limits):
+            if too_large:
                 _refuse_large(asked, limits)
             taken = await self._counters.take(request_id, claimed)
             if taken.ok:
-                self._tell(context, limits, claimed, taken)
+                self._tell(context, plan, claimed, taken)
                 context.allowed = asked.allowed
                 return _Entry(self, context, request_id, limits, claimed, asked)
-            less = await self._again(context, request, asked, limits, claimed, taken)
+            less = await self._again(context, request, asked, plan, claimed, taken)
             if less is None:
                 break
-            asked = less
-        self._tell(context, limits, claimed, taken)
+            asked, claimed = less, less.claims(limits)
+            too_large = never_fit(claimed, plan.places)
+        self._tell(context, plan, claimed, taken)
         _refuse(asked, limits, claimed, taken.states)
 
     async def start(self) -> None:
@@ -175,11 +212,22 @@ class LimitBook:
         await self._counters.raise_to(totals)
         self._seeded = True
 
-    async def settle(self, entry: "_Entry", usage: Usage) -> None:
+    def settle(self, entry: "_Entry", usage: Usage) -> Coroutine[Any, Any, None]:
         """Count what a request has used."""
         price = self._prices.get(entry.context.model)
         amounts = claims.used(entry.limits, usage, price)
-        await self._counters.settle(entry.request, entry.claimed, amounts)
+        return self._counters.settle(entry.request, entry.claimed, amounts)
+
+    def _plan(self, context: Context) -> _Plan:
+        """What holds for a request: as it is known of the last one of the same key, unless the key has other limits by now."""
+        given = context.limits
+        name = (context.caller, context.owner, context.model if self._models else "")
+        plan = self._plans.get(name)
+        if plan is None or (plan.given is not given and plan.given != given):
+            if len(self._plans) >= _MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+            plan = self._plans[name] = _Plan(given, self._limits(context))
+        return plan
 
     def _limits(self, context: Context) -> list[Limit]:
         """The limits that hold for a request."""
@@ -195,55 +243,50 @@ class LimitBook:
             found += self._models.get(context.model, ())
         return found
 
-    def _asked(self, model: str, request: Request, limits: Sequence[Limit]) -> Asked:
+    def _asked(self, model: str, request: Request, plan: _Plan) -> Asked:
         """A request as its limits see it, with a bound of its size."""
         now = self._clock()
-        if all(limit.unit in ("requests", "parallel") for limit in limits):
+        if not plan.needs_size:
             return Asked(size=None, price=None, allowed=None, loose=False, now=now)
         size = self._measures.size(model, request)
-        return _within_a_minute(
-            Asked(size=size, price=self._prices.get(model), allowed=_first(size, limits), loose=not size.exact, now=now),
-            limits,
-        )  # fmt: skip
+        price = self._prices.get(model)
+        asked = Asked(size=size, price=price, allowed=_first(size, plan), loose=not size.exact, now=now)  # fmt: skip
+        return _within_a_minute(asked, plan)
 
-    async def _counted(
-        self, model: str, request: Request, asked: Asked, limits: Sequence[Limit]
-    ) -> Asked:
+    async def _counted(self, model: str, request: Request, asked: Asked, plan: _Plan) -> Asked:
         """The same with its prompt counted, where it can be."""
         if asked.size is None:
             return asked
         size = await self._measures.counted(model, request, asked.size)
-        again = structs.replace(asked, size=size, allowed=_first(size, limits), loose=False)
-        return _within_a_minute(again, limits)
+        again = structs.replace(asked, size=size, allowed=_first(size, plan), loose=False)
+        return _within_a_minute(again, plan)
 
     async def _again(
         self,
         context: Context,
         request: Request,
         asked: Asked,
-        limits: Sequence[Limit],
+        plan: _Plan,
         claimed: Sequence[Claim],
         taken: Taken,
     ) -> Asked | None:
         """What to ask for instead of what is not free; None where nothing less is worth it."""
         short = [
             limit
-            for limit, claim, state in zip(limits, claimed, taken.states, strict=True)
+            for limit, claim, state in zip(plan.limits, claimed, taken.states, strict=True)
             if not fits(claim, state)
         ]
-        if any(limit.unit in ("requests", "parallel") for limit in short):
+        if any(limit.counts_requests for limit in short):
             return None
         if asked.loose:
-            return await self._counted(context.model, request, asked, limits)
+            return await self._counted(context.model, request, asked, plan)
         if any(limit.leaks for limit in short):
             return None
-        allowed = claims.allowance(asked, limits, taken.states)
+        allowed = claims.allowance(asked, plan.limits, taken.states)
         return None if allowed is None else structs.replace(asked, allowed=allowed)
 
-    def _tell(
-        self, context: Context, limits: Sequence[Limit], claimed: Sequence[Claim], taken: Taken
-    ) -> None:
-        context.headers = headers(context.dialect, limits, claimed, taken.states, self._clock())
+    def _tell(self, context: Context, plan: _Plan, claimed: Sequence[Claim], taken: Taken) -> None:
+        context.headers = headers(context.dialect, plan.shown, claimed, taken.states, self._clock())
 
     async def _seed_once(self) -> None:
         async with self._seeding:
@@ -280,19 +323,20 @@ class _Entry:
         self._book, self.context, self.request = book, context, request
         self.limits, self.claimed = limits, claimed
         # a piece of an answer may count for more tokens than it is made of: only a backend that keeps to no limit passes this
-        bounded = asked.size is not None and asked.size.choices
-        self._most = 2 * asked.size.answer(asked.allowed) + 64 if bounded and asked.size else None
+        size = asked.size
+        bounded = size is not None and size.choices
+        self._most = 2 * size.answer(asked.allowed) + 64 if size and bounded else math.inf
 
     def made(self, usage: Usage) -> None:
         """See `Entry`."""
-        if self._most is not None and usage.completion_tokens > self._most:
+        if usage.completion_tokens > self._most:
             raise QuotaExceeded(
                 "The answer has more tokens than are left of this API key's limits: its backend did not keep to `max_tokens`."
             )
 
-    async def close(self, usage: Usage, status: int) -> None:
+    def close(self, usage: Usage, status: int) -> Coroutine[Any, Any, None]:
         """See `Entry`."""
-        await self._book.settle(self, usage)
+        return self._book.settle(self, usage)
 
 
 def _counters(url: str | None, seed: Callable[[], Awaitable[None]]) -> Counters:
@@ -307,17 +351,18 @@ def _named(table: Table) -> dict[str, float | None]:
     return structs.asdict(table)
 
 
-def _first(size: Size, limits: Sequence[Limit]) -> int | None:
+def _first(size: Size, plan: _Plan) -> int | None:
     """The most tokens of each answer to a request that names no limit, where its model names none either and a budget has to be kept."""
-    has_budget = any(limit.is_budget for limit in limits)
-    guessed = size.choices and size.limit is None and not size.knows_room
-    return size.room if has_budget and guessed else None
+    guessed = size.limit is None and size.choices and not size.knows_room
+    return size.room if guessed and plan.has_budget else None
 
 
-def _within_a_minute(asked: Asked, limits: Sequence[Limit]) -> Asked:
+def _within_a_minute(asked: Asked, plan: _Plan) -> Asked:
     """A request whose answer is not longer than the tokens of a minute, where it does not say how long."""
-    minutes = [limit for limit in limits if limit.leaks and limit.unit == "tokens"]
-    allowed = claims.allowance(asked, minutes, [State(0)] * len(minutes)) if minutes else None
+    minutes = plan.minutes
+    if not minutes or asked.size is None or asked.size.limit is not None:
+        return asked
+    allowed = claims.allowance(asked, minutes, [State(0)] * len(minutes))
     return asked if allowed is None else structs.replace(asked, allowed=allowed)
 
 

@@ -29,6 +29,7 @@ from unilect.routing.registry import Model, Registry
 _TEMPLATE_TOKENS, _MESSAGE_TOKENS, _PAIR_TOKENS = 128, 16, 8
 _UNKNOWN_ROOM = 16_384  # of a model whose server does not tell its context
 _COUNT_TIMEOUT_S = 5.0
+_ENCODER = msgspec.json.Encoder()
 _MOST_COUNTED = 64  # inputs of an embedding request
 
 
@@ -49,9 +50,7 @@ class Measures:
         if not isinstance(request, ChatRequest | CompletionRequest):
             tokens, exact = _of_inputs(request)
             return Size(prompt=tokens, choices=0, limit=None, room=0, knows_room=False, exact=exact)
-        known = [one.capabilities.context for one in chain]
-        room = max((context or _UNKNOWN_ROOM for context in known), default=_UNKNOWN_ROOM)
-        knows_room = bool(known) and None not in known
+        room, knows_room = _room(chain)
         request = chain[0].with_defaults(chain[0].prepare(request)) if chain else request
         attempts = ATTEMPTS if bonds(request) else 1
         limit = request.token_limit
@@ -112,6 +111,19 @@ class Measures:
         return None
 
 
+def _room(chain: list[Model]) -> tuple[int, bool]:
+    """The longest context in a chain of models, and whether all of them tell theirs."""
+    room, knows_room = 0, bool(chain)
+    for one in chain:
+        context = one.capabilities.context
+        if context is None:
+            knows_room = False
+        context = context or _UNKNOWN_ROOM
+        if context > room:
+            room = context
+    return room or _UNKNOWN_ROOM, knows_room
+
+
 async def _counted_by(backend: Backend, request: Request) -> int | None:
     if isinstance(request, ChatRequest):
         if _has_more_than_text(request):
@@ -137,9 +149,9 @@ def _of_chat(request: ChatRequest, room: int) -> tuple[int, bool]:
     if _has_more_than_text(request):
         return room, True  # nothing counts images
     template = (request.tools, request.functions, request.response_format, request.chat_template_kwargs)  # fmt: skip
-    size = len(msgspec.json.encode(request.messages)) + _MESSAGE_TOKENS * len(request.messages)
+    size = len(_ENCODER.encode(request.messages)) + _MESSAGE_TOKENS * len(request.messages)
     if any(template):
-        size += 2 * len(msgspec.json.encode(template))  # a template may indent it
+        size += 2 * len(_ENCODER.encode(template))  # a template may indent it
     return size + _TEMPLATE_TOKENS, False
 
 
@@ -165,9 +177,9 @@ def _bytes(prompt: Prompt) -> int:
 
 
 def _has_more_than_text(request: ChatRequest) -> bool:
-    return any(
-        not isinstance(part, TextPart)
-        for message in request.messages
-        if isinstance(message.content, list)
-        for part in message.content
-    )
+    for message in request.messages:
+        if isinstance(message.content, list):
+            for part in message.content:
+                if not isinstance(part, TextPart):
+                    return True
+    return False
