@@ -98,7 +98,9 @@ class Writer:
             raise self._unavailable()
         loop = asyncio.get_running_loop()
         item.end, item.until = loop.create_future(), loop.time() + LIMIT_S
-        if self._look is None:  # one timer for all: one for each row costs more than the rest of this
+        if (
+            self._look is None
+        ):  # one timer for all: one for each row costs more than the rest of this
             self._look = loop.call_later(LIMIT_S, self._end_late, loop)
         await item.end
 

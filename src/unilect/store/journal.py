@@ -4,7 +4,7 @@ The journal of a server: what the requests that are running have used so far, in
 1. The file is mapped into memory: to note a token costs no system call, and what was noted is in the system's page cache when the
    process is killed. A loss of power may lose it.
 2. Each running request has a slot. Its parts have checksums, and its counts two places, which are written in turn: a part that was torn
-   in the middle of a write is recognised, and the counts before it are there.
+   in the middle of a write is recognised, and the counts before it are there. The tokens that an answer has had since are eight bytes.
 3. Room in the file is reserved before it is mapped, since a write into a mapped hole kills the process where the disk is full.
 4. A server holds a lock on its journal. One that nobody holds is a dead server's, and is read by the next server that looks.
 
@@ -38,13 +38,17 @@ _SLOT = 2048  # bytes
 _IN_SEGMENT = 256  # slots that are reserved and mapped at once; the first of the file is its head
 _MOST_SEGMENTS = 128
 _SEGMENT = _SLOT * _IN_SEGMENT
-#: Places in a slot: who asks, the backend, and the counts twice.
-_ABOUT, _BACKEND, _COUNTS = 0, 1408, (1920, 1984)
+#: Places in a slot: who asks, the backend, the counts twice, and the tokens of the answer since these.
+_ABOUT, _BACKEND, _COUNTS, _GREW = 0, 1408, (1920, 1984), 2040
 _HEAD = struct.Struct("<II")  # length and checksum of a text
 _NUMBERS = struct.Struct("<QQQQdd")  # number of the write, tokens, milliseconds
 _SUM = struct.Struct("<I")
+_TOKENS = struct.Struct(
+    "<II"
+)  # their number, and it with all bits turned: eight bytes, which are written at once
+_BITS = 2**32 - 1
 _MOST_TOKENS = 2**63
-_NO_HEAD, _NO_SLOT = bytes(_HEAD.size), bytes(_SLOT)
+_NO_HEAD, _NO_SLOT, _NO_TOKENS = bytes(_HEAD.size), bytes(_SLOT), bytes(_TOKENS.size)
 
 
 class About(Struct, frozen=True, array_like=True):
@@ -102,6 +106,14 @@ class Slot:
         data = _NUMBERS.pack(self._writes, prompt, cached, completion, first_ms, taken_ms)
         at = self._at + _COUNTS[self._writes & 1]
         self._map[at : at + _NUMBERS.size + _SUM.size] = data + _SUM.pack(crc32(data))
+        at = self._at + _GREW
+        self._map[at : at + 8] = _NO_TOKENS
+
+    def grew(self, completion: int) -> None:
+        """The answer has so many tokens now, and all else is as it was `made`: a single write."""
+        if 0 <= completion < _BITS:
+            at = self._at + _GREW
+            self._map[at : at + 8] = _TOKENS.pack(completion, completion ^ _BITS)
 
     def free(self) -> None:
         """The request has its row in the ledger, or needs none."""
@@ -166,7 +178,7 @@ class Journal:
             for one in self._maps:
                 one.close()
             self._maps.clear()
-            self._free = []  # each slot holds it, and it holds them
+            self._free.clear()  # each slot holds it, and it holds them
             if done:
                 with suppress(OSError):
                     self.path.unlink()
@@ -272,7 +284,7 @@ def _rows(file: int) -> Iterator[Row]:
             backend=backend,
             prompt=int(prompt),
             cached=int(cached),
-            completion=int(completion),
+            completion=max(int(completion), _grown(slot)),
             first_token_ms=first_ms if first_ms >= 0 else None,
             duration_ms=taken_ms,
             status=_LOST_STATUS,
@@ -294,6 +306,12 @@ def _counts(slot: bytes, place: int) -> tuple[float, ...]:
     if crc32(data) != checksum or data == bytes(_NUMBERS.size):
         return 0, 0, 0, 0, -1.0, 0.0
     return _NUMBERS.unpack(data)
+
+
+def _grown(slot: bytes) -> int:
+    """The tokens that stand alone; 0 where there are none, or no such number."""
+    completion, turned = _TOKENS.unpack_from(slot, _GREW)
+    return int(completion) if completion ^ turned == _BITS else 0
 
 
 def _path(stem: Path, instance: str) -> Path:
