@@ -31,11 +31,12 @@ class Item:
         written: Called once it is in the ledger.
     """
 
-    __slots__ = ("end", "row", "written")
+    __slots__ = ("end", "row", "until", "written")
 
     def __init__(self, row: Row, written: Callable[[], None]) -> None:
         self.row, self.written = row, written
         self.end: asyncio.Future[None] | None = None
+        self.until = 0.0  # when who waits for it is told that it takes too long
 
 
 class Writer:
@@ -51,6 +52,8 @@ class Writer:
     def __init__(self, write: Write, probe: Probe, tasks: Tasks) -> None:
         self._write, self._probe, self._tasks = write, probe, tasks
         self._waiting: deque[Item] = deque()
+        self._writing: list[Item] = []
+        self._look: asyncio.TimerHandle | None = None  # at those that wait for too long
         self._worker: asyncio.Task[None] | None = None
         self._wrong = ""
         self._idle = asyncio.Event()
@@ -91,15 +94,15 @@ class Writer:
         Raises:
             LedgerUnavailable: It is not yet, and may take long; it is tried again.
         """
-        self.check()
-        item.end = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(LIMIT_S):
-                await item.end
-        except TimeoutError:
-            item.end = None
-            self._fail(f"a row was not written within {LIMIT_S:g} s")
-            raise self._unavailable() from None
+        if self._wrong:
+            raise self._unavailable()
+        loop = asyncio.get_running_loop()
+        item.end, item.until = loop.create_future(), loop.time() + LIMIT_S
+        if (
+            self._look is None
+        ):  # one timer for all: one for each row costs more than the rest of this
+            self._look = loop.call_later(LIMIT_S, self._end_late, loop)
+        await item.end
 
     async def settle(self, timeout_s: float = LIMIT_S) -> None:
         """Wait until no row waits, or one cannot be written; for so long at most."""
@@ -114,6 +117,19 @@ class Writer:
         """Find out whether rows can be written; `settle` waits for it."""
         self._start()
 
+    def _end_late(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell those whose row has not been written in time, and look again when the next one's time is up."""
+        self._look = None
+        waiting = [item for item in (*self._writing, *self._waiting) if item.end is not None]
+        late = [item for item in waiting if item.until <= loop.time()]
+        if late:
+            self._fail(f"a row was not written within {LIMIT_S:g} s")
+        for item in late:
+            self._tell(item, self._unavailable())
+        rest = [item.until for item in waiting if item.end is not None]
+        if rest:
+            self._look = loop.call_at(min(rest), self._end_late, loop)
+
     def _start(self) -> None:
         if self._worker is None or self._worker.done():
             self._idle.clear()
@@ -121,20 +137,21 @@ class Writer:
 
     async def _work(self) -> None:
         """Write until no row waits, and what was wrong is right."""
-        some: list[Item] = []
+        waiting = self._waiting
         try:
             while True:
                 if self.writable:
                     self._idle.clear()
-                some = [self._waiting.popleft() for _ in range(min(len(self._waiting), _AT_ONCE))]
+                some = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
+                self._writing = some
                 if not await self._try(some):
                     self._idle.set()
                     await asyncio.sleep(RETRY_S)
-                elif not self._waiting:
+                elif not waiting:
                     return
         finally:
             self._idle.set()
-            for item in (*some, *self._waiting):
+            for item in (*self._writing, *waiting):
                 self._tell(item, LedgerUnavailable("The server is stopping.", retry_after_s=5))
 
     async def _try(self, some: list[Item]) -> bool:

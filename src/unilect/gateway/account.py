@@ -99,8 +99,10 @@ class Account:
             UnilectError: A book does not let the request through.
         """
         try:
+            context, request = self._context, self._request
             for book in self._books:
-                if (entry := await book.open(self._context, self._request)) is not None:
+                entry = await book.open(context, request)
+                if entry is not None:
                     self._entries.append(entry)
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
@@ -127,10 +129,10 @@ class Account:
 
     async def _close(self, error: BaseException | None) -> None:
         """Close all entries, also those after one that fails."""
-        while self._entries:
-            entry = self._entries.pop()
+        entries, usage, status = self._entries, self._meter.usage, self._meter.status(error)
+        while entries:
             try:
-                await entry.close(self._meter.usage, self._meter.status(error))
+                await entries.pop().close(usage, status)
             except BaseException as failure:
                 await self._close(error or failure)
                 raise

@@ -94,12 +94,13 @@ class Keys:
                 "No API key was sent. Send one as `Authorization: Bearer KEY`, `X-API-Key: KEY` or "
                 "`api-key: KEY`."
             )
-        caller = self._callers.get(digest(secret))
+        hashed = digest(secret)
+        caller = self._callers.get(hashed)
         if caller is not None:
             return caller
         if self._known is None:
             raise wrong("this server does not know it.")
-        key = await self._known.key(secret)
+        key = await self._known.key(secret, hashed)
         models = None if key.models is None else frozenset(key.models)
         return Caller(key.id, models, key.owner, key.limits)
 
@@ -107,8 +108,10 @@ class Keys:
         authorization = headers.get("Authorization")
         if authorization is not None:
             scheme, _, secret = authorization.partition(" ")
-            if (scheme.lower() == "bearer" or self._any_scheme) and secret.strip():
-                return secret.strip()
+            if scheme == "Bearer" or scheme.lower() == "bearer" or self._any_scheme:
+                secret = secret.strip()
+                if secret:
+                    return secret
         return headers.get("X-API-Key") or headers.get("api-key")
 
 

@@ -76,23 +76,32 @@ class KnownKeys:
         """Look no more. Idempotent."""
         await self._tasks.aclose()
 
-    async def key(self, secret: str) -> Key:
+    async def key(self, secret: str, hashed: bytes | None = None) -> Key:
         """
         The key that a secret belongs to.
+
+        Args:
+            hashed: The secret's digest, where it is known.
 
         Raises:
             AuthenticationError: There is none that can be used; why, is told to who has its secret.
             StoreUnavailable: It cannot be looked up now.
         """
         self._check_fresh()
-        hashed, now = digest(secret), self._clock()
-        found = self._known[hashed] if hashed in self._known else await self._find(secret, hashed)
+        if hashed is None:
+            hashed = digest(secret)
+        found = self._known.get(hashed)
         if found is None:
-            raise wrong("this server does not know it.")
+            if hashed not in self._known:
+                found = await self._find(secret, hashed)
+            if found is None:
+                raise wrong("this server does not know it.")
         key = found.key
-        until = min(key.expires_at or now + 1, found.expires_at or now + 1)
-        if (why := _why_not(key, until, now)) is not None:
-            raise why
+        if not (key.expires_at is found.expires_at is key.revoked_at is None):  # it may have ended
+            now = self._clock()
+            until = min(key.expires_at or now + 1, found.expires_at or now + 1)
+            if (why := _why_not(key, until, now)) is not None:
+                raise why
         self._keys[key.id] = key
         return key
 

@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import logging
 import secrets
+import sys
 import time
 from collections.abc import Callable
 from enum import Enum
@@ -40,6 +41,7 @@ BUDGETS = frozenset({"tokens_per_day", "tokens_per_month", "money_per_day", "mon
 LOOK_S = 60.0  # between two looks for journals of dead servers
 _AGAIN_S = 1.0  # between two attempts to make a journal
 _FLUSH_S = 5.0
+_APART = 16  # tokens between two times that the journal is told more than how many there are
 Rule: TypeAlias = Literal["required", "best_effort", "off"]
 
 
@@ -141,13 +143,13 @@ class LedgerBook:
             self._is_required = True
             self.writer.check()
         about = About(
-            id=f"{context.request_id or 'apart'}.{self._instance}{next(self._numbers):x}",
-            at=self.clock(),
-            key=context.caller,
-            owner=context.owner,
-            model=context.model,
-            dialect=context.dialect,
-            endpoint=context.endpoint,
+            f"{context.request_id or 'apart'}.{self._instance}{next(self._numbers):x}",
+            self.clock(),
+            context.caller,
+            context.owner,
+            context.model,
+            context.dialect,
+            context.endpoint,
         )
         streams = bool(getattr(request, "stream", False))
         return Recorded(self, context, about, self._slot(about, required), required, streams)
@@ -260,7 +262,7 @@ class LedgerBook:
 class Recorded:
     """One request, as an `Entry`."""
 
-    __slots__ = ("_about", "_book", "_context", "_meter", "_required", "_slot", "_source", "_streams")  # fmt: skip
+    __slots__ = ("_about", "_book", "_context", "_meter", "_next", "_prompt", "_required", "_slot", "_source", "_streams")  # fmt: skip
 
     def __init__(
         self,
@@ -275,25 +277,20 @@ class Recorded:
         self._slot, self._required, self._streams = slot, required, streams
         self._meter: Measured | None = context.meter
         self._source = ""
+        self._next = (
+            self._prompt
+        ) = -1  # tokens of the answer up to which their number is enough, and of the prompt
 
     def made(self, usage: Usage) -> None:
         """Note in the journal what was used so far."""
-        slot = self._slot
-        if slot is None or self._book.state is State.CLOSED:
-            return
-        if self._context.source is not self._source:
-            self._source = self._context.source
-            slot.answered_by(_shown(self._source))
-        if not self._streams:
-            return  # nothing is delivered before the end, and so nothing is charged where the server dies
-        first_s = None if self._meter is None else self._meter.first_token_s
-        slot.made(
-            usage.prompt_tokens,
-            usage.cached_tokens or 0,
-            usage.completion_tokens,
-            -1.0 if first_s is None else first_s * 1000,
-            (time.perf_counter() - self._context.started) * 1000,
-        )
+        if (
+            usage.completion_tokens > self._next
+            or usage.prompt_tokens != self._prompt
+            or self._context.source is not self._source
+        ):
+            self._note(usage)
+        elif self._streams and self._slot is not None and self._book.state is not State.CLOSED:
+            self._slot.grew(usage.completion_tokens)
 
     async def close(self, usage: Usage, status: int) -> None:
         """
@@ -321,21 +318,50 @@ class Recorded:
                 item.row = structs.replace(row, status=CORRECTED)
             raise
 
+    def _note(self, usage: Usage) -> None:
+        """Write all of it to the journal."""
+        slot, source = self._slot, self._context.source
+        if slot is None or self._book.state is State.CLOSED:
+            self._next, self._prompt, self._source = sys.maxsize, usage.prompt_tokens, source
+            return
+        if source is not self._source:
+            self._source = source
+            slot.answered_by(_shown(source))
+        self._prompt = usage.prompt_tokens
+        if not self._streams:
+            self._next = sys.maxsize
+            return  # nothing is delivered before the end, and so nothing is charged where the server dies
+        self._next = usage.completion_tokens + _APART - 1
+        first_s = None if self._meter is None else self._meter.first_token_s
+        slot.made(
+            usage.prompt_tokens,
+            usage.cached_tokens or 0,
+            usage.completion_tokens,
+            -1.0 if first_s is None else first_s * 1000,
+            (time.perf_counter() - self._context.started) * 1000,
+        )
+
     def _row(self, usage: Usage, status: int) -> Row:
         if status == CLIENT_LEFT and (ended := self._context.ended) is not None:
             status = ended.status  # it was ended by us, and its client is told why
-        about, meter = self._about, self._meter
+        about, meter, context = self._about, self._meter, self._context
         first_s = None if meter is None else meter.first_token_s
         prompt, completion = usage.prompt_tokens, usage.completion_tokens
         cached = usage.cached_tokens or 0
         return Row(
-            **structs.asdict(about),
-            backend=_shown(self._context.source),
+            id=about.id,
+            at=about.at,
+            key=about.key,
+            owner=about.owner,
+            model=about.model,
+            dialect=about.dialect,
+            endpoint=about.endpoint,
+            backend=_shown(context.source),
             prompt=prompt,
             cached=cached,
             completion=completion,
             first_token_ms=None if first_s is None else first_s * 1000,
-            duration_ms=(time.perf_counter() - self._context.started) * 1000,
+            duration_ms=(time.perf_counter() - context.started) * 1000,
             status=status,
             finish="" if meter is None else meter.finish_reason,
             cost=self._book.cost(about.model, prompt, cached, completion),

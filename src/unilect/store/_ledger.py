@@ -1,7 +1,7 @@
 """The statements about the ledger."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from sqlalchemy import Connection, delete, func, literal_column, select
 
@@ -100,22 +100,44 @@ def _insert(dialect: str) -> Prepared:
 
 def _values(row: Row) -> tuple[object, ...]:
     """The values of a row, in the order of `_NAMES`, as every database takes them."""
-    texts = (row.key, row.owner, row.model, row.backend, row.dialect, row.endpoint)
-    counts = [min(max(n, 0), _MOST_TOKENS) for n in (row.prompt, row.cached, row.completion)]
+    at, prompt, cached, completion, cost = row.at, row.prompt, row.cached, row.completion, row.cost
+    if not (0 <= prompt <= _MOST_TOKENS and 0 <= cached <= _MOST_TOKENS):
+        prompt, cached = _bounded(prompt), _bounded(cached)
+    if not (0 <= completion <= _MOST_TOKENS and 0 <= cost <= _MOST_COST):
+        completion, cost = _bounded(completion), _bounded(cost, _MOST_COST)
+    key, owner, model, backend, dialect, endpoint, finish = _plain(
+        row.key, row.owner, row.model, row.backend, row.dialect, row.endpoint, row.finish
+    )
     return (
         row.id,
-        row.at,
-        int(row.at // _DAY_S),
-        *map(_plain, texts),
-        *counts,
+        at,
+        int(at // _DAY_S),
+        key,
+        owner,
+        model,
+        backend,
+        dialect,
+        endpoint,
+        prompt,
+        cached,
+        completion,
         row.first_token_ms,
         row.duration_ms,
         row.status,
-        _plain(row.finish),
-        min(max(row.cost, 0), _MOST_COST),
+        finish,
+        cost,
     )
 
 
-def _plain(text: str) -> str:
-    """A text that every database takes."""
+def _bounded(number: int, most: int = _MOST_TOKENS) -> int:
+    return min(max(number, 0), most)
+
+
+@lru_cache(256)
+def _plain(*texts: str) -> list[str]:
+    """Texts, most of which come again and again, as every database takes them."""
+    return [_plain_one(text) for text in texts]
+
+
+def _plain_one(text: str) -> str:
     return text[:_LONGEST].encode(errors="replace").decode().replace("\0", "")

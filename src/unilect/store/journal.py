@@ -4,7 +4,7 @@ The journal of a server: what the requests that are running have used so far, in
 1. The file is mapped into memory: to note a token costs no system call, and what was noted is in the system's page cache when the
    process is killed. A loss of power may lose it.
 2. Each running request has a slot. Its parts have checksums, and its counts two places, which are written in turn: a part that was torn
-   in the middle of a write is recognised, and the counts before it are there.
+   in the middle of a write is recognised, and the counts before it are there. The tokens that an answer has had since are eight bytes.
 3. Room in the file is reserved before it is mapped, since a write into a mapped hole kills the process where the disk is full.
 4. A server holds a lock on its journal. One that nobody holds is a dead server's, and is read by the next server that looks.
 
@@ -18,6 +18,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
 from glob import escape
 from pathlib import Path
 from zlib import crc32
@@ -37,12 +38,17 @@ _SLOT = 2048  # bytes
 _IN_SEGMENT = 256  # slots that are reserved and mapped at once; the first of the file is its head
 _MOST_SEGMENTS = 128
 _SEGMENT = _SLOT * _IN_SEGMENT
-#: Places in a slot: who asks, the backend, and the counts twice.
-_ABOUT, _BACKEND, _COUNTS = 0, 1408, (1920, 1984)
+#: Places in a slot: who asks, the backend, the counts twice, and the tokens of the answer since these.
+_ABOUT, _BACKEND, _COUNTS, _GREW = 0, 1408, (1920, 1984), 2040
 _HEAD = struct.Struct("<II")  # length and checksum of a text
 _NUMBERS = struct.Struct("<QQQQdd")  # number of the write, tokens, milliseconds
 _SUM = struct.Struct("<I")
+_TOKENS = struct.Struct(
+    "<II"
+)  # their number, and it with all bits turned: eight bytes, which are written at once
+_BITS = 2**32 - 1
 _MOST_TOKENS = 2**63
+_NO_HEAD, _NO_SLOT, _NO_TOKENS = bytes(_HEAD.size), bytes(_SLOT), bytes(_TOKENS.size)
 
 
 class About(Struct, frozen=True, array_like=True):
@@ -58,30 +64,36 @@ class About(Struct, frozen=True, array_like=True):
 
 
 #: The most bytes of each text, so that all fit into a slot.
-_ROOM = {"id": 100, "key": 100, "owner": 400, "model": 512, "dialect": 64, "endpoint": 64}
+_MOST_ID = 100
+_ROOM = (100, 400, 512, 64, 64)  # key, owner, model, dialect, endpoint
 _MOST_BACKEND = 480
 
 
 class Slot:
     """The place of one running request in a journal; `free` gives it back."""
 
-    __slots__ = ("_at", "_free", "_map", "_number", "_writes")
+    __slots__ = ("_at", "_free", "_map", "_writes")
 
-    def __init__(self, map: mmap.mmap, number: int, free: list[int]) -> None:
-        self._map, self._number, self._free = map, number, free
+    def __init__(self, map: mmap.mmap, number: int, free: "list[Slot]") -> None:
+        self._map, self._free = map, free
         self._at = number % _IN_SEGMENT * _SLOT
         self._writes = 0
 
     def begin(self, about: About) -> None:
         """Note who asks; what stood here is gone."""
-        at = self._at
-        self._map[at : at + _SLOT] = bytes(_SLOT)
-        cut = {name: _cut(getattr(about, name), most) for name, most in _ROOM.items()}
-        self._text(_ABOUT, msgspec.msgpack.encode(structs.replace(about, **cut)))
+        at, id = self._at, about.id
+        self._writes = 0
+        self._map[at : at + _SLOT] = _NO_SLOT
+        if len(id) > _MOST_ID or not id.isascii():
+            id = _cut(id, _MOST_ID)
+        # an `About`, of which all but the first two parts is the same in many requests
+        first = msgspec.msgpack.encode((id, about.at))[1:]
+        rest = _packed(about.key, about.owner, about.model, about.dialect, about.endpoint)
+        self._text(_ABOUT, b"\x97" + first + rest)
 
     def answered_by(self, backend: str) -> None:
         """Note who answers."""
-        self._text(_BACKEND, _cut(backend, _MOST_BACKEND).encode())
+        self._text(_BACKEND, _encoded(backend))
 
     def made(
         self, prompt: int, cached: int, completion: int, first_ms: float, taken_ms: float
@@ -94,16 +106,24 @@ class Slot:
         data = _NUMBERS.pack(self._writes, prompt, cached, completion, first_ms, taken_ms)
         at = self._at + _COUNTS[self._writes & 1]
         self._map[at : at + _NUMBERS.size + _SUM.size] = data + _SUM.pack(crc32(data))
+        at = self._at + _GREW
+        self._map[at : at + 8] = _NO_TOKENS
+
+    def grew(self, completion: int) -> None:
+        """The answer has so many tokens now, and all else is as it was `made`: a single write."""
+        if 0 <= completion < _BITS:
+            at = self._at + _GREW
+            self._map[at : at + 8] = _TOKENS.pack(completion, completion ^ _BITS)
 
     def free(self) -> None:
         """The request has its row in the ledger, or needs none."""
-        self._map[self._at : self._at + _HEAD.size] = bytes(_HEAD.size)
-        self._free.append(self._number)
+        at = self._at
+        self._map[at : at + len(_NO_HEAD)] = _NO_HEAD
+        self._free.append(self)
 
     def _text(self, place: int, data: bytes) -> None:
-        at, size = self._at + place, _HEAD.size
-        self._map[at + size : at + size + len(data)] = data
-        self._map[at : at + size] = _HEAD.pack(len(data), crc32(data))
+        at, data = self._at + place, _HEAD.pack(len(data), crc32(data)) + data
+        self._map[at : at + len(data)] = data
 
 
 class Journal:
@@ -121,7 +141,7 @@ class Journal:
     def __init__(self, stem: Path, instance: str) -> None:
         self.path = _path(stem, instance)
         self._maps: list[mmap.mmap] = []
-        self._free: list[int] = []
+        self._free: list[Slot] = []
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = self._opened()
@@ -147,8 +167,7 @@ class Journal:
                 self._grow()
             except OSError as error:
                 raise self._told(error) from error
-        number = self._free.pop()
-        slot = Slot(self._maps[number // _IN_SEGMENT], number, self._free)
+        slot = self._free.pop()
         slot.begin(about)
         return slot
 
@@ -159,6 +178,7 @@ class Journal:
             for one in self._maps:
                 one.close()
             self._maps.clear()
+            self._free.clear()  # each slot holds it, and it holds them
             if done:
                 with suppress(OSError):
                     self.path.unlink()
@@ -193,7 +213,8 @@ class Journal:
         if not count:
             self._maps[0][: len(_MAGIC)] = _MAGIC
         first = count * _IN_SEGMENT + (not count)
-        self._free += range((count + 1) * _IN_SEGMENT - 1, first - 1, -1)
+        numbers = range((count + 1) * _IN_SEGMENT - 1, first - 1, -1)
+        self._free += [Slot(self._maps[count], number, self._free) for number in numbers]
 
     def _told(self, error: OSError) -> StoreUnavailable:
         return unavailable(f"{self.path}: cannot be written ({error.strerror}).")
@@ -263,7 +284,7 @@ def _rows(file: int) -> Iterator[Row]:
             backend=backend,
             prompt=int(prompt),
             cached=int(cached),
-            completion=int(completion),
+            completion=max(int(completion), _grown(slot)),
             first_token_ms=first_ms if first_ms >= 0 else None,
             duration_ms=taken_ms,
             status=_LOST_STATUS,
@@ -287,6 +308,12 @@ def _counts(slot: bytes, place: int) -> tuple[float, ...]:
     return _NUMBERS.unpack(data)
 
 
+def _grown(slot: bytes) -> int:
+    """The tokens that stand alone; 0 where there are none, or no such number."""
+    completion, turned = _TOKENS.unpack_from(slot, _GREW)
+    return int(completion) if completion ^ turned == _BITS else 0
+
+
 def _path(stem: Path, instance: str) -> Path:
     return stem.with_name(f"{stem.name}.running-{instance}")
 
@@ -307,6 +334,19 @@ def _is_at(file: int, path: Path) -> bool:
     except OSError:
         return False
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+@lru_cache(256)
+def _packed(*texts: str) -> bytes:
+    """The texts of a request, but for its id, as MessagePack has them in an `About`."""
+    cut = [_cut(text, most) for text, most in zip(texts, _ROOM, strict=True)]
+    return b"".join(map(msgspec.msgpack.encode, cut))
+
+
+@lru_cache(256)
+def _encoded(backend: str) -> bytes:
+    """The text of a backend, as it stands in a slot."""
+    return _cut(backend, _MOST_BACKEND).encode()
 
 
 def _cut(text: str, most: int) -> str:
