@@ -245,7 +245,7 @@ class Pool:
 
     def choose(self, request: Request | None, tried: Collection[Member]) -> Member | None:
         """The backend for a request; None where there is none that was not tried and is worth asking."""
-        if not self.spares:
+        if len(self.members) == 1 and not self.has_fallback:
             return None if self.members[0] in tried else self.members[0]
         free = self._free(tried)
         if not free or len(self.members) == 1:
