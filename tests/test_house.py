@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_938,
+    "": 1_944,
     "cli": 1_984,
     "cli/connect": 956,
     "config": 1_792,
@@ -34,17 +34,17 @@ BUDGETS = {
     "dialects/llamacpp": 730,
     "dialects/messages": 1_007,
     "dialects/ollama": 1_031,
-    "dialects/openai": 762,
+    "dialects/openai": 777,
     "dialects/responses": 1_914,
     "engines": 227,
     "engines/chatglm": 555,
     "engines/gguf": 2_143,
     "engines/process": 718,
     "engines/transformers": 3_766,
-    "gateway": 2_129,
+    "gateway": 2_134,
     "http": 928,
     "parameters": 732,
-    "routing": 3_717,
+    "routing": 3_759,
     "server": 1_931,
     "store": 2_163,
     "store/migrations": 9,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 787,
     "upstreams/openai": 1_806,
-    "web": 1_028,
+    "web": 1_032,
 }
 
 #: Where the environment is read or passed on, and why.

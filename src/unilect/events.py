@@ -248,17 +248,25 @@ class Fold:
         """The whole answer; its choices are in the order of their indices."""
         for (index, kind), pieces in self._texts.items():
             setattr(self._choice(index), kind, "".join(pieces))
+        if self._arguments:
+            self._fold_calls()
+        choices = [self._choices[index] for index in sorted(self._choices)]
+        return Answer(choices, self._usage, self._extra)
+
+    def _fold_calls(self) -> None:
+        """Put the tool calls together, in each choice in the order of their numbers."""
         calls: dict[int, list[ToolCall]] = {}
         for key, pieces in sorted(self._arguments.items()):
             self._calls[key].arguments = "".join(pieces)
             calls.setdefault(key[0], []).append(self._calls[key])
         for index, choice in self._choices.items():
             choice.tool_calls = calls.get(index, [])
-        choices = [self._choices[index] for index in sorted(self._choices)]
-        return Answer(choices, self._usage, self._extra)
 
     def _choice(self, index: int) -> Choice:
-        return self._choices.setdefault(index, Choice(index))
+        choice = self._choices.get(index)
+        if choice is None:  # a choice has dicts of its own: none is made in vain
+            choice = self._choices[index] = Choice(index)
+        return choice
 
     def _tool_call(self, event: ToolCallDelta) -> None:
         key = (event.index, event.call)

@@ -111,7 +111,7 @@ class LimitBook:
 
     def configure(self, config: Config) -> None:
         """Have other limits and prices from now on, for requests that come; what was used stays. Where is counted cannot be changed."""
-        self._defaults = {name: most for name, most in _named(config.limits).items() if name in _NAMES}  # fmt: skip
+        self._defaults = {name: most for name, most in _named(config.limits).items() if name in _NAMES and most is not None}  # fmt: skip
         self._owners = {
             name: claims.limits_of(_named(one), "owner", f"owner:{name}")
             for name, one in config.owners.items()

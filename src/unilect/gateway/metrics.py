@@ -227,18 +227,23 @@ class Meter:
         """Take note of a batch."""
         if self._first is None:
             self._before_text(batch)
-        self._tokens += sum([event.tokens for event in batch])
         if type(batch[-1]) in _LAST:
             self._end(batch)
+        else:
+            for event in batch:
+                self._tokens += event.tokens
 
     def _end(self, batch: list[Event]) -> None:
         """Take note of the answer's end."""
-        for event in batch:
-            if type(event) is Finish:
-                self.finish_reason = event.reason
         last = batch[-1]
         if type(last) is Usage and (last.prompt_tokens or last.completion_tokens):
             self._usage = last
+        else:  # nobody says what it has used
+            self._tokens += sum([event.tokens for event in batch])
+        for event in reversed(batch):
+            if type(event) is Finish:
+                self.finish_reason = event.reason
+                break
 
     def _before_text(self, batch: list[Event]) -> None:
         """Take note of the prompt, and of the answer's beginning."""

@@ -25,12 +25,13 @@ from unilect.errors import (
 )
 from unilect.requests import Request
 from unilect.routing._breaker import is_failure
-from unilect.routing._resume import Continuation
+from unilect.routing._resume import WHOLE, Continuation
 from unilect.routing._retry_budget import Retries
 from unilect.routing.pool import Asked, Member
 from unilect.routing.registry import Model
 
 _ELSEWHERE = frozenset({429, 502, 503, 504})
+_NOBODY: Set[Member] = frozenset()
 #: What another backend would not change, or would suffer from, too; and where the client has waited long enough.
 _OF_THE_REQUEST = (CheckerUnavailable, EngineDied, QueueTimeout)
 
@@ -54,10 +55,14 @@ class Lease:
         self.source = member.source
         self.backend = member.enter()
         self.bare = member.backend
-        failover.continuation.leased(member.backend.capabilities)
+        if failover.continuation is not WHOLE:
+            failover.continuation.leased(member.backend.capabilities)
         self._member = member
         self._failover = failover
-        failover.count(model)
+        if model is failover.uncounted:
+            failover.uncounted = None
+        else:
+            failover.count(model)
 
     def __enter__(self) -> "Lease":
         return self
@@ -85,16 +90,17 @@ class Failover:
         other: Finds a model by its name, for the fallback; None where that may not answer.
         judges: Each raises an error for what the request asks of a model's backend in vain; where one of them tells backends apart,
             the later ones are not asked.
-        continuation: What the client has of the answer; without it nothing until it has all.
+        continuation: What the client has of the answer; by default nothing until it has all.
 
     Attributes:
         request, continuation: As given.
         tried: The backends that the request was sent to, or that cannot do what it asks for.
+        uncounted: The model whose lease is no retry and no fallback: the one that was asked for, until the first lease.
     """
 
     __slots__ = (
-        "_again", "_answered", "_asked", "_failure", "_judges", "_leases", "_model", "_other", "_retries", "_revived", "_seen",
-        "continuation", "request", "tried",
+        "_again", "_answered", "_asked", "_context", "_failure", "_judges", "_model", "_other", "_retries", "_revived",
+        "_seen", "continuation", "request", "tried", "uncounted",
     )  # fmt: skip
 
     def __init__(
@@ -109,23 +115,32 @@ class Failover:
         self.continuation = continuation or Continuation()
         self.tried: set[Member] = set()
         self._model = self._asked = model
-        self._leases = 0
+        self.uncounted: Model | None = model
         self._other = other
         self._judges = judges
-        self._seen = {model.name}
+        self._seen: tuple[str, ...] = (model.name,)
         self._failure: UnilectError | None = None
         self._again: Member | None = None
-        self._revived: set[Member] = set()
+        self._revived: Set[Member] = _NOBODY
         self._answered = False
-        self._retries: Retries = model.pool.retries.request(in_hand().caller)
+        self._context = in_hand()
+        # where there is nobody else to ask, no retry is counted
+        self._retries = self._earned() if model.pool.spares else None
 
     def __enter__(self) -> "Failover":
         """
         Raises:
             UnilectError: The model takes no requests now, and has no fallback.
         """
-        self._model = self._model.latest
+        if self._model.successor is not None:
+            self._model = self._model.latest
         self._model.arrive()
+        if self._model.draining:
+            self._leave_drained()
+        return self
+
+    def _leave_drained(self) -> None:
+        """Go on to a model that takes requests; raises as `__enter__`."""
         try:
             while self._model.draining:
                 told = (
@@ -135,10 +150,14 @@ class Failover:
         except UnilectError:
             self._model.left()
             raise
-        return self
+
+    def _earned(self) -> Retries:
+        """The retries of the request."""
+        return self._asked.pool.retries.request(self._context.caller)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._retries.ended(None)
+        if self._retries is not None:
+            self._retries.ended(None)
         self._model.left()
 
     def __aiter__(self) -> "Failover":
@@ -149,7 +168,7 @@ class Failover:
         last: UnilectError | None = None
         while not self._answered:
             model = self._model
-            in_hand().check_deadline()
+            self._context.check_deadline()
             if model.stopping is not None:
                 await asyncio.shield(model.stopping)
             self.tried |= self._unable(model)
@@ -178,25 +197,25 @@ class Failover:
 
     def _unable(self, model: Model) -> Set[Member]:
         """The backends of a model that cannot do what the request asks for; a single one says so itself."""
-        pool = model.pool
-        if len(pool.members) > 1:
+        if len(model.pool.members) > 1:
             for judge in self._judges:
-                if unable := pool.unable(partial(judge, model)):
+                if unable := model.pool.unable(partial(judge, model)):
                     return unable
-        return frozenset()
+        return _NOBODY
 
     def count(self, model: Model) -> None:
         """Count a lease of a backend: a further one of this request, or of another model than the one that was asked for."""
-        self._leases += 1
-        if self._leases > 1:
+        if self.uncounted is None:
             model.retries += 1
+        self.uncounted = None
         if model is not self._asked:
             self._asked.fallbacks[model.name] += 1
 
     def goes_on(self, member: Member, failure: UnilectError | None) -> bool:
         """Record how an attempt ended; whether its failure is retried."""
         self._failure, self._answered = failure, failure is None
-        self._retries.ended(failure is not None and is_failure(failure))
+        if self._retries is not None:
+            self._retries.ended(failure is not None and is_failure(failure))
         if failure is None:
             return False
         if self.continuation.turns(failure):
@@ -207,14 +226,16 @@ class Failover:
         innocent = isinstance(failure, EngineDied) and not failure.blamed
         if innocent and member not in self._revived and member in self._model.pool.members:
             self._again, self._failure = member, None
-            self._revived.add(member)
+            self._revived |= {member}
             return True
         free = (
             failure.connection_failed or self.continuation.begun
         )  # what goes on is not for nothing
-        if is_failure(failure) and not (free or self._retries.take()):
-            self.tried |= set(self._model.pool.members)  # nobody else is asked
-            self._other = None
+        if is_failure(failure) and not free:
+            self._retries = self._retries or self._earned()
+            if not self._retries.take():
+                self.tried |= set(self._model.pool.members)  # nobody else is asked
+                self._other = None
         return _elsewhere(failure)
 
     def _go_on(self, error: UnilectError) -> None:
@@ -234,7 +255,7 @@ class Failover:
             raise (
                 self._failure if alone and self._failure is not None else error
             ) from self._failure
-        self._seen.add(name)
+        self._seen += (name,)
         self.tried.clear()
         self._again = None
         self._model.left()

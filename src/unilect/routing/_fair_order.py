@@ -84,7 +84,12 @@ class _Caller:
 
 
 class Order:
-    """The requests that wait before one backend, and what the callers of those that run were charged."""
+    """
+    The requests that wait before one backend, and what the callers of those that run were charged.
+
+    Attributes:
+        length: How many wait.
+    """
 
     def __init__(self) -> None:
         self._callers: dict[str, _Caller] = {}
@@ -94,12 +99,12 @@ class Order:
         self._unaged: OrderedDict[Ticket, None] = OrderedDict()
         self._by_count: dict[int, OrderedDict[str, None]] = {}
         self._most = 0
-        self._length = 0
+        self.length = 0
         self._sweep_at = _KEPT
 
     def __len__(self) -> int:
         """How many wait."""
-        return self._length
+        return self.length
 
     @property
     def callers(self) -> int:
@@ -143,19 +148,22 @@ class Order:
 
     def begin(self, ticket: Ticket) -> None:
         """A request that was taken out runs."""
-        self._begin(self._known(ticket.caller), ticket)
-
-    def pass_by(self, ticket: Ticket) -> None:
-        """A request runs at once, while nobody waits: all debts are off."""
-        self._round = self._last_round
-        self._begin(self._known(ticket.caller), ticket)
-
-    def _begin(self, caller: _Caller, ticket: Ticket) -> None:
+        caller = self._known(ticket.caller)
         if not caller.count:
             caller.round = max(caller.round, self._round)
         self._round = max(self._round, caller.round)
         caller.running += 1
         self._stand(caller)
+
+    def pass_by(self, ticket: Ticket) -> None:
+        """A request runs at once, while nobody waits: all debts are off."""
+        self._round = self._last_round
+        caller = self._callers.get(ticket.caller) or self._known(ticket.caller)
+        if caller.round < self._round:
+            caller.round = self._round
+        else:
+            self._round = caller.round
+        caller.running += 1
 
     def charge(self, ticket: Ticket, tokens: int) -> None:
         """A request that runs has used more tokens."""
@@ -164,11 +172,16 @@ class Order:
         self._last_round = max(self._last_round, caller.round)
         self._stand(caller)
 
-    def end(self, ticket: Ticket) -> None:
-        """A request that was begun, and charged, has ended."""
+    def end(self, ticket: Ticket, tokens: int = 0) -> None:
+        """A request that was begun has ended, with so many tokens that it was not charged for before."""
         caller = self._callers[ticket.caller]
         caller.running -= 1
-        self._stand(caller)
+        if tokens:
+            caller.round += tokens
+            if caller.round > self._last_round:
+                self._last_round = caller.round
+        if self.length:
+            self._stand(caller)
 
     def discard(self, ticket: Ticket) -> bool:
         """A request waits no more; false where it did not."""
@@ -177,7 +190,7 @@ class Order:
             return False
         del caller.waiting[ticket.level][ticket]
         self._unaged.pop(ticket, None)
-        self._length -= 1
+        self.length -= 1
         if not caller.waiting[ticket.level]:
             caller.entries[ticket.level] = None
         self._counted(ticket.caller, caller.count + 1, caller.count)
@@ -241,7 +254,7 @@ class Order:
     def _put(self, caller: _Caller, ticket: Ticket) -> None:
         """A request at the end of its caller's."""
         caller.waiting[ticket.level][ticket] = None
-        self._length += 1
+        self.length += 1
         if caller.entries[ticket.level] is None:
             self._stand(caller)
 

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from msgspec import Struct
 
 from unilect.backend import Backend, Batches, Capabilities, embeds, reranks
-from unilect.context import in_hand
+from unilect.context import Context, in_hand
 from unilect.errors import (
     BackendUnavailable,
     QueueFull,
@@ -66,13 +66,17 @@ class Use:
 
     def see(self, batch: list[Event]) -> None:
         """Take note of a batch."""
+        last = batch[-1]
+        if type(last) is Usage:
+            self._whole = last
+            if last.prompt_tokens or last.completion_tokens:
+                return  # it says more than all that was counted
         if not self._made:  # the prompt is told before
             for event in batch:
                 if type(event) is Progress:
                     self._read = event.processed - event.cached
-        self._made += sum([event.tokens for event in batch])
-        if type(last := batch[-1]) is Usage:
-            self._whole = last
+        for event in batch:
+            self._made += event.tokens
 
     @property
     def cost(self) -> int:
@@ -97,8 +101,7 @@ class _Waiting(Ticket):
 
     __slots__ = ("_queue", "began_s", "charged", "turn", "use")
 
-    def __init__(self, queue: "FairQueue", now_s: float) -> None:
-        context = in_hand()
+    def __init__(self, queue: "FairQueue", context: Context, now_s: float) -> None:
         super().__init__(context.caller, now_s, context.priority < 0)
         self._queue = queue
         self.use = Use()
@@ -168,13 +171,12 @@ class FairQueue:
             BackendUnavailable: The model was stopped meanwhile.
         """
         loop = asyncio.get_running_loop()
-        caller = in_hand().caller
-        ticket = _Waiting(self, loop.time())
-        if len(self._running) < self.places and not self._order:
+        ticket = _Waiting(self, in_hand(), loop.time())
+        if not self._order.length and len(self._running) < self.places:
             self._order.pass_by(ticket)
             self._running.add(ticket)
             return ticket
-        self._make_room(caller)
+        self._make_room(ticket.caller)
         ticket.turn = loop.create_future()
         self._order.add(ticket)
         self._give()  # there may be more places than there were
@@ -184,11 +186,13 @@ class FairQueue:
     def leave(self, ticket: _Waiting) -> None:
         """A request has ended, however it has."""
         self._running.discard(ticket)
-        self._charge(ticket)
-        self._order.end(ticket)
+        new = max(0, ticket.use.cost - ticket.charged)
+        ticket.charged += new
+        self._order.end(ticket, new)
         if ticket.charged:  # one that failed at once says nothing of others
             self._learn(ticket)
-        self._give()
+        if self._order.length:
+            self._give()
 
     def dismiss(self) -> None:
         """The model is stopped: who waits need not wait longer."""
@@ -279,8 +283,10 @@ class FairQueue:
     def _learn(self, ticket: _Waiting) -> None:
         """Know better what requests use, and how long they take."""
         held_s = asyncio.get_running_loop().time() - ticket.began_s
-        before_s = held_s if self._mean_s is None else self._mean_s
-        self._mean_s = before_s + _NEW * (held_s - before_s)
+        if self._mean_s is None:
+            self._mean_s = held_s
+        else:
+            self._mean_s += _NEW * (held_s - self._mean_s)
         self._mean += _NEW * (ticket.charged - self._mean)
 
 

@@ -117,7 +117,7 @@ class Told:
             self._texts.setdefault(key, []).append("".join(pieces))
 
 
-_NOTHING, _UNKNOWN = Told(), Capabilities()
+_NOTHING = Told()
 
 
 class Continuation:
@@ -132,14 +132,13 @@ class Continuation:
         lost: The failure after which it goes on; None where none has interrupted it.
     """
 
-    __slots__ = ("_can", "_given", "_keeps", "_seam", "_seed", "_streams", "_told", "begun", "lost")
+    __slots__ = ("_given", "_keeps", "_seam", "_seed", "_streams", "_told", "begun", "lost")
 
     def __init__(self, streams: bool = False) -> None:
         self.begun = False
         self.lost: UnilectError | None = None
         self._streams = streams
         self._keeps = False
-        self._can = _UNKNOWN
         self._given = False  # engines get the text, too
         self._seam: Seam | None = None
         self._seed: int | None = None
@@ -147,14 +146,14 @@ class Continuation:
 
     def leased(self, can: Capabilities) -> None:
         """A backend is about to answer, which can do so much; where nobody could go on, nothing is kept."""
-        self._can = can
-        if not self.begun:
-            self._keeps = self._streams and can.resumes is not None
+        if self._streams and not self.begun:
+            self._keeps = can.resumes is not None
             self._told = Told() if self._keeps else _NOTHING
 
     def see(self, batch: list[Event]) -> None:
         """The client is about to get a batch."""
-        self.begun = self.begun or tells(batch)
+        if not self.begun:
+            self.begun = tells(batch)
         if self._keeps:
             self._told.add(batch)
 
@@ -222,6 +221,10 @@ class Continuation:
         if self.lost is not None:
             raise self.lost
         return request
+
+
+#: That of every answer of which nobody has a part before its end: nothing is ever noted of it.
+WHOLE = Continuation()
 
 
 async def repeated(batches: Batches, told: Told, lost: UnilectError) -> Batches:

@@ -106,11 +106,21 @@ class Member:
         self._settings = queue or QueueSettings()
         self.queues: tuple[FairQueue, ...] = ()
         self._queued: QueuedBackend | None = None
+        self._can: Capabilities | None = None  # what it could do when it was entered last
+        self._entered: Backend | QueuedBackend | None = None
 
     def enter(self) -> Backend | QueuedBackend:
         """The started backend for one request more, behind its queues, if it has places."""
         self.served += 1
-        can, most = self.backend.capabilities, self._settings.max_in_flight
+        if self._entered is not None and self._can is self.backend.capabilities:
+            return self._entered
+        self._can = self.backend.capabilities
+        self._entered = self._behind_queues(self._can)
+        return self._entered
+
+    def _behind_queues(self, can: Capabilities) -> Backend | QueuedBackend:
+        """The backend behind queues with as many places as it has now, if it has any."""
+        most = self._settings.max_in_flight
         places = most or can.max_in_flight or can.slots
         if places is None:
             return self.backend
@@ -143,6 +153,7 @@ class Pool:
         members: Those that are in it now.
         has_fallback: As given.
         retries: How many failures are tried again.
+        callers: Who has sent requests, the first two.
     """
 
     def __init__(self, name: str, members: Iterable[Member], has_fallback: bool = False) -> None:
@@ -150,7 +161,7 @@ class Pool:
         self._name = name
         self.has_fallback = has_fallback
         self._suspects: OrderedDict[bytes, dict[Member, UnilectError]] = OrderedDict()
-        self._callers: set[str] = set()
+        self.callers: set[str] = set()
         self.retries = RetryBudgets()
         self._affinity: Affinity[Member] = Affinity()
         self._looks: dict[Member, asyncio.Task[None]] = {}
@@ -163,7 +174,8 @@ class Pool:
         return [queue for one in (*self.members, *self._leaving) for queue in one.queues]
 
     @property
-    def _spares(self) -> bool:
+    def spares(self) -> bool:
+        """Whether somebody else may answer than the first backend that is asked."""
         return self.has_fallback or len(self.members) != 1
 
     @property
@@ -228,12 +240,12 @@ class Pool:
 
     def meets(self, caller: str) -> None:
         """A request of a caller has come: whether there are several decides for whom failures count."""
-        if caller and len(self._callers) < 2:
-            self._callers.add(caller)
+        if caller and len(self.callers) < 2:
+            self.callers.add(caller)
 
     def choose(self, request: Request | None, tried: Collection[Member]) -> Member | None:
         """The backend for a request; None where there is none that was not tried and is worth asking."""
-        if not self._spares:
+        if len(self.members) == 1 and not self.has_fallback:
             return None if self.members[0] in tried else self.members[0]
         free = self._free(tried)
         if not free or len(self.members) == 1:
@@ -292,7 +304,7 @@ class Pool:
             return
         was_out = member.breaker.open
         if error is None:
-            if asked is not None and len(asked.tried) > 1 and self._suspects:
+            if self._suspects and asked is not None and len(asked.tried) > 1:
                 self._blame_others(asked)
             member.breaker.close()
             if was_out:
@@ -322,7 +334,7 @@ class Pool:
 
     def _look_after(self, member: Member) -> None:
         """Look at a backend from time to time that is out, and that others can be asked instead of."""
-        if member.breaker.open and self._spares and member not in self._looks:
+        if member.breaker.open and self.spares and member not in self._looks:
             self._looks[member] = self._work.start("a look", self._look(member))
 
     def _is_to_blame(self, member: Member, error: UnilectError, asked: Asked | None) -> bool:
@@ -357,7 +369,7 @@ class Pool:
         if asked is None or asked.request is None:
             return None
         caller = in_hand().caller
-        return caller if caller and len(self._callers) > 1 else _digest(asked.request)
+        return caller if caller and len(self.callers) > 1 else _digest(asked.request)
 
     @staticmethod
     def _now_s() -> float:

@@ -237,7 +237,8 @@ class Model:
     def arrive(self) -> None:
         """A request has come: the backends are kept running until it has `left`."""
         self._in_use += 1
-        self.pool.meets(in_hand().caller)
+        if (caller := in_hand().caller) not in self.pool.callers:
+            self.pool.meets(caller)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None

@@ -42,7 +42,7 @@ from unilect.routing import _tools as tools
 from unilect.routing._enforcement import Enforced, bonds
 from unilect.routing._failover import Failover, Lease
 from unilect.routing._kinds import check_kind, not_for
-from unilect.routing._resume import Continuation
+from unilect.routing._resume import WHOLE, Continuation
 from unilect.routing.images import Images, other_images
 from unilect.routing.registry import Model, Registry
 
@@ -87,7 +87,7 @@ class Run:
         self._request = request
         self._checker = registry.checker
         self._names: dict[str, str] = {}
-        self._continuation = Continuation(self.streams)
+        self._continuation = Continuation(True) if self.streams else WHOLE
         judges = self._check_native, self._asked
         self._failover = Failover(
             model, request, registry.get, *judges, continuation=self._continuation
@@ -185,7 +185,8 @@ class Run:
 
     def _asked(self, model: Model, can: Capabilities) -> ChatRequest | CompletionRequest:
         """What of the answer a backend is asked for; errors as `_fitted` and `Continuation.asked`."""
-        return self._continuation.asked(self._fitted(model, can), can)
+        request = self._fitted(model, can)
+        return self._continuation.asked(request, can) if self.streams else request
 
     def _fitted(self, model: Model, can: Capabilities) -> ChatRequest | CompletionRequest:
         """
@@ -197,10 +198,12 @@ class Run:
         request, self._names = foreign_constraints.normalize_aliases(self._request, can)
         request = model.with_defaults(model.prepare(request))
         request, ignored = resolve_parameters(request, can, model.unsupported, self.optional)
-        told = [self.optional.get(name, name) for name in ignored] if ignored else []
         request, lowered = self._limited(request, can.context)
-        told.append(lowered and (self.limit_name or lowered))
-        self._ignored = (*self.left_out, *filter(None, told))
+        self._ignored = self.left_out
+        if ignored or lowered:
+            told = [self.optional.get(name, name) for name in ignored]
+            told.append(lowered and (self.limit_name or lowered))
+            self._ignored += tuple(filter(None, told))
         check_kind(request, model, can)
         return request
 

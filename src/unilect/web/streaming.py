@@ -161,12 +161,16 @@ def headers_of(
 ) -> dict[str, str]:
     """The headers of an answer, with the names of the parameters that were ignored."""
     context = in_hand()
-    headers = {"Content-Type": content_type, "X-Request-Id": context.request_id, **context.headers}
+    headers = {"Content-Type": content_type, "X-Request-Id": context.request_id}
+    if context.headers:
+        headers |= context.headers
     if ignored:
         headers["X-Unilect-Ignored"] = ignored_header(ignored)
     if context.queued is not None:
         headers |= _of_queue(context.queued)
-    return headers | request[HEADERS]
+    if of_all := request[HEADERS]:
+        headers |= of_all
+    return headers
 
 
 def _of_queue(queued: Queued) -> dict[str, str]:

@@ -394,6 +394,39 @@ def test_functions_become_tools() -> None:
     assert ["messages", "tool_choice", "tools"] == sorted(request.raw_fields)
 
 
+_SAID = st.sampled_from(
+    [
+        TextDelta("a"),
+        TextDelta("\n\u2028é"),
+        TextDelta(""),
+        TextDelta("other", 1),
+        TextDelta("sure", logprobs=[TokenLogprob("sure", -0.1, [115])]),
+        TextDelta("more", extra=Extra(delta={"x": 1})),
+        ReasoningDelta("t"),
+        Opaque(Extra({"system_fingerprint": "f"})),
+        Progress(1, 2),
+        Finish("stop"),
+        Finish("stop", 1),
+        NONE,
+    ]
+)
+
+
+@given(st.lists(_SAID, min_size=1, max_size=12))
+def test_a_batch_is_its_events(batch: list[Event]) -> None:
+    """The frames of a batch are those of its events, however many come at once."""
+    request = ChatRequest(messages=HI, stream=True)
+    at_once, apart = ChatEncoder(request, "m"), ChatEncoder(request, "m")
+    frames = (apart.encode([event]) for event in batch)
+
+    def told(data: bytes) -> list[Any]:
+        return [
+            msgspec.json.decode(one) | {"id": "", "created": 0} for one in FrameReader().feed(data)
+        ]
+
+    assert told(b"".join(frames)) == told(at_once.encode(batch))
+
+
 def test_tools_are_not_legacy() -> None:
     """A request with `tools`, or with an empty `functions`, is answered with tool calls."""
     assert not decode(body(tools=[{"type": "function", "function": {"name": "f"}}])).legacy
