@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_944,
+    "": 1_948,
     "cli": 1_984,
     "cli/connect": 956,
     "config": 1_792,
@@ -41,10 +41,10 @@ BUDGETS = {
     "engines/gguf": 2_143,
     "engines/process": 718,
     "engines/transformers": 3_766,
-    "gateway": 2_134,
+    "gateway": 2_133,
     "http": 928,
     "parameters": 732,
-    "routing": 3_759,
+    "routing": 3_760,
     "server": 1_931,
     "store": 2_163,
     "store/migrations": 9,

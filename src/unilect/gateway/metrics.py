@@ -24,7 +24,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from unilect.errors import InternalError, UnilectError
-from unilect.events import Event, Finish, Progress, TextDelta, Usage
+from unilect.events import Event, Finish, Progress, TextDelta, Usage, tokens_of
 from unilect.gateway.key_counts import KeyCounts
 
 CLIENT_LEFT = 499  # nginx's status for a client that closed its request
@@ -230,8 +230,7 @@ class Meter:
         if type(batch[-1]) in _LAST:
             self._end(batch)
         else:
-            for event in batch:
-                self._tokens += event.tokens
+            self._tokens += tokens_of(batch)
 
     def _end(self, batch: list[Event]) -> None:
         """Take note of the answer's end."""
@@ -239,7 +238,7 @@ class Meter:
         if type(last) is Usage and (last.prompt_tokens or last.completion_tokens):
             self._usage = last
         else:  # nobody says what it has used
-            self._tokens += sum([event.tokens for event in batch])
+            self._tokens += tokens_of(batch)
         for event in reversed(batch):
             if type(event) is Finish:
                 self.finish_reason = event.reason

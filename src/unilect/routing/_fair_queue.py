@@ -25,7 +25,7 @@ from unilect.errors import (
     TooManyWaiting,
     UnilectError,
 )
-from unilect.events import Event, Progress, Usage
+from unilect.events import Event, Progress, TextDelta, Usage, tokens_of
 from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings
 from unilect.routing._fair_order import Order, Ticket
@@ -75,8 +75,9 @@ class Use:
             for event in batch:
                 if type(event) is Progress:
                     self._read = event.processed - event.cached
-        for event in batch:
-            self._made += event.tokens
+                elif type(event) is TextDelta:
+                    break
+        self._made += tokens_of(batch)
 
     @property
     def cost(self) -> int:
