@@ -138,9 +138,9 @@ def main() -> None:
     os.sched_setaffinity(0, {gateway.LOAD_CORE})
     gateway.KEY = secret = new_secret()
     found = measure(given, secret)
-    first = next(iter(found))
+    first = PLAIN + gateway.BEFORE if given.against else PLAIN
     rows = []
-    for name, costs in found.items():
+    for name, costs in sorted(found.items(), key=lambda one: one[0] != first):
         row: list[object] = [name]
         for at in (0, 1):
             own, other = ([cost[at] for cost in of] for of in (costs, found[first]))
