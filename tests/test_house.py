@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_948,
+    "": 1_946,
     "cli": 1_984,
     "cli/connect": 956,
     "config": 1_792,
@@ -34,7 +34,7 @@ BUDGETS = {
     "dialects/llamacpp": 730,
     "dialects/messages": 1_007,
     "dialects/ollama": 1_031,
-    "dialects/openai": 777,
+    "dialects/openai": 762,
     "dialects/responses": 1_914,
     "engines": 227,
     "engines/chatglm": 555,

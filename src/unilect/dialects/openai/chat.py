@@ -11,8 +11,6 @@ Source: https://platform.openai.com/docs/api-reference/chat
 
 from codecs import BOM_UTF8
 from collections.abc import Sequence
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -67,8 +65,6 @@ _FIRST = b'"delta":{"role":"assistant","content":"","refusal":null},"logprobs":n
 _NOTHING = b'"delta":{},"logprobs":null,"finish_reason":null}'
 _TEXT = b'{"index":0,"delta":{"content":'
 _AFTER = b'},"logprobs":null,"finish_reason":null}'
-_TEXT_OF, _BESIDE_TEXT = attrgetter("text"), attrgetter("index", "logprobs", "extra")
-_PLAIN = (0, None, None)  # what stands beside the text of nearly every piece
 
 
 def routes(site: Site) -> list[Route]:
@@ -227,11 +223,6 @@ def _check_tool_choice(request: ChatRequest) -> None:
         )
 
 
-def _are_plain(events: list[Event]) -> bool:
-    """Whether texts are of the first choice, and say no more than their words."""
-    return [*map(_BESIDE_TEXT, events)].count(_PLAIN) == len(events)
-
-
 class ChatEncoder(ChunkEncoder):
     """
     The words of one chat answer.
@@ -261,23 +252,11 @@ class ChatEncoder(ChunkEncoder):
         self._begun: set[int] = set()
 
     def encode(self, batch: list[Event]) -> bytes:
-        """The frames for a batch of events; of one with many texts they are made in a few calls."""
+        """The frames for a batch of events."""
         frames: list[bytes] = []
-        for kind, group in groupby(batch, type):
-            events = [*group]
-            if kind is TextDelta and 0 not in self._begun:
-                self._encode_other(events.pop(0), frames)
-            if kind is TextDelta and 0 in self._begun and _are_plain(events):
-                frames.append(self._text_frames([*map(_TEXT_OF, events)]) if events else b"")
-            else:
-                self._encode_each(events, frames)
-        return b"".join(frames)
-
-    def _encode_each(self, events: list[Event], frames: list[bytes]) -> None:
-        """Append the frames of events of which some are no plain texts."""
         texts: list[str] = []
         begun = 0 in self._begun
-        for event in (*events, None):
+        for event in (*batch, None):
             if (
                 type(event) is TextDelta
                 and begun
@@ -293,6 +272,7 @@ class ChatEncoder(ChunkEncoder):
             if event is not None:
                 self._encode_other(event, frames)
                 begun = 0 in self._begun
+        return b"".join(frames)
 
     def _text_frames(self, texts: list[str]) -> bytes:
         """The frames of texts for the first choice, encoded in one call; no JSON text has a line end in it."""
