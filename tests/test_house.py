@@ -24,7 +24,7 @@ MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 1_946,
-    "cli": 1_984,
+    "cli": 1_966,
     "cli/connect": 956,
     "config": 1_792,
     "constraints": 1_137,
@@ -45,8 +45,8 @@ BUDGETS = {
     "http": 928,
     "parameters": 732,
     "routing": 3_760,
-    "server": 1_931,
-    "store": 2_163,
+    "server": 1_912,
+    "store": 2_182,
     "store/migrations": 9,
     "store/migrations/versions": 151,
     "testing": 337,

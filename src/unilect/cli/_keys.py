@@ -16,7 +16,7 @@ from unilect.config.model import wrong_name
 from unilect.config.server import Config, process_environment
 from unilect.errors import ConfigError, StoreUnavailable
 from unilect.gateway.secret import digest, id_of, new_secret
-from unilect.store.keys import Key, StoredKeys, is_usable
+from unilect.store.keys import Key, StoredKeys, state, told
 from unilect.store.store import Store
 
 _Result = TypeVar("_Result")
@@ -110,28 +110,6 @@ def list_keys(config: Path | None, as_json: bool) -> None:
         print("  ".join(cells).rstrip())
 
 
-def told(key: Key) -> dict[str, Any]:
-    """What is known of a key, for programs."""
-    return {
-        "id": key.id,
-        "name": key.name,
-        "owner": key.owner,
-        "models": None if key.models is None else list(key.models),
-        "limits": dict(key.limits),
-        "created_at": _time(key.created_at),
-        "expires_at": _time(key.expires_at),
-        "revoked_at": _time(key.revoked_at),
-        "state": state(key),
-    }
-
-
-def state(key: Key) -> str:
-    """`active`, `revoked` or `expired`."""
-    if is_usable(key, datetime.now(UTC).timestamp()):
-        return "active"
-    return "expired" if key.revoked_at is None else "revoked"
-
-
 def _check_name(name: str, where: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(
@@ -188,7 +166,3 @@ def _tell_secret(made: tuple[Key, str], as_json: bool) -> None:
 
 def _day(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"
-
-
-def _time(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -12,7 +11,7 @@ from msgspec import Meta, Struct
 from unilect.config.model import NAME
 from unilect.errors import ConfigError, InvalidRequest, NotStored, UnsupportedOperation
 from unilect.gateway.secret import digest, id_of, new_secret
-from unilect.store.keys import Key, StoredKeys, is_usable
+from unilect.store.keys import Key, StoredKeys, told
 from unilect.web.decode import no_json, wrong_field
 from unilect.web.route import Route
 
@@ -126,25 +125,6 @@ def _changing(stored: StoredKeys | None) -> list[Route]:
     ]
 
 
-def told(key: Key) -> dict[str, Any]:
-    """What is known of a key; times in ISO 8601, UTC."""
-    if is_usable(key, datetime.now(UTC).timestamp()):
-        state = "active"
-    else:
-        state = "expired" if key.revoked_at is None else "revoked"
-    return {
-        "id": key.id,
-        "name": key.name,
-        "owner": key.owner,
-        "models": None if key.models is None else list(key.models),
-        "limits": dict(key.limits),
-        "created_at": _time(key.created_at),
-        "expires_at": _time(key.expires_at),
-        "revoked_at": _time(key.revoked_at),
-        "state": state,
-    }
-
-
 def body_of(kind: type[_BodyT], body: bytes) -> _BodyT:
     """
     A body as a Struct; none is an empty one.
@@ -206,7 +186,3 @@ async def _asked(asked: Awaitable[Key], param: str | None = None) -> Key:
         if param is None:
             raise NotStored(str(error)) from error
         raise InvalidRequest(f"`{param}`: {error}", param=param) from error
-
-
-def _time(at: float | None) -> str | None:
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

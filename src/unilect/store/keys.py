@@ -7,7 +7,8 @@ A key has one secret, or two for a while after it was rotated: its id, and all t
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
@@ -196,6 +197,32 @@ class StoredKeys:
 def is_usable(key: Key, now: float) -> bool:
     """Whether a key is neither revoked nor expired."""
     return key.revoked_at is None and (key.expires_at is None or now < key.expires_at)
+
+
+def told(key: Key) -> dict[str, Any]:
+    """What is known of a key, for programs; times in ISO 8601, UTC."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        "owner": key.owner,
+        "models": None if key.models is None else list(key.models),
+        "limits": dict(key.limits),
+        "created_at": _time(key.created_at),
+        "expires_at": _time(key.expires_at),
+        "revoked_at": _time(key.revoked_at),
+        "state": state(key),
+    }
+
+
+def state(key: Key) -> str:
+    """`active`, `revoked` or `expired`."""
+    if is_usable(key, datetime.now(UTC).timestamp()):
+        return "active"
+    return "expired" if key.revoked_at is None else "revoked"
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
 def _named(keys: Sequence[Key], name: str, now: float) -> Key:
