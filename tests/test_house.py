@@ -44,7 +44,7 @@ BUDGETS = {
     "gateway": 2_133,
     "http": 928,
     "parameters": 732,
-    "routing": 3_760,
+    "routing": 3_761,
     "server": 1_912,
     "store": 2_182,
     "store/migrations": 9,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 787,
     "upstreams/openai": 1_806,
-    "web": 1_032,
+    "web": 1_033,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -182,6 +182,7 @@ class Guard:
     def _ended(self, context: Context, request: web.Request, status: int) -> None:
         """A request has been answered, or has ended otherwise."""
         del self.requests[context.request_id]
+        context.task = None  # the task holds the context: without this, each request would be left to the garbage collector
         if self._tracing is not None and context.trace is not None:
             self._tracing.end(context, request.method, request.path, status, **_of_http(request))
         if self.log.on:
