@@ -42,7 +42,7 @@ BUDGETS = {
     "engines/process": 718,
     "engines/transformers": 3_766,
     "gateway": 2_133,
-    "http": 928,
+    "http": 930,
     "parameters": 732,
     "routing": 3_761,
     "server": 1_912,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 787,
     "upstreams/openai": 1_806,
-    "web": 1_033,
+    "web": 1_068,
 }
 
 #: Where the environment is read or passed on, and why.

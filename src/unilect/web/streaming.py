@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Protocol
 
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 
 from unilect.backend import Batches
 from unilect.context import Queued, ended_by, in_hand
@@ -25,6 +25,7 @@ from unilect.errors import UnilectError
 from unilect.events import Answer, Event, Fold, Usage
 from unilect.parameters.rules import ignored_header
 from unilect.routing.registry import Model
+from unilect.web._response import Stream, Whole
 
 SHORTENED = web.RequestKey("shortened", bytes)  # a large body with its long texts shortened, if any
 #: What every answer to the request has, such as what a page of another origin is told.
@@ -121,7 +122,7 @@ async def respond_whole(
         async for batch in batches:
             folding.add(batch)
     body = whole(folding.answer(), run.ignored)
-    return web.Response(body=body, headers=_headers(request, JSON, run))
+    return Whole(body=body, headers=_headers(request, JSON, run))
 
 
 class Chunks(Protocol):
@@ -226,7 +227,6 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         self._filler = keep_alive
         self._run = run
         self._begun, self._quiet = False, 0  # half times of KEEP_ALIVE_S without a byte
-        self._beginning = asyncio.Lock()
         self._comment: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         if keep_alive is not None:
@@ -259,19 +259,16 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             await self.response.write_eof(self.last if error is None else self._told(error))
         else:
             headers = _headers(self._request, self._content_type, self._run)
-            self.response = web.Response(body=self.last, headers=headers)
+            self.response = Whole(body=self.last, headers=headers)
         return True
 
     async def _begin(self) -> None:
-        """Send the head, once: this task and the keep-alive may come here at the same time."""
-        async with self._beginning:
-            if not self._begun:
-                headers = _headers(self._request, self._content_type, self._run)
-                self.response = web.StreamResponse(headers=headers)
-                if self._request.version >= HttpVersion11:
-                    self.response.enable_chunked_encoding()
-                await self.response.prepare(self._request)
-                self._begun = True
+        """Send the head, once: this task and the keep-alive both come here, but nothing in it waits."""
+        if not self._begun:
+            self._begun = True
+            headers = _headers(self._request, self._content_type, self._run)
+            self.response = Stream(headers=headers)
+            await self.response.prepare(self._request)
 
     def _set_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S / 2, self._tick)
