@@ -260,7 +260,7 @@ class FakeLedger:
     def __init__(self, **sums: int) -> None:
         self.sums, self.away, self.asked = sums, False, list[float]()
 
-    async def used(self, since: float) -> list[Any]:
+    async def used(self, since: float, key: str | None = None) -> list[Any]:
         """See `Ledger`."""
         self.asked.append(since)
         if self.away:
@@ -308,7 +308,7 @@ async def test_owners_from_the_ledger() -> None:
     """What an owner and a model have used is the sum of all keys, of tokens and of money."""
 
     class Sums(FakeLedger):
-        async def used(self, since: float) -> list[Any]:
+        async def used(self, since: float, key: str | None = None) -> list[Any]:
             """Two keys of an owner, and one of nobody."""
             rows = [("a", "team", 100, 400_000), ("b", "team", 200, 300_000), ("c", "", 300, 0)]
             return [

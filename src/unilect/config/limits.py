@@ -95,6 +95,21 @@ def parsed(texts: Sequence[str], where: str = "--limit") -> dict[str, float]:
     return limits
 
 
+def limit_names(texts: Sequence[str], where: str = "--none") -> list[str]:
+    """
+    Names of limits.
+
+    Raises:
+        ConfigError: One is none.
+    """
+    for text in texts:
+        if text not in NAMES:
+            near = nearest(text, NAMES)
+            hint = f"did you mean `{near}`?" if near else f"one of {', '.join(NAMES)}."
+            raise ConfigError(f"{where}: {text[:60]!r} is no limit; {hint}")
+    return list(texts)
+
+
 def _number(text: str) -> int | float | str:
     """A number as the command line has it; a text that is none stays one."""
     if re.fullmatch(r"-?\d{1,20}", text, re.ASCII):

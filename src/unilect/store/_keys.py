@@ -5,6 +5,7 @@ The counter is a row, so that changes wait for one another: a number that can be
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
@@ -45,6 +46,15 @@ class KeyRows:
             update(key_secrets).where(key_secrets.c.key == key, sooner).values(expires_at=at)
         )
         self._connection.execute(update(keys).where(keys.c.id == key).values(changed=self._next()))
+
+    def begin(self) -> int:
+        """Begin to change what a key says now: the number of the change. From here on others that change keys wait."""
+        return self._next()
+
+    def limit(self, key: str, limits: Mapping[str, float], changed: int) -> None:
+        """Give a key other limits."""
+        values = {"limits": packed(dict(limits)), "changed": changed}
+        self._connection.execute(update(keys).where(keys.c.id == key).values(**values))
 
     def revoke(self, key: str, at: float) -> None:
         """End a key."""
