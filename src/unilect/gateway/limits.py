@@ -95,6 +95,7 @@ class LimitBook:
         requests: The requests that are being answered.
 
     Attributes:
+        clock: As given.
         recover: Brings into the ledger what dead servers have left, as far as that can be done here.
     """
 
@@ -108,7 +109,7 @@ class LimitBook:
         requests: Requests | None = None,
     ) -> None:
         url = config.limits.url
-        self._measures, self._ledger, self._clock = measures, ledger, clock
+        self._measures, self._ledger, self.clock = measures, ledger, clock
         self._seeding = asyncio.Lock()
         self._in_memory = counters is None and url is None
         self._counters = counters or _counters(url, self.seed, self._seed_after_death)
@@ -187,6 +188,27 @@ class LimitBook:
         self._tell(context, plan, claimed, taken)
         _refuse(asked, limits, claimed, taken.states)
 
+    async def look(self, context: Context) -> list[tuple[Limit, Claim, State]]:
+        """
+        The limits that hold for a request of a key, an owner or a model, and how their counters are; nothing is held.
+
+        Raises:
+            LimitsUnavailable: What is left cannot be read now.
+        """
+        limits = self._limits(context)
+        if any(limit.is_budget for limit in limits):
+            if not self._seeded and self._in_memory:
+                await self._seed_once()
+            await self._recounts.before(context.caller)
+        claimed = Asked(size=None, price=None, allowed=None, loose=False, now=self.clock()).claims(limits)  # fmt: skip
+        states = await self._counters.look(claimed) if limits else []
+        return list(zip(limits, claimed, states, strict=True))
+
+    @property
+    def named(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The owners and the models that have limits."""
+        return tuple(self._owners), tuple(self._models)
+
     async def start(self) -> None:
         """Make ready; what cannot be done yet is done with the first request. Idempotent."""
         await self._counters.open()
@@ -212,7 +234,7 @@ class LimitBook:
             LimitsUnavailable: It cannot be read now.
         """
         totals: dict[str, tuple[int, float]] = {}
-        now = self._clock()
+        now = self.clock()
         for since, of in ((_day(now), "day"), (_month(now), "month")):
             for one in await self._ledger_since(since, key):
                 subjects = [f"key:{one.key}"]
@@ -271,7 +293,7 @@ class LimitBook:
 
     def _asked(self, model: str, request: Request, plan: _Plan) -> Asked:
         """A request as its limits see it, with a bound of its size."""
-        now = self._clock()
+        now = self.clock()
         if not plan.needs_size:
             return Asked(size=None, price=None, allowed=None, loose=False, now=now)
         size = self._measures.size(model, request)
@@ -312,7 +334,7 @@ class LimitBook:
         return None if allowed is None else structs.replace(asked, allowed=allowed)
 
     def _tell(self, context: Context, plan: _Plan, claimed: Sequence[Claim], taken: Taken) -> None:
-        context.headers = headers(context.dialect, plan.shown, claimed, taken.states, self._clock())
+        context.headers = headers(context.dialect, plan.shown, claimed, taken.states, self.clock())
 
     async def _seed_once(self) -> None:
         async with self._seeding:

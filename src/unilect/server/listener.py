@@ -135,7 +135,9 @@ class Listener:
             ConfigError: It cannot be listened on.
         """
         place = self._config.admin.place
-        operated = Operated(self._registry, self._requests, self._store.keys, reloader)
+        operated = Operated(
+            self._registry, self._requests, self._store.keys, reloader, self._ledger, self._limits
+        )
         app = create_admin(self._config, operated)
         # a table of their own: whoever fills that of the clients locks no operator out
         connections = Connections(_OF_ADMIN)

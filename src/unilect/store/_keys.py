@@ -67,6 +67,14 @@ class KeyRows:
         rows = self._connection.execute(select(keys).order_by(keys.c.created_at, keys.c.id))
         return [_key(row) for row in rows]
 
+    def named(self, name: str) -> list[Key]:
+        """Every key of a name or an id, the oldest first."""
+        of_name = (keys.c.name == name) | (keys.c.id == name)
+        rows = self._connection.execute(
+            select(keys).where(of_name).order_by(keys.c.created_at, keys.c.id)
+        )
+        return [_key(row) for row in rows]
+
     def get(self, id: str) -> Key:
         """The key of an id that exists."""
         return _key(self._connection.execute(select(keys).where(keys.c.id == id)).one())

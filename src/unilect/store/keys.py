@@ -187,6 +187,17 @@ class StoredKeys:
         """The secret with this public part."""
         return await self._ask(lambda rows: rows.find(secret_id))
 
+    async def named(self, name: str) -> Key | None:
+        """The key of a name or an id; of several the one that can be used, or else the newest."""
+        now = self._clock()
+
+        def look(rows: "KeyRows") -> Key | None:
+            found = rows.named(name)
+            usable = [key for key in found if is_usable(key, now)]
+            return next(reversed(usable or found), None)
+
+        return await self._ask(look)
+
     async def get(self, id: str) -> Key:
         """The key of an id that exists."""
         return await self._ask(lambda rows: rows.get(id))
