@@ -369,6 +369,28 @@ async def test_requests(tmp_path: Path) -> None:
     assert 404 == gone[0]
 
 
+async def test_a_response_in_the_background(tmp_path: Path) -> None:
+    """A response that is made in the background is a running request, and a cancelled one has failed with the reason."""
+    async with operated(tmp_path) as server:
+        body = {"model": "org/slow", "input": "Hi", "background": True}
+        async with server.client.post(f"{server.url}/v1/responses", json=body) as answer:
+            id = (await answer.json())["id"]
+        request = await running(server)
+        cancelled = await server.ask("POST", f"/requests/{request['id']}/cancel")
+        await server.until_idle()
+        async with asyncio.timeout(20):
+            status = ""
+            while status in ("", "queued", "in_progress"):
+                async with server.client.get(f"{server.url}/v1/responses/{id}") as answer:
+                    told = await answer.json()
+                    status = told["status"]
+
+    assert (id, "responses") == (request["id"], request["endpoint"])
+    assert (200, "ending") == (cancelled[0], cancelled[1]["state"])
+    assert "failed" == status
+    assert "An operator of this server has ended the request." == told["error"]["message"]
+
+
 async def test_a_reload(tmp_path: Path) -> None:
     """A reload answers with what it has changed, or with the reason and the place of the mistake."""
     async with operated(tmp_path) as server:

@@ -450,7 +450,7 @@ def _refuse(
             if wait_s < _SOON_S and not fits(exact, state):
                 wait_s, why = _SOON_S, f"{limit.most} requests of this {limit.of} are running, the most that may (`parallel`)"  # fmt: skip
         elif not (limit.leaks or asked.loose or fits(exact, state)):
-            if state.used + claim.need > limit.most:
+            if state.used + asked.least(limit) > limit.most:
                 raise QuotaExceeded(_used_up(limit, claim, state))
             reserved = QuotaReserved(_used_up(limit, claim, state), retry_after_s=_SOON_S)
     if reserved is not None and wait_s <= _SOON_S:
