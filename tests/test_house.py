@@ -24,9 +24,9 @@ MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 1_946,
-    "cli": 1_966,
+    "cli": 2_003,
     "cli/connect": 956,
-    "config": 1_792,
+    "config": 1_807,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
@@ -35,18 +35,18 @@ BUDGETS = {
     "dialects/messages": 1_007,
     "dialects/ollama": 1_031,
     "dialects/openai": 762,
-    "dialects/responses": 1_914,
+    "dialects/responses": 1_925,
     "engines": 227,
     "engines/chatglm": 555,
     "engines/gguf": 2_143,
     "engines/process": 718,
     "engines/transformers": 3_766,
-    "gateway": 2_133,
+    "gateway": 2_325,
     "http": 930,
     "parameters": 732,
     "routing": 3_761,
-    "server": 1_912,
-    "store": 2_182,
+    "server": 2_015,
+    "store": 2_208,
     "store/migrations": 9,
     "store/migrations/versions": 151,
     "testing": 337,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 787,
     "upstreams/openai": 1_806,
-    "web": 1_068,
+    "web": 1_071,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -171,7 +171,7 @@ class Process(Collector):
         if self._requests is not None:
             family = GaugeMetricFamily(
                 "unilect_requests_in_flight",
-                "HTTP requests by state: reading (also those for no model), waiting, answering.",
+                "Requests by state: reading (also those for no model), waiting, answering; with responses in the background.",
                 labels=("state",),
             )
             states = Counter(one.state for one in self._requests.values())

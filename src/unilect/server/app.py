@@ -79,10 +79,10 @@ def create_app(
     every = (tracing, *books, ledger)
     accounts = Accounts(metrics, tuple(book for book in every if book is not None))
     service = Service(registry, accounts, profile_of(config).unknown_model, images)
-    site = Site(service, config, kept.answers, known, ledger)
+    site = Site(service, config, kept.answers, known, ledger, requests)
     routes: dict[web.AbstractRoute, Route] = {}
     guard = Guard(
-        *(config, routes, site.profile, bodies, registry.look_again, requests, site.keys),
+        *(config, routes, site.profile, bodies, registry.look_again, site.requests, site.keys),
         refused=metrics.refused,
         tracing=tracing,
     )

@@ -58,10 +58,16 @@ class Listener:
         self._known = known
         self._ledger = self._new_ledger(registry)
         self._limits = LimitBook(
-            config, Measures(registry), self._ledger.ledger if self._ledger else None
+            config,
+            Measures(registry),
+            self._ledger.ledger if self._ledger else None,
+            requests=self._requests,
         )
         if self._ledger is not None:
             self._ledger.has_budget = self._limits.has_budget
+            self._limits.recover = self._ledger.recover
+        if known is not None:
+            known.changed = self._limits.changed
         books: tuple[Book, ...] = (self._limits,)
         metrics = metrics_of(
             registry,
@@ -129,7 +135,9 @@ class Listener:
             ConfigError: It cannot be listened on.
         """
         place = self._config.admin.place
-        operated = Operated(self._registry, self._requests, self._store.keys, reloader)
+        operated = Operated(
+            self._registry, self._requests, self._store.keys, reloader, self._ledger, self._limits
+        )
         app = create_admin(self._config, operated)
         # a table of their own: whoever fills that of the clients locks no operator out
         connections = Connections(_OF_ADMIN)
