@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
+from unilect.config.limits import Limits
 from unilect.config.model import Price
 from unilect.events import Usage
 from unilect.gateway._counters import Claim, State
@@ -122,6 +123,12 @@ class Measures(Protocol):
 
     async def counted(self, model: str, request: Request, size: Size) -> Size:
         """The same with its prompt counted by the model; as given where that cannot be counted."""
+
+    def limits(self, model: str) -> Limits | None:
+        """The limits of all requests to a model together."""
+
+    def price(self, model: str) -> Price | None:
+        """What a model costs; None where it is free."""
 
 
 def cost(price: Price | None, usage: Usage) -> int:

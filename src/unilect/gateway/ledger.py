@@ -27,6 +27,7 @@ from unilect.context import Context, Measured
 from unilect.errors import LedgerUnavailable, StoreUnavailable
 from unilect.events import Usage
 from unilect.gateway._writer import Item, Writer
+from unilect.gateway.claims import cost as cost_of
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.metrics import CLIENT_LEFT
 from unilect.redact import redacted
@@ -152,7 +153,8 @@ class LedgerBook:
             context.endpoint,
         )
         streams = bool(getattr(request, "stream", False))
-        return Recorded(self, context, about, self._slot(about, required), required, streams)
+        price = self._price(context.model)  # another one is for requests that come later
+        return Recorded(self, context, about, price, self._slot(about, required), required, streams)
 
     async def aclose(self) -> None:
         """Write what waits, and close the journal. Idempotent."""
@@ -164,14 +166,6 @@ class LedgerBook:
             one.close()  # for the next server
         if self._journal is not None:
             self._journal.close()
-
-    def cost(self, model: str, prompt: int, cached: int, completion: int) -> int:
-        """What tokens of a model cost, in millionths of the currency: prices are for a million tokens."""
-        price = self._price(model)
-        if price is None:
-            return 0
-        fresh = max(prompt - cached, 0) * price.prompt
-        return round(fresh + cached * price.cached + completion * price.completion)
 
     def _rule_for(self, context: Context | None) -> Rule:
         if self._rule is not None:
@@ -249,7 +243,9 @@ class LedgerBook:
                     one.discard()
 
             for row in one.rows:
-                cost = self.cost(row.model, row.prompt, row.cached, row.completion)
+                cost = cost_of(
+                    self._price(row.model), Usage(row.prompt, row.completion, row.cached)
+                )
                 self.writer.put(structs.replace(row, cost=cost), written, bounded=False)
 
     async def _look_on(self) -> None:
@@ -262,18 +258,19 @@ class LedgerBook:
 class Recorded:
     """One request, as an `Entry`."""
 
-    __slots__ = ("_about", "_book", "_context", "_meter", "_next", "_prompt", "_required", "_slot", "_source", "_streams")  # fmt: skip
+    __slots__ = ("_about", "_book", "_context", "_meter", "_next", "_price", "_prompt", "_required", "_slot", "_source", "_streams")  # fmt: skip
 
     def __init__(
         self,
         book: LedgerBook,
         context: Context,
         about: About,
+        price: Price | None,
         slot: Slot | None,
         required: bool,
         streams: bool,
     ) -> None:
-        self._book, self._context, self._about = book, context, about
+        self._book, self._context, self._about, self._price = book, context, about, price
         self._slot, self._required, self._streams = slot, required, streams
         self._meter: Measured | None = context.meter
         self._source = ""
@@ -364,7 +361,7 @@ class Recorded:
             duration_ms=(time.perf_counter() - context.started) * 1000,
             status=status,
             finish="" if meter is None else meter.finish_reason,
-            cost=self._book.cost(about.model, prompt, cached, completion),
+            cost=cost_of(self._price, usage),
         )
 
 

@@ -16,6 +16,7 @@ from functools import partial
 from unilect.backend import Capabilities
 from unilect.context import in_hand
 from unilect.errors import (
+    AnswerTooLong,
     BackendUnavailable,
     CheckerUnavailable,
     EngineDied,
@@ -33,7 +34,7 @@ from unilect.routing.registry import Model
 _ELSEWHERE = frozenset({429, 502, 503, 504})
 _NOBODY: Set[Member] = frozenset()
 #: What another backend would not change, or would suffer from, too; and where the client has waited long enough.
-_OF_THE_REQUEST = (CheckerUnavailable, EngineDied, QueueTimeout)
+_OF_THE_REQUEST = (AnswerTooLong, CheckerUnavailable, EngineDied, QueueTimeout)
 
 
 class Lease:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import structs
 
 from unilect.backend import Backend, tokenizes
+from unilect.config.limits import Limits
 from unilect.errors import ModelNotFound, UnilectError
 from unilect.gateway.claims import Size
 from unilect.ranking import RerankRequest
@@ -39,10 +40,14 @@ class Measures:
 
     Args:
         registry: The models.
+
+    Attributes:
+        price: What a model costs; None where it is free, or gone.
     """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self.price = registry.price
 
     def size(self, model: str, request: Request) -> Size:
         """The most tokens that a request may use, by the length of its texts."""
@@ -80,6 +85,11 @@ class Measures:
             return size
         attempts = ATTEMPTS if isinstance(request, ChatRequest | CompletionRequest) and bonds(request) else 1  # fmt: skip
         return structs.replace(size, prompt=tokens * attempts, exact=True)
+
+    def limits(self, model: str) -> Limits | None:
+        """The limits of all requests to a model together; None where it has none, or is gone."""
+        found = self._registry.models.get(model)
+        return None if found is None else found.limits
 
     def _chain(self, name: str) -> list[Model]:
         """A model and its fallbacks; nothing of one that is gone meanwhile."""
