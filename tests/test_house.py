@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_946,
+    "": 1_951,
     "cli": 1_966,
     "cli/connect": 956,
     "config": 1_792,
@@ -41,10 +41,10 @@ BUDGETS = {
     "engines/gguf": 2_143,
     "engines/process": 718,
     "engines/transformers": 3_766,
-    "gateway": 2_133,
+    "gateway": 2_134,
     "http": 928,
     "parameters": 732,
-    "routing": 3_760,
+    "routing": 3_773,
     "server": 1_912,
     "store": 2_182,
     "store/migrations": 9,
@@ -52,9 +52,9 @@ BUDGETS = {
     "testing": 337,
     "tools": 1_596,
     "upstreams": 0,
-    "upstreams/fastchat": 651,
-    "upstreams/llamacpp": 787,
-    "upstreams/openai": 1_806,
+    "upstreams/fastchat": 660,
+    "upstreams/llamacpp": 788,
+    "upstreams/openai": 1_811,
     "web": 1_032,
 }
 

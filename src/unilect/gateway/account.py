@@ -6,6 +6,7 @@ stands for the request in each: it is opened before a backend is leased, sees ev
 frame is sent, so that a client that has a whole answer finds it in the ledger.
 """
 
+import asyncio
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -124,6 +125,9 @@ class Account:
             status = self._meter.status(error or failure)
             if error is None:
                 raise
+        except asyncio.CancelledError as left:
+            status = self._meter.status(error or left)
+            raise
         finally:
             self._meter.finish(status)
 

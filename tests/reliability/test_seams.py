@@ -1,0 +1,295 @@
+"""Where keys, limits, ledger, queue, retries, reload and admin API meet: real requests to a server with all of them."""
+
+import asyncio
+import json
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from appserver import upstream
+from scripted import DONE, Exchange, answer, chunked, delta, frames, scripted
+from unilect.config import load as config_load
+from unilect.context import Context
+from unilect.errors import RequestCancelled
+from unilect.gateway.ledger import LedgerBook
+from unilect.gateway.limits import LimitBook
+from unilect.routing import sources
+from unilect.routing.discovery import Discovery
+from unilect.routing.pool import Member
+from unilect.routing.registry import Model, Registry
+from unilect.server.listener import Listener
+from unilect.server.reload import Reloader, Source
+
+TOP = "port = 0\napi_keys = ['one', 'two']\n[store]\nurl = 'sqlite:///unilect.db'\nledger = 'required'\n"
+PRICED = "price = { prompt = 1.0, completion = 1.0 }\n"
+
+
+class Rig:
+    """
+    A server in this process, and its file.
+
+    Attributes:
+        url: Its address.
+        client: A client.
+        listener, registry, reloader: Its parts.
+    """
+
+    def __init__(
+        self, folder: Path, client: aiohttp.ClientSession, models: Sequence[Model]
+    ) -> None:
+        self.file, self.client, self.url = folder / "unilect.toml", client, ""
+        config = self._read()
+        self.registry = Registry(models) if models else sources.registry(config)
+        self.discovery = Discovery(config, self.registry)
+        self.listener = Listener(config, self.registry)
+        source = Source(config_load.origin_of(self.file), self._read)
+        self.reloader = Reloader(source, config, self.registry, self.discovery, self.listener)
+
+    def _read(self) -> Any:
+        return config_load.load(self.file, environment={})
+
+    @property
+    def requests(self) -> dict[str, Context]:
+        """The requests in flight."""
+        return self.listener._requests
+
+    @property
+    def limits(self) -> LimitBook:
+        """The limits."""
+        return self.listener._limits
+
+    @property
+    def ledger(self) -> LedgerBook:
+        """The ledger."""
+        assert self.listener._ledger is not None
+        return self.listener._ledger
+
+    async def reload(self, text: str) -> None:
+        """Go by another configuration."""
+        new = self.file.with_suffix(".new")
+        new.write_text(TOP + text)
+        os.replace(new, self.file)
+        await self.reloader.reload("a test")
+
+    def post(self, key: str = "one", path: str = "chat/completions", **body: Any) -> Any:
+        """POST a body; a chat where it says no path."""
+        if path == "chat/completions":
+            body = {"messages": [{"role": "user", "content": "x" * 10}]} | body
+        headers = {"Authorization": f"Bearer {key}"}
+        return self.client.post(f"{self.url}/v1/{path}", json=body, headers=headers)
+
+    async def ask(self, key: str = "one", **body: Any) -> tuple[int, Any]:
+        """The status and the JSON of an answer."""
+        async with self.post(key, **body) as answer:
+            return answer.status, await answer.json()
+
+    async def rows(self, count: int) -> list[dict[str, Any]]:
+        """The rows of the ledger, once there are so many."""
+        file = self.file.with_name("unilect.db")
+        async with asyncio.timeout(10):
+            while True:
+                with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
+                    database.row_factory = sqlite3.Row
+                    found = [
+                        dict(one) for one in database.execute("SELECT * FROM ledger ORDER BY at")
+                    ]
+                if len(found) >= count:
+                    return found
+                await asyncio.sleep(0.01)
+
+    def counters(self, name: str) -> dict[str, tuple[int, int]]:
+        """What was used and is held, of the counters whose names hold a word."""
+        return {
+            one: (of.used, of.held)
+            for one, of in self.limits._counters._all.items()  # type: ignore[attr-defined]
+            if name in one
+        }
+
+    async def metric(self, line: str) -> float:
+        """The number of a line of the metrics; 0 where there is none."""
+        async with self.client.get(f"{self.url}/metrics", headers={"X-API-Key": "one"}) as answer:
+            found = [one for one in (await answer.text()).splitlines() if one.startswith(line)]
+        return float(found[0].split()[-1]) if found else 0.0
+
+
+@asynccontextmanager
+async def rig(folder: Path, text: str, models: Sequence[Model] = ()) -> AsyncIterator[Rig]:
+    """A server of a configuration, with other models where some are given."""
+    (folder / "unilect.toml").write_text(TOP + text)
+    async with aiohttp.ClientSession() as client:
+        server = Rig(folder, client, models)
+        try:
+            await server.registry.start(server.registry.models)
+            await server.discovery.start()
+            (server.url,) = await server.listener.listen()
+            yield server
+        finally:
+            await server.reloader.aclose()
+            await server.listener.aclose()
+            await server.discovery.aclose()
+            await server.registry.aclose()
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Return once something is so."""
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+def slow(*more: str) -> str:
+    """The table of a model that says 40 characters in two seconds."""
+    lines = ["[models.m]", 'source = "echo:"', *more]
+    return "\n".join(
+        [*lines, "[models.m.options]", f'text = "{"y" * 40}"', "tokens_per_s = 20.0", ""]
+    )
+
+
+def saying(tokens: int, prompt: int = 3) -> Callable[[Exchange], Any]:
+    """A script of a server that says so many words, whatever it is asked for."""
+    usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+    words = [delta(content="word ") for _ in range(abs(tokens))]
+    told = frames(delta(role="assistant", content=""), *words, delta(finish="stop"), {"choices": [], "usage": usage}, DONE)  # fmt: skip
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(chunked([told]))
+        exchange.close()
+
+    return script
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_that_is_too_long(tmp_path: Path, stream: bool) -> None:
+    """An answer that a key's limits end is the end of that request only: no other backend is asked, and none rests for others."""
+    async with scripted(saying(400)) as one, scripted(saying(400)) as other:
+        model = Model("m", [Member(upstream(one.url)), Member(upstream(other.url))])
+        async with rig(tmp_path, "[limits]\ntokens_per_day = 100000\n", [model]) as server:
+            status, told = await server.ask(max_tokens=5, stream=stream)
+            assert (429, "insufficient_quota") == (status, told["error"]["code"])
+            assert 1 == len(one.requests) + len(other.requests)
+            assert [0, 0] == [member.breaker.rest_s(0) for member in model.pool.members]
+            status, _ = await server.ask("two", max_tokens=500)
+            assert 200 == status
+
+
+async def test_another_price_meanwhile(tmp_path: Path) -> None:
+    """A request costs what its model cost when it came, in the ledger and in budgets, also where the model is gone since."""
+    budget = "[limits]\nmoney_per_day = 1.0\n"
+    dear = PRICED.replace("1.0", "1000.0")
+    async with rig(tmp_path, slow(PRICED) + budget) as server:
+        for text in (slow(dear) + budget, '[models.n]\nsource = "echo:"\n' + budget):
+            async with server.post(model="m", stream=True) as answer:
+                await answer.content.readany()
+                await server.reload(text)
+                await answer.read()
+            await server.reload(slow(PRICED) + budget)
+        rows = await server.rows(2)
+    assert [50, 50] == [row["cost"] for row in rows]
+    assert [(100, 0)] == list(server.counters("money_per_day").values())
+
+
+async def test_ended_while_its_key_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that is ended before anybody knows whose it is gets its answer, too."""
+    looked, goes_on = asyncio.Event(), asyncio.Event()
+    async with rig(tmp_path, slow()) as server:
+        keys = server.listener._known
+        assert keys is not None
+
+        async def key(*_: Any) -> Any:
+            looked.set()
+            await goes_on.wait()
+
+        monkeypatch.setattr(keys, "key", key)
+        asking = asyncio.create_task(server.ask("ul_other"))
+        await looked.wait()
+        (context,) = server.requests.values()
+        context.end(RequestCancelled("ended"))
+        status, told = await asking
+        assert (RequestCancelled.status, "ended") == (status, told["error"]["message"])
+        assert not server.requests
+
+
+async def test_a_client_that_leaves_before_its_row(tmp_path: Path) -> None:
+    """Of a client that leaves while its row is written the metrics tell 499, and nothing of a flaw."""
+    goes_on, writing = asyncio.Event(), asyncio.Event()
+    async with rig(tmp_path, '[models.m]\nsource = "echo:"\n') as server:
+        assert (200, 10) == ((await server.ask())[0], 10)
+        writer = server.ledger.writer
+        write = writer._write
+
+        async def late(rows: Any) -> None:
+            writing.set()
+            await goes_on.wait()
+            await write(rows)
+
+        writer._write = late
+        asking = asyncio.create_task(server.ask())
+        await writing.wait()
+        asking.cancel()
+        await until(lambda: not server.requests)
+        goes_on.set()
+        line = 'unilect_requests_total{endpoint="chat.completions",model="m",status='
+        assert 0 == await server.metric(line + '"500"}')
+        assert 1 == await server.metric(line + '"499"}')
+        await server.rows(2)
+
+
+async def test_what_waits_is_in_flight(tmp_path: Path) -> None:
+    """Requests that wait for a place of their model are told among those in flight."""
+    async with rig(tmp_path, slow("max_in_flight = 1")) as server:
+        async with server.post(stream=True) as answer:
+            await answer.content.readany()
+            other = asyncio.create_task(server.ask("two", max_tokens=1))
+            await until(lambda: any(one.state == "queued" for one in server.requests.values()))
+            states = ("reading", "queued", "waiting", "answering")
+            found = [await server.metric(f'unilect_requests_in_flight{{state="{state}"}}') for state in states]  # fmt: skip
+            assert [1, 1, 0, 1] == found
+        await other
+
+
+async def test_counts_below_zero(tmp_path: Path) -> None:
+    """A server that tells counts below zero gives nobody tokens back."""
+    async with scripted(saying(-5, -1000)) as theirs:
+        model = Model("m", [Member(upstream(theirs.url))])
+        async with rig(tmp_path, "[limits]\ntokens_per_day = 100000\n", [model]) as server:
+            status, _ = await server.ask(max_tokens=50)
+            assert 200 == status
+            (row,) = await server.rows(1)
+            (counter,) = server.counters("tokens_per_day").values()
+            assert counter == (row["prompt"] + row["completion"], 0)
+            assert 0 <= counter[0]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_models_of_a_server(tmp_path: Path, stream: bool) -> None:
+    """The price and the limits of a table that stands for all models of a server hold for each of them."""
+
+    async def script(exchange: Exchange) -> None:
+        models = {"object": "list", "data": [{"id": "a", "object": "model"}]}
+        if exchange.head.startswith(b"GET /v1/models"):
+            await exchange.send(answer(json.dumps(models).encode()))
+        elif exchange.head.startswith(b"POST /v1/chat"):
+            await saying(30, 20)(exchange)
+        else:
+            await exchange.send(answer(b"{}", "404 Not Found"))
+
+    text = (
+        '[models.far]\nsource = "http://127.0.0.1:{}/v1"\nmodel = "*"\nlimits = {{ tokens_per_day = 9000 }}\n'
+        "price = {{ prompt = 1.0, completion = 2.0 }}\n[limits]\nmoney_per_day = 1.0\n"
+    )
+    async with scripted(script) as theirs, rig(tmp_path, text.format(theirs.port)) as server:
+        async with server.post(model="a", stream=stream, max_tokens=30) as said:
+            assert 200 == said.status
+            await said.read()
+        (row,) = await server.rows(1)
+        assert [(80, 0)] == list(server.counters("money_per_day").values())
+        assert (50, 80) == (row["prompt"] + row["completion"], row["cost"])
+        assert [(50, 0)] == list(server.counters("model:a/tokens_per_day").values())
