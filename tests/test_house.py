@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_951,
+    "": 1_959,
     "cli": 1_966,
     "cli/connect": 956,
     "config": 1_792,
@@ -41,12 +41,12 @@ BUDGETS = {
     "engines/gguf": 2_143,
     "engines/process": 718,
     "engines/transformers": 3_766,
-    "gateway": 2_134,
+    "gateway": 2_141,
     "http": 928,
     "parameters": 732,
-    "routing": 3_782,
+    "routing": 3_783,
     "server": 1_912,
-    "store": 2_182,
+    "store": 2_183,
     "store/migrations": 9,
     "store/migrations/versions": 151,
     "testing": 337,

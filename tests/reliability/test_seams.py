@@ -2,145 +2,20 @@
 
 import asyncio
 import json
-import os
-import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
+from rigged import rig, until
 
 from appserver import upstream
 from scripted import DONE, Exchange, answer, chunked, delta, frames, scripted
-from unilect.config import load as config_load
-from unilect.context import Context
 from unilect.errors import RequestCancelled
-from unilect.gateway.ledger import LedgerBook
-from unilect.gateway.limits import LimitBook
-from unilect.routing import sources
-from unilect.routing.discovery import Discovery
 from unilect.routing.pool import Member
-from unilect.routing.registry import Model, Registry
-from unilect.server.listener import Listener
-from unilect.server.reload import Reloader, Source
+from unilect.routing.registry import Model
 
-TOP = "port = 0\napi_keys = ['one', 'two']\n[store]\nurl = 'sqlite:///unilect.db'\nledger = 'required'\n"
 PRICED = "price = { prompt = 1.0, completion = 1.0 }\n"
-
-
-class Rig:
-    """
-    A server in this process, and its file.
-
-    Attributes:
-        url: Its address.
-        client: A client.
-        listener, registry, reloader: Its parts.
-    """
-
-    def __init__(
-        self, folder: Path, client: aiohttp.ClientSession, models: Sequence[Model]
-    ) -> None:
-        self.file, self.client, self.url = folder / "unilect.toml", client, ""
-        config = self._read()
-        self.registry = Registry(models) if models else sources.registry(config)
-        self.discovery = Discovery(config, self.registry)
-        self.listener = Listener(config, self.registry)
-        source = Source(config_load.origin_of(self.file), self._read)
-        self.reloader = Reloader(source, config, self.registry, self.discovery, self.listener)
-
-    def _read(self) -> Any:
-        return config_load.load(self.file, environment={})
-
-    @property
-    def requests(self) -> dict[str, Context]:
-        """The requests in flight."""
-        return self.listener._requests
-
-    @property
-    def limits(self) -> LimitBook:
-        """The limits."""
-        return self.listener._limits
-
-    @property
-    def ledger(self) -> LedgerBook:
-        """The ledger."""
-        assert self.listener._ledger is not None
-        return self.listener._ledger
-
-    async def reload(self, text: str) -> None:
-        """Go by another configuration."""
-        new = self.file.with_suffix(".new")
-        new.write_text(TOP + text)
-        os.replace(new, self.file)
-        await self.reloader.reload("a test")
-
-    def post(self, key: str = "one", path: str = "chat/completions", **body: Any) -> Any:
-        """POST a body; a chat where it says no path."""
-        if path == "chat/completions":
-            body = {"messages": [{"role": "user", "content": "x" * 10}]} | body
-        headers = {"Authorization": f"Bearer {key}"}
-        return self.client.post(f"{self.url}/v1/{path}", json=body, headers=headers)
-
-    async def ask(self, key: str = "one", **body: Any) -> tuple[int, Any]:
-        """The status and the JSON of an answer."""
-        async with self.post(key, **body) as answer:
-            return answer.status, await answer.json()
-
-    async def rows(self, count: int) -> list[dict[str, Any]]:
-        """The rows of the ledger, once there are so many."""
-        file = self.file.with_name("unilect.db")
-        async with asyncio.timeout(10):
-            while True:
-                with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
-                    database.row_factory = sqlite3.Row
-                    found = [
-                        dict(one) for one in database.execute("SELECT * FROM ledger ORDER BY at")
-                    ]
-                if len(found) >= count:
-                    return found
-                await asyncio.sleep(0.01)
-
-    def counters(self, name: str) -> dict[str, tuple[int, int]]:
-        """What was used and is held, of the counters whose names hold a word."""
-        return {
-            one: (of.used, of.held)
-            for one, of in self.limits._counters._all.items()  # type: ignore[attr-defined]
-            if name in one
-        }
-
-    async def metric(self, line: str) -> float:
-        """The number of a line of the metrics; 0 where there is none."""
-        async with self.client.get(f"{self.url}/metrics", headers={"X-API-Key": "one"}) as answer:
-            found = [one for one in (await answer.text()).splitlines() if one.startswith(line)]
-        return float(found[0].split()[-1]) if found else 0.0
-
-
-@asynccontextmanager
-async def rig(folder: Path, text: str, models: Sequence[Model] = ()) -> AsyncIterator[Rig]:
-    """A server of a configuration, with other models where some are given."""
-    (folder / "unilect.toml").write_text(TOP + text)
-    async with aiohttp.ClientSession() as client:
-        server = Rig(folder, client, models)
-        try:
-            await server.registry.start(server.registry.models)
-            await server.discovery.start()
-            (server.url,) = await server.listener.listen()
-            yield server
-        finally:
-            await server.reloader.aclose()
-            await server.listener.aclose()
-            await server.discovery.aclose()
-            await server.registry.aclose()
-
-
-async def until(true: Callable[[], object]) -> None:
-    """Return once something is so."""
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.005)
 
 
 def slow(*more: str) -> str:
@@ -293,3 +168,22 @@ async def test_models_of_a_server(tmp_path: Path, stream: bool) -> None:
         assert [(80, 0)] == list(server.counters("money_per_day").values())
         assert (50, 80) == (row["prompt"] + row["completion"], row["cost"])
         assert [(50, 0)] == list(server.counters("model:a/tokens_per_day").values())
+
+
+async def test_totals_that_are_read_while_a_row_is_written(tmp_path: Path) -> None:
+    """What a request has used counts once, also where the ledger's totals are read between its row and its end."""
+    limited = '[models.m]\nsource = "echo:"\n[limits]\ntokens_per_day = 1000\n'
+    async with rig(tmp_path, limited) as server:
+        await server.ask()  # the totals have been read
+        writer = server.ledger.writer
+        write = writer._write
+
+        async def then_read(rows: Any) -> None:
+            await write(rows)
+            await server.limits.seed()
+
+        writer._write = then_read
+        await server.ask()
+        rows = await server.rows(2)
+        assert [20, 20] == [row["prompt"] + row["completion"] for row in rows]
+        assert [(40, 0)] == list(server.counters("tokens_per_day").values())

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from unilect.config.limits import Limits
 from unilect.config.model import Price
+from unilect.context import Rates
 from unilect.events import Usage
 from unilect.gateway._counters import Claim, State
 from unilect.requests import Request
@@ -127,11 +128,8 @@ class Measures(Protocol):
     def limits(self, model: str) -> Limits | None:
         """The limits of all requests to a model together."""
 
-    def price(self, model: str) -> Price | None:
-        """What a model costs; None where it is free."""
 
-
-def cost(price: Price | None, usage: Usage) -> int:
+def cost(price: Rates | None, usage: Usage) -> int:
     """What an answer has cost, in millionths."""
     if price is None:
         return 0
@@ -187,7 +185,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     """
 
     size: Size | None
-    price: Price | None
+    price: Rates | None
     allowed: int | None
     loose: bool
     now: float
@@ -270,7 +268,7 @@ def allowance(asked: Asked, limits: Sequence[Limit], states: Sequence[State]) ->
     return least if worth <= least < now else None
 
 
-def used(limits: Sequence[Limit], usage: Usage, price: Price | None) -> list[int]:
+def used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> list[int]:
     """What a request has used of each limit."""
     amounts: list[int] = []
     for limit in limits:

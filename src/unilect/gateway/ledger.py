@@ -68,7 +68,7 @@ class LedgerBook:
         journals: What the paths of the journals begin with; None where there are to be none.
         rule: Whether a request has to be recorded; None to go by its key.
         known: The keys of the store, if it has any.
-        price: What a model costs.
+        price: What a model costs now, for what dead servers have left.
         clock: Seconds since 1970.
 
     Attributes:
@@ -153,8 +153,7 @@ class LedgerBook:
             context.endpoint,
         )
         streams = bool(getattr(request, "stream", False))
-        price = self._price(context.model)  # another one is for requests that come later
-        return Recorded(self, context, about, price, self._slot(about, required), required, streams)
+        return Recorded(self, context, about, self._slot(about, required), required, streams)
 
     async def aclose(self) -> None:
         """Write what waits, and close the journal. Idempotent."""
@@ -258,19 +257,18 @@ class LedgerBook:
 class Recorded:
     """One request, as an `Entry`."""
 
-    __slots__ = ("_about", "_book", "_context", "_meter", "_next", "_price", "_prompt", "_required", "_slot", "_source", "_streams")  # fmt: skip
+    __slots__ = ("_about", "_book", "_context", "_meter", "_next", "_prompt", "_required", "_slot", "_source", "_streams")  # fmt: skip
 
     def __init__(
         self,
         book: LedgerBook,
         context: Context,
         about: About,
-        price: Price | None,
         slot: Slot | None,
         required: bool,
         streams: bool,
     ) -> None:
-        self._book, self._context, self._about, self._price = book, context, about, price
+        self._book, self._context, self._about = book, context, about
         self._slot, self._required, self._streams = slot, required, streams
         self._meter: Measured | None = context.meter
         self._source = ""
@@ -361,7 +359,7 @@ class Recorded:
             duration_ms=(time.perf_counter() - context.started) * 1000,
             status=status,
             finish="" if meter is None else meter.finish_reason,
-            cost=cost_of(self._price, usage),
+            cost=cost_of(context.price, usage),
         )
 
 

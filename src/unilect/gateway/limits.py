@@ -88,7 +88,7 @@ class LimitBook:
 
     Args:
         config: The limits of every key and of owners, and where is counted.
-        measures: Knows the sizes of requests, and the limits and prices of models.
+        measures: Knows the sizes of requests, and the limits of models.
         ledger: Has what was used before; without one a server begins at 0.
         clock: Seconds since 1970: days and months are UTC's.
         counters: What counts, instead of what `config` says.
@@ -149,7 +149,7 @@ class LimitBook:
             return None
         if not self._seeded and self._in_memory and plan.has_budget:
             await self._seed_once()
-        asked = self._asked(context.model, request, plan)
+        asked = self._asked(context, request, plan)
         claimed = asked.claims(limits)
         too_large = never_fit(claimed, plan.places)
         if too_large and asked.loose:
@@ -238,14 +238,13 @@ class LimitBook:
             found += claims.limits_of(_named(table), "model", f"model:{context.model}")
         return found
 
-    def _asked(self, model: str, request: Request, plan: _Plan) -> Asked:
+    def _asked(self, context: Context, request: Request, plan: _Plan) -> Asked:
         """A request as its limits see it, with a bound of its size."""
         now = self._clock()
         if not plan.needs_size:
             return Asked(size=None, price=None, allowed=None, loose=False, now=now)
-        size = self._measures.size(model, request)
-        price = self._measures.price(model)
-        asked = Asked(size=size, price=price, allowed=_first(size, plan), loose=not size.exact, now=now)  # fmt: skip
+        size = self._measures.size(context.model, request)
+        asked = Asked(size=size, price=context.price, allowed=_first(size, plan), loose=not size.exact, now=now)  # fmt: skip
         return _within_a_minute(asked, plan)
 
     async def _counted(self, model: str, request: Request, asked: Asked, plan: _Plan) -> Asked:
@@ -316,7 +315,7 @@ class _Entry:
     ) -> None:
         self._book, self.request = book, request
         self.limits, self.claimed = limits, claimed
-        self.price = asked.price  # another one is for requests that come later
+        self.price = asked.price
         # a piece of an answer may count for more tokens than it is made of: only a backend that keeps to no limit passes this
         size = asked.size
         bounded = size is not None and size.choices

@@ -40,14 +40,10 @@ class Measures:
 
     Args:
         registry: The models.
-
-    Attributes:
-        price: What a model costs; None where it is free, or gone.
     """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self.price = registry.price
 
     def size(self, model: str, request: Request) -> Size:
         """The most tokens that a request may use, by the length of its texts."""

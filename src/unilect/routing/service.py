@@ -95,6 +95,7 @@ class Run:
         self._context = in_hand()
         if request.service_tier == FLEX:
             self._context.priority = BATCH
+        self._context.price = model.price
         self._meter = accounts.open(self._context, model.name, request)
 
     @property
@@ -410,6 +411,7 @@ class Service:
         model = self.model(request.model)
         # no fallback: its vectors and its scores differ
         context = in_hand()
+        context.price = model.price
         async with self.accounts.open(context, model.name, request) as account:
             with Failover(model, request, None, partial(_fitted, request)) as failover:
                 if (known := model.known_cold) is not None:
