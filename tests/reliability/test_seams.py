@@ -14,6 +14,7 @@ from scripted import DONE, Exchange, answer, chunked, delta, frames, scripted
 from unilect.errors import RequestCancelled
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model
+from unilect.testing.echo import Echo
 
 PRICED = "price = { prompt = 1.0, completion = 1.0 }\n"
 
@@ -187,3 +188,23 @@ async def test_totals_that_are_read_while_a_row_is_written(tmp_path: Path) -> No
         rows = await server.rows(2)
         assert [20, 20] == [row["prompt"] + row["completion"] for row in rows]
         assert [(40, 0)] == list(server.counters("tokens_per_day").values())
+
+
+@pytest.mark.parametrize("limit", ["tokens_per_day = 70", "money_per_day = 0.00003"])
+async def test_a_budget_that_is_used_up(tmp_path: Path, limit: str) -> None:
+    """Requests of a key whose budget is used up cost their model nothing: it counts no prompt for them, and is not loaded."""
+    table = '[models.m]\nsource = "echo:"\nprice = { completion = 1.0 }\n[limits]\n'
+    async with rig(tmp_path, table + limit) as server:
+        backend = server.registry.models["m"].pool.members[0].backend
+        assert isinstance(backend, Echo)
+        said = [{"role": "user", "content": "x" * 30}]
+        statuses = [(await server.ask(messages=said, max_tokens=30))[0] for _ in range(2)]
+        assert [200, 429] == statuses
+        await backend.aclose()
+        before = backend.starts
+        for more in ({"max_tokens": 30}, {"max_tokens": 71}, {}):
+            status, told = await server.ask(messages=said, **more)
+            assert (429, "insufficient_quota") == (status, told["error"]["code"])
+        assert before == backend.starts
+        status, _ = await server.ask("two", messages=said, max_tokens=30)
+        assert 200 == status

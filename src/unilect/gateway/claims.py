@@ -268,6 +268,17 @@ def allowance(asked: Asked, limits: Sequence[Limit], states: Sequence[State]) ->
     return least if worth <= least < now else None
 
 
+def hopeless(asked: Asked, limit: Limit, state: State) -> bool:
+    """Whether so much of a budget is used that it has no room for such a request, however few tokens its prompt has."""
+    size = asked.size
+    if size is None or not limit.is_budget:
+        return False
+    answer = size.choices * (_LEAST_TOKENS if size.limit is None else size.limit)
+    if limit.unit == "tokens":
+        return state.used + 1 + answer > limit.most
+    return asked.price is not None and state.used + answer * asked.price.completion > limit.most
+
+
 def used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> list[int]:
     """What a request has used of each limit."""
     amounts: list[int] = []

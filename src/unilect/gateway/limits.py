@@ -265,13 +265,13 @@ class LimitBook:
         taken: Taken,
     ) -> Asked | None:
         """What to ask for instead of what is not free; None where nothing less is worth it."""
-        short = [
-            limit
-            for limit, claim, state in zip(plan.limits, claimed, taken.states, strict=True)
-            if not fits(claim, state)
-        ]
+        every = zip(plan.limits, claimed, taken.states, strict=True)
+        states = [(limit, state) for limit, claim, state in every if not fits(claim, state)]
+        short = [limit for limit, _ in states]
         if any(limit.counts_requests for limit in short):
             return None
+        if asked.loose and any(claims.hopeless(asked, *one) for one in states):
+            return structs.replace(asked, loose=False)  # a count would cost its model, in vain
         if asked.loose:
             return await self._counted(context.model, request, asked, plan)
         if any(limit.leaks for limit in short):
