@@ -24,7 +24,7 @@ MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 1_959,
-    "cli": 1_966,
+    "cli": 1_971,
     "cli/connect": 956,
     "config": 1_792,
     "constraints": 1_137,
@@ -41,10 +41,10 @@ BUDGETS = {
     "engines/gguf": 2_143,
     "engines/process": 718,
     "engines/transformers": 3_766,
-    "gateway": 2_141,
+    "gateway": 2_156,
     "http": 928,
     "parameters": 732,
-    "routing": 3_783,
+    "routing": 3_787,
     "server": 1_912,
     "store": 2_183,
     "store/migrations": 9,

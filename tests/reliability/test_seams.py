@@ -208,3 +208,28 @@ async def test_a_budget_that_is_used_up(tmp_path: Path, limit: str) -> None:
         assert before == backend.starts
         status, _ = await server.ask("two", messages=said, max_tokens=30)
         assert 200 == status
+
+
+@pytest.mark.parametrize("end", ["told", "left"])
+async def test_answers_that_are_thrown_away(tmp_path: Path, end: str) -> None:
+    """Answers that are made again, since none is valid, are in the ledger and count against budgets, also where nobody gets one."""
+    model = '[models.m]\nsource = "echo:"\n[models.m.options]\ntext = "no"\ntokens_per_s = 20.0\n'
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+    async with rig(tmp_path, model + "[limits]\ntokens_per_day = 100000\n") as server:
+        backend = server.registry.models["m"].pool.members[0].backend
+        assert isinstance(backend, Echo)
+        asking = asyncio.create_task(server.ask(max_tokens=50, response_format=form))
+        if end == "left":
+            await until(lambda: backend.answers >= 2)
+            asking.cancel()
+            attempts, statuses = (1, 2, 3), (499, 422)
+        else:
+            assert 422 == (await asking)[0]
+            attempts, statuses = (3,), (422,)
+        (row,) = await server.rows(1)
+        assert row["status"] in statuses
+        assert row["completion"] in [2 * count for count in attempts]
+        assert row["prompt"] >= 10 * attempts[0]
+        (counter,) = server.counters("tokens_per_day").values()
+        assert counter == (row["prompt"] + row["completion"], 0)
