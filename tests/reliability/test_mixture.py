@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import msgspec
 import pytest
 from rigged import Rig, rig, until
 
-from unilect.errors import RequestCancelled
+from unilect.errors import RequestCancelled, StoreUnavailable
+from unilect.store.ledger import Row
 
 _LIMITS = """
 [limits]
@@ -106,7 +108,9 @@ class Client:
             context = self._random.choice(list(self._server.requests.values()))
             context.end(RequestCancelled("ended"))
         with suppress(asyncio.CancelledError):
-            self.ends[await task] += 1
+            self.ends[how := await task] += 1
+            if how == "503":  # as clients do
+                await asyncio.sleep(0.1)
 
     async def _read(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> str:
         """How an answer ended."""
@@ -187,7 +191,30 @@ async def test_every_end(tmp_path: Path, seed: int) -> None:
                 await server.reload(models(**odd))
                 await asyncio.sleep(0.05)
 
-        await asyncio.gather(reload(), *(send() for _ in range(12)))
+        async def lose() -> None:
+            write, writer = server.ledger.writer._write, server.ledger.writer
+
+            async def fails(rows: Sequence[Row]) -> None:
+                if len(rows) % 2:  # the commit's end is not known
+                    await write(rows)
+                raise StoreUnavailable("away")
+
+            for _ in range(2):
+                await asyncio.sleep(0.2)
+                writer._write = fails
+                await asyncio.sleep(0.1)
+                writer._write = write
+
+        async def operate() -> None:
+            chance = random.Random(seed)
+            for _ in range(12):
+                known = list(server.registry.models.values())
+                chance.choice(known).stay(0)
+                chance.choice(known).drain()
+                await asyncio.sleep(0.02)
+                await asyncio.gather(*(model.start() for model in known))
+
+        await asyncio.gather(reload(), operate(), lose(), *(send() for _ in range(12)))
         await until(lambda: _nothing_left(server))
         await server.ledger.writer.settle()
         rows = await server.rows(len(client.whole))
