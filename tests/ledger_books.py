@@ -89,6 +89,7 @@ class Books:
             limits=limits or {},
             endpoint="chat",
             dialect="openai",
+            price=PRICES["m"],
         )
         opened = self.accounts.open(context, "m", ChatRequest(messages=[], stream=streams))
         context.leased("m", "http://me:secret@host/v1")

@@ -23,8 +23,8 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_946,
-    "cli": 2_003,
+    "": 1_959,
+    "cli": 2_008,
     "cli/connect": 956,
     "config": 1_807,
     "constraints": 1_137,
@@ -41,20 +41,20 @@ BUDGETS = {
     "engines/gguf": 2_143,
     "engines/process": 718,
     "engines/transformers": 3_766,
-    "gateway": 2_325,
-    "http": 930,
+    "gateway": 2_349,
+    "http": 931,
     "parameters": 732,
-    "routing": 3_761,
+    "routing": 3_788,
     "server": 2_015,
-    "store": 2_208,
+    "store": 2_209,
     "store/migrations": 9,
     "store/migrations/versions": 151,
     "testing": 337,
     "tools": 1_596,
     "upstreams": 0,
-    "upstreams/fastchat": 651,
-    "upstreams/llamacpp": 787,
-    "upstreams/openai": 1_806,
+    "upstreams/fastchat": 660,
+    "upstreams/llamacpp": 788,
+    "upstreams/openai": 1_811,
     "web": 1_071,
 }
 

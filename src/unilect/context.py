@@ -52,6 +52,22 @@ class Queued(Protocol):
         """Seconds until its turn, as far as the last answers tell; None where there were none."""
 
 
+class Rates(Protocol):
+    """What a million tokens of a model cost, in any currency."""
+
+    @property
+    def prompt(self) -> float:
+        """Of the prompt, without those from a cache."""
+
+    @property
+    def cached(self) -> float:
+        """Of the prompt, from a cache."""
+
+    @property
+    def completion(self) -> float:
+        """Of the answer."""
+
+
 class Context(Struct, eq=False, kw_only=True):
     """
     What is known of one request.
@@ -71,6 +87,7 @@ class Context(Struct, eq=False, kw_only=True):
         model: The model that was asked for; empty until then.
         answering: The model that answers: its fallback, where that is another one.
         source: Where the answering backend comes from.
+        price: What the model that was asked for costs, as it was then; None where it is free.
         leased_at: When a started backend was ready for the request, by `time.perf_counter`; None before that.
         meter: What measures the request.
         task: What answers it; None where nobody may end it.
@@ -96,6 +113,7 @@ class Context(Struct, eq=False, kw_only=True):
     model: str = ""
     answering: str = ""
     source: str = ""
+    price: Rates | None = None
     leased_at: float | None = None
     meter: Measured | None = None
     task: asyncio.Task[object] | None = None

@@ -332,6 +332,10 @@ class QuotaReserved(QuotaExceeded):
     """What is left of the caller's quota is reserved for running requests, which may leave some of it."""
 
 
+class AnswerTooLong(QuotaExceeded):
+    """The answer has more tokens than the caller's limits leave: its backend did not keep to `max_tokens`."""
+
+
 class RequestTooLarge(RateLimited):
     """The request may use more tokens than the caller's limit allows in a minute."""
 

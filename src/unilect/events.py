@@ -13,9 +13,9 @@ a streamed and a whole answer cannot disagree. Rules:
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 
@@ -137,6 +137,15 @@ class Opaque(Struct, frozen=True, gc=False):
     extra: Extra
     index: int | None = None
     tokens: ClassVar[int] = 0
+
+
+MOST_TOKENS = 10**12  # that a server is believed to have counted
+Count = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+
+
+def believed(tokens: int) -> int:
+    """A count of tokens as another server tells it: below zero it would give budgets back, and huge ones fit into no column."""
+    return min(max(tokens, 0), MOST_TOKENS)
 
 
 class Progress(Struct, frozen=True, gc=False):

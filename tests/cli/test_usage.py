@@ -173,6 +173,24 @@ def test_the_command(place: Place, server: Server) -> None:
     assert ["ann", "3", "12", "12", "24", "0.002100"] == table[1].split()
 
 
+def test_names_that_are_formulas(tmp_path: Path) -> None:
+    """A spreadsheet that opens the CSV takes no name for a formula."""
+    made = Place(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
+    names = ("=1+1", "+1", "-1", "@sum(a1)", "a=1")
+
+    async def fill() -> None:
+        database = Database(f"sqlite:///{tmp_path / 'unilect.db'}")
+        ledger = Ledger(database)
+        await ledger.write([row(at=time.time(), model=name) for name in names])
+        await ledger.aclose()
+        await database.aclose()
+
+    asyncio.run(fill())
+    rows = csv.DictReader(io.StringIO(made.run("--csv", "--by", "model")))
+    assert {"'=1+1", "'+1", "'-1", "'@sum(a1)", "a=1"} == {one["model"] for one in rows}
+    assert {*names} == {one["model"] for one in json.loads(made.run("--json", "--by", "model"))}
+
+
 def test_mistakes(place: Place) -> None:
     """What is wrong with a flag is told by its name."""
     assert "--by: 'owner' is not known; expected some of key, model, day" in place.run(

@@ -13,7 +13,7 @@ from unilect.gateway import known_keys
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
-from unilect.store.keys import StoredKeys
+from unilect.store.keys import Key, StoredKeys
 
 NOW = 1_800_000_000.0
 
@@ -219,6 +219,45 @@ async def test_a_store_that_is_away(rig: Rig, monkeypatch: pytest.MonkeyPatch) -
         assert rig.known.required
     rig.stored.away = False
     monkeypatch.setattr(known_keys, "STALE_S", 60.0)
+    assert "bob" == (await rig.known.key(bob)).name
+
+
+async def test_a_flood_of_unknown_keys(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many keys come that nobody has, those that are known stay so, also while the store is away."""
+    monkeypatch.setattr(known_keys, "_MOST", 8)
+    monkeypatch.setattr(known_keys, "_MOST_UNKNOWN", 8, raising=False)
+    ann = await rig.create("ann")
+    await rig.looked()
+    await rig.known.key(ann)
+    unknown = [new_secret() for _ in range(20)]
+    for one in unknown:
+        assert "this server does not know it." == await why(rig, one)
+    before = rig.stored.found
+    assert "this server does not know it." == await why(rig, unknown[-1])
+    rig.stored.away = True
+    assert "ann" == (await rig.known.key(ann)).name
+    assert before == rig.stored.found
+
+
+async def test_a_backup_without_a_key(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs with a key that is gone, since a backup from before it stands in the place of the store, ends as if it were revoked; the look goes on."""
+    secret = await rig.create("ann")
+    await rig.looked()
+    key = await rig.known.key(secret)
+    context = Context(caller=key.id, task=asyncio.create_task(asyncio.sleep(60)))
+    rig.requests["r"] = context
+    find = rig.stored.get
+
+    async def gone(id: str) -> Key:
+        return await find("key_of_later")
+
+    monkeypatch.setattr(rig.stored, "get", gone)
+    await rig.theirs.rotate("ann", "abcdefgh", b"x" * 32, 60)
+    await rig.until(lambda: context.ended is not None)
+    assert "revoked" in str(context.ended)
+    del rig.requests["r"]
+    bob = await rig.create("bob")
+    await rig.looked()
     assert "bob" == (await rig.known.key(bob)).name
 
 

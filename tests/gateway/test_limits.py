@@ -343,7 +343,7 @@ async def test_owners_from_the_ledger() -> None:
         owners={"team": Table(money_per_day=0.8)},
     )
     limits = LimitBook(config, Measures(sources.registry(config)), Sums())
-    team = Context(caller="a", model="m", owner="team")
+    team = Context(caller="a", model="m", owner="team", price=priced.price)
     with pytest.raises(QuotaExceeded, match=r"money_per_day of this owner is 0.8: 0.7 are used"):
         await limits.open(team, chat(101))
     assert await limits.open(team, chat(100)) is not None

@@ -526,10 +526,14 @@ def test_statuses(status: int, expected: type[UnilectError]) -> None:
         ("1e999", None),
         ("Fri, 31 Dec 1999 23:59:59 GMT", 0.0),
         ("Fri, 31 Dec 1999", None),
+        ("1e308", 604_800.0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 604_800.0),
+        (f"Fri, 31 Dec {10**20} 23:59:59 GMT", None),
+        (f"Fri, 31 Dec 2026 23:59:59 +{10**20}", None),
     ],
 )
 def test_retry_after(value: str | None, expected: float | None) -> None:
-    """A 429's Retry-After in seconds is kept, and a date that is past is now; what is neither is none."""
+    """A 429's Retry-After in seconds is kept, up to a week, and a date that is past is now; what is neither is none."""
     headers = {} if value is None else {"retry-after": value}
     with pytest.raises(RateLimited) as raised:
         raise_for_answer(429, headers, b"")

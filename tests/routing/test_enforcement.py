@@ -20,6 +20,7 @@ from unilect.errors import (
 from unilect.events import Finish
 from unilect.gateway.account import Accounts
 from unilect.gateway.metrics import Metrics
+from unilect.parameters.rules import Unsupported
 from unilect.routing import _emulation as emulation
 from unilect.routing._breaker import Breaker
 from unilect.routing._enforcement import ATTEMPTS, Enforced, bonds
@@ -56,7 +57,8 @@ def digit(**keywords: Any) -> dict[str, Any]:
 def held(backend: Any, checker: Checker, ignored: list[str] | None = None) -> Enforced:
     """A backend whose answers are held against what they must satisfy; what is ignored is noted, or refused."""
     told = [] if ignored is None else ignored
-    return Enforced(backend, checker, "refuse" if ignored is None else "report", told.append)
+    rule: Unsupported = "refuse" if ignored is None else "report"
+    return Enforced(backend, checker, rule, told.append, lambda usage: None)
 
 
 async def test_asked_again(demo: Backend, checker: Checker) -> None:

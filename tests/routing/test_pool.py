@@ -1,8 +1,10 @@
 """Tests of unilect.routing.pool and unilect.routing._attempts: several scripted servers behind one model."""
 
 import asyncio
+import hashlib
+import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
@@ -26,6 +28,7 @@ from scripted import (
 )
 from unilect.backend import Batches, Capabilities
 from unilect.context import IN_HAND, Context
+from unilect.dialects.openai import chat as openai_chat
 from unilect.errors import (
     BackendError,
     BackendTimeout,
@@ -43,7 +46,7 @@ from unilect.redact import Secrets
 from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest
 from unilect.routing import pool
 from unilect.routing._fair_queue import QueueSettings
-from unilect.routing.pool import Member
+from unilect.routing.pool import Asked, Member, Pool
 from unilect.routing.registry import Model, Registry
 from unilect.routing.service import Run, Service
 from unilect.testing.echo import CAPABILITIES, Echo
@@ -721,6 +724,31 @@ async def echoes(*backends: Held, **settings: Any) -> AsyncIterator[Farm]:
     registry = Registry([Model("m", [Member(backend) for backend in backends], **settings)])
     yield Farm([], Service(registry, Accounts(Metrics())))
     await registry.aclose()
+
+
+@pytest.mark.parametrize("written", [True, False])
+async def test_what_a_failure_of_a_large_request_costs(written: bool) -> None:
+    """A failure costs about one pass over its request, whatever is asked of it: who waits on the event loop hardly notices."""
+    text = "\N{GRINNING FACE}" * 4_000_000
+    body = msgspec.json.encode({"messages": [{"role": "user", "content": text}]})
+    request = openai_chat.decode(body).request
+    request = request if written else structs.replace(request, raw_fields={})
+    members = [Member(Echo()), Member(Echo())]
+    known = Pool("m", members)
+
+    def fails() -> None:
+        known._suspects.clear()
+        known.record_result(members[0], BackendError("x"), Asked(request, {*members}))
+        members[0].breaker.close()
+
+    one_pass = min(_cpu_s(lambda: hashlib.sha256(body)) for _ in range(3))
+    assert min(_cpu_s(fails) for _ in range(3)) < 3 * one_pass
+
+
+def _cpu_s(work: Callable[[], object]) -> float:
+    begin_s = time.thread_time()
+    work()
+    return time.thread_time() - begin_s
 
 
 async def test_a_backend_that_comes() -> None:

@@ -19,6 +19,7 @@ from unilect.store.store import Store
 
 _FIELDS = usage.Line.__struct_fields__
 _NUMBERS = frozenset(_FIELDS[3:])
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for the beginning of one
 
 
 def show(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) -> None:
@@ -36,7 +37,7 @@ def show(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) 
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(_FIELDS)
-        writer.writerows(map(structs.astuple, lines))
+        writer.writerows(map(_plain, map(structs.astuple, lines)))
     else:
         _print_table(lines)
 
@@ -55,6 +56,17 @@ async def _sums(config: StoreConfig, asked: usage.Asked) -> list[Sum]:
         raise ConfigError(error.for_operator) from error
     finally:
         await store.aclose()
+
+
+def _plain(values: tuple[object, ...]) -> list[object]:
+    """
+    The values of a line without a formula: the names of models come from other servers, too.
+
+    Source: https://owasp.org/www-community/attacks/CSV_Injection
+    """
+    return [
+        f"'{one}" if isinstance(one, str) and one.startswith(_FORMULA) else one for one in values
+    ]
 
 
 def _print_table(lines: list[usage.Line]) -> None:

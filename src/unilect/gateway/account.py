@@ -6,6 +6,7 @@ stands for the request in each: it is opened before a backend is leased, sees ev
 frame is sent, so that a client that has a whole answer finds it in the ledger.
 """
 
+import asyncio
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -93,6 +94,10 @@ class Account:
         for entry in self._entries:
             entry.made(usage)
 
+    def spent(self, usage: Usage) -> None:
+        """As `Meter.spent`."""
+        self._meter.spent(usage)
+
     async def __aenter__(self) -> Self:
         """
         Raises:
@@ -124,6 +129,9 @@ class Account:
             status = self._meter.status(error or failure)
             if error is None:
                 raise
+        except asyncio.CancelledError as left:
+            status = self._meter.status(error or left)
+            raise
         finally:
             self._meter.finish(status)
 

@@ -11,7 +11,9 @@ from typing import NamedTuple, Protocol
 
 from msgspec import Struct, structs
 
+from unilect.config.limits import Limits
 from unilect.config.model import Price
+from unilect.context import Rates
 from unilect.events import Usage
 from unilect.gateway._counters import Claim, State
 from unilect.requests import Request
@@ -123,8 +125,11 @@ class Measures(Protocol):
     async def counted(self, model: str, request: Request, size: Size) -> Size:
         """The same with its prompt counted by the model; as given where that cannot be counted."""
 
+    def limits(self, model: str) -> Limits | None:
+        """The limits of all requests to a model together."""
 
-def cost(price: Price | None, usage: Usage) -> int:
+
+def cost(price: Rates | None, usage: Usage) -> int:
     """What an answer has cost, in millionths."""
     if price is None:
         return 0
@@ -180,7 +185,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     """
 
     size: Size | None
-    price: Price | None
+    price: Rates | None
     allowed: int | None
     loose: bool
     now: float
@@ -270,7 +275,18 @@ def allowance(asked: Asked, limits: Sequence[Limit], states: Sequence[State]) ->
     return least if worth <= least < now else None
 
 
-def used(limits: Sequence[Limit], usage: Usage, price: Price | None) -> list[int]:
+def hopeless(asked: Asked, limit: Limit, state: State) -> bool:
+    """Whether so much of a budget is used that it has no room for such a request, however few tokens its prompt has."""
+    size = asked.size
+    if size is None or not limit.is_budget:
+        return False
+    answer = size.choices * (_LEAST_TOKENS if size.limit is None else size.limit)
+    if limit.unit == "tokens":
+        return state.used + 1 + answer > limit.most
+    return asked.price is not None and state.used + answer * asked.price.completion > limit.most
+
+
+def used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> list[int]:
     """What a request has used of each limit."""
     amounts: list[int] = []
     for limit in limits:

@@ -13,6 +13,7 @@ import hmac
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from unilect.context import Requests
 from unilect.errors import AuthenticationError, StoreUnavailable
@@ -21,9 +22,12 @@ from unilect.store.database import ABSENT
 from unilect.store.keys import Key, Secret, StoredKeys, is_usable
 from unilect.tasks import Tasks
 
+_Kept = TypeVar("_Kept")
+
 LOOK_S = 0.4
 STALE_S = 60.0
 _MOST = 20_000
+_MOST_UNKNOWN = 4096
 
 
 class KnownKeys:
@@ -50,7 +54,10 @@ class KnownKeys:
         self.changed: Callable[[Iterable[str]], None] = _nobody
         self._keys: dict[str, Key] = {}  # by their ids, as they were looked up last
         self._doubtful: set[str] = set()  # ids of keys that have changed since
-        self._known: dict[bytes, Secret | None] = {}
+        self._known: dict[bytes, Secret] = {}
+        self._unknown: dict[
+            bytes, None
+        ] = {}  # however many come, they displace none that are known
         self._tasks = Tasks()
         self._watching: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
@@ -96,7 +103,7 @@ class KnownKeys:
             hashed = digest(secret)
         found = self._known.get(hashed)
         if found is None:
-            if hashed not in self._known:
+            if hashed not in self._unknown:
                 found = await self._find(secret, hashed)
             if found is None:
                 raise wrong("this server does not know it.")
@@ -127,9 +134,10 @@ class KnownKeys:
         if found is not None and not hmac.compare_digest(found.digest, hashed):
             found = None
         if number == self._number:  # else it may have changed meanwhile
-            if len(self._known) >= _MOST:
-                del self._known[next(iter(self._known))]
-            self._known[hashed] = found
+            if found is None:
+                _keep(self._unknown, hashed, None, _MOST_UNKNOWN)
+            else:
+                _keep(self._known, hashed, found, _MOST)
         return found
 
     async def _watch(self) -> None:
@@ -174,20 +182,26 @@ class KnownKeys:
             except StoreUnavailable:
                 return  # the log tells it already
             if number < self._number:  # another database stands there, such as a backup
-                self._known = {}
+                self._known, self._unknown = {}, {}
             is_first, self._looked_at = self._looked_at is None, time.monotonic()
             self._number, self._mark = number, mark
             self._required = self._required or number > 0
             if changed:
                 ids = set(changed)
                 self._doubtful |= ids
+                self._unknown = {}
                 self._known = {
-                    hashed: one
-                    for hashed, one in self._known.items()
-                    if one is not None and one.key.id not in ids
+                    hashed: one for hashed, one in self._known.items() if one.key.id not in ids
                 }
                 if not is_first:
                     self.changed(ids)
+
+
+def _keep(kept: dict[bytes, _Kept], name: bytes, value: _Kept, most: int) -> None:
+    """Keep a value, and no more than so many: the one that was kept first gives way."""
+    if len(kept) >= most:
+        del kept[next(iter(kept))]
+    kept[name] = value
 
 
 def _why_not(key: Key, until: float, now: float) -> AuthenticationError | None:

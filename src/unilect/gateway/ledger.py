@@ -27,6 +27,7 @@ from unilect.context import Context, Measured
 from unilect.errors import LedgerUnavailable, StoreUnavailable
 from unilect.events import Usage
 from unilect.gateway._writer import Item, Writer
+from unilect.gateway.claims import cost as cost_of
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.metrics import CLIENT_LEFT
 from unilect.redact import redacted
@@ -67,7 +68,7 @@ class LedgerBook:
         journals: What the paths of the journals begin with; None where there are to be none.
         rule: Whether a request has to be recorded; None to go by its key.
         known: The keys of the store, if it has any.
-        price: What a model costs.
+        price: What a model costs now, for what dead servers have left.
         clock: Seconds since 1970.
 
     Attributes:
@@ -171,14 +172,6 @@ class LedgerBook:
         if self._journal is not None:
             self._journal.close()
 
-    def cost(self, model: str, prompt: int, cached: int, completion: int) -> int:
-        """What tokens of a model cost, in millionths of the currency: prices are for a million tokens."""
-        price = self._price(model)
-        if price is None:
-            return 0
-        fresh = max(prompt - cached, 0) * price.prompt
-        return round(fresh + cached * price.cached + completion * price.completion)
-
     def _rule_for(self, context: Context | None) -> Rule:
         if self._rule is not None:
             return self._rule
@@ -255,7 +248,9 @@ class LedgerBook:
                     one.discard()
 
             for row in one.rows:
-                cost = self.cost(row.model, row.prompt, row.cached, row.completion)
+                cost = cost_of(
+                    self._price(row.model), Usage(row.prompt, row.completion, row.cached)
+                )
                 self.writer.put(structs.replace(row, cost=cost), written, bounded=False)
 
     async def _look_on(self) -> None:
@@ -370,7 +365,7 @@ class Recorded:
             duration_ms=(time.perf_counter() - context.started) * 1000,
             status=status,
             finish="" if meter is None else meter.finish_reason,
-            cost=self._book.cost(about.model, prompt, cached, completion),
+            cost=cost_of(context.price, usage),
         )
 
 

@@ -23,6 +23,7 @@ from unilect.config.limits import Limits as Table
 from unilect.config.server import Config
 from unilect.context import Context, Requests
 from unilect.errors import (
+    AnswerTooLong,
     LimitsUnavailable,
     QuotaExceeded,
     QuotaReserved,
@@ -87,8 +88,8 @@ class LimitBook:
     The book of limits; see `Book`.
 
     Args:
-        config: The limits of every key, of owners and of models, the prices of models, and where is counted.
-        measures: Knows the sizes of requests.
+        config: The limits of every key and of owners, and where is counted.
+        measures: Knows the sizes of requests, and the limits of models.
         ledger: Has what was used before; without one a server begins at 0.
         clock: Seconds since 1970: days and months are UTC's.
         counters: What counts, instead of what `config` says.
@@ -125,13 +126,9 @@ class LimitBook:
             name: claims.limits_of(_named(one), "owner", f"owner:{name}")
             for name, one in config.owners.items()
         }
-        self._models = {
-            name: claims.limits_of(_named(one.limits), "model", f"model:{name}")
-            for name, one in config.models.items()
-            if one.limits is not None
-        }
-        self._has_own = bool(self._defaults or self._owners or self._models)
-        self._prices = {name: one.price for name, one in config.models.items()}
+        self._limited = tuple(name for name, one in config.models.items() if one.limits is not None)
+        self._has_models = bool(self._limited)
+        self._has_own = bool(self._defaults or self._owners or self._has_models)
         self._plans = dict[tuple[str, str, str], _Plan]()
         self._seeded = (
             self._ledger is None
@@ -164,7 +161,7 @@ class LimitBook:
             await self._seed_once()
         if self._recounts and plan.has_budget:
             await self._recounts.before(context.caller)
-        asked = self._asked(context.model, request, plan)
+        asked = self._asked(context, request, plan)
         claimed = asked.claims(limits)
         too_large = never_fit(claimed, plan.places)
         if too_large and asked.loose:
@@ -179,7 +176,7 @@ class LimitBook:
             if taken.ok:
                 self._tell(context, plan, claimed, taken)
                 context.allowed = asked.allowed
-                return _Entry(self, context, request_id, limits, claimed, asked)
+                return _Entry(self, request_id, limits, claimed, asked)
             less = await self._again(context, request, asked, plan, claimed, taken)
             if less is None:
                 break
@@ -207,7 +204,7 @@ class LimitBook:
     @property
     def named(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The owners and the models that have limits."""
-        return tuple(self._owners), tuple(self._models)
+        return tuple(self._owners), self._limited
 
     async def start(self) -> None:
         """Make ready; what cannot be done yet is done with the first request. Idempotent."""
@@ -240,7 +237,7 @@ class LimitBook:
                 subjects = [f"key:{one.key}"]
                 if key is None:
                     subjects += [f"owner:{one.owner}"] if one.owner in self._owners else []
-                    subjects += [f"model:{one.model}"] if one.model in self._models else []
+                    subjects += [f"model:{one.model}"] if self._measures.limits(one.model) else []
                 for subject in subjects:
                     for unit, amount in (("tokens", one.tokens), ("money", one.cost)):
                         if amount:
@@ -262,14 +259,13 @@ class LimitBook:
 
     def settle(self, entry: "_Entry", usage: Usage) -> Coroutine[Any, Any, None]:
         """Count what a request has used."""
-        price = self._prices.get(entry.context.model)
-        amounts = claims.used(entry.limits, usage, price)
+        amounts = claims.used(entry.limits, usage, entry.price)
         return self._counters.settle(entry.request, entry.claimed, amounts)
 
     def _plan(self, context: Context) -> _Plan:
         """What holds for a request: as it is known of the last one of the same key, unless the key has other limits by now."""
         given = context.limits
-        name = (context.caller, context.owner, context.model if self._models else "")
+        name = (context.caller, context.owner, context.model if self._has_models else "")
         plan = self._plans.get(name)
         if plan is None or (plan.given is not given and plan.given != given):
             if len(self._plans) >= _MOST_PLANS:
@@ -287,18 +283,17 @@ class LimitBook:
             found += claims.limits_of(of_key, "API key", f"key:{context.caller}")
         if self._owners and context.owner:
             found += self._owners.get(context.owner, ())
-        if self._models:
-            found += self._models.get(context.model, ())
+        if self._has_models and (table := self._measures.limits(context.model)) is not None:
+            found += claims.limits_of(_named(table), "model", f"model:{context.model}")
         return found
 
-    def _asked(self, model: str, request: Request, plan: _Plan) -> Asked:
+    def _asked(self, context: Context, request: Request, plan: _Plan) -> Asked:
         """A request as its limits see it, with a bound of its size."""
         now = self.clock()
         if not plan.needs_size:
             return Asked(size=None, price=None, allowed=None, loose=False, now=now)
-        size = self._measures.size(model, request)
-        price = self._prices.get(model)
-        asked = Asked(size=size, price=price, allowed=_first(size, plan), loose=not size.exact, now=now)  # fmt: skip
+        size = self._measures.size(context.model, request)
+        asked = Asked(size=size, price=context.price, allowed=_first(size, plan), loose=not size.exact, now=now)  # fmt: skip
         return _within_a_minute(asked, plan)
 
     async def _counted(self, model: str, request: Request, asked: Asked, plan: _Plan) -> Asked:
@@ -319,13 +314,13 @@ class LimitBook:
         taken: Taken,
     ) -> Asked | None:
         """What to ask for instead of what is not free; None where nothing less is worth it."""
-        short = [
-            limit
-            for limit, claim, state in zip(plan.limits, claimed, taken.states, strict=True)
-            if not fits(claim, state)
-        ]
+        every = zip(plan.limits, claimed, taken.states, strict=True)
+        states = [(limit, state) for limit, claim, state in every if not fits(claim, state)]
+        short = [limit for limit, _ in states]
         if any(limit.counts_requests for limit in short):
             return None
+        if asked.loose and any(claims.hopeless(asked, *one) for one in states):
+            return structs.replace(asked, loose=False)  # a count would cost its model, in vain
         if asked.loose:
             return await self._counted(context.model, request, asked, plan)
         if any(limit.leaks for limit in short):
@@ -357,19 +352,19 @@ class LimitBook:
 class _Entry:
     """What is held for one request."""
 
-    __slots__ = ("_book", "_most", "claimed", "context", "limits", "request")
+    __slots__ = ("_book", "_most", "claimed", "limits", "price", "request")
 
     def __init__(
         self,
         book: LimitBook,
-        context: Context,
         request: str,
         limits: Sequence[Limit],
         claimed: Sequence[Claim],
         asked: Asked,
     ) -> None:
-        self._book, self.context, self.request = book, context, request
+        self._book, self.request = book, request
         self.limits, self.claimed = limits, claimed
+        self.price = asked.price
         # a piece of an answer may count for more tokens than it is made of: only a backend that keeps to no limit passes this
         size = asked.size
         bounded = size is not None and size.choices
@@ -378,7 +373,7 @@ class _Entry:
     def made(self, usage: Usage) -> None:
         """See `Entry`."""
         if usage.completion_tokens > self._most:
-            raise QuotaExceeded(
+            raise AnswerTooLong(
                 "The answer has more tokens than are left of this API key's limits: its backend did not keep to `max_tokens`."
             )
 

@@ -49,6 +49,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 EVENTS = "text/event-stream"
 MAX_IDLE = 64  # kept connections to one server
+_LONGEST_PAUSE_S = 7 * 86_400.0  # that a Retry-After is believed
 _ANNOUNCEMENTS = (b"HTTP/1.1 1", b"HTTP/1.0 1")  # 100 Continue and its like, before the real answer
 
 RaiseFor: TypeAlias = Callable[[int, Mapping[str, str], bytes], None]
@@ -451,7 +452,7 @@ def raise_for_answer(status: int, headers: Mapping[str, str], body: bytes) -> No
 
 
 def _seconds(value: str | None) -> float | None:
-    """The seconds of a Retry-After, which is a number or an HTTP date."""
+    """The seconds of a Retry-After, which is a number or an HTTP date; a week at most."""
     if value is None:
         return None
     try:
@@ -459,6 +460,6 @@ def _seconds(value: str | None) -> float | None:
     except ValueError:
         try:
             seconds = parsedate_to_datetime(value).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
+    return min(max(0.0, seconds), _LONGEST_PAUSE_S) if math.isfinite(seconds) else None

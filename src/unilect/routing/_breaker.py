@@ -10,6 +10,7 @@ while the breaker is open, and attributes failures.
 from collections.abc import Hashable
 
 from unilect.errors import (
+    AnswerTooLong,
     BackendUnavailable,
     BackendUnreachable,
     CheckerUnavailable,
@@ -27,8 +28,11 @@ REST_S = 1.0  # for a backend that is busy and does not say how long
 MAX_REST_S = 30.0
 #: What a request did to an engine of ours, which says nothing of how others fare.
 OF_THE_REQUEST = (EngineDied,)
-#: What no backend has said: what it was asked to answer was not even sent, or its answer was not what it must be.
-OURS = (CheckerUnavailable, ConstraintViolated, TooManyWaiting, QueueFull, QueueTimeout)
+#: What no backend has said: what it was asked to answer was not even sent, or its answer was not what it must be, or too long.
+OURS = (
+    *(AnswerTooLong, CheckerUnavailable, ConstraintViolated),
+    *(TooManyWaiting, QueueFull, QueueTimeout),
+)
 
 
 def is_failure(error: UnilectError) -> bool:

@@ -75,6 +75,7 @@ class Enforced:
         checker: Compiles constraints, and validates answers.
         unsupported: The option for keywords that cannot be enforced.
         report: Called with the ignored keywords.
+        spent: Called with what each attempt has used.
     """
 
     def __init__(
@@ -83,11 +84,12 @@ class Enforced:
         checker: Checker,
         unsupported: Unsupported,
         report: Callable[[str], None],
+        spent: Callable[[Usage], None],
     ) -> None:
         self._backend = backend
         self._checker = checker
         self._unsupported = unsupported
-        self._report = report
+        self._report, self._spent = report, spent
 
     @property
     def capabilities(self) -> Capabilities:
@@ -162,6 +164,7 @@ class Enforced:
                     events += batch
             answer = folding.answer()
             used.append(answer.usage)
+            self._spent(answer.usage)
             why = await self._broken(request, wanted, answer.choices)
             if why is None or lenient:
                 yield [

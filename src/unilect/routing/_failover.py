@@ -16,6 +16,7 @@ from functools import partial
 from unilect.backend import Capabilities
 from unilect.context import in_hand
 from unilect.errors import (
+    AnswerTooLong,
     BackendUnavailable,
     CheckerUnavailable,
     EngineDied,
@@ -33,7 +34,7 @@ from unilect.routing.registry import Model
 _ELSEWHERE = frozenset({429, 502, 503, 504})
 _NOBODY: Set[Member] = frozenset()
 #: What another backend would not change, or would suffer from, too; and where the client has waited long enough.
-_OF_THE_REQUEST = (CheckerUnavailable, EngineDied, QueueTimeout)
+_OF_THE_REQUEST = (AnswerTooLong, CheckerUnavailable, EngineDied, QueueTimeout)
 
 
 class Lease:
@@ -74,8 +75,8 @@ class Lease:
             return False  # a client that leaves says nothing of the backend
         failover, continuation = self._failover, self._failover.continuation
         if error is None or error is not continuation.lost:  # that was another backend's failure
-            asked = Asked(failover.request, failover.tried, continuation.begun)
-            self.model.record_result(self._member, error, asked)
+            failover.asked.begun = continuation.begun
+            self.model.record_result(self._member, error, failover.asked)
         return failover.goes_on(self._member, error)
 
 
@@ -95,12 +96,13 @@ class Failover:
     Attributes:
         request, continuation: As given.
         tried: The backends that the request was sent to, or that cannot do what it asks for.
+        asked: What they were asked, as their pool has it.
         uncounted: The model whose lease is no retry and no fallback: the one that was asked for, until the first lease.
     """
 
     __slots__ = (
         "_again", "_answered", "_asked", "_context", "_failure", "_judges", "_model", "_other", "_retries", "_revived",
-        "_seen", "continuation", "request", "tried", "uncounted",
+        "_seen", "asked", "continuation", "request", "tried", "uncounted",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +116,7 @@ class Failover:
         self.request = request
         self.continuation = continuation or Continuation()
         self.tried: set[Member] = set()
+        self.asked = Asked(request, self.tried)
         self._model = self._asked = model
         self.uncounted: Model | None = model
         self._other = other

@@ -115,11 +115,11 @@ class Prompted:
         backend: The backend.
         made: What it lacks.
         checker: Compiles grammars, and validates answers.
-        note: Called with the number of attempts that an answer has taken which is validated.
+        note: Called with the number of attempts that an answer has taken which is validated, and what the last of them has used.
     """
 
     def __init__(
-        self, backend: Generates, made: Plan, checker: Checker, note: Callable[[int], None]
+        self, backend: Generates, made: Plan, checker: Checker, note: Callable[[int, Usage], None]
     ) -> None:
         self._backend = backend
         self._plan = made
@@ -190,7 +190,7 @@ class Prompted:
             folding.add(events)
             answer = folding.answer()
             used.append(answer.usage)
-            self._note(attempt + 1)
+            self._note(attempt + 1, answer.usage)
             why = await self._wrong(request, answer.choices)
             if why is None:
                 yield [summed(used) if isinstance(one, Usage) else one for one in events]

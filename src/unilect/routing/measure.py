@@ -10,6 +10,7 @@ import msgspec
 from msgspec import structs
 
 from unilect.backend import Backend, tokenizes
+from unilect.config.limits import Limits
 from unilect.errors import ModelNotFound, UnilectError
 from unilect.gateway.claims import Size
 from unilect.ranking import RerankRequest
@@ -80,6 +81,11 @@ class Measures:
             return size
         attempts = ATTEMPTS if isinstance(request, ChatRequest | CompletionRequest) and bonds(request) else 1  # fmt: skip
         return structs.replace(size, prompt=tokens * attempts, exact=True)
+
+    def limits(self, model: str) -> Limits | None:
+        """The limits of all requests to a model together; None where it has none, or is gone."""
+        found = self._registry.models.get(model)
+        return None if found is None else found.limits
 
     def _chain(self, name: str) -> list[Model]:
         """A model and its fallbacks; nothing of one that is gone meanwhile."""

@@ -20,9 +20,9 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from unilect.backend import Backend, Capabilities, Support
 from unilect.context import in_hand
@@ -48,7 +48,7 @@ _BEST: tuple[Support | None, ...] = ("native", "emulated", "accepted", None, "re
 _SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cache
 
 
-class Asked(NamedTuple):
+class Asked(Struct, gc=False):
     """
     What a backend was asked.
 
@@ -56,11 +56,20 @@ class Asked(NamedTuple):
         request: The request; None for a call about the model, such as to count tokens.
         tried: The backends that the request was sent to, this one too.
         begun: The client has seen a part of the answer, so that it will not be sent to another one.
+        known: What tells the request from others, once that was asked for; it costs a pass over the request.
     """
 
     request: Request | None = None
     tried: Collection["Member"] = ()
     begun: bool = False
+    known: bytes = b""
+
+    @property
+    def digest(self) -> bytes:
+        """What tells the request from others."""
+        if not self.known and self.request is not None:
+            self.known = _digest(self.request)
+        return self.known
 
 
 class Member:
@@ -348,7 +357,7 @@ class Pool:
             return False  # a text that cannot be counted
         if isinstance(error, BackendTimeout) or asked.begun or len(self.members) == 1:
             return True
-        digest = _digest(asked.request)
+        digest = asked.digest
         failed = self._suspects.setdefault(digest, {})
         failed[member] = error.alone()
         self._suspects.move_to_end(digest)
@@ -358,7 +367,7 @@ class Pool:
 
     def _blame_others(self, asked: Asked) -> None:
         """A request was answered here: where it has failed before, that was no fault of its own."""
-        digest = b"" if asked.request is None else _digest(asked.request)
+        digest = asked.digest
         for member, error in self._suspects.pop(digest, {}).items():
             was_out = member.breaker.open
             member.breaker.record_result(error, self._now_s(), digest)
@@ -369,7 +378,7 @@ class Pool:
         if asked is None or asked.request is None:
             return None
         caller = in_hand().caller
-        return caller if caller and len(self.callers) > 1 else _digest(asked.request)
+        return caller if caller and len(self.callers) > 1 else asked.digest
 
     @staticmethod
     def _now_s() -> float:
@@ -441,9 +450,11 @@ def _together(every: Sequence[Capabilities]) -> Capabilities:
 
 
 def _digest(request: Request) -> bytes:
-    """A request, told apart from others."""
+    """A request, told apart from others; what stands in its fields is not read again as the client wrote it."""
+    known, fields = msgspec.structs.replace(request, raw_fields={}), request.__struct_fields__
+    more = {name: raw for name, raw in request.raw_fields.items() if name not in fields}
     try:
-        data = msgspec.json.encode(request)
-    except (TypeError, ValueError):
-        data = repr(request).encode("utf-8", "backslashreplace")
-    return hashlib.blake2b(data, digest_size=16).digest()
+        data = msgspec.msgpack.encode((type(request).__name__, known, more))  # JSON takes longer
+    except (TypeError, ValueError, OverflowError):
+        data = repr((known, more)).encode("utf-8", "backslashreplace")
+    return hashlib.sha256(data).digest()

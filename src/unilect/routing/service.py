@@ -95,6 +95,7 @@ class Run:
         self._context = in_hand()
         if request.service_tier == FLEX:
             self._context.priority = BATCH
+        self._context.price = model.price
         self._meter = accounts.open(self._context, model.name, request)
 
     @property
@@ -163,7 +164,8 @@ class Run:
         if (made := tools.plan(request, can)) is not None:
             backend = tools.Prompted(backend, made, self._checker, self._note)
         if can.schema_keywords is not None and bonds(request):
-            backend = Enforced(backend, self._checker, lease.model.unsupported, self._ignore)
+            told = (self._ignore, self._meter.spent)
+            backend = Enforced(backend, self._checker, lease.model.unsupported, *told)
         if (can.fans_out or made is not None) and emulation.several(request):
             return emulation.generate(backend, request, lease.bare)
         return backend.generate(request)
@@ -225,9 +227,10 @@ class Run:
         if isinstance(error, ContextLengthExceeded) and error.param is None:
             error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
 
-    def _note(self, attempts: int) -> None:
-        """Take note of how many attempts an answer has taken."""
+    def _note(self, attempts: int, used: Usage) -> None:
+        """Take note of how many attempts an answer has taken, and of what the last has used."""
         self.attempts = max(self.attempts, attempts)
+        self._meter.spent(used)
 
     def _ignore(self, name: str) -> None:
         """Take note of something that is ignored, once."""
@@ -410,6 +413,7 @@ class Service:
         model = self.model(request.model)
         # no fallback: its vectors and its scores differ
         context = in_hand()
+        context.price = model.price
         async with self.accounts.open(context, model.name, request) as account:
             with Failover(model, request, None, partial(_fitted, request)) as failover:
                 if (known := model.known_cold) is not None:

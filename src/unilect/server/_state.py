@@ -171,11 +171,11 @@ class Process(Collector):
         if self._requests is not None:
             family = GaugeMetricFamily(
                 "unilect_requests_in_flight",
-                "Requests by state: reading (also those for no model), waiting, answering; with responses in the background.",
+                "Requests by state: reading (also those for no model), queued, waiting (for the first token), answering; with responses in the background.",
                 labels=("state",),
             )
             states = Counter(one.state for one in self._requests.values())
-            for state in ("reading", "waiting", "answering"):
+            for state in ("reading", "queued", "waiting", "answering"):
                 family.add_metric([state], states[state])
             yield family
         if self._connections is not None:

@@ -70,13 +70,14 @@ def create_app(
         store: What is kept beyond a request; one in memory by default.
         known: The keys of the store; by default those of the configuration are the only ones.
         ledger: Records the requests; by default nothing is recorded.
-        books: What else decides about, or keeps something of, each request; they are asked before the ledger, and closed after it.
+        books: What else decides about, or keeps something of, each request; they are asked after the ledger, and closed before it.
         tracing: Traces the requests; by default nothing is traced.
     """
     kept = store or Store(structs.replace(config.store, url=SQLITE), {})
     images = Images(config.image_hosts)
     metrics = metrics or metrics_of(registry, per_key=config.metrics_per_key)
-    every = (tracing, *books, ledger)
+    # totals of the ledger are read for the limits: what has a row has been counted there before
+    every = (tracing, ledger, *books)
     accounts = Accounts(metrics, tuple(book for book in every if book is not None))
     service = Service(registry, accounts, profile_of(config).unknown_model, images)
     site = Site(service, config, kept.answers, known, ledger, requests)

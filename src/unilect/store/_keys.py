@@ -76,8 +76,9 @@ class KeyRows:
         return [_key(row) for row in rows]
 
     def get(self, id: str) -> Key:
-        """The key of an id that exists."""
-        return _key(self._connection.execute(select(keys).where(keys.c.id == id)).one())
+        """The key of an id that was there; where it is not any more, such as in a backup of an earlier time, it is as if revoked."""
+        row = self._connection.execute(select(keys).where(keys.c.id == id)).first()
+        return _key(row) if row else Key(id=id, name=id, created_at=0.0, revoked_at=0.0)
 
     def find(self, secret_id: str) -> Secret | None:
         """The secret with this public part."""

@@ -199,7 +199,7 @@ class StoredKeys:
         return await self._ask(look)
 
     async def get(self, id: str) -> Key:
-        """The key of an id that exists."""
+        """The key of an id that was there; where it is not any more, it is as if revoked."""
         return await self._ask(lambda rows: rows.get(id))
 
     async def changed(self, since: int) -> tuple[int, list[str]]:

@@ -149,10 +149,7 @@ class Guard:
             if request.method == "OPTIONS" and allowed:
                 status = 204
                 return web.Response(status=204, headers=self._cors_for(request))
-            if not route.public:
-                who = await self._keys.caller(request.headers, route.takes_password)
-                context.caller, context.models, context.owner, context.limits = who
-            response = await self._answer(request, handler, route)
+            response = await self._answer(request, handler, route, context)
             status = response.status
             if allowed and not response.prepared:  # a stream has sent its head already, with these
                 response.headers.update(request[HEADERS])
@@ -189,15 +186,18 @@ class Guard:
             self.log.add(context, request.method, request.path, status)
 
     async def _answer(
-        self, request: web.Request, handler: Handler, route: Route
+        self, request: web.Request, handler: Handler, route: Route, context: Context
     ) -> web.StreamResponse:
         """
-        The route's answer.
+        The route's answer, to who may have it.
 
         Raises:
             UnilectError: Whatever else it raised, translated.
         """
         try:
+            if not route.public:
+                who = await self._keys.caller(request.headers, route.takes_password)
+                context.caller, context.models, context.owner, context.limits = who
             if request.can_read_body or route.streamed_bytes is not None:
                 await self._read(request, route.streamed_bytes)
             try:

@@ -29,7 +29,16 @@ from unilect.errors import (
     RateLimited,
     UnilectError,
 )
-from unilect.events import Event, Finish, FinishReason, Progress, TextDelta, TokenLogprob, Usage
+from unilect.events import (
+    Count,
+    Event,
+    Finish,
+    FinishReason,
+    Progress,
+    TextDelta,
+    TokenLogprob,
+    Usage,
+)
 from unilect.http.error_bodies import clean, typed
 from unilect.parameters.rules import refusal
 from unilect.upstreams.openai.embeddings import vector
@@ -60,8 +69,8 @@ def error(number: int, text: str) -> UnilectError:
 
 
 class _Usage(Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int | None = None
+    prompt_tokens: Count = 0
+    completion_tokens: Count | None = None
 
 
 class _Logprobs(Struct):

@@ -25,6 +25,7 @@ from unilect.errors import (
     UnsupportedOperation,
 )
 from unilect.events import (
+    Count,
     Event,
     Extra,
     Finish,
@@ -128,9 +129,9 @@ class _Probability(Struct, gc=False, omit_defaults=True):
 
 
 class _Progress(Struct, gc=False):
-    total: int
-    processed: int
-    cache: int = 0
+    total: Count
+    processed: Count
+    cache: Count = 0
     time_ms: float = 0.0
 
 
@@ -154,8 +155,8 @@ class _Frame(Struct, gc=False):
     stopped_limit: bool = False
     stopping_word: str = ""
     truncated: bool = False
-    tokens_predicted: int = 0
-    tokens_evaluated: int = 0
+    tokens_predicted: Count = 0
+    tokens_evaluated: Count = 0
     timings: _Timings | None = None
 
 

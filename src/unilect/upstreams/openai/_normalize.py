@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from unilect.errors import BackendError
+from unilect.events import believed
 
 #: The unknown fields of a tool call and of the usage, and the stop word that ended a choice, for the decoder.
 EXTRA, STOP = "unilect:extra", "unilect:stop"  # no server says these
@@ -188,11 +189,15 @@ _DETAILS = {
 
 def _usage(usage: dict[str, Any]) -> dict[str, Any]:
     """OpenAI's names, no nulls, and unknown counters separated."""
-    usage = {_USAGE_NAMES.get(name, name): n for name, n in usage.items() if n is not None}
+    usage = {_USAGE_NAMES.get(name, name): _count(n) for name, n in usage.items() if n is not None}
     extra = {name: usage.pop(name) for name in list(usage) if name not in _COUNTERS | {*_DETAILS}}
     for name, known in _DETAILS.items():
         if isinstance(details := usage.get(name), dict):
-            usage[name] = {known: details.get(known)}
+            usage[name] = {known: _count(details.get(known))}
             if more := {key: n for key, n in details.items() if key != known and n is not None}:
                 extra[name] = more
     return usage | {EXTRA: extra} if extra else usage
+
+
+def _count(value: Any) -> Any:
+    return believed(value) if type(value) is int else value

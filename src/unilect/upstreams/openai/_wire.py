@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
-from unilect.events import TokenLogprob
+from unilect.events import Count, TokenLogprob
 from unilect.upstreams.openai._normalize import EXTRA, STOP
 
 
@@ -69,7 +69,7 @@ class Choice(Struct, forbid_unknown_fields=True, gc=False):
 class PromptDetails(Struct, forbid_unknown_fields=True, gc=False):
     """What the prompt's tokens are."""
 
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class CompletionDetails(Struct, forbid_unknown_fields=True, gc=False):
@@ -81,9 +81,9 @@ class CompletionDetails(Struct, forbid_unknown_fields=True, gc=False):
 class UsageField(Struct, forbid_unknown_fields=True, gc=False):
     """Tokens used so far."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    total_tokens: int = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+    total_tokens: Count = 0
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
     extra: dict[str, Any] = field(default={}, name=EXTRA)
@@ -92,9 +92,9 @@ class UsageField(Struct, forbid_unknown_fields=True, gc=False):
 class ProgressField(Struct, gc=False):
     """How far llama.cpp has read the prompt."""
 
-    total: int
-    processed: int
-    cache: int = 0
+    total: Count
+    processed: Count
+    cache: Count = 0
     time_ms: float = 0.0
 
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect.errors import BackendError
+from unilect.events import believed
 from unilect.requests import Embeddings, Prompt
 
 
@@ -43,7 +44,7 @@ def decode_embeddings(body: bytes) -> Embeddings:
         vectors = [vector(item.embedding) for item in items]
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise BackendError("The model's server sent an answer without embeddings.") from error
-    return Embeddings(vectors, answer.usage.prompt_tokens)
+    return Embeddings(vectors, believed(answer.usage.prompt_tokens))
 
 
 def vector(given: list[float] | str) -> list[float]:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect.errors import BackendError
+from unilect.events import believed
 from unilect.parameters.rules import refusal
 from unilect.ranking import Ranking, RerankRequest, cut_name, sigmoid
 from unilect.upstreams.openai._servers import ServerKind
@@ -104,7 +105,7 @@ def decode_ranking(body: bytes, count: int) -> Ranking:
         )
     usage, ignored = answer.usage or _Usage(), frozenset(answer.unilect.ignored)
     cut = [place for place in range(count) if cut_name(place) in ignored] if ignored else []
-    return Ranking(scores, usage.prompt_tokens or usage.total_tokens, cut)
+    return Ranking(scores, believed(usage.prompt_tokens or usage.total_tokens), cut)
 
 
 def are_logits(ranking: Ranking) -> bool:

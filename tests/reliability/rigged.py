@@ -1,0 +1,136 @@
+"""A server in this process with keys, limits, a ledger on a file and reloads, and a client of it."""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from unilect.config import load as config_load
+from unilect.context import Context
+from unilect.gateway.ledger import LedgerBook
+from unilect.gateway.limits import LimitBook
+from unilect.routing import sources
+from unilect.routing.discovery import Discovery
+from unilect.routing.registry import Model, Registry
+from unilect.server.listener import Listener
+from unilect.server.reload import Reloader, Source
+
+TOP = "port = 0\napi_keys = ['one', 'two']\n[store]\nurl = 'sqlite:///unilect.db'\nledger = 'required'\n"
+
+
+class Rig:
+    """
+    A server in this process, and its file.
+
+    Attributes:
+        url: Its address.
+        client: A client.
+        listener, registry, reloader: Its parts.
+    """
+
+    def __init__(
+        self, folder: Path, client: aiohttp.ClientSession, models: Sequence[Model]
+    ) -> None:
+        self.file, self.client, self.url = folder / "unilect.toml", client, ""
+        config = self._read()
+        self.registry = Registry(models) if models else sources.registry(config)
+        self.discovery = Discovery(config, self.registry)
+        self.listener = Listener(config, self.registry)
+        source = Source(config_load.origin_of(self.file), self._read)
+        self.reloader = Reloader(source, config, self.registry, self.discovery, self.listener)
+
+    def _read(self) -> Any:
+        return config_load.load(self.file, environment={})
+
+    @property
+    def requests(self) -> dict[str, Context]:
+        """The requests in flight."""
+        return self.listener._requests
+
+    @property
+    def limits(self) -> LimitBook:
+        """The limits."""
+        return self.listener._limits
+
+    @property
+    def ledger(self) -> LedgerBook:
+        """The ledger."""
+        assert self.listener._ledger is not None
+        return self.listener._ledger
+
+    async def reload(self, text: str) -> None:
+        """Go by another configuration."""
+        new = self.file.with_suffix(".new")
+        new.write_text(TOP + text)
+        os.replace(new, self.file)
+        await self.reloader.reload("a test")
+
+    def post(self, key: str = "one", path: str = "chat/completions", **body: Any) -> Any:
+        """POST a body; a chat where it says no path."""
+        if path == "chat/completions":
+            body = {"messages": [{"role": "user", "content": "x" * 10}]} | body
+        headers = {"Authorization": f"Bearer {key}"}
+        return self.client.post(f"{self.url}/v1/{path}", json=body, headers=headers)
+
+    async def ask(self, key: str = "one", **body: Any) -> tuple[int, Any]:
+        """The status and the JSON of an answer."""
+        async with self.post(key, **body) as answer:
+            return answer.status, await answer.json()
+
+    async def rows(self, count: int) -> list[dict[str, Any]]:
+        """The rows of the ledger, once there are so many."""
+        file = self.file.with_name("unilect.db")
+        async with asyncio.timeout(10):
+            while True:
+                with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
+                    database.row_factory = sqlite3.Row
+                    found = [
+                        dict(one) for one in database.execute("SELECT * FROM ledger ORDER BY at")
+                    ]
+                if len(found) >= count:
+                    return found
+                await asyncio.sleep(0.01)
+
+    def counters(self, name: str) -> dict[str, tuple[int, int]]:
+        """What was used and is held, of the counters whose names hold a word."""
+        return {
+            one: (of.used, of.held)
+            for one, of in self.limits._counters._all.items()  # type: ignore[attr-defined]
+            if name in one
+        }
+
+    async def metric(self, line: str) -> float:
+        """The number of a line of the metrics; 0 where there is none."""
+        async with self.client.get(f"{self.url}/metrics", headers={"X-API-Key": "one"}) as answer:
+            found = [one for one in (await answer.text()).splitlines() if one.startswith(line)]
+        return float(found[0].split()[-1]) if found else 0.0
+
+
+@asynccontextmanager
+async def rig(folder: Path, text: str, models: Sequence[Model] = ()) -> AsyncIterator[Rig]:
+    """A server of a configuration, with other models where some are given."""
+    (folder / "unilect.toml").write_text(TOP + text)
+    async with aiohttp.ClientSession() as client:
+        server = Rig(folder, client, models)
+        try:
+            await server.registry.start(server.registry.models)
+            await server.discovery.start()
+            (server.url,) = await server.listener.listen()
+            yield server
+        finally:
+            await server.reloader.aclose()
+            await server.listener.aclose()
+            await server.discovery.aclose()
+            await server.registry.aclose()
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Return once something is so."""
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.005)
