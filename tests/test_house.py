@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_946,
+    "": 1_949,
     "cli": 1_966,
     "cli/connect": 956,
-    "config": 1_792,
+    "config": 1_793,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
@@ -41,11 +41,11 @@ BUDGETS = {
     "engines/gguf": 2_143,
     "engines/process": 718,
     "engines/transformers": 3_766,
-    "gateway": 2_133,
+    "gateway": 2_345,
     "http": 928,
     "parameters": 732,
     "routing": 3_760,
-    "server": 1_912,
+    "server": 1_947,
     "store": 2_182,
     "store/migrations": 9,
     "store/migrations/versions": 151,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 787,
     "upstreams/openai": 1_806,
-    "web": 1_032,
+    "web": 1_257,
 }
 
 #: Where the environment is read or passed on, and why.
