@@ -190,6 +190,12 @@ async def test_ended_from_outside() -> None:
         server.leaves(read)
         assert State.OVER is read.state
 
+        both = server.ask("r3")
+        await asyncio.sleep(0)
+        both.context.end(RequestCancelled("enough"))
+        server.leaves(both)  # at the same time
+        assert (State.OVER, {}) == (both.state, server.requests)
+
 
 async def test_an_answer_that_fails() -> None:
     """Its reader gets what was made, and the error; where it is held, the same request is a new one."""

@@ -5,7 +5,7 @@ import json
 import re
 import socket
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from openai import AsyncOpenAI
 
 from unilect import dialects
 from unilect.backend import Batches
+from unilect.config.limits import LimitsConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.context import Context
-from unilect.errors import RequestCancelled
+from unilect.errors import LedgerUnavailable, RequestCancelled
 from unilect.events import Finish, Progress, TextDelta, Usage
 from unilect.gateway import known_keys
+from unilect.gateway.ledger import Recorded
 from unilect.gateway.rejoin import Bounds, Rejoin
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.requests import ChatRequest, CompletionRequest
@@ -31,6 +33,7 @@ from unilect.server.app import GUARD, SITE
 from unilect.server.listener import Listener
 from unilect.store.database import Database
 from unilect.store.keys import StoredKeys
+from unilect.store.ledger import Row
 from unilect.testing.echo import Echo
 from unilect.web.rejoining import ENDPOINTS, IDENTITY, REJOINED
 
@@ -313,6 +316,92 @@ async def test_nobody_comes_back(tmp_path: Path) -> None:
         again = await site.begin(body)
         site.backend.say("New", None)
         assert "New" == text(await (await again).read())
+
+
+async def test_limits(tmp_path: Path) -> None:
+    """A held answer keeps its place among the parallel requests of its key; the same request needs no other, and is not counted."""
+    limits = LimitsConfig(parallel=1, tokens_per_day=1000)
+    async with serving(tmp_path, limits=limits) as site:
+        body = HI | {"max_tokens": 500}
+        await drop(site, await site.begin(body))
+        other = await site.post(HI | {"max_tokens": 1})
+        assert (429, 1) == (other.status, site.rejoin.held)
+
+        joined = asyncio.create_task(site.post(body))
+        await until(lambda: site.rejoin.counts["joined"])
+        site.backend.say("Yes", None)
+        assert 200 == (await joined).status
+        await (await joined).read()
+        rest = await site.post(HI | {"max_tokens": 995})  # 996 are left, and its prompt takes 2
+        assert (429, 1) == (rest.status, site.backend.asked)
+        last = await site.begin(HI | {"max_tokens": 994})
+        site.backend.say(None)
+        assert 200 == (await last).status
+
+
+async def test_a_row_before_the_last_frame(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who came back gets the end of the answer once its row is committed, and not before."""
+    book = site.listener._ledger
+    assert book is not None
+    write, begun, goes_on = book.writer._write, asyncio.Event(), asyncio.Event()
+
+    async def held_up(rows: Sequence[Row]) -> None:
+        begun.set()
+        await goes_on.wait()
+        await write(rows)
+
+    body = HI | {"stream": True}
+    asking = await site.begin(body)
+    site.backend.say("One ")
+    await leave(site, await asking)
+    again = await site.post(body)
+    monkeypatch.setattr(book.writer, "_write", held_up)
+    site.backend.say("two.", None)
+    await begun.wait()
+    told = b""
+    while b"two." not in told:
+        told += await again.content.readany()
+    assert b"[DONE]" not in told
+    assert [] == site.rows()
+    goes_on.set()
+    assert "One two." == text(told + await again.read())
+    assert 2 == len(site.rows())
+
+
+async def test_a_ledger_that_cannot_be_written(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes back is refused where that has to be recorded, and may come again; once it is let in, the answer is not broken by its row."""
+    book = site.listener._ledger
+    assert book is not None
+    probe, goes_on = book.writer._probe, asyncio.Event()
+
+    async def held_up() -> None:
+        await goes_on.wait()
+        await probe()
+
+    monkeypatch.setattr(book.writer, "_probe", held_up)
+    await drop(site, await site.begin())
+    book.writer._fail("the disk is full")
+    refused = await site.post()
+    assert (503, 1) == (refused.status, site.rejoin.held)
+    goes_on.set()
+    await until(lambda: book.writer.writable)
+
+    joined = asyncio.create_task(site.post())
+    await until(lambda: site.rejoin.counts["joined"] == 2)
+    site.backend.say("Yes", None)
+    monkeypatch.setattr(Recorded, "close", _unavailable_after(Recorded.close))
+    assert 200 == (await joined).status
+
+
+def _unavailable_after(close: Any) -> Any:
+    """The end of a row, which says of those without tokens that they cannot be written."""
+
+    async def closed(self: Recorded, usage: Usage, status: int) -> None:
+        await close(self, usage, status)
+        if not usage.prompt_tokens:
+            raise LedgerUnavailable("The row cannot be written.")
+
+    return closed
 
 
 async def test_two_come_back(site: Site) -> None:
