@@ -483,6 +483,30 @@ async def test_an_operator_ends_it_before_it_begins(site: Site) -> None:
     await until(lambda: site.backend.stopped)
 
 
+async def test_ended_while_its_client_leaves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end of an answer is not taken for the reason why its client has left: each task gets its own cancellation."""
+    caplog.set_level("INFO", logger="unilect.access")
+    async with serving(tmp_path) as site:
+        asking = await site.begin(HI | {"stream": True})
+        site.backend.say("One ")
+        response = await asking
+        (context,) = site.requests.values()
+        (reading,) = [
+            task
+            for task in asyncio.all_tasks()
+            if "RequestHandler.start" in repr(task.get_coro()) and task.cancelling() == 0
+        ]
+        context.end(RequestCancelled("Ended by an operator."))
+        reading.cancel()  # as aiohttp does where a connection is lost
+        await until(lambda: site.backend.stopped and not site.requests)
+        await until(site.rows)
+        response.close()
+        assert (0, 403) == (site.rejoin.held, site.rows()[0][-1])
+    assert [True] == [f"{CHAT}' 499 " in line for line in caplog.messages if "POST" in line]
+
+
 async def test_a_key_that_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held for a key ends with it."""
     monkeypatch.setattr(known_keys, "LOOK_S", 0.01)
