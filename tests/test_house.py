@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_959,
+    "": 1_962,
     "cli": 2_008,
     "cli/connect": 956,
-    "config": 1_807,
+    "config": 1_808,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
@@ -41,11 +41,11 @@ BUDGETS = {
     "engines/gguf": 2_143,
     "engines/process": 718,
     "engines/transformers": 3_766,
-    "gateway": 2_349,
+    "gateway": 2_562,
     "http": 931,
     "parameters": 732,
     "routing": 3_788,
-    "server": 2_015,
+    "server": 2_050,
     "store": 2_209,
     "store/migrations": 9,
     "store/migrations/versions": 151,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 660,
     "upstreams/llamacpp": 788,
     "upstreams/openai": 1_811,
-    "web": 1_071,
+    "web": 1_295,
 }
 
 #: Where the environment is read or passed on, and why.

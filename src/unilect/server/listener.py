@@ -24,6 +24,7 @@ from unilect.gateway.account import Book
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.limits import LimitBook
+from unilect.gateway.rejoin import Rejoin
 from unilect.gateway.tracing import tracing_of
 from unilect.routing.measure import Measures
 from unilect.routing.registry import Registry
@@ -69,12 +70,14 @@ class Listener:
         if known is not None:
             known.changed = self._limits.changed
         books: tuple[Book, ...] = (self._limits,)
+        self._rejoin = Rejoin(config.rejoin_s, self._requests) if config.rejoin_s else None
         metrics = metrics_of(
             registry,
             self._connections,
             self._requests,
             self._store.database,
             per_key=config.metrics_per_key,
+            rejoin=self._rejoin,
         )
         self._tracing = tracing_of(config.otel, process_environment())
         shared = (
@@ -87,6 +90,7 @@ class Listener:
             self._ledger,
             books,
             self._tracing,
+            self._rejoin,
         )
         self._doors = [
             _Address(each, create_app(each, *shared), self._connections)
@@ -198,6 +202,8 @@ class Listener:
         """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
         for door in self._doors:
             await door.shut()
+        if self._rejoin is not None:
+            self._rejoin.shut()
         log.info("stopping%s", _what_runs(len(self._requests), self._config.shutdown_grace_s))
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.shutdown_grace_s):
@@ -209,6 +215,8 @@ class Listener:
         for door in (*self._doors, *([self._admin] if self._admin is not None else [])):
             await door.aclose()
         await self._connections.aclose(CUT_TIMEOUT_S)
+        if self._rejoin is not None:
+            await self._rejoin.aclose()
         await self._limits.aclose()
         if self._ledger is not None:
             await self._ledger.aclose()
