@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_143,
     "engines/process": 718,
     "engines/transformers": 3_766,
-    "gateway": 2_562,
+    "gateway": 2_690,
     "http": 931,
     "parameters": 732,
     "routing": 3_788,

@@ -106,7 +106,7 @@ def fits(claim: Claim, state: State) -> bool:
 _made = tuple.__new__
 
 
-class _Budget:
+class Budget:
     """A counter that counts until it ends."""
 
     __slots__ = ("ends_at", "held", "used")
@@ -128,9 +128,9 @@ class _Budget:
         """How it is, for a claim."""
         return _made(State, (self.used, self.held, 0))
 
-    def settle(self, claim: Claim, units: int, now_us: int) -> None:
+    def settle(self, most: int, need: int, units: int, now_us: int) -> None:
         """Count what was used of a claim, and hold nothing for it any more."""
-        self.held -= claim.need
+        self.held -= need
         self.used += units
 
     def says_nothing(self, now: float, now_us: int) -> bool:
@@ -138,7 +138,7 @@ class _Budget:
         return not self.held and (not self.used or (self.ends_at is not None and self.ends_at <= now))  # fmt: skip
 
 
-class _Minute:
+class Minute:
     """A bucket that leaks `most` a minute; `level` in units of a sixty-millionth."""
 
     __slots__ = ("at_us", "level", "most")
@@ -171,12 +171,12 @@ class _Minute:
         over = level - (claim.most - claim.room) * MINUTE_US
         return _made(State, (-(-level // MINUTE_US), 0, -(-over // claim.most) if over > 0 else 0))
 
-    def settle(self, claim: Claim, units: int, now_us: int) -> None:
+    def settle(self, most: int, need: int, units: int, now_us: int) -> None:
         """Have in it what was used of a claim instead of what was held; it never takes longer than two minutes to leak."""
-        if units != claim.need:
-            self.leak(claim.most, now_us)
-            level = self.level + (units - claim.need) * MINUTE_US
-            self.level = max(0, min(level, claim.most * _LONGEST_US))
+        if units != need:
+            self.leak(most, now_us)
+            level = self.level + (units - need) * MINUTE_US
+            self.level = max(0, min(level, most * _LONGEST_US))
 
     def says_nothing(self, now: float, now_us: int) -> bool:
         """Whether it may be forgotten."""
@@ -190,6 +190,10 @@ class MemoryCounters:
     Args:
         now_us: A monotonic clock, in microseconds.
         clock: Seconds since 1970, for what is not needed any more.
+
+    Attributes:
+        now_us: As given.
+        generation: Another number after some counters were forgotten.
     """
 
     def __init__(
@@ -197,8 +201,9 @@ class MemoryCounters:
         now_us: Callable[[], int] = lambda: time.monotonic_ns() // 1000,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._now_us, self._clock = now_us, clock
-        self._all: dict[str, _Budget | _Minute] = {}
+        self.now_us, self._clock = now_us, clock
+        self.generation = 0
+        self._all: dict[str, Budget | Minute] = {}
         self._crowded = 1024
 
     async def open(self) -> None:
@@ -208,9 +213,9 @@ class MemoryCounters:
         """See `Counters`."""
         if len(self._all) >= self._crowded:
             self._forget()
-        now_us = self._now_us()
+        now_us = self.now_us()
         ok = True
-        found: list[_Budget | _Minute] = []
+        found: list[Budget | Minute] = []
         for claim in claims:
             one = self._all.get(claim.name) or self._new(claim, now_us)
             found.append(one)
@@ -223,23 +228,23 @@ class MemoryCounters:
 
     async def settle(self, request: str, claims: Sequence[Claim], used: Sequence[int]) -> None:
         """See `Counters`."""
-        now_us = self._now_us()
+        now_us = self.now_us()
         for claim, units in zip(claims, used, strict=True):
             one = self._all.get(claim.name) or self._new(claim, now_us)
-            one.settle(claim, units, now_us)
+            one.settle(claim.most, claim.need, units, now_us)
 
     async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
         """See `Counters`."""
         for name, (units, ends_at) in used.items():
-            budget = self._all.setdefault(name, _Budget(ends_at))
-            if isinstance(budget, _Budget):
+            budget = self._all.setdefault(name, Budget(ends_at))
+            if isinstance(budget, Budget):
                 budget.used = max(budget.used, units)
 
     raise_some = raise_to
 
     async def look(self, claims: Sequence[Claim]) -> list[State]:
         """See `Counters`."""
-        now_us, states = self._now_us(), list[State]()
+        now_us, states = self.now_us(), list[State]()
         for claim in claims:
             one = self._all.get(claim.name)
             if one is not None:
@@ -250,16 +255,29 @@ class MemoryCounters:
     async def aclose(self) -> None:
         """See `Counters`."""
 
-    def _new(self, claim: Claim, now_us: int) -> _Budget | _Minute:
+    def found(self, name: str, leaks: bool, most: int, ends_at: float | None) -> "Budget | Minute":
+        """A counter, made where it is not there; whoever keeps it asks again after another `generation`."""
+        if len(self._all) >= self._crowded:
+            self._forget()
+        claim = Claim(name=name, leaks=leaks, most=most, need=0, room=0, ends_at=ends_at)
+        return self._all.get(name) or self._new(claim, self.now_us())
+
+    def kept(self, name: str, minute: Minute) -> Minute:
+        """The minute of a name, which is the given one where it was forgotten meanwhile."""
+        found = self._all.setdefault(name, minute)
+        return found if isinstance(found, Minute) else minute
+
+    def _new(self, claim: Claim, now_us: int) -> Budget | Minute:
         """A counter that is not there yet, or was forgotten."""
-        one = _Minute(claim.most, now_us) if claim.leaks else _Budget(claim.ends_at)
+        one = Minute(claim.most, now_us) if claim.leaks else Budget(claim.ends_at)
         self._all[claim.name] = one
         return one
 
     def _forget(self) -> None:
         """Forget what says nothing any more; again where there are twice as many counters as are left."""
-        now, now_us = self._clock(), self._now_us()
+        now, now_us = self._clock(), self.now_us()
         self._all = {
             name: one for name, one in self._all.items() if not one.says_nothing(now, now_us)
         }
         self._crowded = max(1024, 2 * len(self._all))
+        self.generation += 1

@@ -59,21 +59,28 @@ def headers(
         now: Seconds since 1970.
     """
     told: dict[str, str] = {}
-    for names, anthropic_names, places in told_of:
+    for one in told_of:
+        places = one.places
         at, most = places[0] if len(places) == 1 else _tightest(places, claims, states)
         claim, state = claims[at], states[at]
         left = claim.most - state.used - state.held
-        resets_s = full_again_s(claim, state, now)
-        if dialect == "messages":
-            names = anthropic_names
-            at_end = datetime.fromtimestamp(math.ceil(now + resets_s), UTC)
-            reset = f"{at_end:%Y-%m-%dT%H:%M:%SZ}"
-        else:
-            reset = duration(resets_s)
-        told[names[0]] = most
-        told[names[1]] = str(left) if left > 0 else "0"
-        told[names[2]] = reset
+        tell(told, one, dialect, most, left, full_again_s(claim, state, now), now)
     return told
+
+
+def tell(
+    told: dict[str, str], of: Shown, dialect: str, most: str, left: int, resets_s: float, now: float
+) -> None:
+    """Tell of one kind of limits: how much it is, what is left of it, and in how many seconds nothing of it is used."""
+    if dialect == "messages":
+        names = of.anthropic_names
+        at_end = datetime.fromtimestamp(math.ceil(now + resets_s), UTC)
+        reset = f"{at_end:%Y-%m-%dT%H:%M:%SZ}"
+    else:
+        names, reset = of.names, duration(resets_s)
+    told[names[0]] = most
+    told[names[1]] = str(left) if left > 0 else "0"
+    told[names[2]] = reset
 
 
 def duration(seconds: float) -> str:
@@ -88,7 +95,9 @@ def duration(seconds: float) -> str:
 
 
 def _tightest(
-    places: list[tuple[int, str]], claims: Sequence[Claim], states: Sequence[State]
+    places: list[tuple[int, str]],
+    claims: Sequence[Claim],
+    states: Sequence[State],
 ) -> tuple[int, str]:
     """The place of which the least is left; the first of those of which nothing is."""
     return min(places, key=lambda one: max(0, claims[one[0]].most - states[one[0]].used - states[one[0]].held))  # fmt: skip

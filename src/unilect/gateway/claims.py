@@ -288,12 +288,11 @@ def hopeless(asked: Asked, limit: Limit, state: State) -> bool:
 
 def used(limits: Sequence[Limit], usage: Usage, price: Rates | None) -> list[int]:
     """What a request has used of each limit."""
-    amounts: list[int] = []
-    for limit in limits:
-        if limit.each is not None:
-            amounts.append(limit.each)
-        elif limit.unit == "tokens":
-            amounts.append(usage.prompt_tokens + usage.completion_tokens)
-        else:
-            amounts.append(cost(price, usage))
-    return amounts
+    return [used_of(limit, usage, price) if limit.each is None else limit.each for limit in limits]
+
+
+def used_of(limit: Limit, usage: Usage, price: Rates | None) -> int:
+    """What a request has used of a limit of tokens or money."""
+    if limit.unit == "tokens":
+        return usage.prompt_tokens + usage.completion_tokens
+    return cost(price, usage)

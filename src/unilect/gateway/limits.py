@@ -36,6 +36,7 @@ from unilect.gateway import claims
 from unilect.gateway._counters import Claim, Counters, MemoryCounters, State, Taken, fits
 from unilect.gateway._ratelimit import headers, shown
 from unilect.gateway._recounts import Recounts
+from unilect.gateway._seats import Seats
 from unilect.gateway.claims import Asked, Limit, Measures, Size, never_fit
 from unilect.requests import Request
 from unilect.store.ledger import Used
@@ -72,7 +73,7 @@ class _Plan:
         shown: What headers tell of.
     """
 
-    __slots__ = ("given", "has_budget", "limits", "minutes", "needs_size", "places", "shown")
+    __slots__ = ("_seats", "given", "has_budget", "limits", "minutes", "needs_size", "places", "shown")  # fmt: skip
 
     def __init__(self, given: Mapping[str, float], limits: Sequence[Limit]) -> None:
         self.given, self.limits = given, limits
@@ -81,6 +82,14 @@ class _Plan:
         self.has_budget = any(one.is_budget for one in limits)
         self.needs_size = not all(one.counts_requests for one in limits)
         self.shown = shown(limits)
+        self._seats: Seats | None = None
+
+    def seats(self, counters: MemoryCounters, now: float) -> Seats:
+        """What counts them now, in memory."""
+        seats = self._seats
+        if seats is None or not seats.hold_now(now):
+            seats = self._seats = Seats(counters, self.limits, self.shown, now)
+        return seats
 
 
 class LimitBook:
@@ -114,6 +123,8 @@ class LimitBook:
         self._seeding = asyncio.Lock()
         self._in_memory = counters is None and url is None
         self._counters = counters or _counters(url, self.seed, self._seed_after_death)
+        # others may take or settle in their own way
+        self._memory = self._counters if type(self._counters) is MemoryCounters else None
         self._recounts = Recounts(self.seed, self.has_budget, {} if requests is None else requests)
         self.recover: Callable[[], Awaitable[None]] | None = None
         self._id, self._numbers = secrets.token_hex(8), count()  # of requests, for the counters
@@ -142,7 +153,7 @@ class LimitBook:
         """Whether a request counts against a budget, and so has to be in a ledger."""
         return self.applies(context) and self._plan(context).has_budget
 
-    async def open(self, context: Context, request: Request) -> "_Entry | None":
+    async def open(self, context: Context, request: Request) -> "_Entry | _Seated | None":
         """
         Hold what a request may use; see `Book`.
 
@@ -162,6 +173,8 @@ class LimitBook:
         if self._recounts and plan.has_budget:
             await self._recounts.before(context.caller)
         asked = self._asked(context, request, plan)
+        if (seated := self._seated(context, plan, asked)) is not None:
+            return seated
         claimed = asked.claims(limits)
         too_large = never_fit(claimed, plan.places)
         if too_large and asked.loose:
@@ -184,6 +197,18 @@ class LimitBook:
             too_large = never_fit(claimed, plan.places)
         self._tell(context, plan, claimed, taken)
         _refuse(asked, limits, claimed, taken.states)
+
+    def _seated(self, context: Context, plan: _Plan, asked: Asked) -> "_Seated | None":
+        """What is held for a request, where its counters are in memory and have room; else nothing is held yet."""
+        if self._memory is None:
+            return None
+        seats = plan.seats(self._memory, asked.now)
+        needs = seats.hold(asked)
+        if needs is None:
+            return None
+        context.headers = seats.headers(context.dialect, asked.now)
+        context.allowed = asked.allowed
+        return _Seated(seats, needs, asked)
 
     async def look(self, context: Context) -> list[tuple[Limit, Claim, State]]:
         """
@@ -349,21 +374,12 @@ class LimitBook:
             ) from error
 
 
-class _Entry:
-    """What is held for one request."""
+class _Bounded:
+    """What bounds the answer to one request."""
 
-    __slots__ = ("_book", "_most", "claimed", "limits", "price", "request")
+    __slots__ = ("_most", "price")
 
-    def __init__(
-        self,
-        book: LimitBook,
-        request: str,
-        limits: Sequence[Limit],
-        claimed: Sequence[Claim],
-        asked: Asked,
-    ) -> None:
-        self._book, self.request = book, request
-        self.limits, self.claimed = limits, claimed
+    def __init__(self, asked: Asked) -> None:
         self.price = asked.price
         # a piece of an answer may count for more tokens than it is made of: only a backend that keeps to no limit passes this
         size = asked.size
@@ -377,9 +393,41 @@ class _Entry:
                 "The answer has more tokens than are left of this API key's limits: its backend did not keep to `max_tokens`."
             )
 
+
+class _Entry(_Bounded):
+    """What is held for one request."""
+
+    __slots__ = ("_book", "claimed", "limits", "request")
+
+    def __init__(
+        self,
+        book: LimitBook,
+        request: str,
+        limits: Sequence[Limit],
+        claimed: Sequence[Claim],
+        asked: Asked,
+    ) -> None:
+        super().__init__(asked)
+        self._book, self.request = book, request
+        self.limits, self.claimed = limits, claimed
+
     def close(self, usage: Usage, status: int) -> Coroutine[Any, Any, None]:
         """See `Entry`."""
         return self._book.settle(self, usage)
+
+
+class _Seated(_Bounded):
+    """What is held for one request, of counters in memory."""
+
+    __slots__ = ("_needs", "_seats")
+
+    def __init__(self, seats: Seats, needs: list[int], asked: Asked) -> None:
+        super().__init__(asked)
+        self._seats, self._needs = seats, needs
+
+    async def close(self, usage: Usage, status: int) -> None:
+        """See `Entry`."""
+        self._seats.settle(self._needs, usage, self.price)
 
 
 def _counters(

@@ -1,0 +1,120 @@
+"""
+The usual way through limits that are counted in memory: each counter has room for all that a request may use.
+
+A key's counters are looked up once for many requests. What is unusual `LimitBook` does, with a claim of each counter: it has a prompt counted,
+lowers what a request asks for, or tells why it is refused.
+"""
+
+import math
+from collections.abc import Sequence
+
+from unilect.context import Rates
+from unilect.events import Usage
+from unilect.gateway import claims
+from unilect.gateway._counters import MINUTE_US, Budget, MemoryCounters, Minute
+from unilect.gateway._ratelimit import Shown, tell
+from unilect.gateway.claims import LOOSE, Asked, Limit, used_of
+
+
+class Seats:
+    """
+    The limits of a key, an owner and a model, and what counts them from one time to another.
+
+    Args:
+        limits: The limits.
+        told: Which of them clients are told of.
+        now: Seconds since 1970.
+    """
+
+    def __init__(
+        self, counters: MemoryCounters, limits: Sequence[Limit], told: Sequence[Shown], now: float
+    ) -> None:
+        self._counters, self._told_of = counters, told
+        # each with its limit where a request needs of it as much as it is large, else one
+        self._minutes: list[tuple[Minute, int, Limit | None, str]] = []
+        self._budgets: list[tuple[Budget, int, Limit | None, int]] = []
+        self._all: list[tuple[Minute | Budget, float | None]] = []  # in the order of `limits`
+        for limit in limits:
+            name, ends_at = claims.counter(limit, now)
+            found = counters.found(name, limit.leaks, limit.most, ends_at)
+            sized = None if limit.counts_requests else limit
+            if isinstance(found, Minute):
+                self._minutes.append((found, limit.most, sized, name))
+            else:
+                self._budgets.append((found, limit.most, sized, limit.each or 0))
+            self._all.append((found, ends_at))
+        self._generation = counters.generation  # after all were found
+        periods = [limit.period for limit in limits if limit.period is not None]
+        self._since = max((one.since for one in periods), default=-math.inf)
+        self._until = min((one.until for one in periods), default=math.inf)
+
+    def hold_now(self, now: float) -> bool:
+        """Whether these are still what counts."""
+        return self._since <= now < self._until and self._generation == self._counters.generation
+
+    def hold(self, asked: Asked) -> list[int] | None:
+        """
+        Hold what a request needs of each.
+
+        Returns:
+            How much that is; None where one has not as much room as the request may need: nothing is held then.
+        """
+        now_us, needs = self._counters.now_us(), list[int]()
+        for minute, most, sized, _ in self._minutes:
+            need = 1 if sized is None else asked.needs(sized)
+            minute.leak(most, now_us)
+            if minute.level > (most - need) * MINUTE_US:
+                return None
+            needs.append(need)
+        for budget, most, sized, _ in self._budgets:
+            need = room = 1
+            if sized is not None:
+                need = room = asked.needs(sized)
+                if asked.loose and sized.is_budget:
+                    room *= LOOSE
+            if budget.used + budget.held + room > most:
+                return None
+            needs.append(need)
+        at = 0
+        for minute, _, _, _ in self._minutes:
+            minute.level += needs[at] * MINUTE_US
+            at += 1
+        for budget, _, _, _ in self._budgets:
+            budget.held += needs[at]
+            at += 1
+        return needs
+
+    def headers(self, dialect: str, now: float) -> dict[str, str]:
+        """What clients are told; as `_ratelimit.headers`."""
+        told: dict[str, str] = {}
+        for one in self._told_of:
+            at, most = one.places[0]
+            left, resets_s = self._left(at, int(most), now)
+            for other, its_most in one.places[1:]:
+                its_left, its_resets_s = self._left(other, int(its_most), now)
+                if its_left < left:
+                    most, left, resets_s = its_most, its_left, its_resets_s
+            tell(told, one, dialect, most, left, resets_s, now)
+        return told
+
+    def _left(self, at: int, most: int, now: float) -> tuple[int, float]:
+        """What is left of a limit, never below 0, and seconds until all of it is again."""
+        counter, ends_at = self._all[at]
+        if isinstance(counter, Minute):
+            used = -(-counter.level // MINUTE_US)
+            return max(0, most - used), used * 60.0 / most
+        left = most - counter.used - counter.held
+        return max(0, left), 0.0 if ends_at is None else max(0.0, ends_at - now)
+
+    def settle(self, needs: list[int], usage: Usage, price: Rates | None) -> None:
+        """Count what a request has used, and hold nothing for it any more."""
+        at = 0
+        for minute, most, sized, name in self._minutes:
+            if sized is not None and (units := used_of(sized, usage, price)) != needs[at]:
+                minute = self._counters.kept(name, minute)
+                minute.settle(most, needs[at], units, self._counters.now_us())
+            at += 1
+        for budget, _, sized, each in self._budgets:
+            budget.held -= needs[at]
+            budget.used += each if sized is None else used_of(sized, usage, price)
+            at += 1
