@@ -63,10 +63,10 @@ class Rig:
         assert self.listener._ledger is not None
         return self.listener._ledger
 
-    async def reload(self, text: str) -> None:
+    async def reload(self, text: str, top: str = TOP) -> None:
         """Go by another configuration."""
         new = self.file.with_suffix(".new")
-        new.write_text(TOP + text)
+        new.write_text(top + text)
         os.replace(new, self.file)
         await self.reloader.reload("a test")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rigged import rig, until
+from rigged import TOP, rig, until
 
 from appserver import upstream
 from scripted import DONE, Exchange, answer, chunked, delta, frames, scripted
@@ -233,3 +233,20 @@ async def test_answers_that_are_thrown_away(tmp_path: Path, end: str) -> None:
         assert row["prompt"] >= 10 * attempts[0]
         (counter,) = server.counters("tokens_per_day").values()
         assert counter == (row["prompt"] + row["completion"], 0)
+
+
+async def test_a_key_that_the_configuration_drops(tmp_path: Path) -> None:
+    """A reload without a key ends what runs with it, and nothing else."""
+    async with (
+        rig(tmp_path, slow()) as server,
+        server.post("one", stream=True) as dropped,
+        server.post("two", stream=True) as kept,
+    ):
+        await asyncio.gather(dropped.content.readany(), kept.content.readany())
+        await server.reload(slow(), TOP.replace("'one', ", ""))
+        told = await dropped.text()
+        assert "it has been revoked" in told
+        assert "[DONE]" not in told
+        assert "[DONE]" in await kept.text()
+        assert 401 == (await server.ask("one"))[0]
+        assert [200, 401] == sorted(row["status"] for row in await server.rows(2))
