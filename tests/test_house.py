@@ -44,7 +44,7 @@ BUDGETS = {
     "gateway": 2_163,
     "http": 929,
     "parameters": 732,
-    "routing": 3_787,
+    "routing": 3_811,
     "server": 1_922,
     "store": 2_183,
     "store/migrations": 9,
