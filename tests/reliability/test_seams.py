@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from rigged import TOP, rig, until
 
 from appserver import upstream
 from scripted import DONE, Exchange, answer, chunked, delta, frames, scripted
+from unilect.backend import Batches
 from unilect.errors import RequestCancelled
+from unilect.events import tokens_of
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model
 from unilect.testing.echo import Echo
@@ -214,7 +217,9 @@ FORM = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": 
 
 
 @pytest.mark.parametrize("end", ["told", "left", "left at once"])
-async def test_answers_that_are_thrown_away(tmp_path: Path, end: str) -> None:
+async def test_answers_that_are_thrown_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
     """Answers that are made again, since none is valid, are in the ledger and count against budgets, also where nobody gets one, as far as they were made."""
     model = (
         '[models.m]\nsource = "echo:"\n[models.m.options]\ntext = "nonono"\ntokens_per_s = 40.0\n'
@@ -223,15 +228,24 @@ async def test_answers_that_are_thrown_away(tmp_path: Path, end: str) -> None:
     async with rig(tmp_path, model + "[limits]\ntokens_per_day = 100000\n") as server:
         backend = server.registry.models["m"].pool.members[0].backend
         assert isinstance(backend, Echo)
+        generate, made = backend.generate, 0
+
+        async def counted(request: Any) -> Batches:
+            nonlocal made
+            async with aclosing(generate(request)) as batches:
+                async for batch in batches:
+                    made += tokens_of(batch)
+                    yield batch
+
+        monkeypatch.setattr(backend, "generate", counted)
         asking = asyncio.create_task(server.ask(max_tokens=50, response_format=form))
         if end == "told":
             assert 422 == (await asking)[0]
             statuses, least, most = (422,), 18, 18
         else:
-            await until(lambda: backend.answers >= (2 if end == "left" else 1))
-            await asyncio.sleep(0.06)  # for a token at least
-            asking.cancel()
             statuses, least, most = (499, 422), 7 if end == "left" else 1, 18
+            await until(lambda: made >= least)
+            asking.cancel()
         (row,) = await server.rows(1)
         assert row["status"] in statuses
         assert least <= row["completion"] <= most
