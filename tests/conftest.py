@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from engine import SOURCES, THOROUGH
+from postgresql import POSTGRESQL, PostgreSQL, postgresql
+from redis_server import RedisServer, redis_server
 from serving import KEY, Server, serve
 from unilect.context import IN_HAND
 
@@ -78,3 +80,35 @@ def server_on() -> Iterator[Callable[[str], Server]]:
 def server(server_on: Callable[[str], Server]) -> Server:
     """A server of the bundled model, on whatever engine, that wants the key `sk-test`."""
     return server_on("gguf")
+
+
+@pytest.fixture(scope="session")
+def server_of_postgresql() -> Iterator[PostgreSQL]:
+    """One PostgreSQL server for all tests of this process."""
+    with postgresql() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def server_of_redis() -> Iterator[RedisServer]:
+    """One Redis server for all tests of this process; who needs it empty flushes it."""
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def new_url(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """A new database's URL, by its kind."""
+
+    def new(kind: str) -> str:
+        if kind == "postgresql":
+            return request.getfixturevalue("server_of_postgresql").new_database()
+        return "sqlite://" if kind == "memory" else f"sqlite:///{tmp_path / 'unilect.db'}"
+
+    return new
+
+
+@pytest.fixture(params=["sqlite", POSTGRESQL])
+def url(request: pytest.FixtureRequest, new_url: Callable[[str], str]) -> str:
+    """The URL of a new database that several processes can use, of each kind."""
+    return new_url(request.param)

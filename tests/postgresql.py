@@ -17,11 +17,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import psycopg
 import pytest
 
 from loopback import free_port
 
+#: A test on a real server is for CI.
+POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.heavy)
 USER = "unilect"
 READY = "ready to accept connections"
 
@@ -48,6 +49,8 @@ class PostgreSQL:
 
     def new_database(self) -> str:
         """The URL of a new, empty database."""
+        import psycopg
+
         name = f"test_{secrets.token_hex(6)}"
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())

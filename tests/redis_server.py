@@ -54,6 +54,11 @@ class RedisServer:
             self._process.communicate()
             self._process = None
 
+    def flush(self) -> None:
+        """Forget everything."""
+        command = ["redis-cli", "-p", str(self.port), "flushall"]
+        assert "OK\n" == subprocess.check_output(command, text=True)
+
     def freeze(self, frozen: bool = True) -> None:
         """Have it answer nothing for a while, as a network that is gone does."""
         assert self._process is not None

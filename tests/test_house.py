@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_959,
-    "cli": 1_971,
+    "": 1_962,
+    "cli": 2_008,
     "cli/connect": 956,
-    "config": 1_792,
+    "config": 1_808,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
@@ -35,18 +35,18 @@ BUDGETS = {
     "dialects/messages": 1_007,
     "dialects/ollama": 1_031,
     "dialects/openai": 762,
-    "dialects/responses": 1_914,
+    "dialects/responses": 1_925,
     "engines": 227,
     "engines/chatglm": 555,
     "engines/gguf": 2_143,
     "engines/process": 718,
     "engines/transformers": 3_766,
-    "gateway": 2_163,
-    "http": 929,
+    "gateway": 2_569,
+    "http": 931,
     "parameters": 732,
-    "routing": 3_811,
-    "server": 1_922,
-    "store": 2_183,
+    "routing": 3_812,
+    "server": 2_060,
+    "store": 2_209,
     "store/migrations": 9,
     "store/migrations/versions": 151,
     "testing": 337,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 660,
     "upstreams/llamacpp": 788,
     "upstreams/openai": 1_811,
-    "web": 1_032,
+    "web": 1_295,
 }
 
 #: Where the environment is read or passed on, and why.

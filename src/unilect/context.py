@@ -92,6 +92,7 @@ class Context(Struct, eq=False, kw_only=True):
         meter: What measures the request.
         task: What answers it; None where nobody may end it.
         ended: Why it was ended by us; None where it was not.
+        held: Its client has left, and its answer waits for the same request (`gateway/rejoin.py`), which takes it off the list.
         lowered: The limit of tokens that a backend has lowered to what fits; empty where none has.
         allowed: The most tokens of each answer that the caller's limits leave, where the request names no limit; None for any.
         headers: What every answer to the request tells, such as what is left of the caller's limits.
@@ -118,6 +119,7 @@ class Context(Struct, eq=False, kw_only=True):
     meter: Measured | None = None
     task: asyncio.Task[object] | None = None
     ended: UnilectError | None = None
+    held: bool = False
     lowered: str = ""
     allowed: int | None = None
     headers: Mapping[str, str] = {}
@@ -126,7 +128,9 @@ class Context(Struct, eq=False, kw_only=True):
 
     @property
     def state(self) -> str:
-        """`reading` its body, `queued` for its turn, `waiting` for its first token, or `answering`."""
+        """`reading` its body, `queued` for its turn, `waiting` for its first token, `answering`, or `held` without a client."""
+        if self.held:
+            return "held"
         if self.queued is not None:
             return "queued"
         if self.meter is None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from postgresql import POSTGRESQL
 from serving import Server, serve
 from unilect.cli._keys import seconds
 from unilect.errors import ConfigError
@@ -34,7 +35,7 @@ class Keys:
     """The commands for the keys of one store."""
 
     def __init__(self, folder: Path, url: str) -> None:
-        self.config = CONFIG.format(url=url)
+        self.url, self.config = url, CONFIG.format(url=url)
         self.file = folder / "unilect.toml"
         self.file.write_text(self.config)
 
@@ -50,11 +51,31 @@ class Keys:
         assert (code, "") == (done.returncode, done.stdout if code else done.stderr), done
         return (done.stderr if code else done.stdout).strip()
 
+    def stored(self) -> bytes:
+        """All that the store has of keys, as it stands there."""
+        if self.url.startswith("sqlite"):
+            return b"".join(file.read_bytes() for file in self.file.parent.iterdir())
+        import psycopg
+
+        with psycopg.connect(self.url) as connection:
+            asked = (b"SELECT keys::text FROM keys", b"SELECT key_secrets::text FROM key_secrets")
+            rows = [row for one in asked for row in connection.execute(one).fetchall()]
+        return "".join(text for (text,) in rows).encode()
+
+
+@pytest.fixture(scope="module", params=["sqlite", POSTGRESQL])
+def keys(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    """The keys of a new store, of each kind."""
+    folder = tmp_path_factory.mktemp("keys")
+    if request.param == "sqlite":
+        return Keys(folder, f"sqlite:///{folder / 'unilect.db'}")
+    return Keys(folder, request.getfixturevalue("server_of_postgresql").new_database())
+
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    """The keys of a new file."""
-    folder = tmp_path_factory.mktemp("keys")
+def keys_of_a_file(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    """The keys of a new file, for what is told before the store is asked."""
+    folder = tmp_path_factory.mktemp("file")
     return Keys(folder, f"sqlite:///{folder / 'unilect.db'}")
 
 
@@ -155,7 +176,7 @@ def test_list(keys: Keys) -> None:
         "STATE",
     ]
     assert any(line.startswith("eve ") and line.endswith(" active") for line in lines)
-    files = b"".join(file.read_bytes() for file in keys.file.parent.iterdir())
+    files = keys.stored()
     assert made["key"][3:11].encode() in files  # its public part
     assert made["key"].encode() not in files
     assert made["key"][12:55].encode() not in files
@@ -175,6 +196,25 @@ def test_limits(keys: Keys, servers: tuple[Server, Server]) -> None:
     assert 200 == ask(server, made["key"])[0]
     status, told = ask(server, made["key"])
     assert (429, "rate_limit_exceeded") == (status, told["error"]["code"])
+
+
+def test_other_limits(keys: Keys, servers: tuple[Server, Server]) -> None:
+    """Limits of a key are changed, and every running server goes by them within a second, with what the key has used before."""
+    secret = keys.run("create", "ann", "--limit", "parallel=3")
+    seen(lambda: [200, 200] == [ask(one, secret)[0] for one in servers])
+    told = keys.run("limit", "ann", "--limit", "tokens_per_day=5", "--limit", "parallel=2")
+    assert told.endswith(" has parallel=2,tokens_per_day=5.")
+    changed = time.monotonic()
+
+    def refused(server: Server, why: str) -> bool:
+        return why in ask(server, secret)[1].get("error", {}).get("message", "")
+
+    seen(lambda: all(refused(one, "tokens_per_day of this API key is 5") for one in servers))
+    assert time.monotonic() - changed < 2  # one, and one for a machine that does other things too
+    made = json.loads(keys.run("limit", "ann", "--none", "tokens_per_day", "--json"))
+    assert {"parallel": 2} == made["limits"]
+    seen(lambda: [200, 200] == [ask(one, secret)[0] for one in servers])
+    assert keys.run("limit", "ann", "--none", "parallel").endswith(" has no limits of its own.")
 
 
 @pytest.mark.parametrize(
@@ -207,15 +247,22 @@ def test_limits(keys: Keys, servers: tuple[Server, Server]) -> None:
             "--limit: money_per_day: expected a number above 0",
         ),
         (["create", "x", "--models", ","], "--models: expected the names of models"),
+        (["limit", "nobody"], "--limit: nothing to change; give --limit NAME=NUMBER, or --none"),
+        (["limit", "nobody", "--none", "parallel"], "nobody: there is no key of this name"),
+        (["limit", "x", "--none", "tokens"], "--none: 'tokens' is no limit; "),
+        (
+            ["limit", "x", "--limit", "parallel=2", "--none", "parallel"],
+            "--none: parallel is given with --limit, too",
+        ),
         (["revoke", "nobody"], "nobody: there is no key of this name. The keys are: "),
         (["rotate", "nobody"], "nobody: there is no key of this name"),
         (["rotate", "nobody", "--overlap", "-1s"], "--overlap: '-1s' is not a length of time"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, list) else "",
 )
-def test_mistakes(keys: Keys, args: list[str], told: str) -> None:
+def test_mistakes(keys_of_a_file: Keys, args: list[str], told: str) -> None:
     """A mistake is one line on stderr, and nothing on stdout."""
-    assert keys.run(*args, code=1).startswith(f"unilect: {told}")
+    assert keys_of_a_file.run(*args, code=1).startswith(f"unilect: {told}")
 
 
 def test_twice(keys: Keys) -> None:
@@ -236,9 +283,9 @@ def test_turned_off(keys: Keys, tmp_path: Path) -> None:
         assert [401, 200] == [ask(server, key)[0] for key in (secret, "sk-of-the-file")]
 
 
-def test_without_other_keys(tmp_path: Path) -> None:
+def test_without_other_keys(url: str, tmp_path: Path) -> None:
     """A server without keys lets everybody in until the first key is made, and nobody without one from then on, nor after a restart."""
-    made = Keys(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
+    made = Keys(tmp_path, url)
     made.config = made.config.replace('api_keys = ["sk-of-the-file"]', "")
     made.file.write_text(made.config)
     with serve(config=made.config) as server:
@@ -262,9 +309,13 @@ def test_the_store(keys: Keys, tmp_path: Path) -> None:
     count = len(json.loads(keys.run("list", "--json")))
     told = json.loads(keys.run("check", "--json", group="store"))
     assert ([], count) == (told["problems"], told["counts"]["API keys"])
-    assert "sound" == keys.run("check", group="store").splitlines()[-1]
+    sound = "sound" if keys.url.startswith("sqlite") else "readable"
+    assert sound == keys.run("check", group="store").splitlines()[-1]
     assert keys.run("migrate", group="store").startswith("The tables are up to date")
     copy = tmp_path / "copy.db"
+    if sound == "readable":
+        assert "pg_dump" in keys.run("backup", str(copy), group="store", code=1)
+        return
     assert f"{copy}: " in keys.run("backup", str(copy), group="store")
     assert "exists already" in keys.run("backup", str(copy), group="store", code=1)
     restored = Keys(tmp_path, f"sqlite:///{copy}")

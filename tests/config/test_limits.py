@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from unilect.config import load as config_load
-from unilect.config.limits import Limits, parsed
+from unilect.config.limits import LimitChanges, Limits, limit_names, parsed
 from unilect.config.model import Price
 from unilect.errors import ConfigError
 
@@ -87,3 +87,13 @@ def test_on_the_command_line() -> None:
     lines = str(raised.value).splitlines()
     assert 4 == len(lines)
     assert all(line.startswith("--limit: ") for line in lines)
+
+
+def test_changes() -> None:
+    """Each limit can be changed, and taken away by its name."""
+    assert Limits.__struct_fields__ == LimitChanges.__struct_fields__
+    assert ["parallel"] == limit_names(["parallel"])
+    with pytest.raises(
+        ConfigError, match=r"^--none: 'paralel' is no limit; did you mean `parallel`"
+    ):
+        limit_names(["parallel", "paralel"])

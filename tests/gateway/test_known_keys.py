@@ -43,9 +43,9 @@ class Counting(StoredKeys):
 class Rig:
     """What is known of a file, and another process that changes it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, url: str) -> None:
         self.clock = Clock()
-        self.url = f"sqlite:///{path / 'unilect.db'}"
+        self.url = url
         self.database, self.other = Database(self.url), Database(self.url)
         self.stored = Counting(self.database, self.clock)
         self.theirs = StoredKeys(self.other, self.clock)
@@ -68,15 +68,18 @@ class Rig:
         """Wait until changes of before now have been seen."""
         before = self.stored.looked
         await self.until(
-            lambda: self.stored.looked > before + 1 or self.known._mark == self.stored.mark()
+            lambda: (
+                self.stored.looked > before + 1
+                or ((mark := self.stored.mark()) is not None and mark == self.known._mark)
+            )
         )
 
 
 @pytest.fixture
-async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    """A store without a file yet; looks come fast."""
+async def rig(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    """A new store, of each kind; looks come fast."""
     monkeypatch.setattr(known_keys, "LOOK_S", 0.01)
-    made = Rig(tmp_path)
+    made = Rig(url)
     await made.known.open()
     yield made
     await made.known.aclose()
@@ -96,7 +99,7 @@ async def why(rig: Rig, secret: str) -> str:
 async def test_the_first_key(rig: Rig, tmp_path: Path) -> None:
     """Without a file no key is required, and none is made; from the first key on that any process makes one is required, for ever."""
     assert not rig.known.required
-    assert [] == list(tmp_path.iterdir())
+    assert [] == list(tmp_path.iterdir())  # also where the store is a server's
 
     secret = await rig.create("ann")
     await rig.until(lambda: rig.known.required)
@@ -125,7 +128,11 @@ async def test_looked_up_once(rig: Rig) -> None:
 
 
 async def test_nothing_changed(rig: Rig) -> None:
-    """While the file does not change the database is not asked."""
+    """While the file does not change the database is not asked; one of a server always is."""
+    if rig.stored.mark() is None:
+        before = rig.stored.looked
+        await rig.until(lambda: rig.stored.looked > before + 2)
+        return
     await rig.create("ann")
     await rig.looked()
     before = rig.stored.looked
@@ -272,9 +279,9 @@ async def test_a_backup_in_its_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
     assert before + 1 == rig.stored.found
 
 
-async def test_never_read(tmp_path: Path) -> None:
+async def test_never_read(url: str) -> None:
     """A server that could not read its keys lets nobody in, and does not wait."""
-    rig = Rig(tmp_path)
+    rig = Rig(url)
     rig.stored.away = True
     rig.stored.mark = lambda: None  # type: ignore[method-assign]
     await rig.known.open()
@@ -310,6 +317,29 @@ async def test_revoked_while_it_runs(rig: Rig) -> None:
     rig.clock.now += 1000
     await rig.until(bob.done)
     assert "it has expired at" in str(rig.requests["bob"].ended)
+
+
+async def test_other_limits(rig: Rig) -> None:
+    """A key has other limits for the next request and for running ones, and who counts is told which keys have changed, but not at first."""
+    told: list[str] = []
+    rig.known.changed = told.extend
+    secrets = [await rig.create(name, limits={"parallel": 5.0}) for name in ("ann", "bob")]
+    await rig.until(lambda: len(told) == 2)
+    ann, bob = [await rig.known.key(secret) for secret in secrets]
+    task = await running(rig, secrets[0])
+    await rig.theirs.limit("ann", {"tokens_per_day": 7.0, "parallel": None})
+    await rig.until(lambda: rig.requests["ann"].limits == {"tokens_per_day": 7.0})
+    assert {"tokens_per_day": 7.0} == (await rig.known.key(secrets[0])).limits
+    assert {"parallel": 5.0} == (await rig.known.key(secrets[1])).limits
+    assert sorted([ann.id, ann.id, bob.id]) == sorted(told)
+    task.cancel()
+
+    late: list[str] = []
+    other = KnownKeys(rig.theirs)
+    other.changed = late.extend
+    await other.open()
+    assert [] == late
+    await other.aclose()
 
 
 async def test_revoked_while_the_store_is_away(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,27 @@ async def test_without_max_tokens() -> None:
     assert (429, "false") == (third.status, third.headers["x-should-retry"])
 
 
+async def test_without_max_tokens_while_others_run() -> None:
+    """A request that does not say how long its answer may be comes again where running requests hold what it could have."""
+    slow = echo(tokens_per_s=100.0)
+    async with served(LimitsConfig(tokens_per_day=200), slow) as server:
+        headers, body = (
+            {"Authorization": f"Bearer {ONE}"},
+            CHAT | {"stream": True, "max_tokens": 80},
+        )
+        url = f"{server.url}/v1/chat/completions"
+        async with server.client.post(url, json=body, headers=headers) as stream:
+            await stream.content.readline()
+            reserved = await server.ask()
+            await stream.read()
+        answered = await server.ask()
+        over = await server.ask()
+    assert (429, "1") == (reserved.status, reserved.headers["Retry-After"])
+    assert "x-should-retry" not in reserved.headers
+    assert 200 == answered.status
+    assert (429, "false") == (over.status, over.headers["x-should-retry"])
+
+
 async def test_choices() -> None:
     """Every choice of an answer is counted, before it and after it."""
     async with served(LimitsConfig(tokens_per_day=300)) as server:
@@ -260,7 +281,7 @@ class FakeLedger:
     def __init__(self, **sums: int) -> None:
         self.sums, self.away, self.asked = sums, False, list[float]()
 
-    async def used(self, since: float) -> list[Any]:
+    async def used(self, since: float, key: str | None = None) -> list[Any]:
         """See `Ledger`."""
         self.asked.append(since)
         if self.away:
@@ -308,7 +329,7 @@ async def test_owners_from_the_ledger() -> None:
     """What an owner and a model have used is the sum of all keys, of tokens and of money."""
 
     class Sums(FakeLedger):
-        async def used(self, since: float) -> list[Any]:
+        async def used(self, since: float, key: str | None = None) -> list[Any]:
             """Two keys of an owner, and one of nobody."""
             rows = [("a", "team", 100, 400_000), ("b", "team", 200, 300_000), ("c", "", 300, 0)]
             return [

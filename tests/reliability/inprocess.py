@@ -29,10 +29,14 @@ class Site:
         url: Its base URL, without `/v1`.
         registry: Its models.
         client: An HTTP client.
+        listener: The HTTP side of the server.
     """
 
-    def __init__(self, url: str, registry: Registry, client: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, url: str, registry: Registry, client: aiohttp.ClientSession, listener: Listener
+    ) -> None:
         self.url = url
+        self.listener = listener
         self.registry = registry
         self.client = client
 
@@ -129,7 +133,7 @@ async def site(config: Config) -> AsyncIterator[Site]:
         await registry.start(list(registry.models))
         url = (await listener.listen())[0]
         async with aiohttp.ClientSession() as client:
-            yield Site(url, registry, client)
+            yield Site(url, registry, client, listener)
     finally:
         await listener.aclose()
         await registry.aclose()

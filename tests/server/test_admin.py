@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,21 @@ class Operated:
         async with self._admin.request(method, f"http://localhost{path}", data=data) as response:
             return response.status, await response.json()
 
+    async def until_idle(self) -> None:
+        """Wait until no request is answered."""
+        async with asyncio.timeout(20):
+            while (await self.ask("GET", "/requests"))[1]["requests"]:
+                await asyncio.sleep(0.02)
+
+    async def until_required(self) -> None:
+        """Wait until the server has seen that there is a key."""
+        async with asyncio.timeout(20):
+            while True:
+                async with self.client.get(f"{self.url}/v1/models") as answer:
+                    if answer.status == 401:
+                        return
+                await asyncio.sleep(0.02)
+
     async def chat(self, model: str, **more: Any) -> tuple[int, Any]:
         """The status and the JSON of an answer to a client."""
         body = {"model": model, "messages": HI}
@@ -72,9 +87,8 @@ class Operated:
 async def operated(tmp_path: Path, text: str = MODELS) -> AsyncIterator[Operated]:
     """A server with an admin API at a unix socket."""
     file = tmp_path / "unilect.toml"
-    file.write_text(
-        f"port = 0\n[store]\nurl = 'sqlite:///keys.db'\n[admin]\nlisten = './admin.sock'\n{text}"
-    )
+    store = "" if "[store]" in text else "[store]\nurl = 'sqlite:///keys.db'\n"
+    file.write_text(f"port = 0\n{store}[admin]\nlisten = './admin.sock'\n{text}")
 
     def read() -> Any:
         return config_load.load(file, environment={})
@@ -147,9 +161,7 @@ async def test_keys(tmp_path: Path) -> None:
         secret = made[1]["key"]
         turned = await server.ask("POST", "/keys/ann/rotate", {"overlap_s": 3600})
         header = {"headers": {"Authorization": f"Bearer {turned[1]['key']}"}}
-        async with asyncio.timeout(20):
-            while (await server.chat("a"))[0] != 401:  # the server has seen the first key
-                await asyncio.sleep(0.05)
+        await server.until_required()
         allowed = [(await server.chat(name, **header))[0] for name in ("a", "org/slow")]
         listed = await server.ask("GET", "/keys")
         ended = await server.ask("POST", f"/keys/{made[1]['id']}/revoke")
@@ -175,6 +187,19 @@ async def test_keys(tmp_path: Path) -> None:
         ("/keys", {"name": "n", "models": ["x"]}, "models"),
         ("/keys", {"name": "n", "expires_in_s": 0}, "expires_in_s"),
         ("/keys", {"name": "n", "expires_in_s": 1e300}, "expires_in_s"),
+        ("/keys", {"name": "n", "limits": {"parallel": 0}}, "limits.parallel"),
+        ("/keys", {"name": "n", "limits": {"tokens": 5}}, "limits.tokens"),
+        ("/keys", {"name": "n", "limits": []}, "limits"),
+        ("PATCH /keys/n", {}, "limits"),
+        ("PATCH /keys/n", {"limits": {"money_per_day": -1}}, "limits.money_per_day"),
+        ("PATCH /keys/n", {"limits": {"parallel": "2"}}, "limits.parallel"),
+        ("PATCH /keys/n", {"limits": {"tokens": None}}, "limits.tokens"),
+        ("PATCH /keys/n", {"limits": {}, "models": ["a"]}, "models"),
+        ("GET /usage?since=never", None, "since"),
+        ("GET /usage?by=owner", None, "by"),
+        ("GET /usage?owner=x", None, "owner"),
+        ("GET /usage?key=", None, "key"),
+        ("GET /limits?keys=x", None, "keys"),
         ("/keys", b"{", None),
         ("/keys", b"\xff", None),
         ("/keys", [], None),
@@ -187,8 +212,11 @@ async def test_keys(tmp_path: Path) -> None:
 )
 async def test_wrong_bodies(tmp_path: Path, path: str, body: Any, param: str | None) -> None:
     """A body with a mistake is a 400 that names the field."""
+    method, _, url = path.rpartition(" ")
     async with operated(tmp_path) as server:
-        status, told = await server.ask("POST", path, body)
+        await server.ask("POST", "/keys", {"name": "key"})
+        await server.until_required()
+        status, told = await server.ask(method or "POST", url, body)
 
     assert (400, param) == (status, told["error"]["param"])
 
@@ -202,6 +230,76 @@ def test_any_body(body: Any) -> None:
     except InvalidRequest:
         return
     assert not set(made.name) & set(" \t\n\x00")
+
+
+PRICED = """
+[models.p]
+source = "echo:"
+price = { prompt = 100.0, completion = 200.0 }
+limits = { parallel = 7 }
+options = { text = "yyyyyyyyyy", tokens_per_s = 20.0, context = 4096 }
+[owners.team]
+money_per_month = 1.5
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts"), [("sqlite", "memory"), pytest.param("postgresql", "redis", marks=pytest.mark.heavy)]
+)  # fmt: skip
+async def test_limits_and_usage(
+    kind: str,
+    counts: str,
+    new_url: Callable[[str], str],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> None:
+    """A key's limits are set and changed over the API, which tells what is left of them, of its owner's and of a model's, and what was used."""
+    text = f"[store]\nurl = '{new_url(kind)}'\n{PRICED}"
+    if counts == "redis":
+        redis = request.getfixturevalue("server_of_redis")
+        redis.flush()
+        text += f"[limits]\nurl = '{redis.url}'\n"
+    given = {"tokens_per_day": 1000, "requests_per_minute": 60, "parallel": 5}
+    hi = {"json": {"model": "p", "messages": HI, "max_tokens": 10}}
+    async with operated(tmp_path, text) as server:
+        body = {"name": "ann", "owner": "team", "limits": given}
+        status, made = await server.ask("POST", "/keys", body)
+        assert (201, given) == (status, made["limits"])
+        await server.until_required()
+        header = {"headers": {"Authorization": f"Bearer {made['key']}"}}
+        url = f"{server.url}/v1/chat/completions"
+        async with server.client.post(url, **hi, **header) as answer:
+            assert 200 == answer.status
+        async with server.client.post(url, json=hi["json"] | {"stream": True}, **header) as stream:
+            await stream.content.readline()
+            _, during = await server.ask("GET", "/limits?key=ann&owner=team&model=p")
+        await server.until_idle()
+        changed = await server.ask("PATCH", "/keys/ann", {"limits": {"tokens_per_day": 2000, "parallel": None}})  # fmt: skip
+        _, after = await server.ask("GET", f"/limits?key={made['id']}")
+        _, every = await server.ask("GET", "/limits")
+        _, used = await server.ask("GET", "/usage?by=key,model&key=ann")
+        _, none = await server.ask("GET", "/usage?key=key-00000000")
+        unknown = [await server.ask("GET", f"/limits?{query}") for query in ("key=eve", "owner=x", "model=org", "key=%00")]  # fmt: skip
+        gone = await server.ask("PATCH", "/keys/eve", {"limits": {}})
+
+    left = {(one["of"], one["limit"]): one for one in during["limits"]}
+    of_day = left["key", "tokens_per_day"]
+    assert (1000, 12, 988 - of_day["reserved"]) == (of_day["most"], of_day["used"], of_day["left"])
+    assert of_day["reserved"] >= 12
+    assert of_day["name"] == made["id"]
+    assert of_day["resets_at"].endswith("T00:00:00+00:00")
+    assert (5, 1, 4) == tuple(left["key", "parallel"][n] for n in ("most", "reserved", "left"))
+    assert 2 == left["key", "requests_per_minute"]["used"]
+    assert (7, 1) == tuple(left["model", "parallel"][n] for n in ("most", "reserved"))
+    money = left["owner", "money_per_month"]
+    assert ("team", 1.5, 0.0022) == (money["name"], money["most"], money["used"])
+    assert (200, {"tokens_per_day": 2000, "requests_per_minute": 60}) == (changed[0], changed[1]["limits"])  # fmt: skip
+    assert {"tokens_per_day": 2000, "requests_per_minute": 60} == {one["limit"]: one["most"] for one in after["limits"]}  # fmt: skip
+    assert [("owner", "money_per_month"), ("model", "parallel")] == [(one["of"], one["limit"]) for one in every["limits"]]  # fmt: skip
+    (line,) = used["data"]
+    assert ("ann", "p", None, 2) == tuple(line[n] for n in ("key", "model", "day", "requests"))
+    assert [] == none["data"]
+    assert [404] * 5 == [status for status, _ in (*unknown, gone)]
 
 
 async def test_models(tmp_path: Path) -> None:
@@ -269,6 +367,28 @@ async def test_requests(tmp_path: Path) -> None:
     assert b'"code":"request_cancelled"' in end
     assert b"[DONE]" not in end
     assert 404 == gone[0]
+
+
+async def test_a_response_in_the_background(tmp_path: Path) -> None:
+    """A response that is made in the background is a running request, and a cancelled one has failed with the reason."""
+    async with operated(tmp_path) as server:
+        body = {"model": "org/slow", "input": "Hi", "background": True}
+        async with server.client.post(f"{server.url}/v1/responses", json=body) as answer:
+            id = (await answer.json())["id"]
+        request = await running(server)
+        cancelled = await server.ask("POST", f"/requests/{request['id']}/cancel")
+        await server.until_idle()
+        async with asyncio.timeout(20):
+            status = ""
+            while status in ("", "queued", "in_progress"):
+                async with server.client.get(f"{server.url}/v1/responses/{id}") as answer:
+                    told = await answer.json()
+                    status = told["status"]
+
+    assert (id, "responses") == (request["id"], request["endpoint"])
+    assert (200, "ending") == (cancelled[0], cancelled[1]["state"])
+    assert "failed" == status
+    assert "An operator of this server has ended the request." == told["error"]["message"]
 
 
 async def test_a_reload(tmp_path: Path) -> None:

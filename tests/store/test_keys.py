@@ -1,5 +1,6 @@
 """Tests of unilect.store.keys, on SQLite, in memory and on PostgreSQL."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,39 @@ async def test_rotate(keys: StoredKeys, clock: Clock) -> None:
     await keys.rotate("key_AAAA", "CCCC", b"3", overlap_s=3600)
     ends = [found.expires_at for id in ("AAAA", "BBBB", "CCCC") if (found := await keys.find(id))]
     assert [NOW + 100, NOW + 10 + 3600, None] == ends
+
+
+async def test_limit(keys: StoredKeys) -> None:
+    """Limits of a key are set, replaced and taken away; the others stay, and servers see that the key has changed."""
+    await keys.create("ann", "AAAA", b"1", limits={"parallel": 2.0, "tokens_per_day": 1000.0})
+    await keys.create("bob", "BBBB", b"2")
+    number, _ = await keys.changed(0)
+    made = await keys.limit("ann", {"tokens_per_day": 5.0, "money_per_day": 1.5, "parallel": None})
+    assert {"tokens_per_day": 5.0, "money_per_day": 1.5} == made.limits
+    assert ["key_AAAA"] == (await keys.changed(number))[1]
+    assert made == await keys.limit("key_AAAA", {"requests_per_minute": None})
+    found = await keys.find("AAAA")
+    assert found is not None
+    assert made == found.key
+
+    await keys.revoke("ann")
+    for name, why in (("ann", "been revoked already"), ("eve", "there is no key of this name")):
+        with pytest.raises(ConfigError, match=why):
+            await keys.limit(name, {"parallel": 1.0})
+
+
+async def test_two_change_limits(url: str) -> None:
+    """Of the limits that several processes change at once none is lost."""
+    databases = [Database(url) for _ in range(3)]
+    every = [StoredKeys(one) for one in databases]
+    await every[0].create("ann", "AAAA", b"1")
+    names = ("parallel", "tokens_per_day", "money_per_day")
+    for number in range(5):
+        changes = [one.limit("ann", {n: number + 1.0}) for one, n in zip(every, names, strict=True)]
+        await asyncio.gather(*changes)
+        assert dict.fromkeys(names, number + 1.0) == (await every[0].get("key_AAAA")).limits
+    for one in databases:
+        await one.aclose()
 
 
 async def test_changes(keys: StoredKeys) -> None:

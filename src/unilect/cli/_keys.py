@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from unilect.cli._commands import or_exit
 from unilect.config import load as config_load
 from unilect.config.durations import seconds
-from unilect.config.limits import parsed
+from unilect.config.limits import limit_names, parsed
 from unilect.config.model import wrong_name
 from unilect.config.server import Config, process_environment
 from unilect.errors import ConfigError, StoreUnavailable
@@ -78,6 +78,25 @@ def rotate(config: Path | None, name: str, overlap: str, as_json: bool) -> None:
     _tell_secret(or_exit(run), as_json)
 
 
+def limit(
+    config: Path | None, name: str, limits: Sequence[str], none: Sequence[str], as_json: bool
+) -> None:
+    """Change the limits of a key, and say which it has."""
+
+    def run() -> Key:
+        changes = {**parsed(limits), **dict.fromkeys(limit_names(none))}
+        both = [one.partition("=")[0].strip() for one in limits]
+        if twice := [one for one in none if one in both]:
+            raise ConfigError(f"--none: {twice[0]} is given with --limit, too; leave one of them out.")  # fmt: skip
+        if not changes:
+            raise ConfigError("--limit: nothing to change; give --limit NAME=NUMBER, or --none NAME.")  # fmt: skip
+        return _asked(config_load.load(config), lambda keys: keys.limit(name, changes))
+
+    key = or_exit(run)
+    shown = _shown(key.limits) or "no limits of its own"
+    print(json.dumps(told(key)) if as_json else f"{key.name} ({key.id}) has {shown}.")
+
+
 def revoke(config: Path | None, name: str, as_json: bool) -> None:
     """End a key, and say so."""
     key = or_exit(lambda: _asked(config_load.load(config), lambda keys: keys.revoke(name)))
@@ -97,7 +116,7 @@ def list_keys(config: Path | None, as_json: bool) -> None:
             key.id,
             key.owner or "-",
             "all" if key.models is None else ",".join(key.models),
-            ",".join(f"{name}={most:.12g}" for name, most in key.limits.items()) or "-",
+            _shown(key.limits) or "-",
             _day(key.created_at),
             "never" if key.expires_at is None else _day(key.expires_at),
             state(key),
@@ -162,6 +181,10 @@ def _asked(settings: Config, ask: Callable[[StoredKeys], Coroutine[Any, Any, _Re
 def _tell_secret(made: tuple[Key, str], as_json: bool) -> None:
     key, secret = made
     print(json.dumps(told(key) | {"key": secret}) if as_json else secret)
+
+
+def _shown(limits: Mapping[str, float]) -> str:
+    return ",".join(f"{name}={most:.12g}" for name, most in limits.items())
 
 
 def _day(at: float) -> str:

@@ -1,4 +1,4 @@
-"""The commands for API keys of the store: `unilect keys create|list|revoke|rotate`."""
+"""The commands for API keys of the store: `unilect keys create|limit|list|revoke|rotate`."""
 
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -39,6 +39,31 @@ def create(
     from unilect.cli import _keys
 
     _keys.create(config, name, owner, expires, models, limit or [], as_json)
+
+
+@app.command()
+def limit(
+    name: Name,
+    config: ConfigFile = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help="A limit that the key has from now on; may be given several times (docs/limits.md).",
+        ),
+    ] = None,
+    none: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="A limit that the key has no more; may be given several times."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change the limits of a key, on every running server within a second. Limits that are not named stay."""
+    from unilect.cli import _keys
+
+    _keys.limit(config, name, limit or [], none or [], as_json)
 
 
 @app.command("list")

@@ -8,8 +8,7 @@ from importlib.util import find_spec
 from typing import Annotated
 from urllib.parse import urlsplit
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from unilect import extras
 from unilect.config.values import convert, nearest
@@ -19,6 +18,7 @@ from unilect.redact import redacted
 
 _Number = Annotated[int, Meta(ge=1, le=10**15)]
 _Minute = Annotated[int, Meta(ge=1, le=50_000_000)]  # a bucket's level is exact in a double
+_Parallel = Annotated[int, Meta(ge=1, le=100_000)]
 _Money = Annotated[float, Meta(gt=0, le=1_000_000_000)]
 _URL = re.compile(r"rediss?://\S+|unix://\S+")
 
@@ -35,7 +35,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="Tokens per minute, of prompts and answers."),
     ] = None
     parallel: Annotated[
-        Annotated[int, Meta(ge=1, le=100_000)] | None,
+        _Parallel | None,
         Meta(description="Concurrent requests."),
     ] = None
     tokens_per_day: Annotated[
@@ -51,6 +51,18 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     money_per_month: Annotated[
         _Money | None, Meta(description="Cost per calendar month (UTC).")
     ] = None
+
+
+class LimitChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits to be changed: None takes one away, and one that is left out stays."""
+
+    requests_per_minute: _Minute | UnsetType | None = UNSET
+    tokens_per_minute: _Minute | UnsetType | None = UNSET
+    parallel: _Parallel | UnsetType | None = UNSET
+    tokens_per_day: _Number | UnsetType | None = UNSET
+    tokens_per_month: _Number | UnsetType | None = UNSET
+    money_per_day: _Money | UnsetType | None = UNSET
+    money_per_month: _Money | UnsetType | None = UNSET
 
 
 class LimitsConfig(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,7 +87,7 @@ def parsed(texts: Sequence[str], where: str = "--limit") -> dict[str, float]:
     Raises:
         ConfigError: One is none; all mistakes are told.
     """
-    fields = {field.name: field for field in msgspec.structs.fields(Limits)}
+    fields = {field.name: field for field in structs.fields(Limits)}
     found, limits = Mistakes(), dict[str, float]()
     for text in texts:
         name, equals, number = text.partition("=")
@@ -93,6 +105,21 @@ def parsed(texts: Sequence[str], where: str = "--limit") -> dict[str, float]:
             limits[name] = value
     found.raise_all()
     return limits
+
+
+def limit_names(texts: Sequence[str], where: str = "--none") -> list[str]:
+    """
+    Names of limits.
+
+    Raises:
+        ConfigError: One is none.
+    """
+    for text in texts:
+        if text not in NAMES:
+            near = nearest(text, NAMES)
+            hint = f"did you mean `{near}`?" if near else f"one of {', '.join(NAMES)}."
+            raise ConfigError(f"{where}: {text[:60]!r} is no limit; {hint}")
+    return list(texts)
 
 
 def _number(text: str) -> int | float | str:

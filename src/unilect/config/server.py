@@ -24,15 +24,8 @@ from unilect.config.values import OptionPath, dotted, nearest, shown
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
 
-TABLES = (
-    "models",
-    "listeners",
-    "store",
-    "limits",
-    "owners",
-    "admin",
-    "otel",
-)  # options that only a file can set
+#: Options that only a file can set.
+TABLES = ("models", "listeners", "store", "limits", "owners", "admin", "otel")
 
 Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
 
@@ -127,6 +120,15 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shutdown_grace_s: Annotated[
         float, described("Grace period for running requests after SIGTERM.", ge=0)
     ] = 30.0
+    rejoin_s: Annotated[
+        float,
+        described(
+            "Seconds for which an answer goes on after its client has disconnected: the same request of the same API key gets it. "
+            "Default: off, a disconnect stops generation at once. See docs/rejoin.md.",
+            ge=0,
+            le=600,
+        ),
+    ] = 0.0
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         described("Log level. *info* logs one line per request, without prompts and answers."),

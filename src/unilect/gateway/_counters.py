@@ -85,6 +85,12 @@ class Counters(Protocol):
     async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
         """What was used is at least so much, by the counters' names, each with when it ends: what a ledger says."""
 
+    async def raise_some(self, used: Mapping[str, tuple[int, float]]) -> None:
+        """The same of some of the budgets."""
+
+    async def look(self, claims: Sequence[Claim]) -> list[State]:
+        """The counters of claims as they are; nothing is held."""
+
     async def aclose(self) -> None:
         """Release what is held. Idempotent."""
 
@@ -228,6 +234,18 @@ class MemoryCounters:
             budget = self._all.setdefault(name, _Budget(ends_at))
             if isinstance(budget, _Budget):
                 budget.used = max(budget.used, units)
+
+    raise_some = raise_to
+
+    async def look(self, claims: Sequence[Claim]) -> list[State]:
+        """See `Counters`."""
+        now_us, states = self._now_us(), list[State]()
+        for claim in claims:
+            one = self._all.get(claim.name)
+            if one is not None:
+                one.has_room(claim, now_us)  # a minute leaks up to now
+            states.append(State(0) if one is None else one.state(claim))
+        return states
 
     async def aclose(self) -> None:
         """See `Counters`."""

@@ -63,7 +63,7 @@ def headers(
         at, most = places[0] if len(places) == 1 else _tightest(places, claims, states)
         claim, state = claims[at], states[at]
         left = claim.most - state.used - state.held
-        resets_s = _full_again_s(claim, state, now)
+        resets_s = full_again_s(claim, state, now)
         if dialect == "messages":
             names = anthropic_names
             at_end = datetime.fromtimestamp(math.ceil(now + resets_s), UTC)
@@ -94,7 +94,7 @@ def _tightest(
     return min(places, key=lambda one: max(0, claims[one[0]].most - states[one[0]].used - states[one[0]].held))  # fmt: skip
 
 
-def _full_again_s(claim: Claim, state: State, now: float) -> float:
+def full_again_s(claim: Claim, state: State, now: float) -> float:
     """Seconds until nothing of a limit is used, if nothing more is."""
     if claim.leaks:
         return state.used * MINUTE_US / claim.most / 1e6

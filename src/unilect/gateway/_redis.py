@@ -3,7 +3,7 @@ Counters of limits on a Redis server, for several servers that count together.
 
 1. What a request claims is taken in one script, so that two servers never take the same.
 2. What a server holds for its requests is written down by its id. A server says every 2 s that it is alive; of one that has not for 10 s
-   the others set all free that it held.
+   the others set all free that it held, once what the ledger has of it is counted.
 3. A Redis server that is away is told after 0.7 s at most, and asked again by the next request. What could not be settled meanwhile is
    settled when it is back.
 4. A Redis server that has lost its data, or is new, has no mark of having been seeded: it holds no budget before the ledger's totals are in it.
@@ -54,19 +54,25 @@ class RedisCounters:
     Args:
         url: Of the Redis server.
         seed: Raises the budgets to what the ledger says; called where the Redis server has no mark of that.
+        seed_after_death: The same with what a server has left that is dead; called before what that held is set free.
 
     Attributes:
         id: This server's, new for each process.
     """
 
-    def __init__(self, url: str, seed: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        url: str,
+        seed: Callable[[], Awaitable[None]],
+        seed_after_death: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         from redis.asyncio import BlockingConnectionPool, Redis
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
         self.id = secrets.token_hex(8)
         self._where = redacted(url)
-        self._seed = seed
+        self._seed, self._seed_after_death = seed, seed_after_death or seed
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=_MOST_CONNECTIONS,
@@ -77,6 +83,7 @@ class RedisCounters:
         )
         self._redis: Any = Redis.from_pool(pool)
         self._take = self._script(scripts.TAKE)
+        self._look = self._script(scripts.LOOK)
         self._settle = self._script(scripts.SETTLE)
         self._lapse = self._script(scripts.LAPSE)
         self._raise = self._script(scripts.SEED)
@@ -113,13 +120,26 @@ class RedisCounters:
 
     async def raise_to(self, used: Mapping[str, tuple[int, float]]) -> None:
         """See `Counters`."""
+        await self.raise_some(used)
+        await self._asked(self._redis.set(_SEEDED, "1"))
+
+    async def raise_some(self, used: Mapping[str, tuple[int, float]]) -> None:
+        """See `Counters`."""
         names = list(used)
         for at in range(0, len(names), _AT_ONCE):
             some = names[at : at + _AT_ONCE]
             numbers = [str(n) for units, end in map(used.__getitem__, some) for n in (units, int(end * 1000))]  # fmt: skip
             keys = [_PREFIX + name for name in some]
             await self._asked(self._raise(keys=keys, args=numbers))
-        await self._asked(self._redis.set(_SEEDED, "1"))
+
+    async def look(self, claims: Sequence[Claim]) -> list[State]:
+        """See `Counters`."""
+        given = [
+            number for claim in claims for number in (int(claim.leaks), claim.most, claim.room)
+        ]
+        keys = [_PREFIX + claim.name for claim in claims]
+        rest = list(map(int, await self._asked(self._look(keys=keys, args=given))))
+        return [State(*rest[at : at + 3]) for at in range(0, len(rest), 3)]
 
     async def aclose(self) -> None:
         """See `Counters`: all that could not be settled yet is tried once more."""
@@ -208,25 +228,31 @@ class RedisCounters:
         """Say that this server is alive, and set free what dead ones held."""
         while True:
             try:
-                await self._asked(self._sign())
+                others = await self._asked(self._sign())
                 if self._away:
                     self._away = False
                     log.info("the Redis server at %s answers again", self._where)
                 await self._settle_late()
+                for other in others:
+                    await self._free_of(other)
             except LimitsUnavailable:
                 pass  # the log tells it already
             await asyncio.sleep(ALIVE_S)
 
-    async def _sign(self) -> None:
+    async def _sign(self) -> list[str]:
+        """Say that this server is alive; the others that do not."""
         redis = self._redis
         await redis.set(_alive(self.id), "1", px=int(DEAD_S * 1000))
         await redis.sadd(_SERVERS, self.id)
-        for raw in await redis.smembers(_SERVERS):
-            other = raw.decode()
-            if other != self.id:
-                keys = [_held(other), _alive(other), _SERVERS]
-                if lapsed := await self._lapse(keys=keys, args=[other]):
-                    log.warning("limits: a server is gone; what it held for %d requests is free", lapsed)  # fmt: skip
+        others = {raw.decode() for raw in await redis.smembers(_SERVERS)} - {self.id}
+        return [other for other in sorted(others) if not await redis.exists(_alive(other))]
+
+    async def _free_of(self, dead: str) -> None:
+        """Set free what a dead server held, once what it has used is counted."""
+        await self._seed_after_death()
+        keys = [_held(dead), _alive(dead), _SERVERS]
+        if lapsed := await self._asked(self._lapse(keys=keys, args=[dead])):
+            log.warning("limits: a server is gone; what it held for %d requests is free", lapsed)
 
     @property
     def _held(self) -> str:

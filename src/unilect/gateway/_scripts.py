@@ -74,6 +74,30 @@ return {1, unpack(told)}
 """
 )
 
+#: KEYS: counters. ARGV: of each counter whether it is a minute, its limit, and what must be free. Returns of each as `TAKE` does.
+LOOK = (
+    _CLOCK
+    + """
+local told = {}
+for i = 1, #KEYS do
+  local a = (i - 1) * 3
+  local most, room = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
+  if ARGV[a + 1] == '1' then
+    local l = level(KEYS[i], most)
+    told[#told + 1] = string.format('%.0f', math.ceil(l / 60000000))
+    told[#told + 1] = '0'
+    told[#told + 1] = string.format('%.0f', math.max(0, math.ceil((l + room * 60000000 - most * 60000000) / most)))
+  else
+    local found = redis.call('HMGET', KEYS[i], 'u', 'h')
+    told[#told + 1] = found[1] or '0'
+    told[#told + 1] = found[2] or '0'
+    told[#told + 1] = '0'
+  end
+end
+return told
+"""
+)
+
 #: KEYS: what this server holds, the mark of a settled request, and the counters. ARGV: the request, and those of the counters.
 #: A request is settled once. What is not held any more, since this server was taken for dead, is counted all the same.
 SETTLE = (

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from unilect.config.limits import Limits
 from unilect.config.model import Price
@@ -208,6 +208,13 @@ class Asked(Struct, frozen=True, kw_only=True):
             usual = size.prompt + min(_USUAL_TOKENS, limit.most // 10) * size.choices
             return min(whole, max(size.prompt, min(usual, limit.most)))
         return whole
+
+    def least(self, limit: Limit) -> int:
+        """What must be left of a limit for the shortest answer that it may get."""
+        size = self.size
+        if size is None or size.limit is not None or not size.choices:
+            return self.needs(limit)
+        return structs.replace(self, allowed=_LEAST_TOKENS).needs(limit)
 
     def claim(self, limit: Limit) -> Claim:
         """What it claims."""

@@ -11,7 +11,7 @@ The keys of the store, as a server knows them: looked up once, and again where o
 import asyncio
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -38,6 +38,9 @@ class KnownKeys:
         stored: The keys.
         clock: Seconds since 1970.
         requests: The requests that are being answered: those of a key that ends are ended.
+
+    Attributes:
+        changed: Called with the ids of keys that have changed since this server has known them.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class KnownKeys:
     ) -> None:
         self._stored, self._clock = stored, clock
         self._requests: Requests = {} if requests is None else requests
+        self.changed: Callable[[Iterable[str]], None] = _nobody
         self._keys: dict[str, Key] = {}  # by their ids, as they were looked up last
         self._doubtful: set[str] = set()  # ids of keys that have changed since
         self._known: dict[bytes, Secret] = {}
@@ -149,8 +153,11 @@ class KnownKeys:
         self._keys = {id: key for id, key in self._keys.items() if id in running}
         try:
             for id in list(self._doubtful):
-                self._keys[id] = await self._stored.get(id)
+                key = self._keys[id] = await self._stored.get(id)
                 self._doubtful.discard(id)
+                for context in self._requests.values():
+                    if context.caller == id:
+                        context.limits = key.limits
         except StoreUnavailable:
             pass  # the log tells it already; it is looked up again
         now = self._clock()
@@ -176,7 +183,8 @@ class KnownKeys:
                 return  # the log tells it already
             if number < self._number:  # another database stands there, such as a backup
                 self._known, self._unknown = {}, {}
-            self._number, self._mark, self._looked_at = number, mark, time.monotonic()
+            is_first, self._looked_at = self._looked_at is None, time.monotonic()
+            self._number, self._mark = number, mark
             self._required = self._required or number > 0
             if changed:
                 ids = set(changed)
@@ -185,6 +193,8 @@ class KnownKeys:
                 self._known = {
                     hashed: one for hashed, one in self._known.items() if one.key.id not in ids
                 }
+                if not is_first:
+                    self.changed(ids)
 
 
 def _keep(kept: dict[bytes, _Kept], name: bytes, value: _Kept, most: int) -> None:
@@ -202,6 +212,10 @@ def _why_not(key: Key, until: float, now: float) -> AuthenticationError | None:
         day = datetime.fromtimestamp(until, UTC)
         return wrong(f"it has expired at {day:%Y-%m-%d %H:%M} UTC.")
     return None
+
+
+def _nobody(keys: Iterable[str]) -> None:
+    """Nobody has to know which keys have changed."""
 
 
 def _unreadable(reason: str | None = None) -> StoreUnavailable:

@@ -155,6 +155,12 @@ class LedgerBook:
         streams = bool(getattr(request, "stream", False))
         return Recorded(self, context, about, self._slot(about, required), required, streams)
 
+    async def recover(self) -> None:
+        """Make rows now of what dead servers of this store have left, and wait for them, for a bounded time."""
+        if self.state is State.OPEN:
+            self._recover(self._dead())
+            await self.writer.settle()
+
     async def aclose(self) -> None:
         """Write what waits, and close the journal. Idempotent."""
         if self.state is State.OPEN:

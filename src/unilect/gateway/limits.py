@@ -11,7 +11,7 @@ import asyncio
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
@@ -21,7 +21,7 @@ from msgspec import structs
 
 from unilect.config.limits import Limits as Table
 from unilect.config.server import Config
-from unilect.context import Context
+from unilect.context import Context, Requests
 from unilect.errors import (
     AnswerTooLong,
     LimitsUnavailable,
@@ -35,6 +35,7 @@ from unilect.events import Usage
 from unilect.gateway import claims
 from unilect.gateway._counters import Claim, Counters, MemoryCounters, State, Taken, fits
 from unilect.gateway._ratelimit import headers, shown
+from unilect.gateway._recounts import Recounts
 from unilect.gateway.claims import Asked, Limit, Measures, Size, never_fit
 from unilect.requests import Request
 from unilect.store.ledger import Used
@@ -48,9 +49,9 @@ _NAMES = frozenset(Table.__struct_fields__)
 class Ledger(Protocol):
     """What was used before this server started."""
 
-    async def used(self, since: float) -> Sequence[Used]:
+    async def used(self, since: float, key: str | None = None) -> Sequence[Used]:
         """
-        The sums of all requests since a time, in seconds since 1970, of each key, owner and model.
+        The sums of all requests since a time, in seconds since 1970, of each key, or one, and of each owner and model.
 
         Raises:
             UnilectError: It cannot be read now.
@@ -92,6 +93,11 @@ class LimitBook:
         ledger: Has what was used before; without one a server begins at 0.
         clock: Seconds since 1970: days and months are UTC's.
         counters: What counts, instead of what `config` says.
+        requests: The requests that are being answered.
+
+    Attributes:
+        clock: As given.
+        recover: Brings into the ledger what dead servers have left, as far as that can be done here.
     """
 
     def __init__(
@@ -101,12 +107,15 @@ class LimitBook:
         ledger: Ledger | None = None,
         clock: Callable[[], float] = time.time,
         counters: Counters | None = None,
+        requests: Requests | None = None,
     ) -> None:
         url = config.limits.url
-        self._measures, self._ledger, self._clock = measures, ledger, clock
+        self._measures, self._ledger, self.clock = measures, ledger, clock
         self._seeding = asyncio.Lock()
         self._in_memory = counters is None and url is None
-        self._counters = counters or _counters(url, self.seed)
+        self._counters = counters or _counters(url, self.seed, self._seed_after_death)
+        self._recounts = Recounts(self.seed, self.has_budget, {} if requests is None else requests)
+        self.recover: Callable[[], Awaitable[None]] | None = None
         self._id, self._numbers = secrets.token_hex(8), count()  # of requests, for the counters
         self.configure(config)
 
@@ -117,7 +126,8 @@ class LimitBook:
             name: claims.limits_of(_named(one), "owner", f"owner:{name}")
             for name, one in config.owners.items()
         }
-        self._has_models = any(one.limits is not None for one in config.models.values())
+        self._limited = tuple(name for name, one in config.models.items() if one.limits is not None)
+        self._has_models = bool(self._limited)
         self._has_own = bool(self._defaults or self._owners or self._has_models)
         self._plans = dict[tuple[str, str, str], _Plan]()
         self._seeded = (
@@ -149,6 +159,8 @@ class LimitBook:
             return None
         if not self._seeded and self._in_memory and plan.has_budget:
             await self._seed_once()
+        if self._recounts and plan.has_budget:
+            await self._recounts.before(context.caller)
         asked = self._asked(context, request, plan)
         claimed = asked.claims(limits)
         too_large = never_fit(claimed, plan.places)
@@ -173,6 +185,27 @@ class LimitBook:
         self._tell(context, plan, claimed, taken)
         _refuse(asked, limits, claimed, taken.states)
 
+    async def look(self, context: Context) -> list[tuple[Limit, Claim, State]]:
+        """
+        The limits that hold for a request of a key, an owner or a model, and how their counters are; nothing is held.
+
+        Raises:
+            LimitsUnavailable: What is left cannot be read now.
+        """
+        limits = self._limits(context)
+        if any(limit.is_budget for limit in limits):
+            if not self._seeded and self._in_memory:
+                await self._seed_once()
+            await self._recounts.before(context.caller)
+        claimed = Asked(size=None, price=None, allowed=None, loose=False, now=self.clock()).claims(limits)  # fmt: skip
+        states = await self._counters.look(claimed) if limits else []
+        return list(zip(limits, claimed, states, strict=True))
+
+    @property
+    def named(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The owners and the models that have limits."""
+        return tuple(self._owners), self._limited
+
     async def start(self) -> None:
         """Make ready; what cannot be done yet is done with the first request. Idempotent."""
         await self._counters.open()
@@ -180,24 +213,31 @@ class LimitBook:
             with suppress(LimitsUnavailable):
                 await self._seed_once()
 
+    def changed(self, keys: Iterable[str]) -> None:
+        """Some keys of the store have changed: what they have used may not have been counted."""
+        if self._ledger is not None:
+            self._recounts.changed(keys)
+
     async def aclose(self) -> None:
         """Release everything. Idempotent."""
+        await self._recounts.aclose()
         await self._counters.aclose()
 
-    async def seed(self) -> None:
+    async def seed(self, key: str | None = None) -> None:
         """
-        Raise the budgets to what the ledger says.
+        Raise the budgets to what the ledger says; of all, or of one key.
 
         Raises:
             LimitsUnavailable: It cannot be read now.
         """
         totals: dict[str, tuple[int, float]] = {}
-        now = self._clock()
+        now = self.clock()
         for since, of in ((_day(now), "day"), (_month(now), "month")):
-            for one in await self._ledger_since(since):
+            for one in await self._ledger_since(since, key):
                 subjects = [f"key:{one.key}"]
-                subjects += [f"owner:{one.owner}"] if one.owner in self._owners else []
-                subjects += [f"model:{one.model}"] if self._measures.limits(one.model) else []
+                if key is None:
+                    subjects += [f"owner:{one.owner}"] if one.owner in self._owners else []
+                    subjects += [f"model:{one.model}"] if self._measures.limits(one.model) else []
                 for subject in subjects:
                     for unit, amount in (("tokens", one.tokens), ("money", one.cost)):
                         if amount:
@@ -205,8 +245,17 @@ class LimitBook:
                             name, ends_at = claims.counter(limit, now)
                             before = totals.get(name, (0, 0.0))[0]
                             totals[name] = (before + amount, ends_at or now)
-        await self._counters.raise_to(totals)
-        self._seeded = True
+        if key is None:
+            await self._counters.raise_to(totals)
+            self._seeded = True
+        else:
+            await self._counters.raise_some(totals)
+
+    async def _seed_after_death(self) -> None:
+        """Raise the budgets to what a server has used that is dead, before what it has reserved is free; errors as `seed`."""
+        if self.recover is not None:
+            await self.recover()
+        await self.seed()
 
     def settle(self, entry: "_Entry", usage: Usage) -> Coroutine[Any, Any, None]:
         """Count what a request has used."""
@@ -240,7 +289,7 @@ class LimitBook:
 
     def _asked(self, context: Context, request: Request, plan: _Plan) -> Asked:
         """A request as its limits see it, with a bound of its size."""
-        now = self._clock()
+        now = self.clock()
         if not plan.needs_size:
             return Asked(size=None, price=None, allowed=None, loose=False, now=now)
         size = self._measures.size(context.model, request)
@@ -280,18 +329,18 @@ class LimitBook:
         return None if allowed is None else structs.replace(asked, allowed=allowed)
 
     def _tell(self, context: Context, plan: _Plan, claimed: Sequence[Claim], taken: Taken) -> None:
-        context.headers = headers(context.dialect, plan.shown, claimed, taken.states, self._clock())
+        context.headers = headers(context.dialect, plan.shown, claimed, taken.states, self.clock())
 
     async def _seed_once(self) -> None:
         async with self._seeding:
             if not self._seeded:
                 await self.seed()
 
-    async def _ledger_since(self, since: float) -> Sequence[Used]:
+    async def _ledger_since(self, since: float, key: str | None) -> Sequence[Used]:
         if self._ledger is None:
             return ()
         try:
-            return await self._ledger.used(since)
+            return await self._ledger.used(since, key)
         except UnilectError as error:
             raise LimitsUnavailable(
                 "What this API key has used cannot be read now; try again soon.",
@@ -333,12 +382,16 @@ class _Entry:
         return self._book.settle(self, usage)
 
 
-def _counters(url: str | None, seed: Callable[[], Awaitable[None]]) -> Counters:
+def _counters(
+    url: str | None,
+    seed: Callable[[], Awaitable[None]],
+    seed_after_death: Callable[[], Awaitable[None]],
+) -> Counters:
     if url is None:
         return MemoryCounters()
     from unilect.gateway._redis import RedisCounters  # an extra
 
-    return RedisCounters(url, seed)
+    return RedisCounters(url, seed, seed_after_death)
 
 
 def _named(table: Table) -> dict[str, float | None]:
@@ -392,7 +445,7 @@ def _refuse(
             if wait_s < _SOON_S and not fits(exact, state):
                 wait_s, why = _SOON_S, f"{limit.most} requests of this {limit.of} are running, the most that may (`parallel`)"  # fmt: skip
         elif not (limit.leaks or asked.loose or fits(exact, state)):
-            if state.used + claim.need > limit.most:
+            if state.used + asked.least(limit) > limit.most:
                 raise QuotaExceeded(_used_up(limit, claim, state))
             reserved = QuotaReserved(_used_up(limit, claim, state), retry_after_s=_SOON_S)
     if reserved is not None and wait_s <= _SOON_S:

@@ -161,6 +161,7 @@ class Failover:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._retries is not None:
             self._retries.ended(None)
+        self._judges = ()  # they belong to what holds this: no work for the garbage collector
         self._model.left()
 
     def __aiter__(self) -> "Failover":

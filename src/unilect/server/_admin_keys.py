@@ -1,4 +1,4 @@
-"""The admin API's routes for keys: list, create, rotate and revoke those of the store."""
+"""The admin API's routes for keys: list, create, change, rotate and revoke those of the store."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -6,8 +6,9 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, structs
 
+from unilect.config.limits import NAMES, LimitChanges, Limits
 from unilect.config.model import NAME
 from unilect.errors import ConfigError, InvalidRequest, NotStored, UnsupportedOperation
 from unilect.gateway.secret import digest, id_of, new_secret
@@ -30,6 +31,7 @@ class NewKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         name: What people call it.
         owner: Whose it is.
         models: The names of the models that it may use; None for all.
+        limits: Its limits, by name.
         expires_in_s: Seconds until it ends; None for never.
     """
 
@@ -39,7 +41,19 @@ class NewKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Annotated[list[Annotated[str, Meta(pattern=NAME)]], Meta(min_length=1, max_length=1000)]
         | None
     ) = None
+    limits: Limits | None = None
     expires_in_s: Annotated[float, Meta(gt=0, le=_LONGEST_S)] | None = None
+
+
+class KeyChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    The body of PATCH /keys/{key}.
+
+    Attributes:
+        limits: The limits that change, by name; null takes one away.
+    """
+
+    limits: LimitChanges
 
 
 class Rotation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,6 +95,7 @@ def routes(stored: StoredKeys | None, aliases: Callable[[], Mapping[str, str]]) 
             digest(secret),
             owner=body.owner or "",
             models=body.models,
+            limits=_limits(body.limits),
             lasts_s=body.expires_in_s,
         )
         return json_of(told(await _asked(made, "name")) | {"key": secret}, 201)
@@ -107,12 +122,26 @@ def _changing(stored: StoredKeys | None) -> list[Route]:
         made = _known(stored).rotate(name, id_of(secret) or "", digest(secret), body.overlap_s)
         return json_of(told(await _asked(made)) | {"key": secret})
 
+    async def change_key(request: web.Request) -> web.StreamResponse:
+        """Change the limits of a key, on every server of the store within a second; those that are left out stay."""
+        changes = structs.asdict(body_of(KeyChange, await request.read()).limits)
+        limits = {name: most for name, most in changes.items() if most is not UNSET}
+        return json_of(told(await _asked(_known(stored).limit(request.match_info["key"], limits))))
+
     async def revoke_key(request: web.Request) -> web.StreamResponse:
         """End a key, on every server of the store within a second."""
         check_no_body(await request.read())
         return json_of(told(await _asked(_known(stored).revoke(request.match_info["key"]))))
 
     return [
+        Route(
+            "PATCH",
+            "/keys/{key}",
+            change_key,
+            admin=True,
+            request=KeyChange,
+            summary="Change the limits of a key",
+        ),
         Route(
             "POST",
             "/keys/{key}/rotate",
@@ -136,7 +165,9 @@ def body_of(kind: type[_BodyT], body: bytes) -> _BodyT:
         return msgspec.json.decode(body or b"{}", type=kind)
     except msgspec.ValidationError as error:
         if (found := _UNKNOWN.match(str(error))) is not None:
-            name, known = found[1][:100], ", ".join(kind.__struct_fields__)
+            name, of_limits = found[1][:100], str(error).endswith("at `$.limits`")
+            known = ", ".join(NAMES if of_limits else kind.__struct_fields__)
+            name = f"limits.{name}" if of_limits else name
             raise InvalidRequest(f"`{name}`: unknown field; known: {known}.", param=name) from error
         raise wrong_field(str(error), body, kind) from error
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -156,6 +187,11 @@ def json_of(value: Any, status: int = 200) -> web.Response:
     """An answer in JSON, which nobody keeps."""
     headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
     return web.Response(status=status, body=msgspec.json.encode(value), headers=headers)
+
+
+def _limits(given: Limits | None) -> dict[str, float]:
+    every = {} if given is None else structs.asdict(given)
+    return {name: most for name, most in every.items() if most is not None}
 
 
 def _known(stored: StoredKeys | None) -> StoredKeys:

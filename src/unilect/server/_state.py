@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from unilect.backend import children
 from unilect.context import Requests
 from unilect.gateway.metrics import Metrics
+from unilect.gateway.rejoin import Rejoin
 from unilect.redact import shortened
 from unilect.routing.pool import Member
 from unilect.routing.registry import Registry
@@ -50,17 +51,20 @@ def metrics_of(
     database: Database | None = None,
     *,
     per_key: bool = False,
+    rejoin: Rejoin | None = None,
 ) -> Metrics:
     """
     The metrics of a server.
 
     Args:
-        connections, requests, database: What else is told of, where it is known.
+        connections, requests, database, rejoin: What else is told of, where it is known.
         per_key: Requests and tokens are counted for each key, too.
     """
     metrics = Metrics(per_key=per_key)
     metrics.registry.register(Backends(registry))
     metrics.registry.register(Process(connections, requests, database))
+    if rejoin is not None:
+        metrics.registry.register(Rejoined(rejoin))
     ProcessCollector(registry=metrics.registry)
     return metrics
 
@@ -171,11 +175,11 @@ class Process(Collector):
         if self._requests is not None:
             family = GaugeMetricFamily(
                 "unilect_requests_in_flight",
-                "HTTP requests by state: reading (also those for no model), queued, waiting (for the first token), answering.",
+                "Requests by state: reading (also those for no model), queued, waiting (for the first token), answering, held (without a client, see rejoin_s); with responses in the background.",
                 labels=("state",),
             )
             states = Counter(one.state for one in self._requests.values())
-            for state in ("reading", "queued", "waiting", "answering"):
+            for state in ("reading", "queued", "waiting", "answering", "held"):
                 family.add_metric([state], states[state])
             yield family
         if self._connections is not None:
@@ -188,6 +192,29 @@ class Process(Collector):
             )
             failures.add_metric([], self._database.failures)
             yield from (works, failures)
+
+
+class Rejoined(Collector):
+    """The answers that outlive their clients."""
+
+    def __init__(self, rejoin: Rejoin) -> None:
+        self._rejoin = rejoin
+
+    def collect(self) -> Iterator[Metric]:
+        """What has become of them, and what is kept now."""
+        family = CounterMetricFamily(
+            "unilect_held_answers",
+            "Answers whose client has disconnected, by outcome: joined by the same request, ended; with rejoin_s only.",
+            labels=("outcome",),
+        )
+        for outcome, count in self._rejoin.counts.items():
+            family.add_metric([outcome], count)
+        yield family
+        kept = GaugeMetricFamily(
+            "unilect_rejoin_bytes", "Memory of answers that may be joined; with rejoin_s only."
+        )
+        kept.add_metric([], self._rejoin.kept_bytes)
+        yield kept
 
 
 def _of_connections(connections: Connections) -> Iterator[Metric]:

@@ -1,5 +1,7 @@
 """GET /v1/usage: what the caller's key has used."""
 
+from collections.abc import Mapping
+
 import msgspec
 from aiohttp import web
 
@@ -8,6 +10,8 @@ from unilect.errors import ConfigError, InvalidRequest, UnsupportedOperation
 from unilect.gateway import usage
 from unilect.web.route import Route, json_answer
 from unilect.web.site import Site
+
+NONE = "This server records no usage. It does where `ledger` is set in [store], or where there are API keys in its store."
 
 
 def routes(site: Site) -> list[Route]:
@@ -22,18 +26,25 @@ def routes(site: Site) -> list[Route]:
         """
         ledger = site.ledger
         if ledger is None or not ledger.kept:
-            raise UnsupportedOperation(
-                "This server records no usage. It does where `ledger` is set in [store], or where there are API keys in its store."
-            )
-        query = request.query
-        try:
-            asked = usage.asked(
-                query.get("by", usage.DEFAULT_BY), query.get("since", usage.DEFAULT_SINCE)
-            )
-        except ConfigError as error:
-            raise InvalidRequest(str(error), param=str(error).partition(":")[0]) from error
+            raise UnsupportedOperation(NONE)
+        asked = asked_of(request.query)
         sums = await ledger.ledger.sums(asked.by, asked.since, in_hand().caller)
         body = {"object": "list", "data": usage.lines(sums)}
         return json_answer(request, msgspec.json.encode(body))
 
     return [Route("GET", "/v1/usage", get_usage, summary="What the caller's key has used")]
+
+
+def asked_of(query: Mapping[str, str]) -> usage.Asked:
+    """
+    What a query asks for with `by` and `since`.
+
+    Raises:
+        InvalidRequest: One of the two is wrong; the message names it.
+    """
+    try:
+        return usage.asked(
+            query.get("by", usage.DEFAULT_BY), query.get("since", usage.DEFAULT_SINCE)
+        )
+    except ConfigError as error:
+        raise InvalidRequest(str(error), param=str(error).partition(":")[0]) from error

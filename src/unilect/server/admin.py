@@ -1,5 +1,5 @@
 """
-The admin API: keys, models, running requests and the reload of the configuration, on an address of its own and with keys of its own.
+The admin API: keys, usage, limits, models, running requests and the reload of the configuration, on an address of its own and with keys of its own.
 
 It has a guard like any other address: Host, Origin and key are checked for every path, known or not. None of its routes is public, and none
 is on an address of clients.
@@ -23,8 +23,11 @@ from unilect.errors import (
     UnsupportedOperation,
 )
 from unilect.gateway.keys import Keys
+from unilect.gateway.ledger import LedgerBook
+from unilect.gateway.limits import LimitBook
 from unilect.routing.registry import Model, Registry
 from unilect.server import _admin_keys as keys
+from unilect.server import _admin_usage as usage
 from unilect.server import _openapi as openapi
 from unilect.server._admin_keys import check_no_body, json_of
 from unilect.server.app import GUARD, add_routes
@@ -49,12 +52,16 @@ class Operated(NamedTuple):
         requests: The requests of clients that are being answered.
         keys: The keys of the store; None where those let nobody in.
         reloader: Reloads the configuration.
+        ledger: Has what was used; None where nothing is recorded.
+        limits: Knows the limits of keys, owners and models.
     """
 
     registry: Registry
     requests: Requests
     keys: StoredKeys | None
     reloader: Reloader
+    ledger: LedgerBook | None = None
+    limits: LimitBook | None = None
 
 
 def create_admin(config: Config, operated: Operated) -> web.Application:
@@ -65,6 +72,7 @@ def create_admin(config: Config, operated: Operated) -> web.Application:
     app[GUARD], app[ADMIN_KEYS] = guard, accepted
     routes = [
         *keys.routes(operated.keys, lambda: _aliases(operated.registry)),
+        *usage.routes(operated.ledger, operated.limits, operated.keys),
         *_model_routes(operated.registry),
         *_request_routes(operated.requests),
         *_process_routes(operated.reloader),

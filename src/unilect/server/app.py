@@ -19,6 +19,7 @@ from unilect.gateway.account import Accounts, Book
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.metrics import Metrics
+from unilect.gateway.rejoin import Rejoin
 from unilect.gateway.tracing import Tracing
 from unilect.routing.images import Images
 from unilect.routing.model_facts import kind, limits
@@ -32,6 +33,7 @@ from unilect.web import pages
 from unilect.web.bodies import Bodies
 from unilect.web.guard import Guard
 from unilect.web.profile import profile_of
+from unilect.web.rejoining import Rejoining
 from unilect.web.route import Route
 from unilect.web.site import Site
 
@@ -58,6 +60,7 @@ def create_app(
     ledger: LedgerBook | None = None,
     books: tuple[Book, ...] = (),
     tracing: Tracing | None = None,
+    rejoin: Rejoin | None = None,
 ) -> web.Application:
     """
     The application for a configuration and its models.
@@ -72,6 +75,7 @@ def create_app(
         ledger: Records the requests; by default nothing is recorded.
         books: What else decides about, or keeps something of, each request; they are asked after the ledger, and closed before it.
         tracing: Traces the requests; by default nothing is traced.
+        rejoin: The owner of answers that outlive their clients; by default none does.
     """
     kept = store or Store(structs.replace(config.store, url=SQLITE), {})
     images = Images(config.image_hosts)
@@ -80,16 +84,19 @@ def create_app(
     every = (tracing, ledger, *books)
     accounts = Accounts(metrics, tuple(book for book in every if book is not None))
     service = Service(registry, accounts, profile_of(config).unknown_model, images)
-    site = Site(service, config, kept.answers, known, ledger)
+    site = Site(service, config, kept.answers, known, ledger, requests)
     routes: dict[web.AbstractRoute, Route] = {}
     guard = Guard(
-        *(config, routes, site.profile, bodies, registry.look_again, requests, site.keys),
+        *(config, routes, site.profile, bodies, registry.look_again, site.requests, site.keys),
         refused=metrics.refused,
         tracing=tracing,
     )
     app = web.Application(middlewares=[guard.handle], client_max_size=config.max_body_bytes)
     app[SITE], app[GUARD] = site, guard
-    add_routes(app, routes, all_routes(site), admin=False)
+    every_route = all_routes(site)
+    if rejoin is not None:  # else a request meets nothing of it
+        every_route = list(map(Rejoining(rejoin, ledger).joinable, every_route))
+    add_routes(app, routes, every_route, admin=False)
 
     async def clean_up(app: web.Application) -> None:
         await site.aclose()

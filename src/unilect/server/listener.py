@@ -24,6 +24,7 @@ from unilect.gateway.account import Book
 from unilect.gateway.known_keys import KnownKeys, wrong
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.limits import LimitBook
+from unilect.gateway.rejoin import Rejoin
 from unilect.gateway.tracing import tracing_of
 from unilect.routing.measure import Measures
 from unilect.routing.registry import Registry
@@ -58,17 +59,25 @@ class Listener:
         self._known = known
         self._ledger = self._new_ledger(registry)
         self._limits = LimitBook(
-            config, Measures(registry), self._ledger.ledger if self._ledger else None
+            config,
+            Measures(registry),
+            self._ledger.ledger if self._ledger else None,
+            requests=self._requests,
         )
         if self._ledger is not None:
             self._ledger.has_budget = self._limits.has_budget
+            self._limits.recover = self._ledger.recover
+        if known is not None:
+            known.changed = self._limits.changed
         books: tuple[Book, ...] = (self._limits,)
+        self._rejoin = Rejoin(config.rejoin_s, self._requests) if config.rejoin_s else None
         metrics = metrics_of(
             registry,
             self._connections,
             self._requests,
             self._store.database,
             per_key=config.metrics_per_key,
+            rejoin=self._rejoin,
         )
         self._tracing = tracing_of(config.otel, process_environment())
         shared = (
@@ -81,6 +90,7 @@ class Listener:
             self._ledger,
             books,
             self._tracing,
+            self._rejoin,
         )
         self._doors = [
             _Address(each, create_app(each, *shared), self._connections)
@@ -129,7 +139,9 @@ class Listener:
             ConfigError: It cannot be listened on.
         """
         place = self._config.admin.place
-        operated = Operated(self._registry, self._requests, self._store.keys, reloader)
+        operated = Operated(
+            self._registry, self._requests, self._store.keys, reloader, self._ledger, self._limits
+        )
         app = create_admin(self._config, operated)
         # a table of their own: whoever fills that of the clients locks no operator out
         connections = Connections(_OF_ADMIN)
@@ -199,6 +211,8 @@ class Listener:
         """Take no more requests, and wait for the running ones: up to the grace, or to `hurry`."""
         for door in self._doors:
             await door.shut()
+        if self._rejoin is not None:
+            self._rejoin.shut()
         log.info("stopping%s", _what_runs(len(self._requests), self._config.shutdown_grace_s))
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.shutdown_grace_s):
@@ -210,6 +224,8 @@ class Listener:
         for door in (*self._doors, *([self._admin] if self._admin is not None else [])):
             await door.aclose()
         await self._connections.aclose(CUT_TIMEOUT_S)
+        if self._rejoin is not None:
+            await self._rejoin.aclose()
         await self._limits.aclose()
         if self._ledger is not None:
             await self._ledger.aclose()

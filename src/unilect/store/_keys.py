@@ -5,6 +5,7 @@ The counter is a row, so that changes wait for one another: a number that can be
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
@@ -46,6 +47,15 @@ class KeyRows:
         )
         self._connection.execute(update(keys).where(keys.c.id == key).values(changed=self._next()))
 
+    def begin(self) -> int:
+        """Begin to change what a key says now: the number of the change. From here on others that change keys wait."""
+        return self._next()
+
+    def limit(self, key: str, limits: Mapping[str, float], changed: int) -> None:
+        """Give a key other limits."""
+        values = {"limits": packed(dict(limits)), "changed": changed}
+        self._connection.execute(update(keys).where(keys.c.id == key).values(**values))
+
     def revoke(self, key: str, at: float) -> None:
         """End a key."""
         self._connection.execute(
@@ -55,6 +65,14 @@ class KeyRows:
     def all(self) -> list[Key]:
         """Every key, the oldest first."""
         rows = self._connection.execute(select(keys).order_by(keys.c.created_at, keys.c.id))
+        return [_key(row) for row in rows]
+
+    def named(self, name: str) -> list[Key]:
+        """Every key of a name or an id, the oldest first."""
+        of_name = (keys.c.name == name) | (keys.c.id == name)
+        rows = self._connection.execute(
+            select(keys).where(of_name).order_by(keys.c.created_at, keys.c.id)
+        )
         return [_key(row) for row in rows]
 
     def get(self, id: str) -> Key:

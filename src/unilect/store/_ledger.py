@@ -35,14 +35,12 @@ class LedgerRows:
         self.add([_PROBE])
         self._connection.execute(delete(ledger).where(ledger.c.id == _PROBE.id))
 
-    def used(self, since: float) -> list[Used]:
-        """What every key has used of every model since a time."""
+    def used(self, since: float, key: str | None) -> list[Used]:
+        """What every key, or one, has used of every model since a time."""
         parts = (ledger.c.key, ledger.c.owner, ledger.c.model)
-        rows = self._connection.execute(
-            select(*parts, func.sum(ledger.c.prompt + ledger.c.completion), func.sum(ledger.c.cost))
-            .where(ledger.c.at >= since)
-            .group_by(*parts)
-        )
+        sums = func.sum(ledger.c.prompt + ledger.c.completion), func.sum(ledger.c.cost)
+        asked = select(*parts, *sums).where(ledger.c.at >= since).group_by(*parts)
+        rows = self._connection.execute(asked if key is None else asked.where(ledger.c.key == key))
         return [Used(*row[:3], tokens=int(row[3]), cost=int(row[4])) for row in rows]
 
     def sums(self, by: Sequence[str], since: float, key: str | None) -> list[Sum]:

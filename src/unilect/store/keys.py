@@ -161,9 +161,42 @@ class StoredKeys:
 
         return await self._ask(replace)
 
+    async def limit(self, name: str, limits: Mapping[str, float | None]) -> Key:
+        """
+        Change limits of a key; those that are not named stay.
+
+        Args:
+            name: Its name or its id.
+            limits: By name; None for a limit that it is not to have any more.
+
+        Raises:
+            ConfigError: There is none that can be used.
+        """
+        now = self._clock()
+
+        def change(rows: "KeyRows") -> Key:
+            number = rows.begin()  # first: of two changes at once none is lost
+            key = _named(rows.all(), name, now)
+            changed = {**key.limits, **limits}
+            rows.limit(key.id, {n: most for n, most in changed.items() if most is not None}, number)
+            return rows.get(key.id)
+
+        return await self._ask(change)
+
     async def find(self, secret_id: str) -> Secret | None:
         """The secret with this public part."""
         return await self._ask(lambda rows: rows.find(secret_id))
+
+    async def named(self, name: str) -> Key | None:
+        """The key of a name or an id; of several the one that can be used, or else the newest."""
+        now = self._clock()
+
+        def look(rows: "KeyRows") -> Key | None:
+            found = rows.named(name)
+            usable = [key for key in found if is_usable(key, now)]
+            return next(reversed(usable or found), None)
+
+        return await self._ask(look)
 
     async def get(self, id: str) -> Key:
         """The key of an id that was there; where it is not any more, it is as if revoked."""

@@ -136,9 +136,9 @@ class Ledger:
         """Write, and leave nothing behind: whether rows can be written."""
         await self._ask(lambda all: all.probe())
 
-    async def used(self, since: float) -> list[Used]:
-        """What every key has used of every model in requests that came since a time, in seconds since 1970."""
-        return await self._ask(lambda all: all.used(since))
+    async def used(self, since: float, key: str | None = None) -> list[Used]:
+        """What every key, or one, has used of every model in requests that came since a time, in seconds since 1970."""
+        return await self._ask(lambda all: all.used(since, key))
 
     async def sums(
         self, by: Sequence[str] = PARTS, since: float = 0.0, key: str | None = None

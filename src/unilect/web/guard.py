@@ -66,7 +66,7 @@ _SDK_HEADERS = (  # what the official JavaScript clients send from a browser
 )
 #: What pages of allowed origins may read of an answer.
 _EXPOSED = (
-    *("X-Request-Id", "request-id", "X-Unilect-Ignored", "X-Unilect-Fallback", "X-Unilect-Attempts"),
+    *("X-Request-Id", "request-id", "X-Unilect-Ignored", "X-Unilect-Fallback", "X-Unilect-Attempts", "X-Unilect-Rejoined"),
     *("X-Unilect-Queue-Position", "X-Unilect-Queue-Wait-S"),
     *("Retry-After", *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset"))),
 )  # fmt: skip
@@ -178,7 +178,9 @@ class Guard:
 
     def _ended(self, context: Context, request: web.Request, status: int) -> None:
         """A request has been answered, or has ended otherwise."""
-        del self.requests[context.request_id]
+        if not context.held:
+            del self.requests[context.request_id]
+            context.task = None  # the task holds the context: without this, each request would be left to the garbage collector
         if self._tracing is not None and context.trace is not None:
             self._tracing.end(context, request.method, request.path, status, **_of_http(request))
         if self.log.on:

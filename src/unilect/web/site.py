@@ -5,6 +5,7 @@ One address of the server, for its dialects: the service, the compatibility prof
 import socket
 
 from unilect.config.server import Config
+from unilect.context import Requests
 from unilect.gateway.keys import Keys
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.ledger import LedgerBook
@@ -37,11 +38,13 @@ class Site:
         answers: Stored responses, of all addresses.
         known: The keys of the store, of all addresses.
         ledger: What was used, of all addresses.
+        requests: The requests that are being answered, of all addresses; work in the background for a caller is one of them.
 
     Attributes:
         service, config: As given.
         answers: As given; None where none are stored.
         ledger: As given; None where nothing is recorded.
+        requests: As given.
         keys: Who may send requests to this address.
         profile: How clients of this address want their answers.
         residents: What goes on while it is open; a dialect's `routes` adds its own.
@@ -55,10 +58,12 @@ class Site:
         answers: Answers | None = None,
         known: KnownKeys | None = None,
         ledger: LedgerBook | None = None,
+        requests: Requests | None = None,
     ) -> None:
         self.service = service
         self.answers = answers
         self.ledger = ledger
+        self.requests: Requests = {} if requests is None else requests
         self.config = config or Config()
         self.profile: CompatProfile = profile_of(self.config)
         self.keys = Keys(self.config.api_keys, self.profile.any_key_scheme, known)

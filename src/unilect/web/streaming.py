@@ -8,7 +8,8 @@ Writes all answers: events in, an HTTP response out, non-streaming or as server-
    The exception is a long silence: after `KEEP_ALIVE_S` the encoder's keep-alive is sent, and what fails later is told in the stream.
 3. A broken answer is never called finished: a stream ends with its finish reasons and `[DONE]`, or with one error frame.
 4. A whole answer is one body, for which aiohttp is writer enough; streams, ours and those passed on, have one between them.
-5. A client that does not read stops the backend's reading. `server/_connections.py` lets it go in the end, whoever writes here.
+5. What may outlive its client is written into a record instead (`rejoining.py`), and the writer is the same.
+6. A client that does not read stops the backend's reading. `server/_connections.py` lets it go in the end, whoever writes here.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Protocol
 
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 
 from unilect.backend import Batches
 from unilect.context import Queued, ended_by, in_hand
@@ -25,6 +26,7 @@ from unilect.errors import UnilectError
 from unilect.events import Answer, Event, Fold, Usage
 from unilect.parameters.rules import ignored_header
 from unilect.routing.registry import Model
+from unilect.web._response import Stream, Whole
 
 SHORTENED = web.RequestKey("shortened", bytes)  # a large body with its long texts shortened, if any
 #: What every answer to the request has, such as what a page of another origin is told.
@@ -38,6 +40,37 @@ _UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 JSON = "application/json"
 SERVER_SENT_EVENTS = "text/event-stream; charset=utf-8"
 COMMENT = b": keep-alive\n\n"  # every reader of server-sent events skips it
+
+
+class Recorder(Protocol):
+    """What takes an answer instead of its request's connection, which the answer may outlive: it stands for the transport, and is its writer."""
+
+    @property
+    def transport(self) -> "Recorder":
+        """Itself."""
+
+    @property
+    def writer(self) -> "Recorder":
+        """Itself."""
+
+    def response(self, headers: dict[str, str]) -> web.StreamResponse:
+        """The answer, which is recorded from its head on."""
+
+    def write(self, data: bytes) -> None:
+        """Record a piece."""
+
+    def is_closing(self) -> bool:
+        """Never: who does not want the answer any more cancels the task that makes it."""
+
+    def get_write_buffer_size(self) -> int:
+        """How much the client has not read yet; nothing where it has left."""
+
+    async def drain(self) -> None:
+        """Wait until it has."""
+
+
+#: Where an answer is recorded.
+RECORDER = web.RequestKey("recorder", Recorder)
 
 
 class Encoder(Protocol):
@@ -121,7 +154,7 @@ async def respond_whole(
         async for batch in batches:
             folding.add(batch)
     body = whole(folding.answer(), run.ignored)
-    return web.Response(body=body, headers=_headers(request, JSON, run))
+    return Whole(body=body, headers=_headers(request, JSON, run))
 
 
 class Chunks(Protocol):
@@ -221,12 +254,13 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
     ) -> None:
         self.last = b""
         self._request = request
+        self._recorder = request.get(RECORDER)
+        self._client: web.Request | Recorder = self._recorder or request
         self._content_type = content_type
         self._told = told
         self._filler = keep_alive
         self._run = run
         self._begun, self._quiet = False, 0  # half times of KEEP_ALIVE_S without a byte
-        self._beginning = asyncio.Lock()
         self._comment: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         if keep_alive is not None:
@@ -237,12 +271,12 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         self._quiet = 0
         if not self._begun:
             await self._begin()
-        transport = self._request.transport
+        transport = self._client.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("The client closed the connection.")
         transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.response.chunked else data)
         if transport.get_write_buffer_size() > HIGH_WATER_BYTES:
-            await self._request.writer.drain()
+            await self._client.writer.drain()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         """Send the end of the body, with the error if one can be told; what cannot is raised."""
@@ -259,19 +293,17 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             await self.response.write_eof(self.last if error is None else self._told(error))
         else:
             headers = _headers(self._request, self._content_type, self._run)
-            self.response = web.Response(body=self.last, headers=headers)
+            self.response = Whole(body=self.last, headers=headers)
         return True
 
     async def _begin(self) -> None:
-        """Send the head, once: this task and the keep-alive may come here at the same time."""
-        async with self._beginning:
-            if not self._begun:
-                headers = _headers(self._request, self._content_type, self._run)
-                self.response = web.StreamResponse(headers=headers)
-                if self._request.version >= HttpVersion11:
-                    self.response.enable_chunked_encoding()
-                await self.response.prepare(self._request)
-                self._begun = True
+        """Send the head, once: this task and the keep-alive both come here, but nothing in it waits."""
+        if not self._begun:
+            self._begun = True
+            headers = _headers(self._request, self._content_type, self._run)
+            recorded = self._recorder
+            self.response = (Stream if recorded is None else recorded.response)(headers=headers)
+            await self.response.prepare(self._request)
 
     def _set_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S / 2, self._tick)
@@ -279,7 +311,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
     def _tick(self) -> None:
         """Break a silence of KEEP_ALIVE_S, unless the client still has to read what was sent before."""
         self._quiet += 1
-        transport = self._request.transport
+        transport = self._client.transport
         if self._quiet >= 2 and transport is not None and not transport.get_write_buffer_size():
             self._quiet = 0
             # made here and now: what is encoded while the head is sent comes after it

@@ -2,26 +2,12 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-import pytest
 from openai import OpenAI
 
-from postgresql import postgresql
 from serving import serve
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.heavy)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a new database that outlives a server."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'unilect.db'}"
-    else:
-        with postgresql() as server:
-            yield server.new_database()
 
 
 def test_a_server_that_is_killed_between_two_turns(url: str) -> None:

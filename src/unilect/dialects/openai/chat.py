@@ -267,17 +267,17 @@ class ChatEncoder(ChunkEncoder):
                 texts.append(event.text)
                 continue
             if texts:
-                frames.append(self._text_frames(texts))
+                self._add_texts(texts, frames)
                 texts.clear()
             if event is not None:
                 self._encode_other(event, frames)
                 begun = 0 in self._begun
         return b"".join(frames)
 
-    def _text_frames(self, texts: list[str]) -> bytes:
-        """The frames of texts for the first choice, encoded in one call; no JSON text has a line end in it."""
+    def _add_texts(self, texts: list[str], frames: list[bytes]) -> None:
+        """Add the frames of texts for the first choice, encoded in one call; no JSON text has a line end in it."""
         before, after = self.head + _TEXT, _AFTER + self.tail
-        return before + encode_lines(texts)[:-1].replace(b"\n", after + before) + after
+        frames += before, encode_lines(texts)[:-1].replace(b"\n", after + before), after
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
         """The body of a whole answer."""

@@ -8,5 +8,5 @@ from unilect.web.site import Site
 
 def routes(site: Site) -> list[Route]:
     """The URLs of this dialect."""
-    kept = Kept(site.answers, site.background)
+    kept = Kept(site.answers, site.background, site.requests)
     return [*_api.routes(site.service, kept), *_conversations.routes(kept)]

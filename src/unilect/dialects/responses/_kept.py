@@ -3,7 +3,7 @@ What is kept of responses: stored ones, and the answers that are made without th
 
 1. Whoever made a response sees it, and no one else. An id that is not theirs is one that is not there.
 2. A response is stored before its end is told, so that who has its end can go on from it.
-3. One that runs in the background belongs to the server: a client that leaves stops nothing. A server that ends leaves it `failed`; one that
+3. One that runs in the background belongs to the server: a client that leaves stops nothing, but it ends with its key. A server that ends leaves it `failed`; one that
    was killed is found out by others, which see that it says nothing of itself any more.
 
 Source: https://platform.openai.com/docs/guides/conversation-state, https://platform.openai.com/docs/guides/background
@@ -21,7 +21,7 @@ from msgspec import Struct, field
 
 from unilect.backend import Batches
 from unilect.bounds import LARGE_BYTES
-from unilect.context import IN_HAND, Context, in_hand
+from unilect.context import IN_HAND, Context, Requests, ended_by, in_hand
 from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._before import UNFINISHED, Before, stored_in
 from unilect.dialects.responses._items import new_id, told
@@ -123,16 +123,20 @@ class Kept:
     Args:
         answers: Where they are stored; None where nothing is.
         background: Where work is done that belongs to no request.
+        requests: The requests that are being answered; a response that is made in the background is one of them.
 
     Attributes:
         answers: As given.
         before: The turns before a request.
     """
 
-    def __init__(self, answers: Answers | None, background: Tasks) -> None:
+    def __init__(
+        self, answers: Answers | None, background: Tasks, requests: Requests | None = None
+    ) -> None:
         self.answers = answers
         self.before = Before(answers)
         self._background = background
+        self._requests: Requests = {} if requests is None else requests
         self._live: dict[tuple[str, str], Live] = {}
         self._instance = new_id("server")
         self._signs: asyncio.Task[None] | None = None
@@ -251,8 +255,14 @@ class Kept:
             dialect="responses",
         )
         work = self._make(live, run, context)
-        live.task = self._background.start(f"the response {live.encoder.id}", work)
-        live.task.add_done_callback(lambda _: self._live.pop(key, None))
+        task = context.task = live.task = self._background.start(f"the response {key[1]}", work)
+        self._requests[context.request_id] = context
+
+        def forget(_: object) -> None:
+            self._live.pop(key, None)
+            self._requests.pop(context.request_id, None)
+
+        task.add_done_callback(forget)
 
     async def events(self, owner: str, id: str, after: int) -> AsyncGenerator[bytes, None]:
         """The events of a response after the one of a number: those that were, and those to come. Errors as `get`."""
@@ -277,7 +287,10 @@ class Kept:
             encoder.close()
         except UnilectError as error:
             encoder.fail(error)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            if isinstance(why := ended_by(error), UnilectError):  # such as of a revoked key
+                encoder.fail(why)
+                return
             if live.cancelled:
                 encoder.cancel()
             else:
@@ -285,6 +298,7 @@ class Kept:
                 stops = True
             raise
         finally:
+            self._requests.pop(context.request_id, None)  # nobody ends what has ended
             if encoder.status in UNFINISHED:  # what is raised is a flaw of ours
                 flaw = "The server failed on this response; this is a bug in unilect."
                 encoder.fail(InternalError(flaw))

@@ -1,0 +1,121 @@
+"""The admin API's routes for what was used, and for what is left of limits."""
+
+from collections.abc import Mapping, Sequence
+
+from aiohttp import web
+
+from unilect.context import Context
+from unilect.errors import InvalidRequest, NotStored, UnsupportedOperation
+from unilect.gateway import usage
+from unilect.gateway.ledger import LedgerBook
+from unilect.gateway.limits import LimitBook
+from unilect.gateway.remaining import remaining
+from unilect.server._admin_keys import json_of
+from unilect.server._usage import NONE, asked_of
+from unilect.store.keys import Key, StoredKeys
+from unilect.web.route import Route
+
+
+def routes(
+    ledger: LedgerBook | None, limits: LimitBook | None, stored: StoredKeys | None
+) -> list[Route]:
+    """
+    The routes.
+
+    Args:
+        ledger: Has what was used; None where nothing is recorded.
+        limits: Knows the limits; None where there are none.
+        stored: The keys; None where those of the store let nobody in.
+    """
+
+    async def get_usage(request: web.Request) -> web.StreamResponse:
+        """
+        Tell what was used: a sum for each key, model and day.
+
+        Query: `by` and `since` as of GET /v1/usage, and `key`, the name or the id of one key.
+        """
+        _check_query(request.query, ("by", "since", "key"))
+        if ledger is None or not ledger.kept:
+            raise UnsupportedOperation(NONE)
+        asked, name = asked_of(request.query), request.query.get("key")
+        key = None if name is None else await _id_of(stored, name)
+        sums = await ledger.ledger.sums(asked.by, asked.since, key)
+        return json_of({"object": "list", "data": usage.lines(sums)})
+
+    async def get_limits(request: web.Request) -> web.StreamResponse:
+        """
+        Tell what is left of limits.
+
+        Query: `key`, `owner` or `model`, or several of them; of all owners and models that have limits where none of them is given.
+        """
+        query = request.query
+        _check_query(query, ("key", "owner", "model"))
+        if limits is None:
+            return json_of({"limits": []})
+        owners, models = limits.named
+        if query:
+            owners, models = _one_of(query, "owner", owners), _one_of(query, "model", models)
+        asked = [Context(owner=name) for name in owners] + [Context(model=name) for name in models]
+        if (name := query.get("key")) is not None:
+            asked.insert(0, await _of_key(stored, name))
+        found = [one for context in asked for one in await remaining(limits, context)]
+        return json_of({"limits": found})
+
+    return [
+        Route("GET", "/usage", get_usage, admin=True, summary="What was used, by key, model, day"),
+        Route("GET", "/limits", get_limits, admin=True, summary="What is left of limits"),
+    ]
+
+
+def _check_query(query: Mapping[str, str], known: Sequence[str]) -> None:
+    """
+    Raises:
+        InvalidRequest: A parameter is unknown, or empty.
+    """
+    for name, value in query.items():
+        if name not in known:
+            raise InvalidRequest(f"`{name[:100]}`: unknown parameter; known: {', '.join(known)}.", param=name[:100])  # fmt: skip
+        if not value:
+            raise InvalidRequest(f"`{name}` is empty; give a value, or leave it out.", param=name)
+
+
+def _one_of(query: Mapping[str, str], name: str, known: Sequence[str]) -> tuple[str, ...]:
+    """
+    The owner or the model that a query names, if it names one.
+
+    Raises:
+        NotStored: It has no limits.
+    """
+    asked = query.get(name)
+    if asked is None:
+        return ()
+    if asked not in known:
+        raise NotStored(f"The {name} `{asked[:100]}` has no limits in the configuration.")
+    return (asked,)
+
+
+async def _found(stored: StoredKeys | None, name: str) -> Key | None:
+    """A key of the store; None where it has none of this name or id."""
+    is_text = "\0" not in name and name.isprintable()  # else no database takes it
+    return await stored.named(name) if stored is not None and is_text else None
+
+
+async def _id_of(stored: StoredKeys | None, name: str) -> str:
+    """The id of a key; one that the store does not have is one of the configuration, or nobody's."""
+    key = await _found(stored, name)
+    return name if key is None else key.id
+
+
+async def _of_key(stored: StoredKeys | None, name: str) -> Context:
+    """
+    A request of a key.
+
+    Raises:
+        NotStored: There is no such key.
+    """
+    key = await _found(stored, name)
+    if key is not None:
+        return Context(caller=key.id, limits=key.limits)
+    if name.startswith("key-") or name == "anonymous":  # the configuration's, and who needs none
+        return Context(caller=name)
+    raise NotStored(f"There is no key `{name[:100]}`.")

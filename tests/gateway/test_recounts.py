@@ -1,0 +1,250 @@
+"""Tests of unilect.gateway._recounts: limits of a key that change while servers run, on real databases, in memory and on Redis."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from postgresql import POSTGRESQL
+from unilect.config.limits import LimitsConfig
+from unilect.config.model import ModelConfig
+from unilect.config.server import Config
+from unilect.config.store import StoreConfig
+from unilect.context import Context
+from unilect.errors import LimitsUnavailable
+from unilect.gateway import _recounts, known_keys
+from unilect.gateway._recounts import Recounts
+from unilect.gateway.secret import digest, id_of, new_secret
+from unilect.routing import sources
+from unilect.server.listener import Listener
+from unilect.store.database import Database
+from unilect.store.keys import StoredKeys
+
+PROMPT = "x" * 20  # an echo's token is a character
+WHOLE = 100  # tokens of a prompt and its answer
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks come fast."""
+    monkeypatch.setattr(known_keys, "LOOK_S", 0.02)
+    monkeypatch.setattr(_recounts, "LOOK_S", 0.02)
+
+
+class Gateway:
+    """A server, and a client of it."""
+
+    def __init__(self, url: str, client: aiohttp.ClientSession, listener: Listener) -> None:
+        self._url, self._client = f"{url}/v1/chat/completions", client
+        self._listener = listener
+
+    def post(self, secret: str, **body: Any) -> Any:
+        """A request for 80 tokens, unless said otherwise."""
+        sent = {"max_tokens": 80, "messages": [{"role": "user", "content": PROMPT}]} | body
+        return self._client.post(
+            self._url, json=sent, headers={"Authorization": f"Bearer {secret}"}
+        )
+
+    async def ask(self, secret: str, **body: Any) -> tuple[int, str]:
+        """The status of an answer, and what is told where it is refused."""
+        async with self.post(secret, **body) as answer:
+            told = await answer.json()
+            return answer.status, told.get("error", {}).get("message", "")
+
+    async def sees(self, keys: "Keys") -> None:
+        """Wait until the server has seen what has changed of the keys."""
+        number, _ = await keys.stored.changed(0)
+        known = self._listener._known
+        assert known is not None
+        async with asyncio.timeout(1):
+            while known._number < number:
+                await asyncio.sleep(0.01)
+
+    async def until_told(self, secret: str, words: str) -> None:
+        """Wait until a request for more than a budget has is refused with these words."""
+        until, told = time.monotonic() + 10, ""
+        while words not in told:
+            assert time.monotonic() < until, told
+            status, told = await self.ask(secret, max_tokens=3000)
+            assert status == 429
+
+
+@asynccontextmanager
+async def gateway(url: str, redis: str | None) -> AsyncIterator[Gateway]:
+    """A server of a store, whose model says 80 characters, slowly in a stream."""
+    options = {"text": "y" * 80, "context": 4096, "tokens_per_s": 160.0}
+    config = Config(
+        port=0,
+        limits=LimitsConfig(url=redis),
+        models={"m": ModelConfig(source="echo:", options=options)},
+        store=StoreConfig(url=url),
+    )
+    registry = sources.registry(config)
+    listener = Listener(config, registry)
+    try:
+        (at,) = await listener.listen()
+        async with aiohttp.ClientSession() as client:
+            yield Gateway(at, client, listener)
+    finally:
+        await listener.aclose()
+        await registry.aclose()
+
+
+class Keys:
+    """The keys of a store, as another process has them."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._database = Database(url)
+        self.stored = StoredKeys(self._database)
+
+    async def create(self, name: str, **limits: float) -> str:
+        """A new key."""
+        secret = new_secret()
+        await self.stored.create(name, id_of(secret) or "", digest(secret), limits=limits)
+        return secret
+
+    async def limit(self, sees: Gateway, **limits: float | None) -> None:
+        """Change limits of ann; a server has seen it when this returns."""
+        await self.stored.limit("ann", limits)
+        await sees.sees(self)
+
+    async def aclose(self) -> None:
+        """End."""
+        await self._database.aclose()
+
+
+@pytest.fixture
+async def keys(url: str) -> AsyncIterator[Keys]:
+    """The keys of a new store, of each kind."""
+    made = Keys(url)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+def redis(keys: Keys, request: pytest.FixtureRequest) -> str | None:
+    """The URL of an empty Redis server for what counts with a store on a server; beside a file is counted in memory."""
+    if keys.url.startswith("sqlite"):
+        return None
+    server = request.getfixturevalue("server_of_redis")
+    server.flush()
+    url: str = server.url
+    return url
+
+
+async def test_a_limit_that_is_new(keys: Keys, redis: str | None) -> None:
+    """A new budget has what the key used before without one, and what a stream uses that was begun without it; other keys have their own."""
+    async with gateway(keys.url, redis) as one:
+        secret, other = [await keys.create(name) for name in ("ann", "bob")]
+        await one.sees(keys)
+        assert 200 == (await one.ask(secret))[0]
+        assert 200 == (await one.ask(other))[0]
+        async with one.post(secret, stream=True) as stream:
+            await stream.content.readline()
+            await keys.limit(one, tokens_per_day=1000.0)
+            await one.until_told(secret, f"is 1000: {WHOLE} are used")
+            assert 200 == (await one.ask(secret, max_tokens=1))[0]
+            await stream.read()
+        used = 2 * WHOLE + 21
+        await one.until_told(secret, f"is 1000: {used} are used")
+        assert 200 == (await one.ask(other, max_tokens=3000))[0]
+
+        await keys.limit(one, tokens_per_day=300.0)
+        assert 429 == (await one.ask(secret))[0]
+        await one.until_told(secret, f"is 300: {used} are used")
+        await keys.limit(one, tokens_per_day=None)
+        assert 200 == (await one.ask(secret))[0]
+        used += WHOLE
+        await keys.limit(one, tokens_per_month=used, parallel=1.0)
+        assert 429 == (await one.ask(secret, max_tokens=1))[0]
+        await one.until_told(secret, f"tokens_per_month of this API key is {used}: {used} are used")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", POSTGRESQL])
+async def test_two_gateways(
+    kind: str, new_url: Callable[[str], str], request: pytest.FixtureRequest
+) -> None:
+    """What a stream uses on one gateway that was begun before its key had a budget counts on the other one."""
+    server = request.getfixturevalue("server_of_redis")
+    server.flush()
+    keys = Keys(new_url(kind))
+    async with gateway(keys.url, server.url) as one, gateway(keys.url, server.url) as two:
+        secret = await keys.create("ann")
+        await one.sees(keys)
+        await two.sees(keys)
+        async with two.post(secret, stream=True) as stream:
+            await stream.content.readline()
+            await keys.limit(one, tokens_per_day=1000.0)
+            await one.until_told(secret, "is 1000: 0 are used")
+            await two.sees(keys)
+            await stream.read()
+        await one.until_told(secret, f"is 1000: {WHOLE} are used")
+    await keys.aclose()
+
+
+class Rig:
+    """Changed keys, and what is read of them."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, Context] = {}
+        self.reads: list[str] = []
+        self.away = False
+        self.recounts = Recounts(self._read, lambda context: bool(context.limits), self.requests)
+
+    async def _read(self, key: str) -> None:
+        self.reads.append(key)
+        if self.away:
+            raise LimitsUnavailable("away")
+
+    async def until_forgotten(self) -> None:
+        """Wait until nothing is looked at any more."""
+        async with asyncio.timeout(20):
+            while self.recounts:
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    """Nothing has changed yet."""
+    monkeypatch.setattr(_recounts, "SETTLED_S", 0.1)
+    made = Rig()
+    yield made
+    await made.recounts.aclose()
+
+
+async def test_before_the_next_request(rig: Rig) -> None:
+    """A request waits until it is known what its key has used, once; a key that has not changed, or no budget, is not read."""
+    rig.recounts.changed(["ann", "eve"])
+    rig.away = True
+    with pytest.raises(LimitsUnavailable):
+        await rig.recounts.before("ann")
+    rig.away = False
+    for key in ("ann", "bob", "ann"):
+        await rig.recounts.before(key)
+    assert ["ann", "ann"] == rig.reads
+    await rig.until_forgotten()
+    assert ["ann", "ann", "ann"] == rig.reads
+
+
+async def test_after_what_ran(rig: Rig) -> None:
+    """What ran when a key changed is waited for, and read when it has ended, also once the ledger is back; what has no budget is not."""
+    rig.requests |= {
+        "1": Context(caller="ann", limits={"tokens_per_day": 1.0}),
+        "2": Context(caller="bob"),
+        "3": Context(caller="ann", limits={"tokens_per_day": 1.0}),
+    }
+    rig.recounts.changed(["ann", "bob"])
+    rig.away = True
+    del rig.requests["1"]
+    async with asyncio.timeout(20):
+        while len(rig.reads) < 3:
+            await asyncio.sleep(0.01)
+    rig.away = False
+    del rig.requests["2"], rig.requests["3"]
+    await rig.until_forgotten()
+    assert {"ann"} == set(rig.reads)
