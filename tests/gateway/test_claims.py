@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from properties import given
 from unilect.config.model import Price
-from unilect.events import Usage
+from unilect.events import MOST_TOKENS, Usage
 from unilect.gateway.claims import (
     Asked,
     Limit,
@@ -108,3 +108,9 @@ def test_cost() -> None:
     """Cost is in millionths of the currency, cached tokens at their own price; without a price it is nothing."""
     assert 60 * 1.5 + 40 * 0.1 + 10 * 6 == cost(PRICE, Usage(100, 10, 40))
     assert 0 == cost(None, Usage(100, 10))
+
+
+def test_a_cost_beyond_reason() -> None:
+    """However many tokens a server says that it has made, budgets count what the ledger says, and no more than fits into their counters."""
+    dearest = Price(completion=1_000_000.0)
+    assert 10**15 == cost(dearest, Usage(0, MOST_TOKENS))

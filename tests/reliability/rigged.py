@@ -63,10 +63,10 @@ class Rig:
         assert self.listener._ledger is not None
         return self.listener._ledger
 
-    async def reload(self, text: str) -> None:
+    async def reload(self, text: str, top: str = TOP) -> None:
         """Go by another configuration."""
         new = self.file.with_suffix(".new")
-        new.write_text(TOP + text)
+        new.write_text(top + text)
         os.replace(new, self.file)
         await self.reloader.reload("a test")
 
@@ -105,10 +105,10 @@ class Rig:
         }
 
     async def metric(self, line: str) -> float:
-        """The number of a line of the metrics; 0 where there is none."""
+        """The sum of the lines of the metrics that begin so."""
         async with self.client.get(f"{self.url}/metrics", headers={"X-API-Key": "one"}) as answer:
             found = [one for one in (await answer.text()).splitlines() if one.startswith(line)]
-        return float(found[0].split()[-1]) if found else 0.0
+        return sum(float(one.split()[-1]) for one in found)
 
 
 @asynccontextmanager

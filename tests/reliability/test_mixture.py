@@ -176,9 +176,52 @@ def _nothing_left(server: Rig) -> bool:
     )
 
 
+async def _reload(server: Rig) -> None:
+    """Change prices, and take a model out and in again."""
+    for odd in ({"price": 5.0}, {"without": True}, {"price": 2.0}, {}):
+        await server.reload(models(**odd))
+        await asyncio.sleep(0.05)
+
+
+async def _lose(server: Rig) -> None:
+    """Have the ledger be away for a while, twice; some of what it was to write then is written."""
+    writer = server.ledger.writer
+    write = writer._write
+
+    async def fails(rows: Sequence[Row]) -> None:
+        if len(rows) % 2:  # the commit's end is not known
+            await write(rows)
+        raise StoreUnavailable("away")
+
+    for _ in range(2):
+        await asyncio.sleep(0.2)
+        writer._write = fails
+        await asyncio.sleep(0.1)
+        writer._write = write
+
+
+async def _operate(server: Rig, chance: random.Random) -> None:
+    """Stop and drain models, and load them again."""
+    for _ in range(12):
+        known = list(server.registry.models.values())
+        chance.choice(known).stay(0)
+        chance.choice(known).drain()
+        await asyncio.sleep(0.02)
+        await asyncio.gather(*(model.start() for model in known))
+
+
+def _summed(rows: Sequence[dict[str, Any]]) -> Counter[str]:
+    """What rows say that keys have used, by the names of counters without their day."""
+    sums = Counter[str]()
+    for row in rows:
+        sums[f"key:{row['key']}/tokens_per_day"] += row["prompt"] + row["completion"]
+        sums[f"key:{row['key']}/money_per_day"] += row["cost"]
+    return sums
+
+
 @pytest.mark.parametrize("seed", range(int(os.environ.get("UNILECT_MIXTURES", "2"))))
 async def test_every_end(tmp_path: Path, seed: int) -> None:
-    """However requests of every API end, and whatever is reloaded meanwhile: rows tell what whole answers have, sum up to what budgets count, and nothing is left."""
+    """However requests of every API end, and whatever is changed meanwhile: rows tell what whole answers have, sum up to what budgets count, and nothing is left."""
     async with rig(tmp_path, models()) as server:
         client = Client(server, seed)
 
@@ -186,35 +229,8 @@ async def test_every_end(tmp_path: Path, seed: int) -> None:
             for _ in range(12):
                 await client.ask()
 
-        async def reload() -> None:
-            for odd in ({"price": 5.0}, {"without": True}, {"price": 2.0}, {}):
-                await server.reload(models(**odd))
-                await asyncio.sleep(0.05)
-
-        async def lose() -> None:
-            write, writer = server.ledger.writer._write, server.ledger.writer
-
-            async def fails(rows: Sequence[Row]) -> None:
-                if len(rows) % 2:  # the commit's end is not known
-                    await write(rows)
-                raise StoreUnavailable("away")
-
-            for _ in range(2):
-                await asyncio.sleep(0.2)
-                writer._write = fails
-                await asyncio.sleep(0.1)
-                writer._write = write
-
-        async def operate() -> None:
-            chance = random.Random(seed)
-            for _ in range(12):
-                known = list(server.registry.models.values())
-                chance.choice(known).stay(0)
-                chance.choice(known).drain()
-                await asyncio.sleep(0.02)
-                await asyncio.gather(*(model.start() for model in known))
-
-        await asyncio.gather(reload(), operate(), lose(), *(send() for _ in range(12)))
+        others = _reload(server), _lose(server), _operate(server, random.Random(seed))
+        await asyncio.gather(*others, *(send() for _ in range(12)))
         await until(lambda: _nothing_left(server))
         await server.ledger.writer.settle()
         rows = await server.rows(len(client.whole))
@@ -224,20 +240,11 @@ async def test_every_end(tmp_path: Path, seed: int) -> None:
         found = {id: (by_id[id]["prompt"], by_id[id]["completion"]) for id in client.whole}
         assert client.whole == found
         assert {200} == {by_id[id]["status"] for id in client.whole}
-        sums = Counter[str]()
-        for row in rows:
-            for unit, used in (
-                ("tokens", row["prompt"] + row["completion"]),
-                ("money", row["cost"]),
-            ):
-                sums[f"{unit} {row['key']}"] += used
-        counted = Counter(
-            {
-                f"{name.partition('/')[2].partition('_')[0]} {name.partition('/')[0][4:]}": used
-                for name, (used, _) in server.counters("_per_day/").items()
-            }
-        )
-        assert sums == counted
+        counted = {
+            name.rpartition("/")[0]: used
+            for name, (used, _) in server.counters("_per_day/").items()
+        }
+        assert _summed(rows) == Counter(counted)
         assert 0 == await server.metric("unilect_requests_waiting{")
         assert 0 == await server.metric("unilect_requests_running{")
         assert {"whole", "broken", "403"} <= client.ends.keys()

@@ -3,15 +3,18 @@
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rigged import rig, until
+from rigged import TOP, rig, until
 
 from appserver import upstream
 from scripted import DONE, Exchange, answer, chunked, delta, frames, scripted
+from unilect.backend import Batches
 from unilect.errors import RequestCancelled
+from unilect.events import tokens_of
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model
 from unilect.testing.echo import Echo
@@ -210,26 +213,59 @@ async def test_a_budget_that_is_used_up(tmp_path: Path, limit: str) -> None:
         assert 200 == status
 
 
-@pytest.mark.parametrize("end", ["told", "left"])
-async def test_answers_that_are_thrown_away(tmp_path: Path, end: str) -> None:
-    """Answers that are made again, since none is valid, are in the ledger and count against budgets, also where nobody gets one."""
-    model = '[models.m]\nsource = "echo:"\n[models.m.options]\ntext = "no"\ntokens_per_s = 20.0\n'
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
+FORM = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize("end", ["told", "left", "left at once"])
+async def test_answers_that_are_thrown_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Answers that are made again, since none is valid, are in the ledger and count against budgets, also where nobody gets one, as far as they were made."""
+    model = (
+        '[models.m]\nsource = "echo:"\n[models.m.options]\ntext = "nonono"\ntokens_per_s = 40.0\n'
+    )
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": FORM}}
     async with rig(tmp_path, model + "[limits]\ntokens_per_day = 100000\n") as server:
         backend = server.registry.models["m"].pool.members[0].backend
         assert isinstance(backend, Echo)
+        generate, made = backend.generate, 0
+
+        async def counted(request: Any) -> Batches:
+            nonlocal made
+            async with aclosing(generate(request)) as batches:
+                async for batch in batches:
+                    made += tokens_of(batch)
+                    yield batch
+
+        monkeypatch.setattr(backend, "generate", counted)
         asking = asyncio.create_task(server.ask(max_tokens=50, response_format=form))
-        if end == "left":
-            await until(lambda: backend.answers >= 2)
-            asking.cancel()
-            attempts, statuses = (1, 2, 3), (499, 422)
-        else:
+        if end == "told":
             assert 422 == (await asking)[0]
-            attempts, statuses = (3,), (422,)
+            statuses, least, most = (422,), 18, 18
+        else:
+            statuses, least, most = (499, 422), 7 if end == "left" else 1, 18
+            await until(lambda: made >= least)
+            asking.cancel()
         (row,) = await server.rows(1)
         assert row["status"] in statuses
-        assert row["completion"] in [2 * count for count in attempts]
-        assert row["prompt"] >= 10 * attempts[0]
+        assert least <= row["completion"] <= most
+        assert row["prompt"] >= (10 if end == "left at once" else 20)
         (counter,) = server.counters("tokens_per_day").values()
         assert counter == (row["prompt"] + row["completion"], 0)
+
+
+async def test_a_key_that_the_configuration_drops(tmp_path: Path) -> None:
+    """A reload without a key ends what runs with it, and nothing else."""
+    async with (
+        rig(tmp_path, slow()) as server,
+        server.post("one", stream=True) as dropped,
+        server.post("two", stream=True) as kept,
+    ):
+        await asyncio.gather(dropped.content.readany(), kept.content.readany())
+        await server.reload(slow(), TOP.replace("'one', ", ""))
+        told = await dropped.text()
+        assert "it has been revoked" in told
+        assert "[DONE]" not in told
+        assert "[DONE]" in await kept.text()
+        assert 401 == (await server.ask("one"))[0]
+        assert [200, 401] == sorted(row["status"] for row in await server.rows(2))

@@ -25,6 +25,9 @@ MILLION = (
 _USUAL_TOKENS = 512
 #: An answer that has to be shorter, as little is left, has so many tokens at least: where more may become free, and where not.
 _WORTH_TOKENS, _LEAST_TOKENS = 256, 16
+_MOST_COST = (
+    10**15
+)  # of a request, as the ledger has it; some thousands of them fit into 64 bits, as Redis counts
 #: A prompt of which only a bound is known is counted exactly where a budget has less than so many times what the request may use.
 LOOSE = 32
 
@@ -135,7 +138,8 @@ def cost(price: Rates | None, usage: Usage) -> int:
         return 0
     cached = usage.cached_tokens or 0
     fresh = max(usage.prompt_tokens - cached, 0) * price.prompt
-    return round(fresh + cached * price.cached + usage.completion_tokens * price.completion)
+    whole = fresh + cached * price.cached + usage.completion_tokens * price.completion
+    return min(round(whole), _MOST_COST)
 
 
 def limits_of(given: Mapping[str, float | None], of: str, subject: str) -> list[Limit]:

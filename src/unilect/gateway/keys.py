@@ -61,6 +61,11 @@ class Keys:
         self._callers = {digest(key): Caller(_name(key)) for key in keys}
 
     @property
+    def callers(self) -> set[str]:
+        """The names of the keys of the configuration."""
+        return {caller.name for caller in self._callers.values()}
+
+    @property
     def required(self) -> bool:
         """
         Whether a request has to have a key.

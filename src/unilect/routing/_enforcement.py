@@ -19,7 +19,7 @@ from unilect.constraints import keywords
 from unilect.constraints.checker import Checker
 from unilect.constraints.schema import Use, shortened, unenforced
 from unilect.errors import ConstraintViolated, UnsupportedParameter
-from unilect.events import Choice, Event, Finish, Fold, Progress, Usage
+from unilect.events import Choice, Event, Finish, Fold, Progress, Usage, tokens_of
 from unilect.parameters.rules import Unsupported
 from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, ToolChoice
 
@@ -158,13 +158,13 @@ class Enforced:
         for attempt in range(ATTEMPTS):
             folding, events = Fold(), list[Event]()
             asked = request if attempt == 0 else again(request, attempt)
-            async with aclosing(self._backend.generate(asked)) as batches:
+            unseen = attempted(self._backend.generate(asked), self._spent)
+            async with aclosing(unseen) as batches:
                 async for batch in batches:
                     folding.add(batch)
                     events += batch
             answer = folding.answer()
             used.append(answer.usage)
-            self._spent(answer.usage)
             why = await self._broken(request, wanted, answer.choices)
             if why is None or lenient:
                 yield [
@@ -189,6 +189,25 @@ class Enforced:
                     if why is not None and not _may_be_cut(request, bond, text):
                         return f"`{bond.param}`: {why}"
         return None
+
+
+async def attempted(batches: Batches, spent: Callable[[Usage], None]) -> Batches:
+    """The batches of an answer that nobody sees as it comes: what it has used is told at its end, also where it is broken off."""
+    usage, made, read = Usage(0, 0), 0, Progress(0, 0)
+    try:
+        async with aclosing(batches):
+            async for batch in batches:
+                made += tokens_of(batch)
+                for event in batch:
+                    if isinstance(event, Usage):
+                        usage = event
+                    elif isinstance(event, Progress):
+                        read = event
+                yield batch
+    except BaseException:
+        spent(Usage(read.total, made, read.cached))
+        raise
+    spent(usage)
 
 
 def _must_call(request: ChatRequest) -> bool:

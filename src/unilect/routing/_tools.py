@@ -9,6 +9,7 @@ A call that must come, and an answer that must have a form, are enforced by a gr
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -37,7 +38,14 @@ from unilect.requests import (
     JsonSchema,
     JsonSchemaFormat,
 )
-from unilect.routing._enforcement import ATTEMPTS, again, refused_keyword, summed, violated
+from unilect.routing._enforcement import (
+    ATTEMPTS,
+    again,
+    attempted,
+    refused_keyword,
+    summed,
+    violated,
+)
 from unilect.tools import forms
 from unilect.tools.channels import ChannelParser
 from unilect.tools.chatglm import new_call_id
@@ -182,7 +190,8 @@ class Prompted:
         for attempt in range(ATTEMPTS):
             reading, folding, events = _Reading(request, self._plan, form), Fold(), list[Event]()
             one_more = asked if attempt == 0 else again(asked, attempt)
-            async with aclosing(self._backend.generate(one_more)) as batches:
+            unseen = attempted(self._backend.generate(one_more), partial(self._note, attempt + 1))
+            async with aclosing(unseen) as batches:
                 async for batch in batches:
                     events += [one for one in reading.read(batch) if not isinstance(one, Progress)]
             if self._plan.formed:
@@ -190,7 +199,6 @@ class Prompted:
             folding.add(events)
             answer = folding.answer()
             used.append(answer.usage)
-            self._note(attempt + 1, answer.usage)
             why = await self._wrong(request, answer.choices)
             if why is None:
                 yield [summed(used) if isinstance(one, Usage) else one for one in events]

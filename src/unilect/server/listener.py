@@ -21,7 +21,7 @@ from unilect.config.server import Config, check_keys, each_listener, process_env
 from unilect.context import Requests
 from unilect.errors import ConfigError, StoreUnavailable
 from unilect.gateway.account import Book
-from unilect.gateway.known_keys import KnownKeys
+from unilect.gateway.known_keys import KnownKeys, wrong
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.limits import LimitBook
 from unilect.gateway.rejoin import Rejoin
@@ -185,11 +185,20 @@ class Listener:
         )
         self._bodies.change(config.max_body_bytes)
         self._limits.configure(config)
+        before = self._callers()
         for door, each in zip(self._doors, each_listener(config), strict=True):
             door.change(each, tls)
         if self._admin is not None:
             self._admin.change(config, tls)
         self._config = config
+        gone = before - self._callers()
+        for context in self._requests.values() if gone else ():
+            if context.caller in gone:
+                context.end(wrong("it has been revoked."))
+
+    def _callers(self) -> set[str]:
+        """The names of the configuration's keys, of all addresses."""
+        return {name for door in self._doors for name in door.callers}
 
     def _has_stored_keys(self) -> bool:
         """Whether the store lets nobody in without a key: also where nobody knows whether it has any."""
@@ -304,6 +313,11 @@ class _Address:
             change_admin(self._app, config)
         if self._acceptor is not None and self._acceptor.tls is not None:
             self._acceptor.tls = tls
+
+    @property
+    def callers(self) -> set[str]:
+        """The names of the keys of its configuration."""
+        return self._app[SITE].keys.callers if SITE in self._app else set()
 
     async def shut(self) -> None:
         """Accept no more connections, and tell those that ask."""
