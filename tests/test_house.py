@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_946,
+    "": 2_189,
     "cli": 1_966,
     "cli/connect": 956,
-    "config": 1_792,
+    "config": 1_793,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
@@ -38,9 +38,9 @@ BUDGETS = {
     "dialects/responses": 1_914,
     "engines": 227,
     "engines/chatglm": 555,
-    "engines/gguf": 2_143,
-    "engines/process": 718,
-    "engines/transformers": 3_766,
+    "engines/gguf": 2_181,
+    "engines/process": 810,
+    "engines/transformers": 3_791,
     "gateway": 2_133,
     "http": 928,
     "parameters": 732,
