@@ -24,9 +24,9 @@ MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 2_189,
-    "cli": 1_966,
+    "cli": 2_018,
     "cli/connect": 956,
-    "config": 1_793,
+    "config": 1_843,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_181,
     "engines/process": 810,
     "engines/transformers": 3_791,
-    "gateway": 2_133,
+    "gateway": 2_134,
     "http": 928,
     "parameters": 732,
     "routing": 3_760,
