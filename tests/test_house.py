@@ -50,7 +50,7 @@ BUDGETS = {
     "store/migrations": 9,
     "store/migrations/versions": 151,
     "testing": 337,
-    "tools": 1_596,
+    "tools": 1_600,
     "upstreams": 0,
     "upstreams/fastchat": 651,
     "upstreams/llamacpp": 787,
@@ -237,6 +237,22 @@ def test_no_code_from_data(nodes: dict[str, list[ast.AST]]) -> None:
         assert set() == called & FORBIDDEN_CALLS, name
         assert set() == imports(inside) & FORBIDDEN_IMPORTS, name
         assert "literal_eval" not in MODULES[name], name
+
+
+def test_no_sql_is_put_together(nodes: dict[str, list[ast.AST]]) -> None:
+    """What a database is told is made of parameters; settings of a connection, which take none, are made of our own numbers."""
+    for name, inside in nodes.items():
+        for node in inside:
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if called in ("text", "exec_driver_sql", "execute", "executemany", "executescript"):
+                made, first = node.args[0], ""
+                if isinstance(made, ast.JoinedStr) and isinstance(made.values[0], ast.Constant):
+                    first = str(made.values[0].value)
+                is_made = isinstance(made, ast.JoinedStr | ast.BinOp)
+                setting = first.startswith(("PRAGMA ", "SET LOCAL "))
+                assert setting or not is_made, f"{name}:{node.lineno}"
 
 
 def test_who_knows_aiohttp(nodes: dict[str, list[ast.AST]]) -> None:
