@@ -4,10 +4,10 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from properties import given
 from unilect.errors import ConfigError, InvalidRequest
 from unilect.sandbox import Sandbox
 from unilect.templates import LIMIT_S, ChatTemplate
