@@ -121,6 +121,46 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", [ROOT / "docs" / "reliability.md", ROOT / "SECURITY.md"], ids=lambda page: page.name)  # fmt: skip
+def test_named_tests_exist(page: Path) -> None:
+    """Every test, module of tests and bench that these pages name is there."""
+    defined = {
+        str(file.relative_to(ROOT)): set(re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.M))
+        for file in (ROOT / "tests").rglob("test_*.py")
+    }  # fmt: skip
+    everywhere = set().union(*defined.values())
+    missing = []
+    for name in re.findall(r"`([\w/]+(?:\.py)?(?:::test_\w+)?)`", PAGES[page]):
+        file, _, test = name.partition("::")
+        file = file if file.startswith(("tests/", "bench/")) else f"tests/{file}"
+        if (
+            (test and test not in defined.get(file, ()))
+            or (
+                name.startswith("test_")
+                and not name.endswith(".py")
+                and name not in everywhere
+                and "::" not in name
+            )
+            or (not test and name.endswith(".py") and not (ROOT / file).exists())
+        ):
+            missing.append(name)
+
+    assert [] == missing
+
+
+def test_every_row_has_a_state() -> None:
+    """Every row of docs/reliability.md tells what is promised, what shows it, a number and a state; one that holds names a test or a bench."""
+    rows = re.findall(r"^\| ([A-G]\d+) \|(.*)\|$", PAGES[ROOT / "docs" / "reliability.md"], re.M)
+    for row, rest in rows:
+        promise, shown, number, state = (cell.strip() for cell in rest.split(" | "))
+        assert promise.endswith("."), row
+        assert number, row
+        assert re.match(r"holds$|partly: .|missing$", state), row
+        assert state == "missing" or ".py" in shown, row
+
+    assert len({row for row, _ in rows}) == len(rows) == 63
+
+
 def test_example_file_loads() -> None:
     """unilect.example.toml is the default configuration, with the bundled model under two names."""
     loaded = config_load.load(ROOT / "unilect.example.toml", environment={})

@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_962,
-    "cli": 2_008,
+    "": 2_205,
+    "cli": 2_060,
     "cli/connect": 956,
-    "config": 1_808,
+    "config": 1_859,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
@@ -38,10 +38,10 @@ BUDGETS = {
     "dialects/responses": 1_925,
     "engines": 227,
     "engines/chatglm": 555,
-    "engines/gguf": 2_143,
-    "engines/process": 718,
-    "engines/transformers": 3_766,
-    "gateway": 2_697,
+    "engines/gguf": 2_181,
+    "engines/process": 810,
+    "engines/transformers": 3_791,
+    "gateway": 2_698,
     "http": 931,
     "parameters": 732,
     "routing": 3_812,
@@ -50,7 +50,7 @@ BUDGETS = {
     "store/migrations": 9,
     "store/migrations/versions": 151,
     "testing": 337,
-    "tools": 1_596,
+    "tools": 1_600,
     "upstreams": 0,
     "upstreams/fastchat": 660,
     "upstreams/llamacpp": 788,
@@ -237,6 +237,22 @@ def test_no_code_from_data(nodes: dict[str, list[ast.AST]]) -> None:
         assert set() == called & FORBIDDEN_CALLS, name
         assert set() == imports(inside) & FORBIDDEN_IMPORTS, name
         assert "literal_eval" not in MODULES[name], name
+
+
+def test_no_sql_is_put_together(nodes: dict[str, list[ast.AST]]) -> None:
+    """What a database is told is made of parameters; settings and names of tables, which cannot be, are our own."""
+    for name, inside in nodes.items():
+        for node in inside:
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if called in ("text", "exec_driver_sql", "execute", "executemany", "executescript"):
+                made, first = node.args[0], ""
+                if isinstance(made, ast.JoinedStr) and isinstance(made.values[0], ast.Constant):
+                    first = str(made.values[0].value)
+                is_made = isinstance(made, ast.JoinedStr | ast.BinOp)
+                setting = first.startswith(("PRAGMA ", "SET LOCAL ", "SELECT count(*) FROM "))
+                assert setting or not is_made, f"{name}:{node.lineno}"
 
 
 def test_who_knows_aiohttp(nodes: dict[str, list[ast.AST]]) -> None:

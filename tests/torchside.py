@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from unilect.demo import FOLDER
+from unilect.engines.transformers.folder import own_template
 
 #: What the engine tells its child, for the bundled model.
 SETTINGS: dict[str, Any] = {
@@ -33,6 +34,7 @@ SETTINGS: dict[str, Any] = {
     "trust_remote_code": False,
     "allow_pickle": False,
     "chat_template": "",
+    "tried_template": own_template(FOLDER / "hf"),  # which no test has to try
     "foreign_template": False,
     "stop": [],
     "stop_token_ids": [],

@@ -2,8 +2,8 @@
 Chat templates: a conversation becomes the one text that a model reads.
 
 A template is Jinja, as the models' own are: the text of one, the path of one, or the name of a format of `formats.toml`, where the
-formats of older servers stand as data, with the stop words that belong to them. It runs in Jinja's sandbox, since it may come out of
-a file that somebody else made.
+formats of older servers stand as data, with the stop words that belong to them. It runs in a sandbox and within a limit of time, since it
+may come out of a file that somebody else made.
 
 Source: https://huggingface.co/docs/transformers/chat_templating
 """
@@ -21,14 +21,20 @@ from typing import Any, NoReturn
 import jinja2
 import jinja2.meta
 import msgspec
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from msgspec import Struct
 
 from unilect.errors import ConfigError, InvalidRequest
 from unilect.requests import Message, TextPart
+from unilect.sandbox import Sandbox, limited, strftime
 
 #: The formats of older servers, and llama.cpp's built-in ones.
 _FORMATS = ("formats.toml", "formats_llamacpp.toml")
+#: The processor time of a template, where a server waits for it; rendering 2,000 messages takes some 10 ms.
+LIMIT_S = 0.25
+MAX_TEMPLATE = 1024 * 1024  # characters
+_COMPILE_S = 2.0
+#: What compiling and rendering may end with: a template may do anything that Python's operators can refuse.
+_FAULTS = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RuntimeError, MemoryError, SyntaxError)  # fmt: skip
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -70,21 +76,34 @@ class ChatTemplate:
         text: Jinja.
         stop: Words at which an answer ends.
         stop_token_ids: The same as token ids.
+        limit_s: The processor time that it may take for a conversation.
 
     Raises:
-        ConfigError: It is not Jinja.
+        ConfigError: It is not Jinja, or too long.
     """
 
     def __init__(
-        self, text: str, stop: Sequence[str] = (), stop_token_ids: Sequence[int] = ()
+        self,
+        text: str,
+        stop: Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        limit_s: float = LIMIT_S,
     ) -> None:
         self.text = text
         self.stop = tuple(stop)
         self.stop_token_ids = tuple(stop_token_ids)
+        self._limit_s = limit_s
+        if len(text) > MAX_TEMPLATE:
+            raise ConfigError(
+                f"chat_template: it has {len(text)} characters, and may have {MAX_TEMPLATE}. Shorten it."
+            )
         try:
-            self._template = _environment().from_string(text)
-        except jinja2.TemplateError as error:
-            raise ConfigError(f"chat_template: this is no Jinja template: {error}.") from error
+            with limited(_COMPILE_S):
+                self._template = _environment().from_string(text)
+        except _FAULTS as error:
+            raise ConfigError(
+                f"chat_template: this is no Jinja template: {_words(error)}."
+            ) from error
 
     def render(self, messages: Sequence[Message], **more: Any) -> str:
         """
@@ -103,10 +122,11 @@ class ChatTemplate:
         """As `render`, of messages that are dicts already, with `content` a text."""
         names: dict[str, Any] = {"add_generation_prompt": True, "bos_token": "", "eos_token": ""}
         try:
-            return self._template.render(names | more | {"messages": turns})
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
+            with limited(self._limit_s):
+                return self._template.render(names | more | {"messages": turns})
+        except _FAULTS as error:
             raise InvalidRequest(
-                f"`messages`: the model's chat template refuses them: {str(error)[:300]}.",
+                f"`messages`: the model's chat template refuses them: {_words(error)}.",
                 param="messages",
             ) from error
 
@@ -197,9 +217,11 @@ def variables(text: str) -> frozenset[str]:
     ['date_string', 'messages']
     """
     environment = _environment()
+    found = set()
     try:
-        found = jinja2.meta.find_undeclared_variables(environment.parse(text))
-    except (jinja2.TemplateError, RecursionError):
+        if len(text) <= MAX_TEMPLATE:
+            found = jinja2.meta.find_undeclared_variables(environment.parse(text))
+    except _FAULTS:
         found = set(_WORD.findall(text))
     return frozenset(found - environment.globals.keys())
 
@@ -260,24 +282,29 @@ def _by_name() -> dict[str, Format]:
 
 
 @cache
-def _environment() -> ImmutableSandboxedEnvironment:
+def _environment() -> Sandbox:
     """Jinja as transformers sets it up for chat templates."""
-    environment = ImmutableSandboxedEnvironment(
+    environment = Sandbox(
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         extensions=["jinja2.ext.loopcontrols"],
     )
-    environment.filters["tojson"] = _to_json
+    environment.add_filter("tojson", _to_json)
     environment.globals |= {
         "raise_exception": _refuse,
-        "strftime_now": lambda form: datetime.now().strftime(form),
+        "strftime_now": lambda form: strftime(form, datetime.now()),
     }
     return environment
 
 
 def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False) -> str:
     return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii)
+
+
+def _words(error: BaseException) -> str:
+    """What is told of an error."""
+    return str(error)[:300].rstrip(".") or type(error).__name__
 
 
 def _refuse(message: str) -> NoReturn:

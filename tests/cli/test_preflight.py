@@ -27,6 +27,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def check(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What is printed of a right configuration."""
     (tmp_path / "c.toml").write_text(text)
+    (tmp_path / "c.toml").chmod(0o600)
     check_config(tmp_path / "c.toml")
     return capsys.readouterr().out.splitlines()
 

@@ -93,6 +93,22 @@ async def test_a_minute(counters: Counters) -> None:
     assert (await counters.take("again", [minute(7, 1)])).ok
 
 
+@pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
+async def test_a_clock_that_jumps(jump_s: float) -> None:
+    """A minute goes by a clock that does not jump: a day forwards or backwards refuses nobody, and gives nobody more."""
+    now, clock = [0], [1_800_000_000.0]
+    counters = MemoryCounters(now_us=lambda: now[0], clock=lambda: clock[0])
+    first = [(await counters.take(f"a{number}", [minute(2, 1)])).ok for number in range(3)]
+    clock[0] += jump_s
+    counters._forget()
+    second = (await counters.take("b", [minute(2, 1)])).ok
+    now[0] += MINUTE_US // 2
+    clock[0] += jump_s
+    third = [(await counters.take(f"c{number}", [minute(2, 1)])).ok for number in range(2)]
+
+    assert ([True, True, False], False, [True, False]) == (first, second, third)
+
+
 async def test_a_debt(counters: Counters) -> None:
     """What an answer had beyond what was held is paid by those that follow, for two minutes at most."""
     claims = [minute(100, 10)]

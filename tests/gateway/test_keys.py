@@ -87,6 +87,27 @@ async def test_a_name_is_no_key(key: str) -> None:
     assert f"key-{digest[:8]}" == (await Keys([key]).caller({"api-key": key})).name
 
 
+async def test_keys_that_begin_alike() -> None:
+    """1,000 keys with the same first 40 characters are 1,000 callers, and what they have in common is none."""
+    same = "sk-" + "a" * 37
+    known = Keys([f"{same}{number}" for number in range(1000)])
+
+    callers = [await known.caller({"X-API-Key": f"{same}{number}"}) for number in range(1000)]
+    assert 1000 == len({caller.name for caller in callers})
+    with pytest.raises(AuthenticationError):
+        await known.caller({"X-API-Key": same})
+
+
+async def test_a_digest_of_the_configuration() -> None:
+    """A key that the configuration holds by its digest is the same caller, and the digest is no key."""
+    digest = f"sha256:{hashlib.sha256(b'sk-first-key').hexdigest()}"
+    headers = {"X-API-Key": "sk-first-key"}
+
+    assert await KEYS.caller(headers) == await Keys([digest]).caller(headers)
+    with pytest.raises(AuthenticationError):
+        await Keys([digest]).caller({"X-API-Key": digest})
+
+
 async def test_no_keys() -> None:
     """Where no key is set, everybody may call, with any key or none."""
     assert [ANONYMOUS] * 2 == [await Keys().caller({}), await Keys().caller({"api-key": "x"})]

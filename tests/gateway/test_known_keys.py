@@ -178,6 +178,22 @@ async def test_the_same_id(rig: Rig) -> None:
     assert "ann" == (await rig.known.key(secret)).name
 
 
+async def test_keys_that_are_sql(rig: Rig) -> None:
+    """500 keys that are pieces of SQL, in the form of a key too, are unknown, and the keys are what they were."""
+    ann = await rig.create("ann")
+    await rig.looked()
+    before = await rig.theirs.all()
+    pieces = ["' OR '1'='1", "'; DROP TABLE keys; --", "\" OR 1=1 --", "' UNION SELECT * FROM keys --", "%' OR id LIKE '%", "\\", "\x00' OR 1=1", "';ATTACH 'x' AS y;--", "') OR ('1'='1", "1; UPDATE keys SET revoked_at=NULL"]  # fmt: skip
+    heads = [f"{head}{'x' * number}" for head in ("", "sk-", "ul_", "ul_3GqS0bZx_", ann) for number in range(10)]  # fmt: skip
+    for head in heads:
+        for piece in pieces:
+            await why(rig, head + piece)
+
+    assert 500 == len(heads) * len(pieces)
+    assert before == await rig.theirs.all()
+    assert "ann" == (await rig.known.key(ann)).name
+
+
 async def test_rotated(rig: Rig) -> None:
     """After a rotation both secrets are the key, the old one until its time has come."""
     old, new = await rig.create("ann"), new_secret()

@@ -5,12 +5,14 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
+from getpass import getpass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
 from unilect.cli._commands import fail
 from unilect.config import load as config_load
+from unilect.config.digests import is_digest
 from unilect.config.server import Config
 from unilect.errors import ConfigError
 
@@ -94,9 +96,16 @@ def _connection(settings: Config, place: Path | tuple[str, int]) -> HTTPConnecti
     return kind(host, port)  # without a timeout: a reload may load a model
 
 
+def _keys(settings: Config) -> list[str]:
+    """The keys of the admin API; one is asked for where the configuration has digests only."""
+    keys = settings.admin.api_keys
+    plain = [key for key in keys if not is_digest(key)]
+    return plain or ([getpass("A key of the admin API: ")] if keys else [])
+
+
 def _asked(settings: Config, place: Path | tuple[str, int], method: str, path: str) -> Any:
     """What the admin API answers; where it cannot, the command ends with the reason."""
-    keys, connection = settings.admin.api_keys, _connection(settings, place)
+    keys, connection = _keys(settings), _connection(settings, place)
     where = str(place) if isinstance(place, Path) else f"{place[0]}:{place[1]}"
     headers = {"Authorization": f"Bearer {keys[0]}"} if keys else {}
     try:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from msgspec import structs
 
+from unilect.cli._secrecy import open_keys, with_digests
 from unilect.config import load as config_load
 from unilect.config import paths as config_paths
 from unilect.config import server as configuration
@@ -27,6 +28,7 @@ from unilect.redact import redacted
 from unilect.routing import sources
 from unilect.routing.registry import Registry
 
+log = logging.getLogger("unilect")
 MAX_FACTS = 20
 
 
@@ -56,7 +58,7 @@ class Given(NamedTuple):
 
 def serve(given: Given) -> None:
     """Serve until SIGTERM."""
-    _serve(or_exit(lambda: _checked(given)), given.origin, lambda: _checked(given))
+    _serve(or_exit(lambda: _checked(given)), given.origin, lambda: with_digests(_checked(given)))
 
 
 def compat(name: str, arguments: Sequence[str]) -> None:
@@ -81,6 +83,9 @@ def _serve(
     settings: Config, origin: Origin, read_again: Callable[[], Config] | None = None
 ) -> None:
     _log_to_stderr(settings)
+    settings = with_digests(settings)
+    for warning in open_keys(origin.file):
+        log.warning("%s", warning)
     from unilect.cli._progress import Progress
     from unilect.routing.model_facts import line
     from unilect.server import lifecycle as http
@@ -244,6 +249,8 @@ def check_config(config: Path | None) -> None:
     later = Mistakes()
     for line in preflight.look(settings, later):
         print(line)
+    for warning in open_keys(config_load.origin_of(config).file):
+        print(f"warning: {warning}")
     found.errors += config_load.origin_of(config).told(later.errors)
     or_exit(found.raise_all, code=2)
     print("OK")

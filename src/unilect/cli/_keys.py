@@ -3,19 +3,22 @@
 import asyncio
 import json
 import re
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
+from getpass import getpass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from unilect.cli._commands import or_exit
+from unilect.cli._commands import fail, or_exit
 from unilect.config import load as config_load
+from unilect.config.digests import hashed
 from unilect.config.durations import seconds
 from unilect.config.limits import limit_names, parsed
 from unilect.config.model import wrong_name
 from unilect.config.server import Config, process_environment
 from unilect.errors import ConfigError, StoreUnavailable
-from unilect.gateway.secret import digest, id_of, new_secret
+from unilect.gateway.secret import digest, id_of, is_mistyped, new_secret
 from unilect.store.keys import Key, StoredKeys, state, told
 from unilect.store.store import Store
 
@@ -101,6 +104,16 @@ def revoke(config: Path | None, name: str, as_json: bool) -> None:
     """End a key, and say so."""
     key = or_exit(lambda: _asked(config_load.load(config), lambda keys: keys.revoke(name)))
     print(json.dumps(told(key)) if as_json else f"{key.name} ({key.id}) is revoked.")
+
+
+def print_digest() -> None:
+    """Print the digest of a key that is typed, or comes on stdin: an argument would stand in the shell's history."""
+    secret = getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
+    if not secret.strip() or not secret.isascii() or " " in secret:
+        fail("the key is empty, or has spaces or non-ASCII characters.")
+    if is_mistyped(secret):
+        fail("the key begins with `ul_` and has a typing error: its checksum is wrong.")
+    print(*hashed([secret]))
 
 
 def list_keys(config: Path | None, as_json: bool) -> None:

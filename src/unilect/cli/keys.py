@@ -66,6 +66,14 @@ def limit(
     _keys.limit(config, name, limit or [], none or [], as_json)
 
 
+@app.command("digest")
+def print_digest() -> None:
+    """Read a key from the terminal or from stdin, and print what stands for it in `api_keys`."""
+    from unilect.cli import _keys
+
+    _keys.print_digest()
+
+
 @app.command("list")
 def list_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """List the keys; the secrets are not stored."""

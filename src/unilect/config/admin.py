@@ -9,6 +9,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Struct
 
+from unilect.config.digests import check_digests, hashed
 from unilect.config.model import described
 from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
@@ -81,7 +82,8 @@ def check_admin(
     keys = config.api_keys
     if any(not key.strip() or not key.isascii() or " " in key for key in keys):
         found.add("admin.api_keys: a key is empty, or has spaces or non-ASCII characters.", path)
-    if set(keys) & set(user_keys):
+    check_digests(keys, path, found)
+    if set(hashed(keys)) & set(hashed(user_keys)):
         found.add(
             "admin.api_keys: one of them is in api_keys, too, so that a client could administer the server. Choose another key.",
             path,

@@ -292,7 +292,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     hang_timeout_s: Annotated[
         float,
         described(
-            "Restart the engine if it is unresponsive for this long while requests are running.",
+            "Restart the engine if it is unresponsive for this long while requests are running, or if a GGUF engine does not begin with "
+            "a request for this long, as where its chat template does not end.",
             gt=0,
         ),
     ] = 60.0

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from unilect.config.admin import AdminConfig, check_admin
+from unilect.config.digests import check_digests
 from unilect.config.limits import Limits, LimitsConfig
 from unilect.config.limits import check_url as check_redis
 from unilect.config.model import NAME, ModelConfig, described
@@ -51,7 +52,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         list[str],
         described(
             "API keys. Clients send one as `Authorization: Bearer KEY`. Required on every address that is not loopback. `$NAME` "
-            "takes a key from the environment. `unilect chat` and `unilect models` read `UNILECT_API_KEY` too."
+            "takes a key from the environment; `sha256:DIGITS` stands for a key that the file does not hold (`unilect keys digest` "
+            "prints it). `unilect chat` and `unilect models` read `UNILECT_API_KEY` too."
         ),
     ] = []
     insecure_no_auth: Annotated[
@@ -299,6 +301,7 @@ def check(config: Config, broken: Container[object] = ()) -> None:
     found = Mistakes()
     if any(not key.strip() or not key.isascii() or " " in key for key in config.api_keys):
         found.add("api_keys: a key is empty, or has spaces or non-ASCII characters.", ("api_keys",))
+    check_digests(config.api_keys, ("api_keys",), found)
     addresses: dict[tuple[str, int], str] = {}
     for number, listener in enumerate(each_listener(config)):
         path = ("listeners", number - 1) if number else ()

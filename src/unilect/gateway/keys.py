@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from unilect import context
+from unilect.config.digests import key_digest
 from unilect.errors import MissingKey
 from unilect.gateway.known_keys import KnownKeys, wrong
 from unilect.gateway.secret import digest
@@ -40,7 +41,7 @@ class Keys:
     The accepted keys.
 
     Args:
-        keys: The secrets of the configuration.
+        keys: The secrets of the configuration, or their digests as it writes them.
         any_scheme: `Authorization` may hold the key after any word, as llama.cpp's older server had it.
         known: The keys of the store, if it has any.
     """
@@ -58,7 +59,7 @@ class Keys:
 
     def change(self, keys: Iterable[str]) -> None:
         """Take these secrets of the configuration, and no others, from now on."""
-        self._callers = {digest(key): Caller(_name(key)) for key in keys}
+        self._callers = {found: Caller(_name(found)) for found in map(key_digest, keys)}
 
     @property
     def callers(self) -> set[str]:
@@ -132,6 +133,6 @@ def _password(headers: Mapping[str, str]) -> str | None:
     return password or user or None
 
 
-def _name(key: str) -> str:
+def _name(digest: bytes) -> str:
     """The name of a key in logs: a part of its digest."""
-    return f"key-{digest(key).hex()[:8]}"
+    return f"key-{digest.hex()[:8]}"

@@ -153,6 +153,7 @@ class Parser:
         self._state = "thought" if begun else "start"
         begins = [one.begin for one in (family, *family.others) if one.begin and tools is not None]
         self._marks = (*begins, *family.dropped)  # that a text may hold
+        self._looked = 0  # how far the end of a call was looked for
         self._text = ""
         self._fresh = False  # behind a call or thoughts, where line breaks are none of the answer's
         self.calls = 0
@@ -268,10 +269,13 @@ class Parser:
         return [TextDelta(plain)] if plain else []
 
     def _call(self) -> list[Event]:
-        if not self._family.end or self._family.end not in self._text:
+        end = self._family.end
+        place = self._text.find(end, self._looked) if end else -1
+        if place < 0:  # a long call is not searched from its beginning for each of its tokens
+            self._looked = max(0, len(self._text) - len(end))
             return []
-        body, _, self._text = self._text.partition(self._family.end)
-        self._state = "text"
+        body, self._text = self._text[:place], self._text[place + len(end) :]
+        self._state, self._looked = "text", 0
         events = self._calls(body, self._family.begin, self._family.end)
         self._fresh = any(isinstance(event, ToolCallDelta) for event in events)
         return events

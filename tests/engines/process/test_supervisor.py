@@ -399,6 +399,24 @@ def test_digests_that_nobody_needs(suspects: Suspects, monkeypatch: pytest.Monke
     assert 1 == suspects.times_suspected(Ticket(f"{KEPT_WHOLE}"))
 
 
+def test_one_that_is_never_taken_up(suspects: Suspects, clock: list[float]) -> None:
+    """A request of which the engine says nothing, though it answers, is stuck and alone to blame for the engine's end; those beside it are not."""
+    late, taken, new = (Ticket(name) for name in ("late", "taken", "new"))
+    for ticket in (late, taken):
+        suspects.enter(ticket, 1)
+    taken.taken = True
+    clock[0] += 10
+    suspects.enter(new, 1)
+
+    assert suspects.stuck(11) is None
+    assert suspects.stuck(9) is late
+    suspects.convict(late)
+    assert 1 == suspects.died(1)
+    assert suspects.is_culprit(late)
+    assert [0, 0] == [suspects.times_suspected(one) for one in (taken, new)]
+    assert suspects.stuck(0) is None
+
+
 def test_what_is_asked_counts() -> None:
     """Requests that differ in what is no part of the question are the same, and others are not."""
     messages = [Message("user", "Hi")]

@@ -4,6 +4,10 @@ The child that runs llama.cpp's server through xllamacpp. The only file that kno
 Source: https://github.com/xorbitsai/xllamacpp
 """
 
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ import msgspec
 import xllamacpp
 
 from unilect.engines.gguf._memory import Needs, complaint, doubt
-from unilect.engines.process import child
+from unilect.engines.process import child, trial
 from unilect.engines.process.memory import MIB, free_bytes, total_bytes
 
 # a prompt can be given up between batches; on a CPU, reading is as fast as with 2048
@@ -34,6 +38,7 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
         RuntimeError: llama.cpp refuses; its reason is on stderr.
     """
     needs = msgspec.convert(settings["needs"], Needs)
+    try_templates(settings["tried_templates"], settings["trial_model"])
     warning = _check(settings, needs)
     chosen = parameters(settings)
     _server.append(xllamacpp.Server(chosen))
@@ -46,6 +51,38 @@ def serve(settings: dict[str, Any]) -> dict[str, Any]:
         # what leaves a slot is copied before anything is dropped for it
         "grows_bytes": max(0, chosen.cache_ram_mib) * MIB + 2 * needs.slot + own + images,
     }
+
+
+def try_templates(templates: Sequence[str], model: str) -> None:
+    """
+    Try chat templates, with a small model, as llama.cpp will use them with the model: it runs them while it loads, too.
+
+    Raises:
+        ValueError: One cannot be used.
+    """
+    for template in templates:
+        try:
+            trial.tried(partial(_converse, template, model))
+        except trial.TrialError as error:
+            raise ValueError(f"chat_template: llama.cpp cannot use it: {error}.") from error
+
+
+def _converse(template: str, model: str) -> None:
+    """Hold the conversations of the trial with a small model."""
+    with tempfile.TemporaryDirectory(prefix="unilect-") as folder:  # nobody calls it there
+        p = xllamacpp.CommonParams()
+        p.model.path = model
+        p.hostnames = [f"{folder}/trial.sock"]
+        p.verbosity = 1
+        p.ui = p.warmup = False
+        p.use_jinja = True
+        p.chat_template = template
+        p.n_ctx, p.n_parallel, p.n_gpu_layers, p.cache_ram_mib = 256, 1, 0, 0
+        p.cpuparams.n_threads = p.cpuparams_batch.n_threads = 1
+        server = xllamacpp.Server(p)
+    for conversation in trial.conversations():
+        with suppress(RuntimeError, ValueError):  # a template may refuse what is not for it
+            server.handle_chat_completions(conversation | {"max_tokens": 1})
 
 
 def _check(settings: dict[str, Any], needs: Needs) -> str:

@@ -100,6 +100,12 @@ class GgufHead(Struct, frozen=True):
         return str(self.fields.get("tokenizer.chat_template") or "")
 
     @property
+    def templates(self) -> list[str]:
+        """All templates of which llama.cpp uses one: the default, and the one for tools."""
+        names = ("tokenizer.chat_template", "tokenizer.chat_template.tool_use")
+        return [str(text) for name in names if (text := self.fields.get(name))]
+
+    @property
     def has_template(self) -> bool:
         """True where the file says how a conversation becomes a prompt."""
         return bool(self.template)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from unilect.config.model import ModelConfig
+from unilect.constraints.checker import MODEL as DEMO
 from unilect.engines.gguf._file import GgufHead
 from unilect.engines.gguf._memory import needs
 
@@ -39,6 +40,8 @@ def child_settings(
         "lora": lora,
         "mmproj": None if embedding else config.mmproj,
         "chat_template": template,
+        "tried_templates": [] if embedding else [template] if template else head.templates,
+        "trial_model": str(DEMO),
         "cache_ram_mib": 0 if embedding else config.cache_ram_mib,
         "engines": engines,
         "cache_type_k": config.cache_type_k,

@@ -132,7 +132,9 @@ class GgufEngine:
         self._embedder = self._child(f"{name} (embeddings)", embedding=True)
         self.children = (self._generator, self._embedder)
         self._supervisors = {
-            self._generator: Supervisor(self._generator, self._ask, config.hang_timeout_s),
+            self._generator: Supervisor(
+                self._generator, self._ask, config.hang_timeout_s, takes_up=True
+            ),
             # a long text is one step, which may take minutes
             self._embedder: Supervisor(self._embedder),
         }
@@ -177,6 +179,7 @@ class GgufEngine:
                 batches = await self._generated(request, body | self._slots.fields(slot))
                 async with aclosing(batches):
                     async for batch in batches:
+                        ticket.taken = True
                         self._slots.begun(slot, batch)
                         if ticket.on_begin is not None and tells(batch):
                             ticket.begun()
@@ -384,7 +387,9 @@ class GgufEngine:
         )
 
         def settings(socket_path: str) -> dict[str, Any]:
-            own = {} if embedding else self._partition.at_start()
+            own: dict[str, Any] = {} if embedding else self._partition.at_start()
+            tried = [] if self._is_known else fixed["tried_templates"]  # once
+            own |= {"tried_templates": tried}
             return fixed | {"socket_path": socket_path, "api_key": self._key} | own
 
         return ChildProcess(

@@ -44,15 +44,17 @@ class Ticket:
         life: The life of the child that it is in, or was in last.
         since: When it came there.
         left_at: When it left without an answer.
+        taken: The engine has said something of it, if only how far it has read.
         on_begin: Called when its answer begins.
     """
 
-    __slots__ = ("_digest", "_request", "left_at", "life", "on_begin", "since")
+    __slots__ = ("_digest", "_request", "left_at", "life", "on_begin", "since", "taken")
 
     def __init__(self, request: Any) -> None:
         self._request = request
         self.life = 0
         self.since = self.left_at = 0.0
+        self.taken = False
         self.on_begin: Callable[[], None] | None = None
         self._digest: bytes | None = None
 
@@ -126,6 +128,16 @@ class Suspects:
                 retry_after_s=rest_s,
             )
 
+    def stuck(self, after_s: float) -> Ticket | None:
+        """A request of which the engine has said nothing for so long."""
+        now = self._clock()
+        late = (one for one in self._running if not one.taken and now - one.since > after_s)
+        return next(late, None)
+
+    def convict(self, ticket: Ticket) -> None:
+        """The engine hangs on this request, and on no other."""
+        self._culprits[ticket.digest] = self._clock() + REMEMBERED_S
+
     def is_culprit(self, ticket: Ticket) -> bool:
         """Whether the engine has died of this request."""
         return bool(self._culprits) and self._rest_s(ticket.digest) > 0
@@ -179,6 +191,8 @@ class Suspects:
         there = {ticket for ticket in there if before is None or ticket.since <= before}
         names = {ticket.digest for ticket in there}
         self._running, self._lingering = set(), []
+        if names & self._culprits.keys():  # convicted while it ran
+            return 1
         earlier = frozenset[bytes]().union(*(death.suspects for death in self._deaths))
         common = names if len(there) == 1 and not outside else names & earlier
         if len(common) != 1:

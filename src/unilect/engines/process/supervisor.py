@@ -32,6 +32,8 @@ class Supervisor:
         process: The child.
         ask: Asks the child something that waits its turn among the requests; none where the child has no such thing.
         hang_timeout_s: How long the answer may take.
+        takes_up: The child says at once when it takes a request up: one of which it says nothing for `hang_timeout_s`, though it answers
+            what it is asked, has never come to the others, as where its chat template does not end.
 
     Attributes:
         process: As given.
@@ -43,12 +45,14 @@ class Supervisor:
         process: ChildProcess,
         ask: Callable[[], Awaitable[object]] | None = None,
         hang_timeout_s: float = 60.0,
+        takes_up: bool = False,
     ) -> None:
         self.process = process
         self.suspects = Suspects()
         self._ask = ask
         look = self._look if ask is not None else None
-        self._watchdog = Watchdog(look, self._hung, self.suspects.well, hang_timeout_s)
+        self._takes_up_s = hang_timeout_s if takes_up else float("inf")
+        self._watchdog = Watchdog(look, self._hung, self._well, hang_timeout_s)
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
         self._ended_life, self._solved = 0, 0  # the last that died, and what `_died` said of it
         self._hung_life, self._hung_at = 0, 0.0
@@ -123,8 +127,8 @@ class Supervisor:
         if self.suspects.is_culprit(ticket):
             how = "hung" if hung else "ended"
             died = EngineDied(
-                f"The model's engine {how} while it worked on this request, perhaps on a grammar or schema that is too "
-                "complex, and is restarting. The same request is refused from now on. Change it."
+                f"The model's engine {how} while it worked on this request, perhaps on a grammar, a schema or a chat template "
+                "that takes too long, and is restarting. The same request is refused from now on. Change it."
             )
             died.blamed = True
             raise died from error
@@ -151,6 +155,12 @@ class Supervisor:
             return False
         await self._ask()
         return True
+
+    def _well(self, asked_at: float) -> None:
+        self.suspects.well(asked_at)
+        if (stuck := self.suspects.stuck(self._takes_up_s)) is not None:
+            self.suspects.convict(stuck)
+            self._hung(asked_at)
 
     def _hung(self, asked_at: float) -> None:
         if self.process.pid is not None:

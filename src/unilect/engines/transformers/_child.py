@@ -27,7 +27,7 @@ from unilect.engines.transformers._job import Job, Output, failure
 from unilect.engines.transformers._load import LoadedModel
 from unilect.engines.transformers._loop import BatchLoop
 from unilect.engines.transformers._pairs import Pair, Pairs
-from unilect.engines.transformers._reader import Reader
+from unilect.engines.transformers._reader import Reader, try_template
 from unilect.engines.transformers._request import prepare
 from unilect.errors import (
     BackendError,
@@ -67,12 +67,15 @@ class Child:
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
+        try_template(settings["tried_template"])
         torch.set_num_threads(settings["threads"])
         self._model = LoadedModel(settings)
         self._ranks: Any = settings["ranks"]
         self._pooling: str = settings["pooling"]
         self._context: int = settings["context"]
         template = settings["chat_template"] or _template(self._model.tokenizer)
+        if template != settings["tried_template"]:  # only the tokenizer knew it
+            try_template(template)
         self._reader = Reader(
             self._model.tokenizer,
             template,

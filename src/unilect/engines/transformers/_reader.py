@@ -8,14 +8,16 @@ import copy
 import hashlib
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
 
-from unilect.errors import InvalidRequest
+from unilect.engines.process import trial
+from unilect.errors import ConfigError, InvalidRequest
 from unilect.http.error_bodies import unknown_token
 from unilect.requests import ChatRequest, Message, Prompt
+from unilect.sandbox import TooMuch
 from unilect.templates import ChatTemplate
 from unilect.tools import parser as calls
 from unilect.tools.messages import arguments, template_flags, text, tools
@@ -23,6 +25,36 @@ from unilect.tools.turns import Takes, placed, stands_out, takes
 
 #: What ends a turn; folders that were made of a model of texts often name that model's end only.
 _TURN_ENDS = frozenset({"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end_of_turn|>"})
+
+LIMIT_S = 2.0  # of the processor, for a conversation; a long one of many tools takes 0.1 s
+
+
+def try_template(template: str) -> None:
+    """
+    Hold the conversations of a trial in a template.
+
+    Raises:
+        ValueError: It takes too long or too much memory, or is no Jinja.
+    """
+    if template:
+        try:
+            trial.tried(partial(_converse, template))
+        except trial.TrialError as error:
+            raise ValueError(f"chat_template: it cannot be used: {error}.") from error
+
+
+def _converse(template: str) -> None:
+    try:
+        chat = ChatTemplate(template, limit_s=trial.TIME_S)
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix("chat_template: ")) from error
+    for conversation in trial.conversations():
+        turns = conversation.pop("messages")
+        try:
+            chat.render_turns(turns, **conversation)
+        except InvalidRequest as error:
+            if isinstance(error.__cause__, TooMuch):
+                raise ValueError(str(error.__cause__)) from error
 
 
 class Reader:
@@ -57,7 +89,7 @@ class Reader:
     ) -> None:
         self._tokenizer = tokenizer
         self.template = template
-        self._chat = ChatTemplate(template) if template else None
+        self._chat = ChatTemplate(template, limit_s=LIMIT_S) if template else None
         self.context = context
         self.stop_ids = stop_ids
         self.stops = tuple(stops)

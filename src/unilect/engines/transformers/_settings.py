@@ -58,6 +58,7 @@ def child_settings(
         "tokenizer": config.tokenizer,
         "rope_scaling": config.rope_scaling,
         "chat_template": text if config.chat_template or config.tokenizer else "",
+        "tried_template": text if folder.generates else "",
         "foreign_template": template is not None,
         "stop": template.stop if template else (),
         "stop_token_ids": template.stop_token_ids if template else (),

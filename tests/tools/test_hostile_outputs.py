@@ -1,0 +1,150 @@
+"""What a model writes is data: hostile outputs run nothing, open nothing and are read in linear time, by the parser of every family."""
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from unilect.events import Event, TextDelta, fold
+from unilect.tools import parser as families
+from unilect.tools.channels import ChannelParser
+from unilect.tools.chatglm import AnswerReader
+from unilect.tools.parser import Family, Parser
+
+TOOLS: dict[str, Any] = {"tool_call": None, "get_weather": {"type": "object", "properties": {"city": {"type": "string"}}}}  # fmt: skip
+FAMILIES = {name: value for name, value in vars(families).items() if isinstance(value, Family)}
+MARKS = sorted({mark for one in FAMILIES.values() for mark in (one.begin, one.end, *one.marks) if mark})  # fmt: skip
+CODE = [
+    "__import__('os').system('id > /tmp/pwned')",
+    "__import__('os').popen('id -un').read()",
+    "eval(\"open('/etc/passwd').read()\")",
+    "exec('import socket')",
+    "open('/etc/passwd').read()",
+    "(lambda: __import__('subprocess').run('id'))()",
+    "[c for c in ().__class__.__base__.__subclasses__()]",
+    "globals()['__builtins__']",
+    "{'a': __import__('os')}",
+    "f'{__import__(\"os\").getcwd()}'",
+    "9**9**9**9",
+    "'a'*10**12",
+    "not_a_name",
+    "1e999",
+    "b'\\x00'",
+    "{1: {2: {3: set()}}}",
+]
+FRAMES = [
+    "tool_call(x={})",
+    "get_weather\n```python\ntool_call(city={})\n```",
+    "<tool_call>{}</tool_call>",
+    '<tool_call>{{"name": "get_weather", "arguments": {}}}</tool_call>',
+    "<tool_call>\n<function=get_weather>\n<parameter=city>\n{}\n</parameter>\n</function>\n</tool_call>",
+    "[TOOL_CALLS]get_weather[ARGS]{}",
+    "[TOOL_CALLS][{}]",
+    "<|python_tag|>{}",
+    "[get_weather(city={})]",
+    "<|channel|>commentary to=functions.get_weather<|message|>{}<|call|>",
+    "<|start|>assistant<|channel|>{}<|message|>",
+    "<function_calls><invoke name=\"get_weather\"><parameter name=\"city\">{}</parameter></invoke></function_calls>",
+    "functools[{}]",
+    "<start_function_call>call:get_weather{{city:{}}}<end_function_call>",
+    "<arg_key>{}</arg_key>",
+    "<think>{}",
+    "```json\n{}\n```",
+    "{}",
+]  # fmt: skip
+SIZE = 520_000
+#: Pieces that have made a parser go back over all that it has read.
+UNITS = ["[", "{", '{"a":', "(", "<", "</", "\n", " ", "```", "```python\n", '"', "\\", "'", "a(", "a=", ",", "<think>", "</think>", "<|channel|>", "tool_call(", *MARKS]  # fmt: skip
+#: The processor's time for an output; a server that reads it as it comes spends that over thousands of tokens.
+MOST_S = 1.0
+
+
+def readers() -> Iterator[tuple[str, Callable[[str, int], list[list[Event]]]]]:
+    """What reads an output that comes in pieces of a size, by name."""
+
+    def of_family(style: Family) -> Callable[[str, int], list[list[Event]]]:
+        def read(text: str, size: int) -> list[list[Event]]:
+            ids = itertools.count()
+            parser = Parser(style, TOOLS, lambda: f"call_{next(ids)}")
+            return [*(parser.add(piece) for piece in cut(text, size)), parser.end()]
+
+        return read
+
+    def of_channels(text: str, size: int) -> list[list[Event]]:
+        ids = itertools.count()
+        parser = ChannelParser(TOOLS, lambda: f"call_{next(ids)}")
+        return [*(parser.add(piece) for piece in cut(text, size)), parser.end()]
+
+    def of_chatglm(text: str, size: int) -> list[list[Event]]:
+        reader = AnswerReader(list(TOOLS))
+        return [reader.read([TextDelta(piece, 0)]) for piece in cut(text, size)]
+
+    yield from ((name, of_family(style)) for name, style in FAMILIES.items())
+    yield "channels", of_channels
+    yield "chatglm", of_chatglm
+
+
+def cut(text: str, size: int) -> Iterator[str]:
+    """A text in pieces."""
+    return (text[at : at + size] for at in range(0, len(text), size))
+
+
+READERS = dict(readers())
+
+
+class Effects:
+    """What this process does beside computing, while it is watched; a hook of Python's audit events cannot be taken off again."""
+
+    def __init__(self) -> None:
+        self.watched = False
+        self.seen: list[str] = []
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, args: tuple[object, ...]) -> None:
+        if self.watched and event.split(".")[0] in ("open", "os", "subprocess", "socket", "import", "exec", "ctypes", "shutil", "pickle", "marshal"):  # fmt: skip
+            self.seen.append(f"{event} {args!r:.100}")
+
+
+@pytest.fixture(scope="module")
+def effects() -> Effects:
+    """The hook, one for this module."""
+    return Effects()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_output_is_run(name: str, effects: Effects) -> None:
+    """Of 288 outputs that hold code in the forms of tool calls none has an effect: each is text, or a call whose arguments are text."""
+    read = READERS[name]
+    read("tool_call(x=1)", 5)  # what is imported when it is first needed
+    texts = [frame.format(code) for frame in FRAMES for code in CODE]
+    found = []
+    effects.watched = True
+    try:
+        for text in texts:
+            found.append(read(text, 7))
+    finally:
+        effects.watched = False
+
+    assert [] == effects.seen
+    assert 288 == len(found)
+    for batches in found:
+        for choice in fold(batches).choices:
+            assert all(isinstance(call.arguments, str) for call in choice.tool_calls)
+
+
+@pytest.mark.parametrize(("characters", "piece"), [(SIZE, 4096), (SIZE // 8, 16)])
+@pytest.mark.parametrize("name", READERS)
+def test_outputs_are_read_in_linear_time(name: str, characters: int, piece: int) -> None:
+    """Half a megabyte of what parsers stumble over, calls that never end included, takes each parser a bounded time; less of it, token by token, too."""
+    worst = (0.0, "")
+    for unit in UNITS:
+        text = (unit * (characters // len(unit) + 1))[:characters]
+        for head in ("", "<tool_call>"):
+            begun_s = time.process_time()
+            READERS[name](head + text, piece)
+            worst = max(worst, (time.process_time() - begun_s, f"{head}{unit!r}"))
+    print(f"{name}: {worst[0] * 1000:.0f} ms for {worst[1]}")
+    assert worst[0] < MOST_S, worst
