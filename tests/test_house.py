@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_181,
     "engines/process": 810,
     "engines/transformers": 3_791,
-    "gateway": 2_698,
+    "gateway": 2_704,
     "http": 931,
     "parameters": 732,
     "routing": 3_812,
