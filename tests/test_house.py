@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 1_946,
+    "": 1_947,
     "cli": 2_003,
     "cli/connect": 956,
     "config": 1_807,
@@ -41,11 +41,11 @@ BUDGETS = {
     "engines/gguf": 2_143,
     "engines/process": 718,
     "engines/transformers": 3_766,
-    "gateway": 2_325,
+    "gateway": 2_351,
     "http": 928,
     "parameters": 732,
-    "routing": 3_760,
-    "server": 2_015,
+    "routing": 3_815,
+    "server": 2_016,
     "store": 2_208,
     "store/migrations": 9,
     "store/migrations/versions": 151,

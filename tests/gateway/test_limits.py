@@ -25,7 +25,9 @@ from unilect.gateway.limits import LimitBook
 from unilect.requests import ChatRequest, Message
 from unilect.routing import sources
 from unilect.routing.measure import Measures
+from unilect.routing.registry import Model, Registry
 from unilect.server.listener import Listener
+from unilect.testing.echo import Echo, Options
 
 PROMPT = "x" * 20  # an echo's token is a character
 CHAT = {"messages": [{"role": "user", "content": PROMPT}]}
@@ -352,6 +354,25 @@ async def test_owners_from_the_ledger() -> None:
     ):
         await limits.open(Context(caller="z", model="m"), chat(170))
     assert await limits.open(Context(caller="z", model="m"), chat(40)) is not None
+    await limits.aclose()
+
+
+async def test_models_that_were_found() -> None:
+    """A model that its server was found to have has the price and, by itself, the limits of its table."""
+    table = msgspec.structs.replace(echo(), model="*", price=Price(completion=10_000.0), limits=Table(parallel=1))  # fmt: skip
+    config = Config(models={"router": table}, limits=LimitsConfig(money_per_day=1.0))
+    found = Registry([Model(name, Echo(Options(context=4096)), price=table.price, limits=table.limits) for name in "ab"])  # fmt: skip
+    limits = LimitBook(config, Measures(found), FakeLedger(), Clock(), found=found)
+    with pytest.raises(QuotaExceeded, match="money_per_day of this API key is 1: 0 are used"):
+        await limits.open(Context(caller="one", model="a"), chat(101))
+    entry = await limits.open(Context(caller="one", model="a"), chat(60))
+    assert entry is not None
+    with pytest.raises(RateLimited, match="of this model are running"):
+        await limits.open(Context(caller="two", model="a"), chat(1))
+    assert await limits.open(Context(caller="two", model="b"), chat(1)) is not None
+    await entry.close(Usage(20, 60), 200)
+    with pytest.raises(QuotaExceeded, match=r"0\.6 are used"):
+        await limits.open(Context(caller="one", model="a"), chat(41))
     await limits.aclose()
 
 

@@ -15,19 +15,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from msgspec import structs
 
 from unilect.config.limits import Limits as Table
+from unilect.config.model import Price
 from unilect.config.server import Config
 from unilect.context import Context, Requests
 from unilect.errors import (
     LimitsUnavailable,
     QuotaExceeded,
-    QuotaReserved,
-    RateLimited,
-    RequestTooLarge,
     UnilectError,
 )
 from unilect.events import Usage
@@ -35,12 +33,12 @@ from unilect.gateway import claims
 from unilect.gateway._counters import Claim, Counters, MemoryCounters, State, Taken, fits
 from unilect.gateway._ratelimit import headers, shown
 from unilect.gateway._recounts import Recounts
+from unilect.gateway._refusals import refuse, refuse_large
 from unilect.gateway.claims import Asked, Limit, Measures, Size, never_fit
 from unilect.requests import Request
 from unilect.store.ledger import Used
 
 _TRIES = 8  # others may take what is left between two of them
-_SOON_S = 1.0
 _MOST_PLANS = 4096
 _NAMES = frozenset(Table.__struct_fields__)
 
@@ -55,6 +53,16 @@ class Ledger(Protocol):
         Raises:
             UnilectError: It cannot be read now.
         """
+
+
+class Found(Protocol):
+    """The models that are served."""
+
+    def price(self, name: str) -> Price | None:
+        """What a model costs; None where it is free."""
+
+    def limits(self, name: str) -> Table | None:
+        """What holds for all requests to a model together; None for nothing."""
 
 
 class _Plan:
@@ -93,6 +101,7 @@ class LimitBook:
         clock: Seconds since 1970: days and months are UTC's.
         counters: What counts, instead of what `config` says.
         requests: The requests that are being answered.
+        found: Knows the price and the limits of models that the configuration does not name, which a server was found to have.
 
     Attributes:
         clock: As given.
@@ -107,8 +116,9 @@ class LimitBook:
         clock: Callable[[], float] = time.time,
         counters: Counters | None = None,
         requests: Requests | None = None,
+        found: Found | None = None,
     ) -> None:
-        url = config.limits.url
+        url, self._found = config.limits.url, found
         self._measures, self._ledger, self.clock = measures, ledger, clock
         self._seeding = asyncio.Lock()
         self._in_memory = counters is None and url is None
@@ -174,7 +184,7 @@ class LimitBook:
         request_id = f"{self._id}-{next(self._numbers)}"
         for _ in range(_TRIES):
             if too_large:
-                _refuse_large(asked, limits)
+                refuse_large(asked, limits)
             taken = await self._counters.take(request_id, claimed)
             if taken.ok:
                 self._tell(context, plan, claimed, taken)
@@ -186,7 +196,7 @@ class LimitBook:
             asked, claimed = less, less.claims(limits)
             too_large = never_fit(claimed, plan.places)
         self._tell(context, plan, claimed, taken)
-        _refuse(asked, limits, claimed, taken.states)
+        refuse(asked, limits, claimed, taken.states)
 
     async def look(self, context: Context) -> list[tuple[Limit, Claim, State]]:
         """
@@ -240,7 +250,7 @@ class LimitBook:
                 subjects = [f"key:{one.key}"]
                 if key is None:
                     subjects += [f"owner:{one.owner}"] if one.owner in self._owners else []
-                    subjects += [f"model:{one.model}"] if one.model in self._models else []
+                    subjects += [f"model:{one.model}"] if self._of_model(one.model) else []
                 for subject in subjects:
                     for unit, amount in (("tokens", one.tokens), ("money", one.cost)):
                         if amount:
@@ -262,8 +272,7 @@ class LimitBook:
 
     def settle(self, entry: "_Entry", usage: Usage) -> Coroutine[Any, Any, None]:
         """Count what a request has used."""
-        price = self._prices.get(entry.context.model)
-        amounts = claims.used(entry.limits, usage, price)
+        amounts = claims.used(entry.limits, usage, self._price(entry.context.model))
         return self._counters.settle(entry.request, entry.claimed, amounts)
 
     def _plan(self, context: Context) -> _Plan:
@@ -288,8 +297,23 @@ class LimitBook:
         if self._owners and context.owner:
             found += self._owners.get(context.owner, ())
         if self._models:
-            found += self._models.get(context.model, ())
+            found += self._of_model(context.model)
         return found
+
+    def _of_model(self, name: str) -> Sequence[Limit]:
+        """The limits of a model."""
+        found = self._models.get(name)
+        if found is None and self._models and self._found is not None:
+            table = self._found.limits(name)
+            if table is not None:
+                found = self._models[name] = claims.limits_of(_named(table), "model", f"model:{name}")  # fmt: skip
+        return found or ()
+
+    def _price(self, name: str) -> Price | None:
+        """What a model costs."""
+        if name in self._prices or self._found is None:
+            return self._prices.get(name)
+        return self._found.price(name)
 
     def _asked(self, model: str, request: Request, plan: _Plan) -> Asked:
         """A request as its limits see it, with a bound of its size."""
@@ -297,7 +321,7 @@ class LimitBook:
         if not plan.needs_size:
             return Asked(size=None, price=None, allowed=None, loose=False, now=now)
         size = self._measures.size(model, request)
-        price = self._prices.get(model)
+        price = self._price(model)
         asked = Asked(size=size, price=price, allowed=_first(size, plan), loose=not size.exact, now=now)  # fmt: skip
         return _within_a_minute(asked, plan)
 
@@ -416,57 +440,6 @@ def _within_a_minute(asked: Asked, plan: _Plan) -> Asked:
         return asked
     allowed = claims.allowance(asked, minutes, [State(0)] * len(minutes))
     return asked if allowed is None else structs.replace(asked, allowed=allowed)
-
-
-def _refuse_large(asked: Asked, limits: Sequence[Limit]) -> NoReturn:
-    """
-    Raises:
-        RequestTooLarge: Always.
-    """
-    limit = next(limit for limit in limits if asked.never_fits(limit))
-    raise RequestTooLarge(
-        f"{limit.name} of this {limit.of} is {limit.most}, and the request may use {asked.needs(limit)} tokens. Shorten the prompt, or "
-        "lower `max_tokens`."
-    )
-
-
-def _refuse(
-    asked: Asked, limits: Sequence[Limit], claimed: Sequence[Claim], states: Sequence[State]
-) -> NoReturn:
-    """
-    Tell why a request is not answered now: that a budget is used up before anything that passes by itself. Of a prompt that is not
-    counted nobody knows whether the budget has room for it.
-
-    Raises:
-        RateLimited: Always.
-    """
-    wait_s, why = 0.0, ""
-    reserved: QuotaReserved | None = None
-    for limit, claim, state in zip(limits, claimed, states, strict=True):
-        exact = structs.replace(claim, room=claim.need)
-        if limit.leaks and state.wait_us > wait_s * 1e6:
-            wait_s, why = state.wait_us / 1e6, f"{limit.name} of this {limit.of} is {limit.most}"
-        elif limit.unit == "parallel":
-            if wait_s < _SOON_S and not fits(exact, state):
-                wait_s, why = _SOON_S, f"{limit.most} requests of this {limit.of} are running, the most that may (`parallel`)"  # fmt: skip
-        elif not (limit.leaks or asked.loose or fits(exact, state)):
-            if state.used + asked.least(limit) > limit.most:
-                raise QuotaExceeded(_used_up(limit, claim, state))
-            reserved = QuotaReserved(_used_up(limit, claim, state), retry_after_s=_SOON_S)
-    if reserved is not None and wait_s <= _SOON_S:
-        raise reserved
-    raise RateLimited(f"{why or 'Too many requests come at once'}. Try again in {max(wait_s, _SOON_S):.3g} s.", retry_after_s=wait_s or _SOON_S)  # fmt: skip
-
-
-def _used_up(limit: Limit, claim: Claim, state: State) -> str:
-    """What a client is told of a budget that has no room for its request."""
-    scale = claims.MILLION if limit.unit == "money" else 1
-    ends = datetime.fromtimestamp(claim.ends_at or 0, UTC)
-    held = f", {state.held / scale:.10g} are reserved for running requests" if state.held else ""
-    return (
-        f"{limit.name} of this {limit.of} is {limit.most / scale:.10g}: {state.used / scale:.10g} are used{held}, and the request may use "
-        f"{claim.need / scale:.10g}. It starts again at {ends:%Y-%m-%d %H:%M} UTC."
-    )
 
 
 def _day(now: float) -> float:

@@ -232,6 +232,13 @@ class Meter:
         else:
             self._tokens += tokens_of(batch)
 
+    def hold(self, prompt: int, completion: int) -> None:
+        """Count so many tokens more, or less, of what was made and is not told; what the backend says in the end has them."""
+        read = self._prompt
+        if prompt:
+            self._prompt = Progress(read.processed + prompt, read.total + prompt, read.cached)
+        self._tokens += completion
+
     def _end(self, batch: list[Event]) -> None:
         """Take note of the answer's end."""
         last = batch[-1]

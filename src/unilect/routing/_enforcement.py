@@ -22,6 +22,7 @@ from unilect.errors import ConstraintViolated, UnsupportedParameter
 from unilect.events import Choice, Event, Finish, Fold, Progress, Usage
 from unilect.parameters.rules import Unsupported
 from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, ToolChoice
+from unilect.routing._held import Held
 
 ATTEMPTS = 3
 _WARMER = 0.7  # when asked again: the likeliest answer would come again
@@ -154,16 +155,18 @@ class Enforced:
         used: list[Usage] = []
         why: str | None = None
         for attempt in range(ATTEMPTS):
-            folding, events = Fold(), list[Event]()
+            folding, events, held = Fold(), list[Event](), Held()
             asked = request if attempt == 0 else again(request, attempt)
             async with aclosing(self._backend.generate(asked)) as batches:
                 async for batch in batches:
+                    held.see(batch)
                     folding.add(batch)
                     events += batch
             answer = folding.answer()
             used.append(answer.usage)
             why = await self._broken(request, wanted, answer.choices)
             if why is None or lenient:
+                held.release()
                 yield [
                     summed(used) if isinstance(event, Usage) else event
                     for event in events

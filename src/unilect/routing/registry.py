@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from unilect.backend import Backend, Capabilities
+from unilect.config.limits import Limits
 from unilect.config.model import Price
 from unilect.config.values import convert, dotted, nearest
 from unilect.constraints.checker import Checker
@@ -60,6 +61,7 @@ class Model:
         required: The server does not start without it; true for what we run ourselves, while a server elsewhere may come later.
         created: Unix seconds.
         price: What its tokens cost; None where they are free.
+        limits: What holds for all requests to it together, as its table in the configuration has it; None for nothing.
 
     Attributes:
         pool: Its backends.
@@ -86,6 +88,7 @@ class Model:
         required: bool = True,
         created: int = 0,
         price: Price | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.name = name
         pool = members if isinstance(members, Iterable) else [Member(members)]
@@ -97,7 +100,7 @@ class Model:
         self.fallback = fallback
         self.required = required
         self.created = created
-        self.price = price
+        self.price, self.limits = price, limits
         self._idle_stop_s = self._stays_s = idle_stop_s
         self._in_use = 0
         self._retired = self.closed = self.draining = False
@@ -166,7 +169,7 @@ class Model:
         """Take the settings of a model with the same backends, which need not be started again for them."""
         self.aliases, self.defaults, self.prepare = other.aliases, other.defaults, other.prepare
         self.unsupported, self.fallback = other.unsupported, other.fallback
-        self.price = other.price
+        self.price, self.limits = other.price, other.limits
         self.pool.has_fallback = other.fallback is not None
         if self._idle_stop_s != other._idle_stop_s:  # else what a caller has said instead goes on
             self._idle_stop_s = other._idle_stop_s
@@ -408,6 +411,11 @@ class Registry:
         """What a model costs; None where it is free, or gone."""
         model = self._by_name.get(name)
         return None if model is None else model.price
+
+    def limits(self, name: str) -> Limits | None:
+        """What holds for all requests to a model together; None where it is gone."""
+        model = self._by_name.get(name)
+        return None if model is None else model.limits
 
     async def start(self, names: Iterable[str]) -> None:
         """

@@ -277,6 +277,7 @@ def model(
         required=not any(scheme.endswith(("http", "https")) for scheme in schemes),
         created=int(time.time()),
         price=config.price,
+        limits=config.limits,
     )
 
 

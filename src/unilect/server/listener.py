@@ -62,6 +62,7 @@ class Listener:
             Measures(registry),
             self._ledger.ledger if self._ledger else None,
             requests=self._requests,
+            found=registry,
         )
         if self._ledger is not None:
             self._ledger.has_budget = self._limits.has_budget
