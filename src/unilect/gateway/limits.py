@@ -250,7 +250,7 @@ class LimitBook:
                 subjects = [f"key:{one.key}"]
                 if key is None:
                     subjects += [f"owner:{one.owner}"] if one.owner in self._owners else []
-                    subjects += [f"model:{one.model}"] if self._of_model(one.model) else []
+                    subjects += [f"model:{one.model}"] if self.of_model(one.model) else []
                 for subject in subjects:
                     for unit, amount in (("tokens", one.tokens), ("money", one.cost)):
                         if amount:
@@ -297,10 +297,10 @@ class LimitBook:
         if self._owners and context.owner:
             found += self._owners.get(context.owner, ())
         if self._models:
-            found += self._of_model(context.model)
+            found += self.of_model(context.model)
         return found
 
-    def _of_model(self, name: str) -> Sequence[Limit]:
+    def of_model(self, name: str) -> Sequence[Limit]:
         """The limits of a model."""
         found = self._models.get(name)
         if found is None and self._models and self._found is not None:
