@@ -65,14 +65,19 @@ class Books:
     A book, and requests for it.
 
     Attributes:
-        file: The database's.
+        file: What the journals' names begin with; of an SQLite database its file.
     """
 
     def __init__(
-        self, file: Path, rule: Rule | None, journal: bool = True, known: Any = None
+        self,
+        file: Path,
+        rule: Rule | None,
+        journal: bool = True,
+        known: Any = None,
+        url: str | None = None,
     ) -> None:
-        self.file = file
-        self.database = Database(f"sqlite:///{file}")
+        self.file, self.url = file, url or f"sqlite:///{file}"
+        self.database = Database(self.url)
         self.ledger = Gate(self.database)
         stem = file if journal else None
         self.book = LedgerBook(self.ledger, lambda: stem, rule, known, PRICES.get)
@@ -103,10 +108,17 @@ class Books:
             account.see(END)
 
     def rows(self) -> dict[str, dict[str, Any]]:
-        """The rows that are in the file, by the id of their request."""
-        with closing(sqlite3.connect(f"{self.file.as_uri()}?mode=ro", uri=True)) as file:
-            file.row_factory = sqlite3.Row
-            found = [dict(one) for one in file.execute("SELECT * FROM ledger ORDER BY rowid")]
+        """The rows that are committed, by the id of their request, in the order in which they came."""
+        if self.url.startswith("sqlite"):
+            with closing(sqlite3.connect(f"{self.file.as_uri()}?mode=ro", uri=True)) as file:
+                file.row_factory = sqlite3.Row
+                found = [dict(one) for one in file.execute("SELECT * FROM ledger ORDER BY rowid")]
+        else:
+            import psycopg
+            from psycopg.rows import dict_row
+
+            with psycopg.connect(self.url, row_factory=dict_row) as server:
+                found = server.execute("SELECT * FROM ledger ORDER BY ctid").fetchall()
         rows = {one["id"].split(".")[0]: one for one in found}
         assert len(rows) == len(found)
         return rows

@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_205,
+    "": 2_206,
     "cli": 2_060,
     "cli/connect": 956,
     "config": 1_859,
@@ -41,11 +41,11 @@ BUDGETS = {
     "engines/gguf": 2_181,
     "engines/process": 810,
     "engines/transformers": 3_791,
-    "gateway": 2_704,
+    "gateway": 2_708,
     "http": 931,
     "parameters": 732,
-    "routing": 3_812,
-    "server": 2_060,
+    "routing": 3_836,
+    "server": 2_062,
     "store": 2_209,
     "store/migrations": 9,
     "store/migrations/versions": 151,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 660,
     "upstreams/llamacpp": 788,
     "upstreams/openai": 1_811,
-    "web": 1_295,
+    "web": 1_296,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -36,6 +36,9 @@ class Measured(Protocol):
     def first_token_s(self) -> float | None:
         """Seconds from the request to its first token; None before that."""
 
+    def hold(self, prompt: int, completion: int) -> None:
+        """Count so many tokens more, or less, of what was made and is not told."""
+
 
 BATCH = -1  # the priority of requests that others may overtake
 

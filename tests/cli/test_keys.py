@@ -283,9 +283,9 @@ def test_turned_off(keys: Keys, tmp_path: Path) -> None:
         assert [401, 200] == [ask(server, key)[0] for key in (secret, "sk-of-the-file")]
 
 
-def test_without_other_keys(url: str, tmp_path: Path) -> None:
+def test_without_other_keys(tmp_path: Path) -> None:
     """A server without keys lets everybody in until the first key is made, and nobody without one from then on, nor after a restart."""
-    made = Keys(tmp_path, url)
+    made = Keys(tmp_path, f"sqlite:///{tmp_path / 'unilect.db'}")
     made.config = made.config.replace('api_keys = ["sk-of-the-file"]', "")
     made.file.write_text(made.config)
     with serve(config=made.config) as server:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ledger_rows import row
-from postgresql import postgresql
+from postgresql import POSTGRESQL
 from serving import Server, serve
 from unilect.gateway.secret import digest, id_of, new_secret
 from unilect.store.database import Database
@@ -97,19 +97,13 @@ class Place:
         assert 200 == status
 
 
-@pytest.fixture(
-    scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.heavy)]
-)
-def place(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Place]:
+@pytest.fixture(scope="module", params=["sqlite", POSTGRESQL])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A store of each kind."""
     folder = tmp_path_factory.mktemp("usage")
     if request.param == "sqlite":
-        yield Place(folder, f"sqlite:///{folder / 'unilect.db'}")
-        return
-    with postgresql() as database:
-        yield Place(folder, database.new_database())
+        return Place(folder, f"sqlite:///{folder / 'unilect.db'}")
+    return Place(folder, request.getfixturevalue("server_of_postgresql").new_database())
 
 
 @pytest.fixture(scope="module")

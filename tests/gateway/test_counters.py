@@ -75,6 +75,20 @@ async def test_a_budget(counters: Counters) -> None:
     assert not (await counters.take("one", [budget(1000, 1)])).ok
 
 
+async def test_a_look(counters: Counters) -> None:
+    """Counters are looked at as they are, also those that are not there, and nothing is held by that."""
+    claims = [budget(1000, 1), minute(60, 1), minute(5, 1, "empty"), budget(9, 1, "none")]
+    assert [(0, 0, 0)] * 4 == await counters.look(claims)
+    assert (await counters.take("a", [budget(1000, 300), minute(60, 60)])).ok
+    assert (await counters.take("b", [budget(1000, 100)])).ok
+    await counters.settle("b", [budget(1000, 100)], [40])
+    for _ in range(2):
+        looked = await counters.look(claims)
+        assert [(40, 300), (60, 0), (0, 0), (0, 0)] == [one[:2] for one in looked]
+        assert 0 < looked[1].wait_us <= MINUTE_US // 60
+    assert [] == await counters.look([])
+
+
 async def test_all_or_nothing(counters: Counters) -> None:
     """A request that one of its limits refuses takes nothing of the others."""
     full, free = budget(10, 10, "full"), budget(10, 10, "free")

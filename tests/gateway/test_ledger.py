@@ -13,9 +13,9 @@ from unilect.store.journal import LOST, About, Journal
 from unilect.store.ledger import CORRECTED
 
 
-async def test_a_row(tmp_path: Path) -> None:
+async def test_a_row(tmp_path: Path, url: str) -> None:
     """An answer has its row when its account is closed, with all that is known of it, without the backend's credentials."""
-    async with books(tmp_path) as made:
+    async with books(tmp_path, url=url) as made:
         await made.answer()
         row = made.rows()["r"]
 
@@ -39,9 +39,9 @@ async def test_a_row(tmp_path: Path) -> None:
     assert [] == made.journals()
 
 
-async def test_those_that_end_meanwhile_share_a_transaction(tmp_path: Path) -> None:
+async def test_those_that_end_meanwhile_share_a_transaction(tmp_path: Path, url: str) -> None:
     """While a row is written, those that come wait, and are written together."""
-    async with books(tmp_path) as made:
+    async with books(tmp_path, url=url) as made:
         await made.book.start()
         made.ledger.goes_on.clear()
         first = asyncio.create_task(made.answer("a"))
@@ -54,9 +54,9 @@ async def test_those_that_end_meanwhile_share_a_transaction(tmp_path: Path) -> N
         assert [["a"], ["b", "c", "d"]] == made.ledger.groups
 
 
-async def test_a_client_that_has_left(tmp_path: Path) -> None:
+async def test_a_client_that_has_left(tmp_path: Path, url: str) -> None:
     """What was made for a client that has left is recorded, and its end waits for nobody."""
-    async with books(tmp_path) as made:
+    async with books(tmp_path, url=url) as made:
         await made.answer("first")
         made.ledger.goes_on.clear()
         with pytest.raises(asyncio.CancelledError):
@@ -69,9 +69,9 @@ async def test_a_client_that_has_left(tmp_path: Path) -> None:
     assert (499, 3, 0, "") == (row["status"], row["completion"], row["prompt"], row["finish"])
 
 
-async def test_what_we_have_ended(tmp_path: Path) -> None:
+async def test_what_we_have_ended(tmp_path: Path, url: str) -> None:
     """A request that was ended by its server, such as one of a revoked key, is recorded with the status that its client is told."""
-    async with books(tmp_path) as made:
+    async with books(tmp_path, url=url) as made:
         with pytest.raises(asyncio.CancelledError):
             async with made.account("ended") as account:
                 account.see(HELLO)
@@ -80,9 +80,9 @@ async def test_what_we_have_ended(tmp_path: Path) -> None:
     assert 401 == made.rows()["ended"]["status"]
 
 
-async def test_what_was_not_begun(tmp_path: Path) -> None:
+async def test_what_was_not_begun(tmp_path: Path, url: str) -> None:
     """A request that no backend got has no row; one that its backend failed has."""
-    async with books(tmp_path) as made:
+    async with books(tmp_path, url=url) as made:
         await made.answer()
         with pytest.raises(BackendError):
             async with made.account("failed"):
@@ -101,10 +101,10 @@ async def test_what_was_not_begun(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rule", ["required", "best_effort"])
 async def test_it_cannot_be_written(
-    tmp_path: Path, rule: Rule, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, url: str, rule: Rule, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where it is required, nothing is answered that has no row, and who ends is told so; else answers go on; all rows are there in the end."""
-    async with books(tmp_path, rule) as made:
+    async with books(tmp_path, rule, url=url) as made:
         running = made.account("running")
         async with running:
             running.see(HELLO)
@@ -137,11 +137,11 @@ async def test_it_cannot_be_written(
 
 @pytest.mark.parametrize("rule", ["required", "best_effort"])
 async def test_a_commit_that_hangs(
-    tmp_path: Path, rule: Rule, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, url: str, rule: Rule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that hangs holds up an answer for a bounded time; it is told as failed where the ledger is required, and its row says so."""
     monkeypatch.setattr(_writer, "LIMIT_S", 0.05)
-    async with books(tmp_path, rule) as made:
+    async with books(tmp_path, rule, url=url) as made:
         await made.answer("first")
         made.ledger.goes_on.clear()
         if rule == "required":
@@ -160,10 +160,10 @@ async def test_a_commit_that_hangs(
 
 
 async def test_a_row_that_no_database_takes(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A flaw in one row concerns no other that would share its transaction."""
-    async with books(tmp_path) as made:
+    async with books(tmp_path, url=url) as made:
         await made.answer("first")
         made.ledger.error, made.ledger.bad = ValueError("no such thing"), "bad"
         made.ledger.goes_on.clear()
@@ -182,10 +182,10 @@ async def test_a_row_that_no_database_takes(
     assert [] == made.journals()
 
 
-async def test_too_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_wait(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows that wait have a bound; what is beyond it stays in the journal, for the next server."""
     monkeypatch.setattr(_writer, "MOST", 3)
-    async with books(tmp_path, "best_effort") as made:
+    async with books(tmp_path, "best_effort", url=url) as made:
         await made.answer("first")
         made.ledger.error = StoreUnavailable("away")
         for number in range(6):
@@ -194,7 +194,7 @@ async def test_too_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         await ready(made)
     assert ["first", "r0", "r1", "r2"] == list(made.rows())
 
-    async with books(tmp_path, "best_effort") as again:
+    async with books(tmp_path, "best_effort", url=url) as again:
         await again.book.start()
         rows = again.rows()
     assert {f"r{n}" for n in range(6)} | {"first"} == set(rows)
@@ -204,7 +204,7 @@ async def test_too_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert {4} == {row["completion"] for row in rows.values()}
 
 
-async def test_dead_servers(tmp_path: Path) -> None:
+async def test_dead_servers(tmp_path: Path, url: str) -> None:
     """What dead servers have left becomes rows at the start, with their cost, once; also where some are rows already."""
     about = About("lost.a", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat")
     for name in ("one", "two"):  # the same request in both, as where the first recovery was cut off
@@ -216,7 +216,7 @@ async def test_dead_servers(tmp_path: Path) -> None:
     Journal(tmp_path / "unilect.db", "empty").close()
 
     for _ in range(2):
-        async with books(tmp_path, None, known=None) as made:
+        async with books(tmp_path, None, known=None, url=url) as made:
             await made.book.start()
             await made.book.writer.settle()
             row = made.rows()["lost"]
@@ -229,26 +229,26 @@ async def test_dead_servers(tmp_path: Path) -> None:
             assert [] == made.journals()
 
 
-async def test_what_nobody_got(tmp_path: Path) -> None:
+async def test_what_nobody_got(tmp_path: Path, url: str) -> None:
     """An answer that is not streamed costs nothing where its server dies, since its client has got nothing of it."""
-    async with books(tmp_path) as made:
+    async with books(tmp_path, url=url) as made:
         for streams in (True, False):
             account = made.account(f"{streams}", streams=streams)
             await account.__aenter__()
             account.see(HELLO)
-    async with books(tmp_path) as again:
+    async with books(tmp_path, url=url) as again:
         await again.book.start()
         rows = again.rows()
     assert {"True": 3, "False": 0} == {id: row["completion"] for id, row in rows.items()}
     assert {"http://***@host/v1"} == {row["backend"] for row in rows.values()}
 
 
-async def test_dead_servers_and_no_store(tmp_path: Path) -> None:
+async def test_dead_servers_and_no_store(tmp_path: Path, url: str) -> None:
     """Where the database cannot be written at the start, what dead servers have left is written when it can be."""
     journal = Journal(tmp_path / "unilect.db", "one")
     journal.take(About("lost.a", 1_800_000_000.0)).made(1, 0, 1, 1.0, 1.0)
     journal.close()
-    async with books(tmp_path) as made:
+    async with books(tmp_path, url=url) as made:
         made.ledger.error = StoreUnavailable("away")
         await made.book.start()
         assert not made.book.ready
@@ -261,10 +261,12 @@ async def test_dead_servers_and_no_store(tmp_path: Path) -> None:
         assert ["lost"] == list(made.rows())
 
 
-async def test_another_server_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_server_dies(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a server leaves that dies becomes rows on another one of the same store, which goes on; what lives is left alone."""
     monkeypatch.setattr(ledger, "LOOK_S", 0.02)
-    async with books(tmp_path) as made:
+    async with books(tmp_path, url=url) as made:
         await made.answer("first")
         dying = Journal(tmp_path / "unilect.db", "dying")
         dying.take(About("lost.a", 1_800_000_000.0)).made(1, 0, 1, 1.0, 1.0)
@@ -288,10 +290,10 @@ class Known:
         self.required = False
 
 
-async def test_by_default(tmp_path: Path) -> None:
+async def test_by_default(tmp_path: Path, url: str) -> None:
     """Without keys in the store nothing is opened; with keys requests are recorded, and those of a key with a budget have to be."""
     known = Known()
-    async with books(tmp_path, None, known=known) as made:
+    async with books(tmp_path, None, known=known, url=url) as made:
         await made.book.start()
         await made.answer("none")
         assert (State.UNUSED, False, []) == (
@@ -314,12 +316,15 @@ async def test_by_default(tmp_path: Path) -> None:
     assert ["some", "more"] == list(made.rows())
 
 
-async def test_no_room_for_a_journal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_room_for_a_journal(
+    tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Where there is no room for the journal, a request that has to be recorded is refused, and another is answered."""
+    (tmp_path / "a file").touch()
     for rule in ("required", "best_effort"):
-        async with books(tmp_path, rule) as made:  # type: ignore[arg-type]
+        async with books(tmp_path, rule, url=url) as made:  # type: ignore[arg-type]
             await made.database.run(lambda connection: None)
-            made.book._journals = lambda: tmp_path / "unilect.db" / "no folder"
+            made.book._journals = lambda: tmp_path / "a file" / "no folder"
             if rule == "required":
                 with pytest.raises(LedgerUnavailable):
                     await made.answer(rule)
@@ -330,9 +335,9 @@ async def test_no_room_for_a_journal(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert 1 == caplog.text.count("misses what runs")
 
 
-async def test_the_end(tmp_path: Path) -> None:
+async def test_the_end(tmp_path: Path, url: str) -> None:
     """A server that stops writes what waits; what cannot be written is left in the journal, and a request that still ends does no harm."""
-    async with books(tmp_path, "best_effort") as made:
+    async with books(tmp_path, "best_effort", url=url) as made:
         await made.answer("first")
         late = made.account("late")
         await late.__aenter__()
@@ -341,7 +346,7 @@ async def test_the_end(tmp_path: Path) -> None:
         late.see(END)
         await late.__aexit__(None, None, None)
         assert 1 == len(made.journals())
-    async with books(tmp_path, "best_effort") as again:
+    async with books(tmp_path, "best_effort", url=url) as again:
         await again.book.start()
         assert {"first": 4, "late": 3} == {
             id: row["completion"] for id, row in again.rows().items()

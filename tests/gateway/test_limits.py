@@ -1,9 +1,10 @@
 """Tests of unilect.gateway.limits, through the whole server: what a caller may use, and what it is told."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,18 +26,32 @@ from unilect.gateway.limits import LimitBook
 from unilect.requests import ChatRequest, Message
 from unilect.routing import sources
 from unilect.routing.measure import Measures
+from unilect.routing.registry import Model, Registry
 from unilect.server.listener import Listener
+from unilect.testing.echo import Echo, Options
 
 PROMPT = "x" * 20  # an echo's token is a character
 CHAT = {"messages": [{"role": "user", "content": PROMPT}]}
 ONE, TWO = "sk-of-one", "sk-of-another"
 
 
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    """A Redis server."""
-    with redis_server() as running:
-        yield running
+@pytest.fixture
+def redis(server_of_redis: RedisServer) -> RedisServer:
+    """An empty Redis server."""
+    server_of_redis.flush()
+    return server_of_redis
+
+
+#: Makes the limits of every key.
+Limits = Callable[..., LimitsConfig]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def limits(request: pytest.FixtureRequest) -> Limits:
+    """Limits that are counted in memory, and on an empty Redis server."""
+    if request.param == "memory":
+        return LimitsConfig
+    return partial(LimitsConfig, url=request.getfixturevalue("redis").url)
 
 
 class Served:
@@ -108,10 +123,10 @@ async def test_a_budget_and_fifty_requests(kind: str, request: pytest.FixtureReq
     assert 200 == other.status
 
 
-async def test_a_stream() -> None:
+async def test_a_stream(limits: Limits) -> None:
     """A stream is counted, too, also one whose client leaves in the middle, with what was made of it."""
     slow = echo(tokens_per_s=20.0)
-    async with served(LimitsConfig(tokens_per_day=200, parallel=1), slow) as server:
+    async with served(limits(tokens_per_day=200, parallel=1), slow) as server:
         headers = {"Authorization": f"Bearer {ONE}"}
         body = CHAT | {"stream": True, "max_tokens": 80}
         async with server.client.post(
@@ -133,9 +148,9 @@ async def test_a_stream() -> None:
     assert 200 - 20 - 40 - 24 <= left < 200 - 20 - 24
 
 
-async def test_without_max_tokens() -> None:
+async def test_without_max_tokens(limits: Limits) -> None:
     """A request that does not say how long its answer may be gets what is left of the budget, is told so, and ends with `length`."""
-    async with served(LimitsConfig(tokens_per_day=160), echo()) as server:
+    async with served(limits(tokens_per_day=160), echo()) as server:
         first, second, third = [await server.ask() for _ in range(3)]
     assert (80, "stop") == (first.body["usage"]["completion_tokens"], first.body["choices"][0]["finish_reason"])  # fmt: skip
     assert (40, "length") == (second.body["usage"]["completion_tokens"], second.body["choices"][0]["finish_reason"])  # fmt: skip
@@ -143,10 +158,10 @@ async def test_without_max_tokens() -> None:
     assert (429, "false") == (third.status, third.headers["x-should-retry"])
 
 
-async def test_without_max_tokens_while_others_run() -> None:
+async def test_without_max_tokens_while_others_run(limits: Limits) -> None:
     """A request that does not say how long its answer may be comes again where running requests hold what it could have."""
     slow = echo(tokens_per_s=100.0)
-    async with served(LimitsConfig(tokens_per_day=200), slow) as server:
+    async with served(limits(tokens_per_day=200), slow) as server:
         headers, body = (
             {"Authorization": f"Bearer {ONE}"},
             CHAT | {"stream": True, "max_tokens": 80},
@@ -164,9 +179,9 @@ async def test_without_max_tokens_while_others_run() -> None:
     assert (429, "false") == (over.status, over.headers["x-should-retry"])
 
 
-async def test_choices() -> None:
+async def test_choices(limits: Limits) -> None:
     """Every choice of an answer is counted, before it and after it."""
-    async with served(LimitsConfig(tokens_per_day=300)) as server:
+    async with served(limits(tokens_per_day=300)) as server:
         refused = await server.ask(max_tokens=80, n=4)
         answered = await server.ask(max_tokens=80, n=3)
     assert (429, 200) == (refused.status, answered.status)
@@ -174,9 +189,9 @@ async def test_choices() -> None:
     assert str(300 - 260) == answered.headers["x-ratelimit-remaining-tokens"]
 
 
-async def test_requests_per_minute() -> None:
+async def test_requests_per_minute(limits: Limits) -> None:
     """The request after a minute's last is told when to come again, and every answer tells what is left."""
-    async with served(LimitsConfig(requests_per_minute=3)) as server:
+    async with served(limits(requests_per_minute=3)) as server:
         answers = [await server.ask(max_tokens=1) for _ in range(4)]
         anthropic = await server.ask(TWO, "messages", max_tokens=1, model="m", **CHAT)
     assert [200, 200, 200, 429] == [answer.status for answer in answers]
@@ -193,9 +208,9 @@ async def test_requests_per_minute() -> None:
     assert 0 <= (datetime.fromisoformat(reset) - datetime.now(UTC)).total_seconds() <= 21
 
 
-async def test_too_large_for_a_minute() -> None:
+async def test_too_large_for_a_minute(limits: Limits) -> None:
     """A request that may use more than a minute has can never succeed, and is told to be smaller."""
-    async with served(LimitsConfig(tokens_per_minute=90)) as server:
+    async with served(limits(tokens_per_minute=90)) as server:
         large = await server.ask(max_tokens=80)
         fitting = await server.ask(max_tokens=70)
         late = await server.ask(max_tokens=70)
@@ -207,13 +222,13 @@ async def test_too_large_for_a_minute() -> None:
     assert (200, 70) == (unsaid.status, unsaid.body["usage"]["completion_tokens"])
 
 
-async def test_owners_models_and_money() -> None:
+async def test_owners_models_and_money(limits: Limits) -> None:
     """Limits of a model hold for all keys together, and money is what the model's price makes of tokens."""
     priced = echo()
     priced = msgspec.structs.replace(
         priced, price=Price(prompt=1000.0, completion=10_000.0), limits=Table(money_per_month=1.7)
     )
-    async with served(LimitsConfig(), priced) as server:
+    async with served(limits(), priced) as server:
         first = await server.ask(max_tokens=80)  # 20 * 0.001 + 80 * 0.01 = 0.82
         second = await server.ask(TWO, max_tokens=80)
         third = await server.ask(max_tokens=80)
@@ -222,9 +237,9 @@ async def test_owners_models_and_money() -> None:
     assert "money_per_month of this model is 1.7: 1.64 are used" in third.body["error"]["message"]
 
 
-async def test_in_the_background() -> None:
+async def test_in_the_background(limits: Limits) -> None:
     """A response that is made in the background has the limits of its key, too."""
-    async with served(LimitsConfig(tokens_per_day=130)) as server:
+    async with served(limits(tokens_per_day=130)) as server:
         headers = {"Authorization": f"Bearer {ONE}"}
         found = []
         for _ in range(2):
@@ -241,10 +256,10 @@ async def test_in_the_background() -> None:
     assert "tokens_per_day of this API key" in found[1]["error"]["message"]
 
 
-async def test_an_answer_that_fails() -> None:
+async def test_an_answer_that_fails(limits: Limits) -> None:
     """What a failed answer has not made is free again."""
     broken = echo(failing_answers=1, breaks_after=10)
-    async with served(LimitsConfig(tokens_per_day=130), broken) as server:
+    async with served(limits(tokens_per_day=130), broken) as server:
         failed = await server.ask(max_tokens=80)
         answered = await server.ask(max_tokens=80)
     assert (502, 200) == (failed.status, answered.status)
@@ -352,6 +367,27 @@ async def test_owners_from_the_ledger() -> None:
     ):
         await limits.open(Context(caller="z", model="m"), chat(170))
     assert await limits.open(Context(caller="z", model="m"), chat(40)) is not None
+    await limits.aclose()
+
+
+async def test_models_that_were_found() -> None:
+    """A model that its server was found to have has the price and, by itself, the limits of its table."""
+    table = msgspec.structs.replace(echo(), model="*", price=Price(completion=10_000.0), limits=Table(parallel=1))  # fmt: skip
+    config = Config(models={"router": table}, limits=LimitsConfig(money_per_day=1.0))
+    found = Registry([Model(name, Echo(Options(context=4096)), price=table.price, limits=table.limits) for name in "ab"])  # fmt: skip
+    limits = LimitBook(config, Measures(found), FakeLedger(), Clock())
+    with pytest.raises(QuotaExceeded, match="money_per_day of this API key is 1: 0 are used"):
+        await limits.open(Context(caller="one", model="a", price=table.price), chat(101))
+    entry = await limits.open(Context(caller="one", model="a", price=table.price), chat(60))
+    assert entry is not None
+    with pytest.raises(RateLimited, match="of this model are running"):
+        await limits.open(Context(caller="two", model="a", price=table.price), chat(1))
+    assert (
+        await limits.open(Context(caller="two", model="b", price=table.price), chat(1)) is not None
+    )
+    await entry.close(Usage(20, 60), 200)
+    with pytest.raises(QuotaExceeded, match=r"0\.6 are used"):
+        await limits.open(Context(caller="one", model="a", price=table.price), chat(41))
     await limits.aclose()
 
 

@@ -137,6 +137,40 @@ async def test_a_dead_server(
     assert (950, 0) == await state(other)
 
 
+async def test_a_dead_server_and_its_ledger(
+    server: RedisServer, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a dead server held is free once the ledger has been read, and not before: what it had used is counted then."""
+    monkeypatch.setattr(_redis, "ALIVE_S", 0.05)
+    monkeypatch.setattr(_redis, "DEAD_S", 0.3)
+    asked = away = 0
+
+    async def seed() -> None:
+        await dying.raise_to({})
+
+    async def seed_after_death() -> None:
+        nonlocal asked
+        asked += 1
+        if away:
+            raise LimitsUnavailable("away")
+        await other.raise_to(ledger)
+
+    dying, other = RedisCounters(server.url, seed), RedisCounters(server.url, seed, seed_after_death)  # fmt: skip
+    assert (await dying.take("a", budget(300))).ok
+    assert dying._alive is not None
+    dying._alive.cancel()
+    away, ledger["b"] = 1, (250, LATER)
+    await other.open()
+    await until(lambda: asked > 2)
+    assert (0, 300) == await state(other)
+    away = 0
+    async with asyncio.timeout(20):
+        while await state(other) != (250, 0):
+            await asyncio.sleep(0.02)
+    await other.aclose()
+    await dying._redis.aclose()
+
+
 async def test_an_orderly_end(new: Callable[[], RedisCounters]) -> None:
     """A server that ends leaves nothing that is held, and says that it is gone."""
     ending, other = new(), new()

@@ -14,6 +14,7 @@ from typing import Any
 import openai
 import pytest
 
+from postgresql import POSTGRESQL
 from redis_server import redis_server
 from serving import Server, serve
 
@@ -32,10 +33,9 @@ options = {{ text = "{text}", tokens_per_s = 40.0, context = 4096 }}
 class Keys:
     """A file of keys, and a configuration with it."""
 
-    def __init__(self, folder: Path, limits: str = "") -> None:
-        self.config = CONFIG.format(
-            store=f"sqlite:///{folder / 'unilect.db'}", limits=limits, text="y" * 400
-        )
+    def __init__(self, folder: Path, limits: str = "", url: str | None = None) -> None:
+        url = url or f"sqlite:///{folder / 'unilect.db'}"
+        self.config = CONFIG.format(store=url, limits=limits, text="y" * 400)
         self._file = folder / "unilect.toml"
         self._file.write_text(self.config)
 
@@ -55,10 +55,16 @@ def client(server: Server, key: str, retries: int = 0) -> openai.OpenAI:
     return openai.OpenAI(base_url=server.url, api_key=key, max_retries=retries, timeout=60)
 
 
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    """Keys of a new file."""
-    return Keys(tmp_path_factory.mktemp("limits"))
+@pytest.fixture(scope="module", params=["sqlite", POSTGRESQL])
+def keys(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    """Keys of a new file, counted in memory, and of a new database of a server, counted on Redis."""
+    folder = tmp_path_factory.mktemp("limits")
+    if request.param == "sqlite":
+        return Keys(folder)
+    redis = request.getfixturevalue("server_of_redis")
+    redis.flush()
+    url = request.getfixturevalue("server_of_postgresql").new_database()
+    return Keys(folder, f'[limits]\nurl = "{redis.url}"', url)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +176,7 @@ def test_a_killed_gateway(tmp_path: Path) -> None:
                     ]
                     for stream in streams:
                         next(iter(stream))
-                os.kill(killed.pid, signal.SIGKILL)
+                    os.kill(killed.pid, signal.SIGKILL)  # before it sees that its client leaves
             with client(other, key) as asked:
                 with pytest.raises(openai.RateLimitError):
                     asked.chat.completions.create(model="m", messages=HI, max_tokens=380)

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from engine import engine
 from properties import given
+from unilect.backend import Capabilities
 from unilect.gateway.claims import Size
+from unilect.parameters.support import honoured, names
 from unilect.ranking import RerankRequest
 from unilect.requests import (
     ChatRequest,
@@ -21,10 +23,12 @@ from unilect.requests import (
     Request,
     Tool,
 )
+from unilect.routing import _tools
 from unilect.routing.measure import Measures
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.testing.echo import Echo, Options
+from unilect.tools.forms import FORMS
 
 SEEN = ChatRequest(messages=[Message("user", [ImagePart(ImageUrl("data:image/png;base64,AA"))])])
 
@@ -107,6 +111,25 @@ def test_what_a_model_adds() -> None:
     assert 4096 == measures().size("m", SEEN).prompt
     tool = Tool(FunctionDefinition("look", "y" * 1000))
     assert measures().size("m", chat(tools=[tool])).prompt > 2000
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_tools_in_the_prompt(form: str) -> None:
+    """What is written around tools into the prompt of a backend that has none is part of the bound; a call that must come is asked for three times."""
+    can = Capabilities(parameters=honoured(names("max_tokens"), []), tool_form=form, context=4096)
+
+    class Bare(Echo):
+        capabilities = can
+
+    for number, choice in ((1, "auto"), (1, "required"), (30, "auto")):
+        tools = [Tool(FunctionDefinition(f"look{n}", "Looks.", {"type": "object"})) for n in range(number)]  # fmt: skip
+        asked = chat(tools=tools, tool_choice=choice, parallel_tool_calls=False, max_tokens=9)
+        size = measures(Bare()).size("m", asked)
+        told = _tools.prompted(asked, can)
+        written = sum(len(str(message.content).encode()) for message in told.messages)
+        attempts = 3 if choice == "required" else 1
+        assert attempts == size.choices
+        assert written <= size.prompt // attempts
 
 
 async def test_a_bound_is_one() -> None:

@@ -1,10 +1,10 @@
 """
-Keys whose limits have changed while a server runs: what they have used is read from the ledger again, since a limit that is new was not
-counted before.
+Keys whose limits change while a server runs: what such a key has used is read from the ledger, as a new limit was not counted before.
 
 1. It is read before the next request of the key that has a budget.
 2. What ran when the key changed may have been let in without the limit: it is read again once some of that has ended.
-3. It is read once more, at the earliest `SETTLED_S` after the change: other servers see a change within a second, and count like this one from then on.
+3. It is read once more, at the earliest `SETTLED_S` after the change: other servers see a change within a second, and count like this one from
+   then on.
 """
 
 import asyncio

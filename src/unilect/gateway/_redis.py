@@ -91,6 +91,7 @@ class RedisCounters:
         self._settling: set[asyncio.Task[None]] = set()
         self._unsettled: list[_Settlement] = []
         self._alive: asyncio.Task[None] | None = None
+        self._freeing: asyncio.Task[None] | None = None
         self._seeding = asyncio.Lock()
         self._away = False
 
@@ -233,8 +234,10 @@ class RedisCounters:
                     self._away = False
                     log.info("the Redis server at %s answers again", self._where)
                 await self._settle_late()
-                for other in others:
-                    await self._free_of(other)
+                if others and (self._freeing is None or self._freeing.done()):
+                    # apart: a database that is slow must not make this server look dead
+                    freeing = self._free(others)
+                    self._freeing = self._tasks.start("the end of dead servers", freeing)
             except LimitsUnavailable:
                 pass  # the log tells it already
             await asyncio.sleep(ALIVE_S)
@@ -247,12 +250,14 @@ class RedisCounters:
         others = {raw.decode() for raw in await redis.smembers(_SERVERS)} - {self.id}
         return [other for other in sorted(others) if not await redis.exists(_alive(other))]
 
-    async def _free_of(self, dead: str) -> None:
-        """Set free what a dead server held, once what it has used is counted."""
-        await self._seed_after_death()
-        keys = [_held(dead), _alive(dead), _SERVERS]
-        if lapsed := await self._asked(self._lapse(keys=keys, args=[dead])):
-            log.warning("limits: a server is gone; what it held for %d requests is free", lapsed)
+    async def _free(self, dead: Sequence[str]) -> None:
+        """Set free what dead servers held, once what they have used is counted; what cannot be done now is tried again."""
+        with suppress(LimitsUnavailable):
+            await self._seed_after_death()
+            for one in dead:
+                keys = [_held(one), _alive(one), _SERVERS]
+                if lapsed := await self._asked(self._lapse(keys=keys, args=[one])):
+                    log.warning("limits: a server is gone; what it held for %d requests is free", lapsed)  # fmt: skip
 
     @property
     def _held(self) -> str:

@@ -94,10 +94,6 @@ class Account:
         for entry in self._entries:
             entry.made(usage)
 
-    def spent(self, usage: Usage) -> None:
-        """As `Meter.spent`."""
-        self._meter.spent(usage)
-
     async def __aenter__(self) -> Self:
         """
         Raises:

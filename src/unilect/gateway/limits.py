@@ -39,7 +39,6 @@ from unilect.requests import Request
 from unilect.store.ledger import Used
 
 _TRIES = 8  # others may take what is left between two of them
-_SOON_S = 1.0
 _MOST_PLANS = 4096
 _NAMES = frozenset(Table.__struct_fields__)
 
@@ -305,9 +304,14 @@ class LimitBook:
             found += claims.limits_of(of_key, "API key", f"key:{context.caller}")
         if self._owners and context.owner:
             found += self._owners.get(context.owner, ())
-        if self._has_models and (table := self._measures.limits(context.model)) is not None:
-            found += claims.limits_of(_named(table), "model", f"model:{context.model}")
+        if self._has_models:
+            found += self.of_model(context.model)
         return found
+
+    def of_model(self, name: str) -> list[Limit]:
+        """The limits of a model, made anew."""
+        table = self._measures.limits(name) if self._has_models else None
+        return [] if table is None else claims.limits_of(_named(table), "model", f"model:{name}")
 
     def _asked(self, context: Context, request: Request, plan: _Plan) -> Asked:
         """A request as its limits see it, with a bound of its size."""

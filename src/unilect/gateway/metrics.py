@@ -232,12 +232,12 @@ class Meter:
         else:
             self._tokens += tokens_of(batch)
 
-    def spent(self, usage: Usage) -> None:
-        """A whole answer was made that may be thrown away; the answer that is told in the end tells the usage of all."""
-        prompt = self._prompt
-        total = prompt.total + usage.prompt_tokens
-        self._prompt = Progress(total, total, prompt.cached + (usage.cached_tokens or 0))
-        self._tokens += usage.completion_tokens
+    def hold(self, prompt: int, completion: int) -> None:
+        """Count so many tokens more, or less, of what was made and is not told; what the backend says in the end has them."""
+        read = self._prompt
+        if prompt:
+            self._prompt = Progress(read.processed + prompt, read.total + prompt, read.cached)
+        self._tokens += completion
 
     def _end(self, batch: list[Event]) -> None:
         """Take note of the answer's end."""

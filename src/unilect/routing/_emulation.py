@@ -20,6 +20,7 @@ from unilect.parameters.rules import refusal
 from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, Prompt
 from unilect.routing import _tools as tools
 from unilect.routing._enforcement import bonds
+from unilect.routing._held import Held
 from unilect.routing.images import other_images
 
 #: What llama.cpp tells of an answer's length, by the field it stands in.
@@ -289,10 +290,12 @@ async def _best(
     texts: list[str | None],
 ) -> Batches:
     """Of each prompt's `best_of` answers the `n` with the highest mean log probability of a token."""
-    folding = Fold()
+    folding, held = Fold(), Held()
     async with aclosing(_merge(backend, parts)) as batches:
         async for batch in batches:
+            held.see(batch)
             folding.add(batch)
+    held.release()
     answer = folding.answer()
     n, best_of = request.n or 1, request.best_of or 1
     events: list[Event] = [Opaque(Extra(answer.extra), 0)] if answer.extra else []

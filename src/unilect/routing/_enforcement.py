@@ -19,9 +19,10 @@ from unilect.constraints import keywords
 from unilect.constraints.checker import Checker
 from unilect.constraints.schema import Use, shortened, unenforced
 from unilect.errors import ConstraintViolated, UnsupportedParameter
-from unilect.events import Choice, Event, Finish, Fold, Progress, Usage, tokens_of
+from unilect.events import Choice, Event, Finish, Fold, Progress, Usage
 from unilect.parameters.rules import Unsupported
 from unilect.requests import ANY_SEED, ChatRequest, CompletionRequest, ToolChoice
+from unilect.routing._held import Held
 
 ATTEMPTS = 3
 _WARMER = 0.7  # when asked again: the likeliest answer would come again
@@ -75,7 +76,6 @@ class Enforced:
         checker: Compiles constraints, and validates answers.
         unsupported: The option for keywords that cannot be enforced.
         report: Called with the ignored keywords.
-        spent: Called with what each attempt has used.
     """
 
     def __init__(
@@ -84,12 +84,11 @@ class Enforced:
         checker: Checker,
         unsupported: Unsupported,
         report: Callable[[str], None],
-        spent: Callable[[Usage], None],
     ) -> None:
         self._backend = backend
         self._checker = checker
         self._unsupported = unsupported
-        self._report, self._spent = report, spent
+        self._report = report
 
     @property
     def capabilities(self) -> Capabilities:
@@ -156,17 +155,18 @@ class Enforced:
         used: list[Usage] = []
         why: str | None = None
         for attempt in range(ATTEMPTS):
-            folding, events = Fold(), list[Event]()
+            folding, events, held = Fold(), list[Event](), Held()
             asked = request if attempt == 0 else again(request, attempt)
-            unseen = attempted(self._backend.generate(asked), self._spent)
-            async with aclosing(unseen) as batches:
+            async with aclosing(self._backend.generate(asked)) as batches:
                 async for batch in batches:
+                    held.see(batch)
                     folding.add(batch)
                     events += batch
             answer = folding.answer()
             used.append(answer.usage)
             why = await self._broken(request, wanted, answer.choices)
             if why is None or lenient:
+                held.release()
                 yield [
                     summed(used) if isinstance(event, Usage) else event
                     for event in events
@@ -189,25 +189,6 @@ class Enforced:
                     if why is not None and not _may_be_cut(request, bond, text):
                         return f"`{bond.param}`: {why}"
         return None
-
-
-async def attempted(batches: Batches, spent: Callable[[Usage], None]) -> Batches:
-    """The batches of an answer that nobody sees as it comes: what it has used is told at its end, also where it is broken off."""
-    usage, made, read = Usage(0, 0), 0, Progress(0, 0)
-    try:
-        async with aclosing(batches):
-            async for batch in batches:
-                made += tokens_of(batch)
-                for event in batch:
-                    if isinstance(event, Usage):
-                        usage = event
-                    elif isinstance(event, Progress):
-                        read = event
-                yield batch
-    except BaseException:
-        spent(Usage(read.total, made, read.cached))
-        raise
-    spent(usage)
 
 
 def _must_call(request: ChatRequest) -> bool:

@@ -9,7 +9,6 @@ A call that must come, and an answer that must have a form, are enforced by a gr
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -38,14 +37,8 @@ from unilect.requests import (
     JsonSchema,
     JsonSchemaFormat,
 )
-from unilect.routing._enforcement import (
-    ATTEMPTS,
-    again,
-    attempted,
-    refused_keyword,
-    summed,
-    violated,
-)
+from unilect.routing._enforcement import ATTEMPTS, again, refused_keyword, summed, violated
+from unilect.routing._held import Held
 from unilect.tools import forms
 from unilect.tools.channels import ChannelParser
 from unilect.tools.chatglm import new_call_id
@@ -77,6 +70,11 @@ class Plan(Struct, frozen=True):
     forced: Literal["grammar", "schema", "retry"] | None = None
     single: bool = False
     formed: bool = False
+
+    @property
+    def held(self) -> bool:
+        """Answers are held back until one is valid, and made again."""
+        return self.forced != "grammar" and (self.forced is not None or self.formed)
 
 
 _NOTHING = Plan()
@@ -123,11 +121,11 @@ class Prompted:
         backend: The backend.
         made: What it lacks.
         checker: Compiles grammars, and validates answers.
-        note: Called with the number of attempts that an answer has taken which is validated, and what the last of them has used.
+        note: Called with the number of attempts that an answer has taken which is validated.
     """
 
     def __init__(
-        self, backend: Generates, made: Plan, checker: Checker, note: Callable[[int, Usage], None]
+        self, backend: Generates, made: Plan, checker: Checker, note: Callable[[int], None]
     ) -> None:
         self._backend = backend
         self._plan = made
@@ -158,7 +156,7 @@ class Prompted:
             self._bound(request, asked)
             if self._plan.forced == "grammar"
             else self._held(request, asked, form)
-            if self._plan.forced or self._plan.formed
+            if self._plan.held
             else self._read(request, asked, form)
         )
         async with aclosing(batches):
@@ -188,19 +186,22 @@ class Prompted:
         used: list[Usage] = []
         why: str | None = None
         for attempt in range(ATTEMPTS):
+            held = Held()
             reading, folding, events = _Reading(request, self._plan, form), Fold(), list[Event]()
             one_more = asked if attempt == 0 else again(asked, attempt)
-            unseen = attempted(self._backend.generate(one_more), partial(self._note, attempt + 1))
-            async with aclosing(unseen) as batches:
+            async with aclosing(self._backend.generate(one_more)) as batches:
                 async for batch in batches:
+                    held.see(batch)
                     events += [one for one in reading.read(batch) if not isinstance(one, Progress)]
             if self._plan.formed:
                 events = _unfenced(events)
             folding.add(events)
             answer = folding.answer()
             used.append(answer.usage)
+            self._note(attempt + 1)
             why = await self._wrong(request, answer.choices)
             if why is None:
+                held.release()
                 yield [summed(used) if isinstance(one, Usage) else one for one in events]
                 return
         raise violated(why or "", ATTEMPTS)

@@ -26,8 +26,10 @@ from unilect.routing import _tools as tools
 from unilect.routing._enforcement import ATTEMPTS, bonds
 from unilect.routing._failover import Failover
 from unilect.routing.registry import Model, Registry
+from unilect.tools.forced import must_call
 
 _TEMPLATE_TOKENS, _MESSAGE_TOKENS, _PAIR_TOKENS = 128, 16, 8
+_TOOLS_TOKENS, _TOOL_TOKENS = 256, 128  # of what is written around all tools, and around each
 _UNKNOWN_ROOM = 16_384  # of a model whose server does not tell its context
 _COUNT_TIMEOUT_S = 5.0
 _ENCODER = msgspec.json.Encoder()
@@ -53,7 +55,7 @@ class Measures:
             return Size(prompt=tokens, choices=0, limit=None, room=0, knows_room=False, exact=exact)
         room, knows_room = _room(chain)
         request = chain[0].with_defaults(chain[0].prepare(request)) if chain else request
-        attempts = ATTEMPTS if bonds(request) else 1
+        attempts = _attempts(chain, request)
         limit = request.token_limit
         if limit is not None and knows_room:
             limit = min(limit, room)
@@ -79,7 +81,7 @@ class Measures:
             return size  # what is wrong with the request is told when it is answered
         if tokens is None:
             return size
-        attempts = ATTEMPTS if isinstance(request, ChatRequest | CompletionRequest) and bonds(request) else 1  # fmt: skip
+        attempts = _attempts(self._chain(model), request)
         return structs.replace(size, prompt=tokens * attempts, exact=True)
 
     def limits(self, model: str) -> Limits | None:
@@ -115,6 +117,19 @@ class Measures:
                 with lease:
                     return await _counted_by(lease.bare, request)
         return None
+
+
+def _attempts(chain: list[Model], request: Request) -> int:
+    """How many answers may be made of which one is told: those that are validated whole are made again."""
+    if not isinstance(request, ChatRequest | CompletionRequest):
+        return 1
+    if bonds(request):
+        return ATTEMPTS
+    if isinstance(request, ChatRequest) and request.tools and must_call(request):
+        plans = (tools.plan(request, one.capabilities) for one in chain)
+        if any(made is not None and made.held for made in plans):
+            return ATTEMPTS
+    return 1
 
 
 def _room(chain: list[Model]) -> tuple[int, bool]:
@@ -156,6 +171,8 @@ def _of_chat(request: ChatRequest, room: int) -> tuple[int, bool]:
         return room, True  # nothing counts images
     template = (request.tools, request.functions, request.response_format, request.chat_template_kwargs)  # fmt: skip
     size = len(_ENCODER.encode(request.messages)) + _MESSAGE_TOKENS * len(request.messages)
+    if request.tools:
+        size += _TOOLS_TOKENS + _TOOL_TOKENS * len(request.tools)
     if any(template):
         size += 2 * len(_ENCODER.encode(template))  # a template may indent it
     return size + _TEMPLATE_TOKENS, False

@@ -164,8 +164,7 @@ class Run:
         if (made := tools.plan(request, can)) is not None:
             backend = tools.Prompted(backend, made, self._checker, self._note)
         if can.schema_keywords is not None and bonds(request):
-            told = (self._ignore, self._meter.spent)
-            backend = Enforced(backend, self._checker, lease.model.unsupported, *told)
+            backend = Enforced(backend, self._checker, lease.model.unsupported, self._ignore)
         if (can.fans_out or made is not None) and emulation.several(request):
             return emulation.generate(backend, request, lease.bare)
         return backend.generate(request)
@@ -227,10 +226,9 @@ class Run:
         if isinstance(error, ContextLengthExceeded) and error.param is None:
             error.param = "messages" if isinstance(self._request, ChatRequest) else "prompt"
 
-    def _note(self, attempts: int, used: Usage) -> None:
-        """Take note of how many attempts an answer has taken, and of what the last has used."""
+    def _note(self, attempts: int) -> None:
+        """Take note of how many attempts an answer has taken."""
         self.attempts = max(self.attempts, attempts)
-        self._meter.spent(used)
 
     def _ignore(self, name: str) -> None:
         """Take note of something that is ignored, once."""

@@ -54,6 +54,8 @@ def routes(
             return json_of({"limits": []})
         owners, models = limits.named
         if query:
+            named = query.get("model", "")
+            models = (named,) if limits.of_model(named) else ()
             owners, models = _one_of(query, "owner", owners), _one_of(query, "model", models)
         asked = [Context(owner=name) for name in owners] + [Context(model=name) for name in models]
         if (name := query.get("key")) is not None:

@@ -225,6 +225,9 @@ class _Joined(_First):
             with suppress(LedgerUnavailable):
                 await entry.close(self.usage, status)
 
+    def hold(self, prompt: int, completion: int) -> None:
+        """Nothing is made for this request."""
+
     def cut(self) -> None:
         """Where this request was ended by us, and not by its client, the answer is; what was sent of it must not look whole."""
         if (ended := self._context.ended) is not None:

@@ -1,0 +1,36 @@
+"""
+Answers that are held back before one is told: they are counted as they are made, also where none is told in the end, as the client
+leaves, or as none of them is valid.
+"""
+
+from unilect.context import in_hand
+from unilect.events import Event, Progress, Usage, tokens_of
+
+
+class Held:
+    """One answer, or several that are made at once."""
+
+    def __init__(self) -> None:
+        self._meter = in_hand().meter
+        self._prompt = self._completion = 0
+
+    def see(self, batch: list[Event]) -> None:
+        """Count a batch that is not told."""
+        prompt, completion, last = self._prompt, self._completion, batch[-1]
+        if type(last) is Usage and (last.prompt_tokens or last.completion_tokens):
+            prompt, completion = last.prompt_tokens, last.completion_tokens
+        else:
+            completion += tokens_of(batch)
+            for event in batch:
+                if type(event) is Progress:
+                    prompt = event.total
+        self._count(prompt, completion)
+
+    def release(self) -> None:
+        """It is told after all, and counted then."""
+        self._count(0, 0)
+
+    def _count(self, prompt: int, completion: int) -> None:
+        if self._meter is not None:
+            self._meter.hold(prompt - self._prompt, completion - self._completion)
+        self._prompt, self._completion = prompt, completion
