@@ -60,7 +60,9 @@ class Before:
         return before, await self._resolved(items_of(asked), before, owner)
 
     async def _chain(self, owner: str, id: str) -> list[dict[str, Any]]:
-        chain = None if self._answers is None else await self._answers.chain(owner, id)
+        chain = None
+        if self._answers is not None:
+            chain = await self._answers.chain(owner, id, with_bodies=False)
         if chain is None:
             raise PreviousNotFound(
                 f"Previous response with id '{id[:100]}' not found.", param="previous_response_id"

@@ -97,14 +97,14 @@ def told(item: dict[str, Any]) -> dict[str, Any]:
     """
     if item["type"] not in _WITH_STATUS:
         return item
-    found = item if item.get("status") else item | {"status": "completed"}
+    more: dict[str, Any] = {} if item.get("status") else {"status": "completed"}
     content = item.get("content")
     if item["type"] == "message" and isinstance(content, str):
         said: dict[str, Any] = {"type": "input_text", "text": content}
         if item.get("role") == "assistant":
             said = {"type": "output_text", "text": content, "annotations": [], "logprobs": []}
-        found = found | {"content": [said]}
-    return found
+        more["content"] = [said]
+    return item | more if more else item
 
 
 def packed(text: str) -> str:
