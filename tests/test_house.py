@@ -32,7 +32,7 @@ BUDGETS = {
     "dialects": 223,
     "dialects/fastchat": 900,
     "dialects/llamacpp": 730,
-    "dialects/messages": 1_007,
+    "dialects/messages": 1_018,
     "dialects/ollama": 1_031,
     "dialects/openai": 762,
     "dialects/responses": 1_998,
