@@ -16,6 +16,7 @@ from unilect.parameters.rules import (
     ACCEPTED,
     CONSTRAINTS,
     EMULATED,
+    given_fields,
     ignored_header,
     is_neutral,
     parameters_of,
@@ -411,3 +412,12 @@ def test_names_that_a_template_may_not_be_told() -> None:
     assert "chat_template_kwargs" == raised.value.param
 
     assert (request, ()) == resolve_parameters(request, PASSES)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"temperature": 0}, {"top_k": 0, "user": ""}, {"stream": False, "stop": []}]
+)
+def test_fields_that_are_set(fields: dict[str, Any]) -> None:
+    """What another dialect has set is found, also where it is false, and nothing else is."""
+    own = {"messages": [Message("user", "Hi")], "max_tokens": 5}
+    assert own | fields == given_fields(ChatRequest(**own, **fields))

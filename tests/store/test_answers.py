@@ -120,6 +120,8 @@ async def test_a_chain(answers: Answers) -> None:
     chain = await answers.chain(ME, "3b")
 
     assert [stored("1"), stored("2", "1"), stored("3b", "2")] == chain
+    short = await answers.chain(ME, "3b", with_bodies=False)
+    assert [stored("1", body=b""), stored("2", "1", body=b""), stored("3b", "2", body=b"")] == short
     assert ["1"] == ids(await answers.chain(ME, "1"))
     assert await answers.chain(ME, "4") is None
 

@@ -13,15 +13,19 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, text
+from sqlalchemy.exc import IntegrityError
 
 from loopback import free_port
 from postgresql import PostgreSQL
 from unilect.errors import ConfigError, StoreUnavailable
+from unilect.store._prepared import Prepared
+from unilect.store._tables import BODY, response_parts
 from unilect.store.answers import Answers, Item, Stored
 from unilect.store.database import Database
 
 ME = "me"
+INSERT_PARTS = Prepared(insert(response_parts), "owner response kind position id body")
 CHILD = [sys.executable, str(Path(__file__).with_name("store_child.py"))]
 
 
@@ -69,6 +73,20 @@ async def test_a_transaction(database: Database) -> None:
     with pytest.raises(KeyError, match="oops"):
         await database.run(fail)
     assert 0 == await database.run(count)
+
+
+async def test_a_statement_that_fails(database: Database) -> None:
+    """An error of a prepared statement is SQLAlchemy's, names no value, and leaves the next transaction as it was."""
+    row = (ME, "r", BODY, 0, None, b"a secret")
+
+    def wrong(connection: Connection) -> None:
+        INSERT_PARTS.run(connection, [row])
+
+    for _ in range(2):  # there is no such response
+        with pytest.raises(IntegrityError) as error:
+            await database.run(wrong)
+        assert "secret" not in str(error.value)
+        assert 1 == await database.run(one)
 
 
 async def test_many_at_once(database: Database) -> None:

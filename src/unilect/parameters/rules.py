@@ -8,8 +8,7 @@ and reported in `ignored` for any other.
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from itertools import compress, repeat
-from operator import is_not
+from itertools import compress
 from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -369,10 +368,17 @@ def _is_neutral_raw(request: Request, name: str) -> bool:
 
 
 def given_fields(request: Request) -> dict[str, Any]:
-    """The fields that are set in a request that another dialect built. Most are not, and no step in Python is taken for these."""
-    values = msgspec.structs.astuple(request)
-    fields = zip(request.__struct_fields__, values, strict=True)
-    found = dict(compress(fields, map(is_not, values, repeat(None))))
+    """
+    The fields that are set in a request that another dialect built.
+
+    Most of a hundred are not, and no step in Python is taken for these; with a false value, such as 0, one is for each.
+    """
+    names, values = request.__struct_fields__, msgspec.structs.astuple(request)
+    given = list(filter(None, values))
+    if len(given) + (not request.raw_fields) == len(values) - values.count(None):
+        found = dict(zip(compress(names, values), given, strict=True))
+    else:
+        found = {name: value for name, value in zip(names, values, strict=True) if value is not None}  # fmt: skip
     found.pop("raw_fields", None)
     return found
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, StaticPool, create_engine, event, make_url
 
+from unilect.store._prepared import begin_immediate
+
 _SETTINGS = (
     "auto_vacuum = INCREMENTAL",  # before the first table
     "journal_mode = WAL",
@@ -40,7 +42,7 @@ def sqlite(path: Path | None, timeout_s: float) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        begin_immediate(connection)
 
     return engine
 

@@ -90,9 +90,7 @@ class Puts:
         some: list[tuple[Stored, asyncio.Future[int]]] = []
         size = 0
         while self._waiting and len(some) < MOST:
-            stored, _ = self._waiting[0]
-            items = (*stored.input, *stored.output)
-            size += len(stored.body) + sum([len(item.body) for item in items])
+            size += self._waiting[0][0].payload_bytes()
             if some and size > MOST_BYTES:
                 break
             some.append(self._waiting.popleft())

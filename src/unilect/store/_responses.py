@@ -1,19 +1,22 @@
 """The statements about stored responses. Every one names the owner; what is too old is not there."""
 
 from collections.abc import Collection, Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
     CTE,
+    Column,
     ColumnElement,
     Connection,
+    Integer,
     Row,
     and_,
     bindparam,
     delete,
     func,
     insert,
-    literal,
+    literal_column,
     or_,
     select,
     update,
@@ -41,21 +44,54 @@ _OWN = and_(responses.c.owner == bindparam("own"), responses.c.id == bindparam("
 _ALIVE = responses.c.used_at > bindparam("since")
 _REMOVE = Prepared(delete(responses).where(_OWN), "own one")
 _FIND = select(responses).where(_OWN, _ALIVE)
-_INSERT = Prepared(
-    insert(responses),
-    "owner id parent conversation status instance created_at used_at size events_size",
-)
+_NAMES = " ".join([f"its_{column.name}" for column in responses.c])
 _INSERT_PARTS = Prepared(insert(response_parts), "owner response kind position id body")
-_PARTS = (
-    select(
-        response_parts.c.response, response_parts.c.kind, response_parts.c.id, response_parts.c.body
-    )
-    .where(response_parts.c.owner == bindparam("own"))
-    .where(response_parts.c.response.in_(bindparam("some", expanding=True)))
-    .where(response_parts.c.kind != bindparam("without"))
-    .order_by(response_parts.c.response, response_parts.c.kind, response_parts.c.position)
+_of_part = response_parts.c
+_PARTS = Prepared(
+    select(_of_part.kind, _of_part.id, _of_part.body)
+    .where(_of_part.owner == bindparam("own"), _of_part.response == bindparam("one"))
+    .order_by(_of_part.kind, _of_part.position),
+    "own one",
 )
-_NOTHING = -1  # no kind of part
+
+
+def _upwards() -> CTE:
+    """One and its ancestors, at most one more than so many: id, parent and how far away."""
+    here = [responses.c.id, responses.c.parent]
+    none = literal_column("0", Integer).label("depth")
+    up = select(*here, none).where(_OWN, _ALIVE).cte("up", recursive=True)
+    before = and_(responses.c.owner == bindparam("own"), responses.c.id == up.c.parent)
+    return up.union_all(
+        select(*here, up.c.depth + literal_column("1", Integer))
+        .join(up, before)
+        .where(_ALIVE, up.c.depth < bindparam("most"))
+    )
+
+
+def _chain() -> Prepared:
+    """The rows of one and its ancestors, the oldest first."""
+    up = _upwards()
+    own = and_(responses.c.owner == bindparam("own"), responses.c.id == up.c.id)
+    columns = [column for column in responses.c if column.name != "used_at"]
+    return Prepared(
+        select(*columns).join(up, own).order_by(up.c.depth.desc()), "own one since most"
+    )
+
+
+def _chain_parts() -> Prepared:
+    """Their parts from a kind on, but for their events."""
+    up = _upwards()
+    own = and_(_of_part.owner == bindparam("own"), _of_part.response == up.c.id)
+    return Prepared(
+        select(_of_part.response, _of_part.kind, _of_part.id, _of_part.body)
+        .join(up, own)
+        .where(_of_part.kind >= bindparam("least"), _of_part.kind != literal_column(str(EVENTS)))
+        .order_by(up.c.depth.desc(), _of_part.kind, _of_part.position),
+        "own one since most least",
+    )
+
+
+_CHAIN, _CHAIN_PARTS = _chain(), _chain_parts()
 
 
 def _keep() -> Prepared:
@@ -97,28 +133,50 @@ class Responses:
         self._most_bytes = most_bytes
         self._conversations = conversations
 
-    def put(self, some: Sequence[Stored]) -> list[int]:
-        """Insert or replace some, keep their ancestors, and append their items to their conversations; the bytes that each takes."""
-        last = {(one.owner, one.id): one for one in some}  # of one that is put twice the later
-        if not last:
-            return []
-        sizes = [size_of(one.body, one.events, [*one.input, *one.output]) for one in some]
-        _REMOVE.run(self._connection, [*last])
-        _INSERT.run(self._connection, [self._row(one) for one in last.values()])
-        parts = [
-            part
-            for one in last.values()
-            for part in _parts(one.owner, one.id, one.body, one.events, one.output, one.input)
-        ]
-        _INSERT_PARTS.run(self._connection, parts)
-        for at, one in enumerate(some):
-            sizes[at] += self._join(one)
-        return sizes
+    def put(self, some: Sequence[Stored], payloads: Sequence[int]) -> list[int]:
+        """
+        Insert or replace some, keep their ancestors, and append their items to their conversations.
 
-    def _row(self, one: Stored) -> tuple[object, ...]:
-        size = size_of(one.body, one.events, [*one.input, *one.output])
-        own = (one.owner, one.id, one.parent, one.conversation, one.status, one.instance)
-        return (*own, one.created_at, self._now, size, len(one.events or b""))
+        Args:
+            payloads: The bytes of the texts of each.
+
+        Returns:
+            The bytes that each takes.
+        """
+        if not some:
+            return []
+        sizes = [
+            payload + ROW_BYTES * (1 + len(one.input) + len(one.output))
+            for one, payload in zip(some, payloads, strict=True)
+        ]
+        last = {
+            (one.owner, one.id): at for at, one in enumerate(some)
+        }  # of one put twice the later
+        rows, parts = [], []
+        for at in last.values():
+            one = some[at]
+            rows.append(self._row(one, sizes[at]))
+            parts += _parts(one.owner, one.id, one.body, one.events, one.output, one.input)
+        insert = _insert(self._connection.dialect.name)
+        if insert.run(self._connection, rows) < len(rows):  # some are there; nearly always none is
+            _REMOVE.run(self._connection, [*last])
+            insert.run(self._connection, rows)
+        _INSERT_PARTS.run(self._connection, parts)
+        return [size + self._join(one) for one, size in zip(some, sizes, strict=True)]
+
+    def _row(self, one: Stored, size: int) -> tuple[object, ...]:
+        return (
+            one.owner,
+            one.id,
+            one.parent or "",
+            one.conversation or "",
+            one.status,
+            one.instance,
+            one.created_at,
+            self._now,
+            size,
+            len(one.events or b""),
+        )
 
     def _join(self, one: Stored) -> int:
         """Tell what a response belongs to that it is there; the bytes that this takes."""
@@ -138,22 +196,20 @@ class Responses:
         if row is None:
             return None
         stored = _without_parts(row)
-        self._read_parts(owner, {id: stored}, with_events=True)
+        self._read_parts(owner, stored)
         return stored
 
-    def chain(self, owner: str, id: str, most: int) -> list[Stored] | None:
+    def chain(
+        self, owner: str, id: str, most: int, with_bodies: bool = True
+    ) -> list[Stored] | None:
         """
         One after its ancestors, the oldest first, without events; None where one is missing.
 
         Raises:
             InvalidRequest: They are too many, or too large.
         """
-        up = self._upwards(owner, id, most)
-        rows = self._connection.execute(
-            select(responses)
-            .join(up, and_(responses.c.owner == owner, responses.c.id == up.c.id))
-            .order_by(up.c.depth.desc())
-        ).all()
+        asked = (owner, id, self._since, most)
+        rows = _CHAIN.rows(self._connection, *asked)
         if not rows:
             return None
         if len(rows) > most:
@@ -161,15 +217,21 @@ class Responses:
                 f"previous_response_id: more than {most} responses stand before this one. Send the conversation as `input` instead.",
                 param="previous_response_id",
             )
-        if rows[0].parent is not None:
+        if rows[0][2] is not None:
             return None
-        check_size(
-            sum(row.size - row.events_size for row in rows),
-            self._most_bytes,
-            "previous_response_id",
-        )
-        found = {row.id: _without_parts(row) for row in rows}
-        self._read_parts(owner, found, with_events=False)
+        payload = sum([size - events_size for *_, size, events_size in rows])
+        check_size(payload, self._most_bytes, "previous_response_id")
+        found: dict[str, Stored] = {}
+        for _, one, parent, conversation, status, instance, created_at, *_ in rows:
+            own = (parent, conversation, created_at)
+            found[one] = Stored(one, owner, status, b"", [], [], *own, instance=instance)
+        least = BODY if with_bodies else INPUT
+        for response, kind, item, body in _CHAIN_PARTS.rows(self._connection, *asked, least):
+            stored = found[response]
+            if kind == BODY:
+                stored.body = body
+            else:
+                (stored.input if kind == INPUT else stored.output).append(Item(item, body))
         return list(found.values())
 
     def items(self, owner: str, ids: Sequence[str]) -> dict[str, bytes]:
@@ -286,34 +348,29 @@ class Responses:
     def _alive(self) -> ColumnElement[bool]:
         return responses.c.used_at > self._since
 
-    def _upwards(self, owner: str, id: str, most: int) -> CTE:
-        """One and its ancestors, at most one more than so many: id, parent and how far away."""
-        here = [responses.c.id, responses.c.parent]
-        up = (
-            select(*here, literal(0).label("depth"))
-            .where(_own(owner, id), self._alive())
-            .cte("up", recursive=True)
-        )
-        return up.union_all(
-            select(*here, up.c.depth + 1)
-            .join(up, and_(responses.c.owner == owner, responses.c.id == up.c.parent))
-            .where(self._alive(), up.c.depth < most)
-        )
+    def _read_parts(self, owner: str, stored: Stored) -> None:
+        for kind, id, body in _PARTS.rows(self._connection, owner, stored.id):
+            if kind == BODY:
+                stored.body = body
+            elif kind == EVENTS:
+                stored.events = body
+            else:
+                (stored.input if kind == INPUT else stored.output).append(Item(id, body))
 
-    def _read_parts(self, owner: str, found: dict[str, Stored], with_events: bool) -> None:
-        without = _NOTHING if with_events else EVENTS
-        for some in in_pieces(list(found)):
-            rows = self._connection.execute(
-                _PARTS, {"own": owner, "some": some, "without": without}
-            )
-            for response, kind, id, body in rows:
-                stored = found[response]
-                if kind == BODY:
-                    stored.body = body
-                elif kind == EVENTS:
-                    stored.events = body
-                else:
-                    (stored.input if kind == INPUT else stored.output).append(Item(id, body))
+
+@cache
+def _insert(dialect: str) -> Prepared:
+    """The insertion of those that are not there, in the words of a kind of database: both have the same, and SQLAlchemy one for each."""
+    if dialect == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert
+    else:
+        from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
+    # Python's `sqlite3` looks for an adapter of each None (and of each `bytes`), which takes longer than to bind a text
+    ids = {responses.c[name]: func.nullif(bindparam(f"its_{name}"), literal_column("''")) for name in ("parent", "conversation")}  # fmt: skip
+    own: dict[Column[Any], Any] = {
+        column: bindparam(f"its_{column.name}") for column in responses.c
+    }
+    return Prepared(insert(responses).values(own | ids).on_conflict_do_nothing(), _NAMES)
 
 
 def _parts(
@@ -325,12 +382,12 @@ def _parts(
     input: Sequence[Item] = (),
 ) -> list[tuple[object, ...]]:
     """The rows of a response's parts."""
-    parts: list[tuple[object, ...]] = [(owner, id, BODY, 0, None, body)]
+    parts: list[tuple[object, ...]] = [(owner, id, BODY, 0, None, bytearray(body))]
     if events is not None:
-        parts.append((owner, id, EVENTS, 0, None, events))
+        parts.append((owner, id, EVENTS, 0, None, bytearray(events)))
     for kind, items in ((INPUT, input), (OUTPUT, output)):
         for position, item in enumerate(items):
-            parts.append((owner, id, kind, position, item.id, item.body))
+            parts.append((owner, id, kind, position, item.id, bytearray(item.body)))
     return parts
 
 

@@ -1,6 +1,6 @@
 """What rows take, and how much of them is read and asked for at once."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from unilect.errors import InvalidRequest
 from unilect.store.answers import Item
@@ -10,10 +10,10 @@ ROW_BYTES = 200
 _AT_ONCE = 500  # ids in one statement
 
 
-def size_of(body: bytes, events: bytes | None, items: Iterable[Item]) -> int:
+def size_of(body: bytes, events: bytes | None, items: Sequence[Item]) -> int:
     """The bytes that something with a body, events and items takes."""
     own = len(body) + len(events or b"") + ROW_BYTES
-    return own + sum(len(item.body) + ROW_BYTES for item in items)
+    return own + sum([len(item.body) for item in items]) + ROW_BYTES * len(items)
 
 
 def check_size(size: int, most: int, param: str) -> None:

@@ -75,6 +75,11 @@ class Stored(Struct):
     events: bytes | None = None
     instance: str = ""
 
+    def payload_bytes(self) -> int:
+        """The bytes of its texts."""
+        size = len(self.body) + sum([len(item.body) for item in self.input + self.output])
+        return size if self.events is None else size + len(self.events)
+
 
 class Answers:
     """
@@ -126,21 +131,27 @@ class Answers:
         """Put responses in one transaction; for each the bytes that it takes, or why it was not put."""
 
         def put(now: "Transaction") -> list[Outcome]:
-            wrong = {at: error for at, one in enumerate(some) if (error := self._wrong(one))}
-            sizes = iter(now.responses.put([one for at, one in enumerate(some) if at not in wrong]))
-            return [wrong[at] if at in wrong else next(sizes) for at in range(len(some))]
+            judged = [self._judged(one) for one in some]
+            good = [one for one, size in zip(some, judged, strict=True) if isinstance(size, int)]
+            sizes = [size for size in judged if isinstance(size, int)]
+            taken = iter(now.responses.put(good, sizes))
+            return [next(taken) if isinstance(found, int) else found for found in judged]
 
         return await self._ask(put)
 
-    def _wrong(self, stored: Stored) -> InvalidRequest | None:
-        """Why a response cannot be stored, if it cannot."""
-        ids = [stored.id, *filter(None, (stored.parent, stored.conversation))]
-        own = (stored.body, stored.events or b"")
+    def _judged(self, stored: Stored) -> int | InvalidRequest:
+        """The bytes of a response's texts, or why it cannot be stored."""
+        ids = [item.id for item in stored.input + stored.output]
+        size = stored.payload_bytes()
         try:
-            self._check(ids, own, [*stored.input, *stored.output])
+            _check_count(len(ids), "store")
+            ids.append(stored.id)
+            ids += [id for id in (stored.parent, stored.conversation) if id is not None]
+            _check_ids(ids, "id")
+            self._check_size(size)
         except InvalidRequest as error:
             return error
-        return None
+        return size
 
     async def get(self, owner: str, id: str) -> Stored | None:
         """A response, with its events."""
@@ -148,16 +159,21 @@ class Answers:
             return None
         return await self._ask(lambda now: now.responses.get(owner, id))
 
-    async def chain(self, owner: str, id: str, most: int = 1000) -> list[Stored] | None:
+    async def chain(
+        self, owner: str, id: str, most: int = 1000, *, with_bodies: bool = True
+    ) -> list[Stored] | None:
         """
         A response after its ancestors, the oldest first, without their events; None where one of them is missing.
+
+        Args:
+            with_bodies: False leaves the response objects out; their items are read.
 
         Raises:
             InvalidRequest: There are more than `most`, or they are too large to be read.
         """
         if not _is_id(id):
             return None
-        return await self._ask(lambda now: now.responses.chain(owner, id, most))
+        return await self._ask(lambda now: now.responses.chain(owner, id, most, with_bodies))
 
     async def items(self, owner: str, ids: Sequence[str]) -> dict[str, bytes]:
         """
@@ -373,8 +389,10 @@ class Answers:
             InvalidRequest: It cannot.
         """
         _check_count(len(items), "store")
-        _check_ids([*ids, *(item.id for item in items)], "id")
-        size = sum(map(len, bodies)) + sum(len(item.body) for item in items)
+        _check_ids([*ids, *[item.id for item in items]], "id")
+        self._check_size(sum(map(len, bodies)) + sum([len(item.body) for item in items]))
+
+    def _check_size(self, size: int) -> None:
         if size > self._max_bytes * _ROOM:
             raise InvalidRequest(
                 f"store: this has {size} bytes, and the store holds {self._max_bytes} in all. Send `store: false`.",
@@ -391,6 +409,10 @@ def _check_count(count: int, param: str) -> None:
 
 
 def _check_ids(ids: Collection[str], param: str) -> None:
+    lengths = [len(id) for id in ids]
+    every = "".join(ids)
+    if every.isascii() and "\0" not in every and all(lengths) and max(lengths, default=1) <= _LONGEST_ID:  # fmt: skip
+        return
     for id in ids:
         if not _is_id(id):
             raise InvalidRequest(

@@ -31,6 +31,7 @@ from unilect.events import (
 )
 
 encode_json = msgspec.json.encode
+encode_lines = msgspec.json.Encoder().encode_lines
 _random = random.Random()  # seeded by the system; ids must be unique, and guard nothing
 _TEXT, _THOUGHT, _NO_BLOCK = -1, -2, -3  # keys of blocks; that of a call is its number
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -84,13 +85,24 @@ class MessageEncoder:
     def encode(self, batch: list[Event]) -> bytes:
         """The events for a batch."""
         frames: list[bytes] = []
+        texts: list[str] = []
         for event in batch:
             if type(event) is TextDelta and self._key == _TEXT:
                 if event.text:
-                    frames += (self._head, encode_json(event.text), _TAIL)
-            else:
-                self._encode_other(event, frames)
+                    texts.append(event.text)
+                continue
+            if texts:
+                frames.append(self._text_frames(texts))
+                texts.clear()
+            self._encode_other(event, frames)
+        if texts:
+            frames.append(self._text_frames(texts))
         return b"".join(frames)
+
+    def _text_frames(self, texts: list[str]) -> bytes:
+        """The events of texts of the open block, encoded in one call; no JSON text has a line end in it."""
+        head = self._head
+        return head + encode_lines(texts)[:-1].replace(b"\n", _TAIL + head) + _TAIL
 
     def keep_alive(self) -> bytes:
         """A ping, which may come before the message's start."""
@@ -113,7 +125,8 @@ class MessageEncoder:
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
         """The body of a whole message."""
-        choice, content = answer.choices[0], list[dict[str, Any]]()
+        choice = answer.choices[0]
+        content: list[dict[str, Any]] = []
         if choice.reasoning:
             content.append(self._thought(choice.reasoning))
         if text := (choice.text or "") + (choice.refusal or ""):

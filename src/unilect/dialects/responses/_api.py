@@ -74,8 +74,11 @@ class Responses:
             if keeps:
                 await self._kept.keep(asked, made.items, encoder, owner)
 
+        run = self._run(made)
         try:
-            return await respond(request, KeptRun(self._run(made), encoder, keep), encoder)
+            if run.streams and not keeps:  # there is nothing to wait for before its end
+                return await respond(request, run, encoder)
+            return await respond(request, KeptRun(run, encoder, keep), encoder)
         except UnilectError as error:
             raise made.telling.named(error) from error
 

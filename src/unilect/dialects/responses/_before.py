@@ -60,7 +60,9 @@ class Before:
         return before, await self._resolved(items_of(asked), before, owner)
 
     async def _chain(self, owner: str, id: str) -> list[dict[str, Any]]:
-        chain = None if self._answers is None else await self._answers.chain(owner, id)
+        chain = None
+        if self._answers is not None:
+            chain = await self._answers.chain(owner, id, with_bodies=False)
         if chain is None:
             raise PreviousNotFound(
                 f"Previous response with id '{id[:100]}' not found.", param="previous_response_id"
@@ -96,13 +98,13 @@ class Before:
     ) -> list[dict[str, Any]]:
         """Items with ids of their own, and for references the items that they mean; what stands before already is not repeated."""
         kinds = [kind_of(item, f"input[{number}]") for number, item in enumerate(items)]
-        wanted = {_id(item, number) for number, (item, kind) in enumerate(zip(items, kinds, strict=True)) if kind == "item_reference"}  # fmt: skip
-        known = {str(item.get("id")) for item in before}
-        missing = list(wanted - known)
-        found = dict[str, bytes]()
-        if missing and self._answers is not None:
-            found = await self._answers.items(owner, missing)
-        resolved, ids = list[dict[str, Any]](), set[str]()
+        known: set[str] = set()
+        found: dict[str, bytes] = {}
+        if "item_reference" in kinds:
+            known = {str(item.get("id")) for item in before}
+            found = await self._named(items, kinds, known, owner)
+        resolved: list[dict[str, Any]] = []
+        ids: set[str] = set()
         for number, (item, kind) in enumerate(zip(items, kinds, strict=True)):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
@@ -115,8 +117,18 @@ class Before:
                 item, kind = msgspec.json.decode(found[id]), ""
             id = id_of(item, kind, ids)
             ids.add(id)
-            resolved.append(item | ({"type": kind} if kind else {}) | {"id": id})
+            resolved.append(item | {"type": kind, "id": id} if kind else item | {"id": id})
         return resolved
+
+    async def _named(
+        self, items: list[Any], kinds: list[str], known: set[str], owner: str
+    ) -> dict[str, bytes]:
+        """The bodies of the items that references mean, but of known ones."""
+        wanted = {_id(item, number) for number, (item, kind) in enumerate(zip(items, kinds, strict=True)) if kind == "item_reference"}  # fmt: skip
+        missing = list(wanted - known)
+        if not missing or self._answers is None:
+            return {}
+        return await self._answers.items(owner, missing)
 
 
 def stored_in(answers: Answers | None) -> Answers:
@@ -141,15 +153,21 @@ async def check_kept(asked: Request, *names: str) -> None:
     for name in names:
         if (raw := asked.raw_fields.get(name)) is None:
             continue
+        value = getattr(asked, name)
+        if (
+            isinstance(value, str) and len(value) < LARGE_BYTES // 6
+        ):  # as JSON at most six times as long
+            continue
         written = bytes(raw)
-        check_levels(name, written, getattr(asked, name))
+        check_levels(name, written, value)
         if len(written) > LARGE_BYTES:
             await asyncio.sleep(0)
 
 
 async def _decoded(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
     """Stored items, with others served in between."""
-    found, size = list[dict[str, Any]](), 0
+    found: list[dict[str, Any]] = []
+    size = 0
     for body in bodies:
         found.append(msgspec.json.decode(body))
         size += len(body) + _ITEM_BYTES

@@ -11,7 +11,7 @@ Source: https://platform.openai.com/docs/api-reference/responses/create (`input`
 
 import base64
 import binascii
-import secrets
+import os
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -77,7 +77,7 @@ def prefix_of(kind: str) -> str:
 
 def new_id(prefix: str) -> str:
     """A random id that nobody can guess."""
-    return f"{prefix}_{secrets.token_hex(16)}"
+    return f"{prefix}_{os.urandom(16).hex()}"
 
 
 def id_of(item: dict[str, Any], kind: str, taken: Collection[str] = ()) -> str:
@@ -97,14 +97,14 @@ def told(item: dict[str, Any]) -> dict[str, Any]:
     """
     if item["type"] not in _WITH_STATUS:
         return item
-    found = item if item.get("status") else item | {"status": "completed"}
+    more: dict[str, Any] = {} if item.get("status") else {"status": "completed"}
     content = item.get("content")
     if item["type"] == "message" and isinstance(content, str):
         said: dict[str, Any] = {"type": "input_text", "text": content}
         if item.get("role") == "assistant":
             said = {"type": "output_text", "text": content, "annotations": [], "logprobs": []}
-        found = found | {"content": [said]}
-    return found
+        more["content"] = [said]
+    return item | more if more else item
 
 
 def packed(text: str) -> str:
@@ -150,7 +150,7 @@ class Conversation:
         self._images: dict[str, Part] = {}  # of outputs, which have no place for them
         self._called: dict[str, None] = {}  # the ids of the calls, in order
         self._values = 0  # of all their arguments
-        self._answered = set[str]()
+        self._answered: set[str] = set()
 
     def add(self, item: Any, place: str) -> None:
         """
@@ -186,9 +186,8 @@ class Conversation:
         """
         self._end_turn()
         self._end_outputs()
-        open_calls = self._called.keys() - self._answered
-        if open_calls:
-            call = next(call for call in self._called if call in open_calls)
+        if len(self._answered) < len(self._called):
+            call = next(call for call in self._called if call not in self._answered)
             raise InvalidRequest(
                 f"No tool output found for function call {call[:100]}.", param="input"
             )

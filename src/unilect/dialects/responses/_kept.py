@@ -158,7 +158,7 @@ class Kept:
             encoder.status,
             encoder.body(),
             _as_items(items),
-            _as_items(encoder.output),
+            encoder.items,
             asked.previous_response_id,
             asked.conversation_id,
             time.time(),
@@ -349,7 +349,7 @@ class Kept:
             encoder.id,
             status=encoder.status,
             body=encoder.body(),
-            output=_as_items(encoder.output),
+            output=encoder.items,
             events=b"".join(live.log),
             only_if=UNFINISHED,
         )

@@ -16,10 +16,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from unilect.dialects.openai.chunks import chat_logprobs, encode_json, encode_lines
-from unilect.dialects.responses._output_items import CallItem, MessageItem, ReasoningItem
+from unilect.dialects.responses._output_items import (
+    CallItem,
+    MessageItem,
+    ReasoningItem,
+    event_of,
+    fields_of,
+)
 from unilect.dialects.responses._tools import CalledAs
 from unilect.errors import ContextLengthExceeded, InvalidRequest, RateLimited, UnilectError
 from unilect.events import (
@@ -35,9 +42,15 @@ from unilect.events import (
     ToolCallDelta,
     Usage,
 )
+from unilect.store.answers import Item
 
-_DELTA, _END = b',"delta":', b"}\n\n"
-_NUMBERS = [b"%d" % number for number in range(4096)]
+_END = b"}\n\n"
+_NUMBERS = [b'%d,"delta":' % number for number in range(4096)]
+_WHOLE = b'event: %b\ndata: {"type":"%b","sequence_number":%d,"response":'
+_BODY = (
+    b'{"id":%b,"object":"response","created_at":%d,"completed_at":%b,"status":"%b","error":%b,'
+    b'"incomplete_details":%b,'
+)
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -74,7 +87,7 @@ class ResponseEncoder:
     Attributes:
         id: As given.
         status: `queued`, `in_progress`, `completed`, `incomplete`, `failed` or `cancelled`.
-        output: The items that are closed; in the end all.
+        items: The items that are closed, as they are told and stored; in the end all.
         usage: What was used, once it is known.
     """
 
@@ -83,7 +96,7 @@ class ResponseEncoder:
     ) -> None:
         self.id = id
         self.status = status
-        self.output: list[dict[str, Any]] = []
+        self.items: list[Item] = []
         self.usage: Usage | None = None
         self._telling = telling
         self._log = log
@@ -97,6 +110,11 @@ class ResponseEncoder:
         self._begun = False
         self._item: MessageItem | ReasoningItem | CallItem | None = None
         self._waiting: list[Event] = []  # what comes between the pieces of a call
+
+    @property
+    def output(self) -> list[dict[str, Any]]:
+        """The items that are closed, as values."""
+        return [msgspec.json.decode(item.body) for item in self.items]
 
     def encode(self, batch: list[Event]) -> bytes:
         """The events for a batch."""
@@ -119,33 +137,37 @@ class ResponseEncoder:
     def _told_message(self) -> "MessageItem | None":
         """The message whose text is being told, if it is one."""
         item = self._item
-        return item if isinstance(item, MessageItem) and item.kind == "output_text" else None
+        return item if isinstance(item, MessageItem) and item.is_text else None
 
     def _tell_texts(self, item: "MessageItem", texts: list[str], frames: list[bytes]) -> None:
         """Tell pieces of a text, which are encoded in one call; no JSON text has a line end in it."""
         item.texts += texts
         if self._log is not None:  # each is kept
             for line in encode_lines(texts).splitlines():
-                frames.append(self._numbered(item.head, line))
+                self._piece(item.head, line, frames)
             return
         count, first = len(texts), self._number
         self._number += count
-        pieces = [item.head, b"", _DELTA, b"", _END] * count
-        pieces[1::5] = _numbers(first, count)
-        pieces[3::5] = encode_lines(texts).splitlines()
+        pieces = [_END + item.head, b"", b""] * count
+        pieces[0] = item.head
+        pieces[1::3] = _numbers(first, count)
+        pieces[2::3] = encode_lines(texts).splitlines()
         frames += pieces
+        frames.append(_END)
 
     def take_in(self, batch: list[Event]) -> None:
         """A batch of an answer of which nothing is told before its end."""
         self._begun = True
-        self.encode(batch)
+        for event in batch:
+            self._take(event, None)
 
     def keep_alive(self) -> bytes:
         """An event of the API, with its number: a comment does not reset the timers of its clients."""
         if self.usage is not None:  # its end is encoded, and may wait for the store
             return b""
         frames = [] if self._begun else self._begin()
-        return b"".join([*frames, self._event("keepalive", {})])
+        self._tell_events([event_of("keepalive", self._number)], frames)
+        return b"".join(frames)
 
     def end(self) -> bytes:
         """The last event."""
@@ -153,7 +175,8 @@ class ResponseEncoder:
         self.close()
         # the API has no event for a cancelled response, and one that breaks off early is what it is
         kind = "incomplete" if self.status == "cancelled" else self.status
-        return b"".join([*frames, self._whole_event(f"response.{kind}", [self.body()])])
+        self._whole_event(kind, [self.body()], frames)
+        return b"".join(frames)
 
     def whole(self, answer: Answer, ignored: tuple[str, ...]) -> bytes:
         """The response object, once all batches have been taken in."""
@@ -168,7 +191,8 @@ class ResponseEncoder:
         """The event that ends a broken answer."""
         frames = [] if self._begun else self._begin()
         self.fail(error)
-        return b"".join([*frames, self._whole_event("response.failed", [self.body()])])
+        self._whole_event("failed", [self.body()], frames)
+        return b"".join(frames)
 
     def fail(self, error: UnilectError) -> None:
         """The answer has broken off."""
@@ -183,7 +207,7 @@ class ResponseEncoder:
         """Nothing follows: what is open stays as it is."""
         self.status, self._ended, self._body = status, time.time(), None
         if self._item is not None:
-            self.output.append(self._item.told())
+            self.items.append(Item(self._item.id, self._item.told("incomplete")))
             self._item = None
 
     def body(self) -> bytes:
@@ -197,19 +221,18 @@ class ResponseEncoder:
 
     def _pieces(self) -> list[bytes]:
         """The response object in pieces, of which what the request said may have megabytes."""
-        ended = int(self._ended) if self._ended and self.status == "completed" else None
-        first = {
-            "id": self.id,
-            "object": "response",
-            "created_at": int(self._created),
-            "completed_at": ended,
-            "status": self.status,
-            "error": self._error,
-            "incomplete_details": {"reason": self._reason} if self.status == "incomplete" else None,
-        }
-        usage = None if self.usage is None else usage_object(self.usage)
-        last = {"output": self.output, "usage": usage}
-        return [encode_json(first)[:-1], b",", self.repeated(), encode_json(last)[1:]]
+        is_complete, is_cut = self.status == "completed", self.status == "incomplete"
+        first = _BODY % (
+            encode_json(self.id),
+            self._created,
+            b"%d" % self._ended if self._ended and is_complete else b"null",
+            self.status.encode(),
+            b"null" if self._error is None else encode_json(self._error),
+            encode_json({"reason": self._reason}) if is_cut else b"null",
+        )
+        usage = b"null" if self.usage is None else encode_json(usage_object(self.usage))
+        items = b",".join([item.body for item in self.items])
+        return [first, self.repeated(), b'"output":[%b],"usage":%b}' % (items, usage)]
 
     def repeated(self) -> bytes:
         """What every event with the response repeats of the request; it is encoded once."""
@@ -220,14 +243,18 @@ class ResponseEncoder:
 
     def _begin(self) -> list[bytes]:
         self._begun = True
-        frames = [self._whole_event("response.created", self._pieces())]
+        frames: list[bytes] = []
+        pieces = self._pieces()
+        self._whole_event("created", pieces, frames)
         if self.status == "queued":
-            frames.append(self._whole_event("response.queued", self._pieces()))
+            self._whole_event("queued", pieces, frames)
             self.status = "in_progress"
-        return [*frames, self._whole_event("response.in_progress", self._pieces())]
+            pieces = self._pieces()
+        self._whole_event("in_progress", pieces, frames)
+        return frames
 
-    def _take(self, event: Event, frames: list[bytes]) -> None:
-        """Tell an event, or keep it while a call is told that has to be whole first."""
+    def _take(self, event: Event, frames: list[bytes] | None) -> None:
+        """Tell an event, or keep it while a call is told that has to be whole first. Without frames nothing is told, and all is kept."""
         if isinstance(event, Usage):
             self.usage = event
         elif isinstance(event, Finish):
@@ -239,12 +266,13 @@ class ResponseEncoder:
         else:
             self._tell(event, frames)
 
-    def _finish(self, event: Finish, frames: list[bytes]) -> None:
+    def _finish(self, event: Finish, frames: list[bytes] | None) -> None:
         self._reason = _INCOMPLETE.get(event.reason)
-        if self._item is None and not self.output:  # clients look into the last item for the text
-            self._item = MessageItem(0, "output_text")
-            frames += self._opened(self._item)
+        if self._item is None and not self.items:  # clients look into the last item for the text
+            self._open(MessageItem(0, "output_text"), frames)
         self._close_item(frames)
+        if not self._waiting:
+            return
         waiting, self._waiting = _call_by_call(self._waiting), []
         for pieces in waiting:
             for piece in pieces:
@@ -253,7 +281,7 @@ class ResponseEncoder:
                 self._close_item(frames)
         self._close_item(frames)
 
-    def _tell(self, event: Event, frames: list[bytes]) -> None:
+    def _tell(self, event: Event, frames: list[bytes] | None) -> None:
         """Tell a piece of an item, which is opened with its first."""
         if isinstance(event, ToolCallDelta):
             self._call_piece(event, frames)
@@ -267,81 +295,89 @@ class ResponseEncoder:
             self._text_piece("output_text", event.text, logprobs, frames)
 
     def _text_piece(
-        self, kind: str, text: str, logprobs: Sequence[TokenLogprob] | None, frames: list[bytes]
+        self,
+        kind: str,
+        text: str,
+        logprobs: Sequence[TokenLogprob] | None,
+        frames: list[bytes] | None,
     ) -> None:
         item = self._item
-        if not isinstance(item, MessageItem) or item.kind != kind:
+        if not isinstance(item, MessageItem) or item.is_text != (kind == "output_text"):
             self._close_item(frames)
-            self._item = item = MessageItem(len(self.output), kind)
-            frames += self._opened(item)
+            item = MessageItem(len(self.items), kind)
+            self._open(item, frames)
         item.texts.append(text)
-        if logprobs:
-            told = chat_logprobs(list(logprobs))["content"]
-            item.logprobs += told
-            fields = item.place | {"delta": text, "logprobs": told}
-            frames.append(self._event("response.output_text.delta", fields))
+        told = chat_logprobs(list(logprobs))["content"] if logprobs else []
+        item.logprobs += told
+        if frames is None:
+            return
+        if told:
+            fields = item.place + fields_of({"delta": text, "logprobs": told})
+            event = event_of("response.output_text.delta", self._number, fields)
+            self._tell_events([event], frames)
         else:
-            frames.append(self._numbered(item.head, encode_json(text)))
+            self._piece(item.head, encode_json(text), frames)
 
-    def _reasoning_piece(self, text: str, frames: list[bytes]) -> None:
+    def _reasoning_piece(self, text: str, frames: list[bytes] | None) -> None:
         item = self._item
         if not isinstance(item, ReasoningItem):
             self._close_item(frames)
             telling = self._telling
-            self._item = item = ReasoningItem(len(self.output), telling.summary, telling.encrypted)
-            frames += self._opened(item)
+            item = ReasoningItem(len(self.items), telling.summary, telling.encrypted)
+            self._open(item, frames)
         item.texts.append(text)
-        frames += [self._numbered(head, encode_json(text)) for head in item.heads]
+        if frames is not None:
+            for head in item.heads:
+                self._piece(head, encode_json(text), frames)
 
-    def _call_piece(self, event: ToolCallDelta, frames: list[bytes]) -> None:
+    def _call_piece(self, event: ToolCallDelta, frames: list[bytes] | None) -> None:
         item = self._item
         if not isinstance(item, CallItem):
             self._close_item(frames)
             called = self._telling.names.get(event.name or "")
             known = called or CalledAs("function", event.name or "")
-            self._item = item = CallItem(len(self.output), event.call, event.id, known)
-            frames += self._opened(item)
+            item = CallItem(len(self.items), event.call, event.id, known)
+            self._open(item, frames)
         item.texts.append(event.arguments)
-        if event.arguments and item.head:
-            frames.append(self._numbered(item.head, encode_json(event.arguments)))
+        if event.arguments and item.head and frames is not None:
+            self._piece(item.head, encode_json(event.arguments), frames)
 
-    def _opened(self, item: "MessageItem | ReasoningItem | CallItem") -> list[bytes]:
-        added = {"output_index": item.index, "item": item.opening()}
-        return [
-            self._event("response.output_item.added", added),
-            *(self._event(kind, fields) for kind, fields in item.first()),
-        ]
+    def _open(
+        self, item: "MessageItem | ReasoningItem | CallItem", frames: list[bytes] | None
+    ) -> None:
+        self._item = item
+        if frames is not None:
+            self._tell_events(item.opened(self._number), frames)
 
-    def _close_item(self, frames: list[bytes]) -> None:
+    def _close_item(self, frames: list[bytes] | None) -> None:
         item = self._item
         if item is None:
             return
-        frames += [self._event(kind, fields) for kind, fields in item.last()]
-        told = item.told("completed" if self._reason is None else "incomplete")
-        done = {"output_index": item.index, "item": told}
-        frames.append(self._event("response.output_item.done", done))
-        self.output.append(told)
         self._item = None
+        status = "completed" if self._reason is None else "incomplete"
+        if frames is None:
+            told = item.told(status)
+        else:
+            told, events = item.closed(self._number, status)
+            self._tell_events(events, frames)
+        self.items.append(Item(item.id, told))
 
-    def _event(self, kind: str, fields: dict[str, Any]) -> bytes:
-        body = encode_json({"type": kind, "sequence_number": self._number, **fields})
-        return self._kept(b"event: %b\ndata: %b\n\n" % (kind.encode(), body))
+    def _whole_event(self, kind: str, pieces: list[bytes], frames: list[bytes]) -> None:
+        """Tell an event with the response, which is copied once."""
+        name = b"response." + kind.encode()
+        event = b"".join([_WHOLE % (name, name, self._number), *pieces, _END])
+        self._tell_events([event], frames)
 
-    def _whole_event(self, kind: str, pieces: list[bytes]) -> bytes:
-        """An event with the response, which is copied once."""
-        head = b'event: %b\ndata: {"type":"%b","sequence_number":%d,"response":'
-        name = kind.encode()
-        return self._kept(b"".join([head % (name, name, self._number), *pieces, b"}\n\n"]))
+    def _piece(self, head: bytes, text: bytes, frames: list[bytes]) -> None:
+        """Tell an event whose fields but its number and its text are encoded already."""
+        self._tell_events([b'%b%d,"delta":%b}\n\n' % (head, self._number, text)], frames)
 
-    def _numbered(self, head: bytes, text: bytes) -> bytes:
-        """An event whose fields but its number and its text are encoded already."""
-        return self._kept(b"%b%d%b%b%b" % (head, self._number, _DELTA, text, _END))
-
-    def _kept(self, frame: bytes) -> bytes:
-        self._number += 1
+    def _tell_events(self, events: list[bytes], frames: list[bytes]) -> None:
+        """Tell events, which are numbered."""
+        self._number += len(events)
         if self._log is not None:
-            self._log.append(frame)
-        return frame
+            self._log += events
+        frames += events
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
@@ -359,10 +395,10 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def _numbers(first: int, count: int) -> list[bytes]:
-    """Numbers that follow one another, as texts; those of most answers are at hand."""
+    """Numbers that follow one another, as they stand before a text; those of most answers are at hand."""
     if first + count <= len(_NUMBERS):
         return _NUMBERS[first : first + count]
-    return [b"%d" % number for number in range(first, first + count)]
+    return [b'%d,"delta":' % number for number in range(first, first + count)]
 
 
 def _code(error: UnilectError) -> str:

@@ -160,10 +160,8 @@ def placed(
 ) -> list[Placed]:
     """The items of the turns before a request and its own, with where they stand in the body."""
     named = "conversation" if asked.previous_response_id is None else "previous_response_id"
-    return [
-        *((f"{named}.items[{number}]", item) for number, item in enumerate(before)),
-        *((f"input[{number}]", item) for number, item in enumerate(items)),
-    ]
+    earlier = [(f"{named}.items[{number}]", item) for number, item in enumerate(before)]
+    return earlier + [(f"input[{number}]", item) for number, item in enumerate(items)]
 
 
 def plan(asked: ResponseRequest, talk: Iterable[Placed], items: list[dict[str, Any]]) -> Plan:
@@ -312,7 +310,7 @@ def _left_out(asked: ResponseRequest) -> list[str]:
     Raises:
         InvalidRequest: One of them would have changed the answer.
     """
-    found = list[str]()
+    found: list[str] = []
     for name, raw in asked.raw_fields.items():
         if name in _plain() or bytes(memoryview(raw)[:5]) == b"null":
             continue
@@ -348,34 +346,47 @@ def _format(given: dict[str, Any] | None) -> dict[str, Any] | None:
     )
 
 
+#: What a response repeats of a request that leaves it out.
+_LEFT_UNSAID: dict[str, Any] = {
+    "background": False,
+    "conversation": None,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "model": None,
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": "default",
+    "store": True,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}, "verbosity": "medium"},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "user": None,
+}
+_AS_SAID = _LEFT_UNSAID.keys() - {"conversation", "reasoning", "service_tier", "text"}
+
+
 def echoed(asked: ResponseRequest) -> dict[str, Any]:
     """What a response repeats of its request; its clients' types require all of it."""
-    reasoning, text = asked.reasoning or Reasoning(), asked.text or TextOptions()
-    named = asked.conversation_id
-    return {
-        "background": bool(asked.background),
-        "conversation": None if named is None else {"id": named},
-        "instructions": asked.instructions,
-        "max_output_tokens": asked.max_output_tokens,
-        "max_tool_calls": asked.max_tool_calls,
-        "metadata": asked.metadata or {},
-        "model": asked.model,
-        "parallel_tool_calls": asked.parallel_tool_calls is not False,
-        "previous_response_id": asked.previous_response_id,
-        "prompt_cache_key": asked.prompt_cache_key,
-        "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
-        "safety_identifier": asked.safety_identifier,
-        "service_tier": "default",
-        "store": asked.store is not False,
-        "temperature": 1.0 if asked.temperature is None else asked.temperature,
-        "text": {
+    fields = _LEFT_UNSAID.copy()
+    for name in asked.raw_fields:
+        if name in _AS_SAID and (value := getattr(asked, name)) is not None:
+            fields[name] = value
+    if (named := asked.conversation_id) is not None:
+        fields["conversation"] = {"id": named}
+    if (reasoning := asked.reasoning) is not None:
+        fields["reasoning"] = {"effort": reasoning.effort, "summary": reasoning.summary}
+    if (text := asked.text) is not None:
+        fields["text"] = {
             "format": text.format or {"type": "text"},
             "verbosity": text.verbosity or "medium",
-        },
-        "tool_choice": asked.tool_choice or "auto",
-        "tools": asked.tools or [],
-        "top_logprobs": asked.top_logprobs or 0,
-        "top_p": 1.0 if asked.top_p is None else asked.top_p,
-        "truncation": asked.truncation or "disabled",
-        "user": asked.user,
-    }
+        }
+    return fields
