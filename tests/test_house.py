@@ -44,7 +44,7 @@ BUDGETS = {
     "gateway": 2_133,
     "http": 928,
     "parameters": 732,
-    "routing": 3_760,
+    "routing": 3_775,
     "server": 1_912,
     "store": 2_182,
     "store/migrations": 9,
