@@ -67,7 +67,6 @@ listen = "./admin.sock"
 source = "demo:"
 threads = 1
 parallel = {parallel}
-max_queue = 64
 cache_ram_mib = 16
 [models.echo]
 source = "echo:"
@@ -86,7 +85,6 @@ HF = """
 source = {folder}
 threads = 1
 parallel = 4
-max_queue = 64
 cache_ram_mib = 16
 """
 EXTRA = """
@@ -229,7 +227,7 @@ class Promises:
         """No request has failed without a fault."""
         wrong = [one for one in outcomes if unexpected(one, cancelled)]
         ended = sum(one.result == "request_cancelled" for one in outcomes)
-        shown = dict(Counter(f"{one.kind} of {one.model} by {one.caller}: {one.result}" for one in wrong).most_common(8)) or 0  # fmt: skip
+        shown = dict(Counter(f"{one.kind} of {one.model} by {one.caller}: {one.result} {one.why}" for one in wrong).most_common(8)) or 0  # fmt: skip
         self.add("failures that no fault explains", shown, "0", not wrong)
         self.add(
             "requests that were told of an operator", ended, f"<= {cancelled}", ended <= cancelled
@@ -353,6 +351,9 @@ async def soak(given: argparse.Namespace, folder: Path) -> tuple[Promises, dict[
 
         looking = asyncio.create_task(watch.look_on())
         await asyncio.gather(clients.ask(given.warm_up), faults.go_on(given.warm_up * 0.8))
+        await (
+            clients.crowd()
+        )  # what a peak needs of memory stays with the process, whenever it comes
         before = await at_rest(server, watch, faults, given.rest)
         begin = before.at
         begun, cpu_before = time.monotonic(), cpu_of(pid)

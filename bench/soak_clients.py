@@ -68,6 +68,7 @@ class Outcome:
         status: Of HTTP; 0 where no answer has begun.
         usage: The tokens of the prompt and of the answer, where the client was told; None for what it was not told.
         seconds: From the request to the end of its answer.
+        why: What an error said.
     """
 
     kind: str
@@ -78,6 +79,7 @@ class Outcome:
     status: int = 0
     usage: tuple[int | None, int | None] = (None, None)
     seconds: float = 0.0
+    why: str = ""
 
 
 Make = Callable[[random.Random, str], dict[str, Any]]
@@ -264,6 +266,13 @@ class Clients:
                 task.add_done_callback(self._running.discard)
             await asyncio.gather(*self._running)
 
+    async def crowd(self) -> None:
+        """As many as ever ask at once, a few times."""
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(self.url, connector=connector) as session:
+            for _ in range(3):
+                await asyncio.gather(*(self._one(session) for _ in range(AT_ONCE)))
+
     async def _one(self, session: aiohttp.ClientSession) -> None:
         chance = random.Random(self._chance.getrandbits(64))
         kind = chance.choices(KINDS, [one.weight for one in KINDS])[0]
@@ -316,6 +325,7 @@ class Clients:
         else:
             text = await answer.read()
         outcome.result, outcome.usage = told(text, answer.status, streams=body["stream"])
+        outcome.why = "" if outcome.result == "ok" else text[-200:].decode(errors="replace")
         if outcome.kind == "background" and outcome.status == 200:
             at = text.find(
                 b'"resp_'
@@ -341,6 +351,8 @@ class Clients:
                 break
             await asyncio.sleep(0.2)
         outcome.result, outcome.usage = told(text, status, streams=False)
+        found = json.loads(text)
+        outcome.why = "" if outcome.result == "ok" else json.dumps(found.get("error"))[:200]
         for path in ("/v1/usage", "/v1/models"):  # as clients look at while they wait
             async with session.get(path, headers=headers) as answer:
                 await answer.read()
