@@ -404,9 +404,7 @@ def told(text: bytes, status: int, streams: bool) -> tuple[str, tuple[int | None
 def _code(error: Any, status: int) -> str:
     """The code of an error; Anthropic's and Ollama's APIs have none, so it is looked for in its text and its status."""
     code, text = error.get("code") if isinstance(error, dict) else None, json.dumps(error)
-    if (
-        code and code != "server_error"
-    ):  # which Responses have for whatever its clients know no code for
+    if code and code != "server_error":  # Responses' for whatever its clients know no code for
         return str(code)
     found = next((known for part, known in SAY.items() if part in text), None)
     return found or STATUSES.get(status) or str(code or f"{status} {text[:150]}")
