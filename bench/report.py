@@ -75,10 +75,10 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write(name: str, versions: dict[str, str], **parts: Any) -> None:
-    """Write bench/results/NAME.json."""
+def write(name: str, versions: dict[str, str], file: Path | None = None, /, **parts: Any) -> None:
+    """Write bench/results/NAME.json, or another file."""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    path = file or RESULTS / f"{name}.json"
     record = {
         "bench": name,
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],

@@ -44,7 +44,7 @@ BUDGETS = {
     "gateway": 2_708,
     "http": 931,
     "parameters": 734,
-    "routing": 3_833,
+    "routing": 3_848,
     "server": 2_062,
     "store": 2_333,
     "store/migrations": 9,

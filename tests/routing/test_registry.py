@@ -1,7 +1,9 @@
 """Tests of unilect.routing.registry, on the bundled model's engine."""
 
 import asyncio
+import gc
 import shutil
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.errors import BackendUnavailable, ConfigError, ModelNotFound
 from unilect.requests import ChatRequest, CompletionRequest, Message
+from unilect.routing import registry as registries
 from unilect.routing.registry import Model, Registry, check_defaults
 
 IDLE_S = 0.001
@@ -251,6 +254,28 @@ async def test_get(spy: Spy) -> None:
     assert [one, one, one, two, two] == [
         registry.get(name) for name in (None, "one", "a", "two", "b")
     ]
+
+
+async def test_what_has_left_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that was taken out leaves nothing in memory once it has stopped: its engine, and the process's side of it, refer to each other."""
+    monkeypatch.setattr(registries, "_FREE_AFTER_S", 0)
+    served = Registry([Model("m", GgufEngine("demo", MODEL, ModelConfig()))])
+    lease = await acquire(served.get("m"))
+    engine = weakref.ref(served.get("m").pool.members[0].backend)
+    gc.disable()  # it might come by chance
+    try:
+        served.swap([])
+        assert engine() is not None
+        lease.release()
+        del lease
+        async with asyncio.timeout(30):
+            while engine() is not None:
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
+        await served.aclose()
+
+    assert [] == served._leaving
 
 
 @pytest.mark.parametrize("name", ["", "ONE", "one ", "three", "x" * 10_000])

@@ -440,7 +440,7 @@ def as_text(tables: dict[str, tuple[str, str]]) -> str:
     return "".join(lines)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(TABLES.filter(bool), st.lists(TABLES.filter(bool), min_size=1, max_size=4))
 def test_any_two_configurations(first: Any, later: list[Any]) -> None:
     """Whatever was served before, after a reload every name means what it means to a server that has started with the file."""

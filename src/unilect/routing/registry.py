@@ -6,6 +6,7 @@ whether anything is to be done.
 """
 
 import asyncio
+import gc
 import logging
 import time
 from collections import Counter
@@ -30,6 +31,7 @@ from unilect.routing.pool import Asked, Member, Pool
 from unilect.tasks import apart
 
 log = logging.getLogger("unilect")
+_FREE_AFTER_S = 1.0  # many models may leave together
 
 
 class Queue(NamedTuple):
@@ -72,6 +74,7 @@ class Model:
         stopping: Stops the backends, until they are stopped.
         retries: How many requests were sent to a backend of it after another one, or the same, had failed.
         fallbacks: How many requests for it were sent to which other model.
+        on_gone: Called when it has been retired, and stopped.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class Model:
         self.stopping: asyncio.Task[None] | None = None
         self.own_defaults: dict[str, dict[str, Any]] = {}
         self.retries, self.fallbacks = 0, Counter[str]()
+        self.on_gone: Callable[[], None] = lambda: None
 
     @property
     def runs_here(self) -> bool:
@@ -271,10 +275,12 @@ class Model:
     def retire(self) -> None:
         """No request will come any more: stop the backends once nothing runs in them."""
         self._retired = True
-        if self._in_use == 0:
-            self.closed = True
-            if self.stopping is None:
-                self.stopping = apart(self.aclose())
+        if self._in_use or self.closed:
+            return
+        self.closed = True
+        if self.stopping is None:
+            self.stopping = apart(self.aclose())
+        self.stopping.add_done_callback(lambda _: self.on_gone())
 
     @property
     def gone(self) -> bool:
@@ -327,6 +333,7 @@ class Registry:
         self.models: dict[str, Model] = {}
         self._by_name: dict[str, Model] = {}
         self._leaving: list[Model] = []
+        self._freeing: asyncio.TimerHandle | None = None
         for model in models:
             self.add(model)
 
@@ -374,9 +381,23 @@ class Registry:
 
     def _leave(self, model: Model, successor: Model | None = None) -> None:
         """Send a model no more requests, and stop it once those that it has have ended."""
-        model.successor = successor
+        model.successor, model.on_gone = successor, self._free_soon
         model.retire()
         self._leaving = [*self.leaving, model]
+
+    def _free_soon(self) -> None:
+        """Free the models that have left, and are stopped."""
+        if self._freeing is None:
+            self._freeing = asyncio.get_running_loop().call_later(_FREE_AFTER_S, self._free)
+
+    def _free(self) -> None:
+        """
+        An engine and its child refer to each other, and by now the garbage collector looks at things so old only after millions of new
+        ones: a server whose configuration is reloaded often would keep all engines that it ever had.
+        """
+        self._freeing = None
+        self._leaving = self.leaving
+        gc.collect()
 
     def queues(self) -> dict[str, Queue]:
         """The requests that wait for each model."""
@@ -429,6 +450,8 @@ class Registry:
 
     async def aclose(self) -> None:
         """Stop all backends and the checker, for good."""
+        if self._freeing is not None:
+            self._freeing.cancel()
         models = (*self.models.values(), *self._leaving)
         await asyncio.gather(*(model.aclose() for model in models), self.checker.aclose())
 
