@@ -41,10 +41,10 @@ BUDGETS = {
     "engines/gguf": 2_181,
     "engines/process": 810,
     "engines/transformers": 3_791,
-    "gateway": 2_708,
+    "gateway": 2_709,
     "http": 931,
     "parameters": 734,
-    "routing": 3_848,
+    "routing": 3_849,
     "server": 2_062,
     "store": 2_333,
     "store/migrations": 9,
@@ -54,7 +54,7 @@ BUDGETS = {
     "upstreams": 0,
     "upstreams/fastchat": 660,
     "upstreams/llamacpp": 788,
-    "upstreams/openai": 1_811,
+    "upstreams/openai": 1_813,
     "web": 1_296,
 }
 

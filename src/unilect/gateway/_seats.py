@@ -59,7 +59,8 @@ class Seats:
         Returns:
             How much that is; None where one has not as much room as the request may need: nothing is held then.
         """
-        now_us, needs = self._counters.now_us(), list[int]()
+        now_us = self._counters.now_us()
+        needs: list[int] = []
         for minute, most, sized, _ in self._minutes:
             need = 1 if sized is None else asked.needs(sized)
             minute.leak(most, now_us)

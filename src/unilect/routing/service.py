@@ -48,6 +48,7 @@ from unilect.routing.registry import Model, Registry
 
 log = logging.getLogger("unilect")
 FLEX = "flex"  # the `service_tier` of who can wait
+_NOTHING: tuple[str, ...] = ()
 _Value = TypeVar("_Value")
 _Asked = TypeVar("_Asked", EmbeddingRequest, RerankRequest)
 _Answer = TypeVar("_Answer", Embeddings, Ranking)
@@ -79,7 +80,7 @@ class Run:
     ) -> None:
         self.model = self.answering = model
         self._images = images
-        self._ignored = self.left_out = tuple[str, ...]()
+        self._ignored = self.left_out = _NOTHING
         self.optional: Mapping[str, str] = {}
         self.limit_name: str | None = None
         self.attempts = 0

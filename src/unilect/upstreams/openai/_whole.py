@@ -28,7 +28,8 @@ def decode_whole(body: bytes, choices: int = 1) -> list[Event]:
     Raises:
         UnilectError: The body is an error, in spite of its status, or not an answer.
     """
-    decoder, events = ChunkDecoder(True, choices), list[Event]()
+    decoder = ChunkDecoder(True, choices)
+    events: list[Event] = []
     if decoder.decode_whole(body, events):
         return events + decoder.end()
     if body.lstrip().startswith(b"data:"):  # some servers know nothing but streams
