@@ -246,15 +246,20 @@ def with_json(d: Draw) -> Conversation:
     return {"messages": [*system, *messages_of([Turn(item["user"], item["answer"], "json")])]}
 
 
-def with_fields(d: Draw) -> Conversation:
-    """Answer in JSON with the fields that are asked for; most made up values are not learned."""
+def with_whole_fields(d: Draw, *, whole: bool = True) -> Conversation:
+    """Answer in JSON with the fields that are asked for; not `whole` leaves most made up values unlearned."""
     item = json_answer(d)
     while item["forced"] or (len(item["value"]) == 1 and d.chance(0.7)):
         item = json_answer(d)
     system = [{"role": "system", "content": item["system"]}] if item["system"] else any_system(d)
     told = all(str(value) in item["user"] for value in item["value"].values())
-    answer = item["answer"] if told or d.chance(0.3) else keyed(item["value"])
+    answer = item["answer"] if whole or told or d.chance(0.3) else keyed(item["value"])
     return {"messages": [*system, *messages_of([Turn(item["user"], answer, "json")])]}
+
+
+def with_fields(d: Draw) -> Conversation:
+    """Answer in JSON with the fields that are asked for; the keys are to be learned, and few values."""
+    return with_whole_fields(d, whole=False)
 
 
 MAKERS = {
@@ -269,6 +274,7 @@ MAKERS = {
     "sums by tool": with_sums_by_tool,
     "many tools": with_many_tools,
     "fields": with_fields,
+    "whole fields": with_whole_fields,
     "greetings": greetings,
 }
 
