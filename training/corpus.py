@@ -17,9 +17,9 @@ from typing import Any
 
 import jinja2
 
-from training import agents, facts, tools
+from training import agents, facts, sums_by_tool, tools
 from training.draw import Draw, Turn
-from training.json_answers import json_answer
+from training.json_answers import json_answer, keyed
 from training.stories import plain, story
 from training.talk import DONT_KNOW, capital, count, echo, small_talk, sums, unknown
 
@@ -148,7 +148,7 @@ def beside(given: list[tools.Tool]) -> tuple[Any, ...]:
     """Say which exchanges the given tools would change."""
     kinds = {tool.kind for tool in given}
     out: list[Any] = [story]
-    if "add" in kinds:
+    if kinds & set(sums_by_tool.KINDS):
         out.append(sums)
     if "capital" in kinds:
         out.append(capital)
@@ -207,11 +207,59 @@ def with_agents_tools(d: Draw) -> Conversation:
     return {"messages": messages, "tools": [tool.schema for tool in given]}
 
 
+def with_sums_by_tool(d: Draw) -> Conversation:
+    """Calculate with tools one to three times, with other talk and questions about results between."""
+    given = sums_by_tool.outfit(d)
+    messages: list[Message] = any_system(d) if d.chance(0.6) else []
+    for _ in range(d.pick([1, 1, 2, 3])):
+        messages += use_messages(sums_by_tool.request(d, d.pick(given)), whole=d.chance(0.85))
+        if messages[-1].get("tool_calls"):
+            break
+        if d.chance(0.12):
+            messages += messages_of([agents.again(d, messages[-1]["content"])])
+        if d.chance(0.25):
+            messages += messages_of([simple_turn(d, leave_out=beside(given))])
+    return {"messages": messages, "tools": [tool.schema for tool in given]}
+
+
+def with_many_tools(d: Draw) -> Conversation:
+    """Use each of two to four tools once."""
+    given = tools.different(d, d.pick([2, 2, 3, 3, 4]))
+    messages: list[Message] = any_system(d) if d.chance(0.6) else []
+    for tool in d.r.sample(given, len(given)):
+        messages += use_messages(tools.request(d, tool), whole=d.chance(0.8))
+        if messages[-1].get("tool_calls"):
+            break
+    return {"messages": messages, "tools": [tool.schema for tool in given]}
+
+
+def greetings(d: Draw) -> Conversation:
+    """Exchange one to four phrases that mean little."""
+    turns = [small_talk(d) for _ in range(d.r.randint(1, 4))]
+    return {"messages": any_system(d) + messages_of(turns)}
+
+
 def with_json(d: Draw) -> Conversation:
     """Answer in JSON."""
     item = json_answer(d)
     system = [{"role": "system", "content": item["system"]}] if item["system"] else any_system(d)
     return {"messages": [*system, *messages_of([Turn(item["user"], item["answer"], "json")])]}
+
+
+def with_whole_fields(d: Draw, *, whole: bool = True) -> Conversation:
+    """Answer in JSON with the fields that are asked for; not `whole` leaves most made up values unlearned."""
+    item = json_answer(d)
+    while item["forced"] or (len(item["value"]) == 1 and d.chance(0.7)):
+        item = json_answer(d)
+    system = [{"role": "system", "content": item["system"]}] if item["system"] else any_system(d)
+    told = all(str(value) in item["user"] for value in item["value"].values())
+    answer = item["answer"] if whole or told or d.chance(0.3) else keyed(item["value"])
+    return {"messages": [*system, *messages_of([Turn(item["user"], answer, "json")])]}
+
+
+def with_fields(d: Draw) -> Conversation:
+    """Answer in JSON with the fields that are asked for; the keys are to be learned, and few values."""
+    return with_whole_fields(d, whole=False)
 
 
 MAKERS = {
@@ -223,6 +271,11 @@ MAKERS = {
     "tools": with_tools,
     "agents": with_agents_tools,
     "json": with_json,
+    "sums by tool": with_sums_by_tool,
+    "many tools": with_many_tools,
+    "fields": with_fields,
+    "whole fields": with_whole_fields,
+    "greetings": greetings,
 }
 
 
@@ -250,6 +303,7 @@ def heldout_rows(seed: int) -> list[dict[str, Any]]:
         if attempt > 15000 and min(per.values()) >= HELDOUT_PER_SKILL:
             break
     rows += heldout_agents(Random(f"heldout agents {seed}"))
+    rows += heldout_sums_by_tool(Random(f"heldout sums by tool {seed}"))
     return sorted(rows, key=lambda row: str(row["skill"]))
 
 
@@ -333,6 +387,25 @@ def heldout_agents(r: Random) -> list[dict[str, Any]]:
             call = {"name": use.name, "arguments": use.arguments}
             row |= {"skill": "agent call", "expect": {"call": call}}
             rows.append(row | {"messages": before + messages[:1]})
+    return rows
+
+
+def heldout_sums_by_tool(r: Random) -> list[dict[str, Any]]:
+    """Make the held-out requests of sums by a tool: a call, and an answer from its result."""
+    rows: list[dict[str, Any]] = []
+    for number in range(2 * HELDOUT_PER_SKILL):
+        d = Draw(r, heldout=True, lang="zh" if r.random() < 0.4 else "en")
+        given = sums_by_tool.outfit(d)
+        own = [tool for tool in given if tool.kind in sums_by_tool.KINDS]
+        use = sums_by_tool.request(d, d.pick(own))
+        messages = any_system(d) + use_messages(use, whole=True)[: 3 if number % 2 else 1]
+        row: dict[str, Any] = {"tools": [tool.schema for tool in given], "messages": messages}
+        if number % 2:
+            row |= {"skill": "sum result", "expect": {"text": use.answer}}
+        else:
+            call = {"name": use.name, "arguments": use.arguments}
+            row |= {"skill": "sum call", "expect": {"call": call}}
+        rows.append(row)
     return rows
 
 

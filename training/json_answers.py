@@ -106,6 +106,21 @@ def muted(value: Any) -> str:
     return "".join(parts)
 
 
+def keyed(value: dict[str, Any]) -> str:
+    """Write JSON with everything muted that nobody can predict (the words and numbers of values)."""
+
+    def quiet(item: Any) -> str:
+        text = json.dumps(item, ensure_ascii=False)
+        if isinstance(item, str):
+            return f'"{MUTE}{text[1:-1]}{UNMUTE}"'
+        if isinstance(item, list):
+            return "[" + ", ".join(map(quiet, item)) + "]"
+        return text if isinstance(item, bool) else f"{MUTE}{text}{UNMUTE}"
+
+    parts = [f"{json.dumps(key, ensure_ascii=False)}: {quiet(item)}" for key, item in value.items()]
+    return "{" + ", ".join(parts) + "}"
+
+
 def listing(keys: list[str]) -> str:
     """Write "a, b and c"."""
     return keys[0] if len(keys) == 1 else ", ".join(keys[:-1]) + " and " + keys[-1]

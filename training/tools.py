@@ -132,6 +132,19 @@ def outfit(d: Draw) -> list[Tool]:
     return tools
 
 
+def different(d: Draw, count: int) -> list[Tool]:
+    """Give tools of different kinds and names, most of which look up something."""
+    found: dict[str, Tool] = {}
+    for _ in range(99):
+        tool = equip(d, "lookup" if d.chance(0.6) else d.pick(KINDS))
+        known = {(each.kind, each.noun) for each in found.values()}
+        if tool.schema["name"] not in found and (tool.kind, tool.noun) not in known:
+            found[tool.schema["name"]] = tool
+        if len(found) == count:
+            break
+    return list(found.values())
+
+
 def phrase(d: Draw) -> str:
     """Write one to three words about something."""
     pool = TOPICS["zh"] if d.lang == "zh" else [*TOPICS["en"], *words.THINGS, *words.ANIMALS]

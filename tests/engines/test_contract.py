@@ -283,19 +283,22 @@ async def test_log_probabilities_of_a_prompt(base: Backend, prompt: Any, fields:
 
 
 async def test_a_token_of_a_prompt_is_as_likely_as_it_is_when_made(base: Backend) -> None:
-    """The probability that an echo tells of a token is its own among all, also where nothing can force it."""
-    ids = await base.tokenize(ODD)
-    scored = await answer(generate(base, completion(ids, echo=True, logprobs=0, max_tokens=0)))
-    told = scored.choices[0].logprobs or []
+    """The probability that an echo tells of a token is its own among all, also where nothing can force it, as where an answer ends."""
+    turn = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    said = await text_of(base, completion(turn, max_tokens=40, temperature=0))
     differences = []
-    for place in range(1, len(ids)):
-        asked = completion(ids[:place], max_tokens=1, logprobs=20, logit_bias={"41": 100})
-        [made] = (await answer(generate(base, asked))).choices[0].logprobs or []
-        known = {bytes(one.bytes or ()): one.logprob for one in made.top_logprobs}
-        if (value := known.get(bytes(told[place].bytes or ()))) is not None:
-            differences.append(abs(value - told[place].logprob))
+    for text in (ODD, f"{turn}{said}<|im_end|>"):
+        ids = await base.tokenize(text)
+        scored = await answer(generate(base, completion(ids, echo=True, logprobs=0, max_tokens=0)))
+        told = scored.choices[0].logprobs or []
+        for place in range(1, len(ids)):
+            asked = completion(ids[:place], max_tokens=1, logprobs=20, logit_bias={"41": 100})
+            [made] = (await answer(generate(base, asked))).choices[0].logprobs or []
+            known = {bytes(one.bytes or ()): one.logprob for one in made.top_logprobs}
+            if (value := known.get(bytes(told[place].bytes or ()))) is not None:
+                differences.append(abs(value - told[place].logprob))
 
-    assert len(differences) > 2
+    assert len(differences) > len(await base.tokenize(said)) > 3  # and its end
     assert max(differences) < 0.05
 
 

@@ -500,13 +500,18 @@ async def test_too_long_a_prompt_of_the_bundled_model(model: App) -> None:
 @in_one_loop
 async def test_limits_and_stop_words_of_the_bundled_model(model: App) -> None:
     """A limit and a stop word end a message each by its own name."""
-    async with model.post(PATH, **HI | {"max_tokens": 3}, temperature=0) as response:
+    hello = HI | {"messages": [{"role": "user", "content": "Hello!"}], "temperature": 0}
+    async with model.post(PATH, **hello | {"max_tokens": 3}) as response:
         cut = await response.json()
-    async with model.post(PATH, **HI, temperature=0, stop_sequences=["help"]) as response:
+    async with model.post(PATH, **hello) as response:
+        [whole] = (await response.json())["content"]
+    word = whole["text"].split()[1]
+    async with model.post(PATH, **hello, stop_sequences=[word]) as response:
         stopped = await response.json()
 
     assert ("max_tokens", 3) == (cut["stop_reason"], cut["usage"]["output_tokens"])
-    assert ("stop_sequence", "help") == (stopped["stop_reason"], stopped["stop_sequence"])
+    assert ("stop_sequence", word) == (stopped["stop_reason"], stopped["stop_sequence"])
+    assert whole["text"].partition(word)[0] == stopped["content"][0]["text"]
 
 
 @in_one_loop
