@@ -58,7 +58,7 @@ def held(backend: Any, checker: Checker, ignored: list[str] | None = None) -> En
     """A backend whose answers are held against what they must satisfy; what is ignored is noted, or refused."""
     told = [] if ignored is None else ignored
     rule: Unsupported = "refuse" if ignored is None else "report"
-    return Enforced(backend, checker, rule, told.append, lambda usage: None)
+    return Enforced(backend, checker, rule, told.append)
 
 
 async def test_asked_again(demo: Backend, checker: Checker) -> None:
