@@ -209,10 +209,14 @@ class MemoryCounters:
     async def open(self) -> None:
         """See `Counters`."""
 
-    async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
-        """See `Counters`."""
+    def make_room(self) -> None:
+        """Forget what says nothing any more, where there are many counters."""
         if len(self._all) >= self._crowded:
             self._forget()
+
+    async def take(self, request: str, claims: Sequence[Claim]) -> Taken:
+        """See `Counters`."""
+        self.make_room()
         now_us = self.now_us()
         ok = True
         found: list[Budget | Minute] = []
@@ -257,8 +261,6 @@ class MemoryCounters:
 
     def found(self, name: str, leaks: bool, most: int, ends_at: float | None) -> "Budget | Minute":
         """A counter, made where it is not there; whoever keeps it asks again after another `generation`."""
-        if len(self._all) >= self._crowded:
-            self._forget()
         claim = Claim(name=name, leaks=leaks, most=most, need=0, room=0, ends_at=ends_at)
         return self._all.get(name) or self._new(claim, self.now_us())
 

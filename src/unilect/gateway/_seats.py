@@ -29,6 +29,7 @@ class Seats:
     def __init__(
         self, counters: MemoryCounters, limits: Sequence[Limit], told: Sequence[Shown], now: float
     ) -> None:
+        counters.make_room()  # now: what is found below is new, and says nothing yet
         self._counters, self._told_of = counters, told
         # each with its limit where a request needs of it as much as it is large, else one
         self._minutes: list[tuple[Minute, int, Limit | None, str]] = []
