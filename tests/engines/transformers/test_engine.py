@@ -112,7 +112,7 @@ def summary(told: Answer) -> list[Any]:
     """What two answers must have in common: all but ids, and the last digits of probabilities."""
     return [told.usage.prompt_tokens, told.usage.completion_tokens] + [
         (
-            choice.text,
+            choice.text or (None if choice.tool_calls else ""),  # as clients are told of no text
             choice.finish_reason,
             [(call.name, call.arguments) for call in choice.tool_calls],
             [(token.token, len(token.top_logprobs)) for token in choice.logprobs or ()],
