@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_181,
     "engines/process": 810,
     "engines/transformers": 3_791,
-    "gateway": 2_710,
+    "gateway": 2_713,
     "http": 931,
     "parameters": 734,
     "routing": 3_849,

@@ -1,5 +1,5 @@
 """
-The writer of the ledger: rows that come while a transaction runs share the next one.
+The writer of the ledger: rows that come while a transaction runs share the next one, which waits a moment for more where it has several.
 
 It is `writable`, or it is not and tries again by itself until it is. A row that could not be written stays until it is.
 """
@@ -16,6 +16,7 @@ from unilect.tasks import Tasks
 log = logging.getLogger("unilect")
 LIMIT_S = 3.0  # how long a request waits for its row
 RETRY_S = 0.5
+GATHER_S = 0.005
 MOST = 20_000  # rows that wait
 _AT_ONCE = 1000
 Write = Callable[[Sequence[Row]], Awaitable[None]]
@@ -142,6 +143,8 @@ class Writer:
             while True:
                 if self.writable:
                     self._idle.clear()
+                if len(waiting) > 1:  # then more will come while a transaction would take as long
+                    await asyncio.sleep(GATHER_S)
                 some = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
                 self._writing = some
                 if not await self._try(some):

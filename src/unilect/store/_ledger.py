@@ -99,10 +99,10 @@ def _insert(dialect: str) -> Prepared:
 def _values(row: Row) -> tuple[object, ...]:
     """The values of a row, in the order of `_NAMES`, as every database takes them."""
     at, prompt, cached, completion, cost = row.at, row.prompt, row.cached, row.completion, row.cost
-    if not (0 <= prompt <= _MOST_TOKENS and 0 <= cached <= _MOST_TOKENS):
-        prompt, cached = _bounded(prompt), _bounded(cached)
-    if not (0 <= completion <= _MOST_TOKENS and 0 <= cost <= _MOST_COST):
-        completion, cost = _bounded(completion), _bounded(cost, _MOST_COST)
+    numbers = (prompt, cached, completion, cost)
+    if min(numbers) < 0 or max(numbers) > _MOST_TOKENS:
+        prompt, cached, completion = _bounded(prompt), _bounded(cached), _bounded(completion)
+        cost = _bounded(cost, _MOST_COST)
     key, owner, model, backend, dialect, endpoint, finish = _plain(
         row.key, row.owner, row.model, row.backend, row.dialect, row.endpoint, row.finish
     )
