@@ -244,7 +244,7 @@ async def test_when_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Retry-After`, and the wait that is told, follow from how long the last answers took."""
     clock = Clock(0.0)
     queue = FairQueue(2, QueueSettings(max_queue=4))
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", clock)
+    monkeypatch.setattr("unilect.routing._fair_queue.time.monotonic", clock)
     async with clients(queue, "greedy", "modest") as (greedy, modest):
         await greedy.asks(3)
         assert (1, None) == (greedy.contexts[2].queued.position, greedy.contexts[2].queued.wait_s)  # type: ignore[union-attr]

@@ -149,10 +149,12 @@ async def respond_whole(
     Raises:
         UnilectError: As the run.
     """
-    folding = Fold()
-    async with aclosing(run.batches()) as batches:
+    folding, batches = Fold(), run.batches()
+    try:  # as `aclosing`, at half of its price
         async for batch in batches:
             folding.add(batch)
+    finally:
+        await batches.aclose()
     body = whole(folding.answer(), run.ignored)
     return Whole(body=body, headers=_headers(request, JSON, run))
 
