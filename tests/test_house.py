@@ -40,11 +40,11 @@ BUDGETS = {
     "engines/chatglm": 555,
     "engines/gguf": 2_181,
     "engines/process": 810,
-    "engines/transformers": 3_791,
+    "engines/transformers": 3_793,
     "gateway": 2_713,
     "http": 931,
     "parameters": 734,
-    "routing": 3_849,
+    "routing": 3_854,
     "server": 2_062,
     "store": 2_333,
     "store/migrations": 9,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 660,
     "upstreams/llamacpp": 788,
     "upstreams/openai": 1_814,
-    "web": 1_296,
+    "web": 1_298,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -27,6 +27,7 @@ Every error that unilect raises on purpose, and the HTTP answer that it becomes.
     + RateLimited                   429
     | + QuotaExceeded               429  all that the caller may use is used up
     | | + QuotaReserved             429  what is left of it is reserved for the caller's running requests
+    | | + AnswerTooLong             429  the answer has more tokens than is left; its backend did not keep to `max_tokens`
     | + RequestTooLarge             429  the request may use more than a whole minute's tokens
     | + EngineOverloaded            429  the backend has more requests than it takes
     | + TooManyWaiting              429  the queue is full, of the caller's own requests

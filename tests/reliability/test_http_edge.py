@@ -22,10 +22,10 @@ log_format = "json"
 source = "echo:"
 """
 #: On demand 200 MB of each.
-FLOOD_BYTES = int(os.environ.get("UNILECT_FLOOD", "24")) * 10**6
+FLOOD_BYTES = int(os.environ.get("UNILECT_TEST_FLOOD", "24")) * 10**6
 ACCEPTED_BYTES = 20 * 10**6  # with what lies in the buffers of both sockets
 GROWTH_BYTES = 24 * 2**20
-MANY = 1000 if "UNILECT_FLOOD" in os.environ else 200
+MANY = 1000 if "UNILECT_TEST_FLOOD" in os.environ else 200
 TIMEOUT_S = 30.0
 HEAD = f"Host: 127.0.0.1\r\nAuthorization: Bearer {KEY}\r\n"
 POST = f"POST /v1/chat/completions HTTP/1.1\r\n{HEAD}Content-Type: application/json\r\n"

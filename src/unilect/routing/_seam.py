@@ -20,6 +20,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from unilect.backend import Batches, Capabilities
+from unilect.context import in_hand
 from unilect.errors import UnilectError
 from unilect.events import Event, Finish, Opaque, Progress, TextDelta, ToolCallDelta, Usage
 from unilect.parameters.rules import ACCEPTED, is_neutral, limited
@@ -196,7 +197,10 @@ class Join:
         seam = self._seam
         given = seam.tokens - seam.again
         made = told.completion_tokens or self._tokens
-        prompt = max(0, told.prompt_tokens - given)
+        meter = in_hand().meter
+        known = 0 if meter is None else meter.usage.prompt_tokens
+        # a text is not always read as the tokens that it was made of
+        prompt = known or max(0, told.prompt_tokens - given)
         return replace(told, prompt_tokens=prompt, completion_tokens=given + made)
 
     def _added(self, text: str) -> str:
