@@ -409,9 +409,8 @@ class BatchLoop:
                 continue
             ends = reason == "stop" and token in self._model.stop_ids | row.job.stop_ids
             shown = [told[place]] if told is not None and wanted[place] is not None else []
-            if ends and not row.job.prompt_logprobs:  # who scores a text counts on one more token
-                shown = []
-            row.job.emit(row.job, Step([] if ends else [token], shown, reason))
+            scores = row.job.prompt_logprobs  # who scores a text counts on one more token
+            row.job.emit(row.job, Step([] if ends else [token], shown if scores or not ends else [], reason))  # fmt: skip
         return reasons
 
     def _take(self, row: _Row, token: int) -> Reason | None:
