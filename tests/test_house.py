@@ -40,7 +40,7 @@ BUDGETS = {
     "engines/chatglm": 555,
     "engines/gguf": 2_181,
     "engines/process": 810,
-    "engines/transformers": 3_793,
+    "engines/transformers": 3_792,
     "gateway": 2_713,
     "http": 931,
     "parameters": 734,

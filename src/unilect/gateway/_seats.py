@@ -34,7 +34,7 @@ class Seats:
         # each with its limit where a request needs of it as much as it is large, else one
         self._minutes: list[tuple[Minute, int, Limit | None, str]] = []
         self._budgets: list[tuple[Budget, int, Limit | None, int]] = []
-        self._all: list[tuple[Minute | Budget, float | None]] = []  # in the order of `limits`
+        self._all: list[tuple[Minute | Budget, int, float | None]] = []  # in the order of `limits`
         for limit in limits:
             name, ends_at = claims.counter(limit, now)
             found = counters.found(name, limit.leaks, limit.most, ends_at)
@@ -43,7 +43,7 @@ class Seats:
                 self._minutes.append((found, limit.most, sized, name))
             else:
                 self._budgets.append((found, limit.most, sized, limit.each or 0))
-            self._all.append((found, ends_at))
+            self._all.append((found, limit.most, ends_at))
         self._generation = counters.generation  # after all were found
         periods = [limit.period for limit in limits if limit.period is not None]
         self._since = max((one.since for one in periods), default=-math.inf)
@@ -91,17 +91,17 @@ class Seats:
         told: dict[str, str] = {}
         for one in self._told_of:
             at, most = one.places[0]
-            left, resets_s = self._left(at, int(most), now)
+            left, resets_s = self._left(at, now)
             for other, its_most in one.places[1:]:
-                its_left, its_resets_s = self._left(other, int(its_most), now)
+                its_left, its_resets_s = self._left(other, now)
                 if its_left < left:
                     most, left, resets_s = its_most, its_left, its_resets_s
             tell(told, one, dialect, most, left, resets_s, now)
         return told
 
-    def _left(self, at: int, most: int, now: float) -> tuple[int, float]:
+    def _left(self, at: int, now: float) -> tuple[int, float]:
         """What is left of a limit, never below 0, and seconds until all of it is again."""
-        counter, ends_at = self._all[at]
+        counter, most, ends_at = self._all[at]
         if isinstance(counter, Minute):
             used = -(-counter.level // MINUTE_US)
             return max(0, most - used), used * 60.0 / most

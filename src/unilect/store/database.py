@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -248,7 +248,8 @@ def _hand_over(
     loop: asyncio.AbstractEventLoop, end: "asyncio.Future[_Result]", work: "Future[_Result]"
 ) -> None:
     """Bring what has become of a piece of work from its thread to the loop where it is waited for."""
-    if not loop.is_closed():  # a server that stops waits for its threads after its loop
+    # the loop may be closed: a server that stops waits for its threads after it
+    with suppress(RuntimeError):
         loop.call_soon_threadsafe(_settle, end, work)
 
 

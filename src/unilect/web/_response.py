@@ -30,7 +30,7 @@ class Stream(web.StreamResponse):
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Send the head."""
         if self.prepared or not _is_usual(self, request):
-            if request.version >= HttpVersion11:
+            if not self.prepared and request.version >= HttpVersion11:
                 self.enable_chunked_encoding()
             return await super().prepare(request)
         self._chunked = True
