@@ -18,13 +18,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 BATCH_S = 0.1  # lines are gathered for so long: a write for each costs more than the JSON
 RETRY_S = 0.25  # between attempts to write where stderr takes nothing
 CLOSE_S = 1.0  # how long the end of the process waits for the last lines
 MAX_LINES = 10_000
 MAX_BYTES = 4 * 1024 * 1024
+LATER_BYTES = 400  # what a line is counted as that is made when it is written
 
 Write = Callable[[bytes], int]
 LogFormat: TypeAlias = Literal["console", "json"]
@@ -69,6 +70,19 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
+class Line(Protocol):
+    """What becomes a line of the log when it is written: of few bytes, and of values that no longer change."""
+
+    def text(self) -> str:
+        """The line, without time and level; without control characters."""
+
+    def message(self) -> str:
+        """The message of the line as JSON."""
+
+    def fields(self) -> Mapping[str, Any]:
+        """What stands beside the message of the line as JSON."""
+
+
 class LogSink:
     """
     Writes lines to a file descriptor, from a thread of its own that is started by the first line.
@@ -100,7 +114,7 @@ class LogSink:
         self._max_lines, self._max_bytes = max_lines, max_bytes
         self._batch_s, self._retry_s = batch_s, retry_s
         self._lock = threading.RLock()  # the garbage collector may run what logs while it is held
-        self._lines: list[str] = []
+        self._lines: list[str | tuple[float, Line]] = []
         self._size = 0
         self._torn = False  # the last write ended in the middle of a line
         self._some, self._closing, self._over = (threading.Event() for _ in range(3))
@@ -115,14 +129,16 @@ class LogSink:
         fields: Mapping[str, Any] | None = None,
     ) -> None:
         """Log a line, soon; `fields` stand beside the text where the format is JSON."""
-        now = time.time() if now is None else now
-        line = (
-            f"{stamp(now)} {level} {text}\n"
-            if self.form == "console"
-            else f"{json_line(text, level, now, fields)}\n"
-        )
+        line = self._line(text, level, time.time() if now is None else now, fields)
+        self._put(line, len(line))
+
+    def add_later(self, line: Line) -> None:
+        """Log a line that the thread makes when it writes: for lines that come by the thousand, which are cheaper made in a row."""
+        self._put((time.time(), line), LATER_BYTES)
+
+    def _put(self, line: str | tuple[float, Line], size: int) -> None:
         with self._lock:
-            lines, size = self._lines, self._size + len(line)
+            lines, size = self._lines, self._size + size
             if len(lines) >= self._max_lines or size > self._max_bytes or not self._takes:
                 self.lost += 1
                 return
@@ -134,6 +150,21 @@ class LogSink:
                 self._thread = threading.Thread(target=self._run, name="log", daemon=True)
                 self._thread.start()
         self._some.set()
+
+    def _line(
+        self, text: str, level: str, now: float, fields: Mapping[str, Any] | None = None
+    ) -> str:
+        if self.form == "json":
+            return f"{json_line(text, level, now, fields)}\n"
+        return f"{stamp(now)} {level} {text}\n"
+
+    def _made(self, line: str | tuple[float, Line]) -> str:
+        if isinstance(line, str):
+            return line
+        now, later = line
+        if self.form == "json":
+            return self._line(later.message(), "INFO", now, later.fields())
+        return self._line(later.text(), "INFO", now)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Write what waits, for so long at most; later lines are lost."""
@@ -153,7 +184,7 @@ class LogSink:
             with self._lock:
                 lines, self._lines, self._size = self._lines, [], 0
                 lost, self.lost = self.lost, 0
-            written = self._write_all(self._told(lost) + "".join(lines))
+            written = self._write_all(self._told(lost) + "".join(map(self._made, lines)))
             if not written:
                 with self._lock:
                     self.lost += lost + len(lines)
@@ -166,10 +197,8 @@ class LogSink:
         if not lost:
             return ""
         lines = "1 log line was" if lost == 1 else f"{lost} log lines were"
-        told, now = f"{lines} lost: stderr could not be written", time.time()
-        if self.form == "json":
-            return f"{json_line(told, 'WARNING', now)}\n"
-        return f"{stamp(now)} WARNING {told}\n"
+        told = f"{lines} lost: stderr could not be written"
+        return self._line(told, "WARNING", time.time())
 
     def _write_all(self, text: str) -> bool:
         """Write a batch; false where stderr refuses it."""

@@ -19,7 +19,7 @@ from unilect.logs import LogFormat, LogSink, SinkHandler
 from unilect.routing.pool import Member
 from unilect.testing.echo import Echo, Options
 from unilect.web import _access_log as access_log
-from unilect.web._access_log import AccessLog, told
+from unilect.web._access_log import AccessLog, RequestLine
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def test_names_of_others() -> None:
     context.asked("a\x1b[2Jb\nc", Metrics().start("x", "y"))
     context.leased("d\re", "hf:/models/\x1bq")
 
-    assert told(context, "POST", "/v1/\x1b[2J", 200).isprintable()
+    assert RequestLine.of(context, "POST", "/v1/\x1b[2J", 200).text().isprintable()
 
 
 async def test_lines_keep_their_order(lines: Closing) -> None:

@@ -22,7 +22,7 @@ from unilect.errors import (
     UnilectError,
     UnsupportedOperation,
 )
-from unilect.web._access_log import told
+from unilect.web._access_log import RequestLine
 from unilect.web.bodies import SMALL_BYTES, Bodies
 from unilect.web.guard import Guard
 from unilect.web.profile import profile_of
@@ -623,7 +623,7 @@ async def test_the_log_line() -> None:
     async with served() as server:
         lines: list[str] = []
         server.guard.log.on = True
-        server.guard.log.add = lambda *asked: lines.append(told(*asked))  # type: ignore[method-assign]
+        server.guard.log.add = lambda *asked: lines.append(RequestLine.of(*asked).text())  # type: ignore[method-assign]
         await server.ask(
             "POST", "/x/a%0ab%1b", headers=BEARER, data=b"SECRET", params={"q": "SECRET"}
         )

@@ -9,6 +9,8 @@ import time
 from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct
+
 from unilect.context import Context
 from unilect.logs import sink_of
 from unilect.redact import shortened
@@ -22,47 +24,91 @@ _ASKED = f"{_LINE} model=%s%s"
 _ANSWERED = f"{_ASKED} prompt=%d completion=%d first=%.1f ms"
 
 
-def told(context: Context, method: str, path: str, status: int) -> str:
-    """A request's line: what was asked, its status, its time, its caller, and what is known of its answer where a model was asked."""
-    took_ms = (time.perf_counter() - context.started) * 1000
-    caller, meter = context.caller or "-", context.meter
-    if meter is None:
-        return _LINE % (context.request_id, method, path, status, took_ms, caller)
-    model, backend = _printable(context.model), _backend(context.source)
-    known = (context.request_id, method, path, status, took_ms, caller, model, backend)
-    usage, first_s = meter.usage, meter.first_token_s
-    tokens = (usage.prompt_tokens, usage.completion_tokens)
-    if first_s is not None and tokens != (0, 0) and context.answering == context.model:
-        return _ANSWERED % (known + tokens + (first_s * 1000,))
-    rest = f" prompt={tokens[0]} completion={tokens[1]}" if tokens != (0, 0) else ""
-    if first_s is not None:
-        rest += f" first={first_s * 1000:.1f} ms"
-    if context.answering != context.model:
-        rest += f" fallback={_printable(context.answering)}"
-    return _ASKED % known + rest
+class RequestLine(Struct, frozen=True, gc=False):
+    """
+    What a request's line is made of, and the line in both formats.
 
+    The line itself is made by the log's thread, many in a row: one by one between requests, each took five times as long.
+    """
 
-def fields(context: Context, method: str, path: str, status: int) -> dict[str, Any]:
-    """What a request's line tells, for the JSON format; what is not known of it is left out."""
-    known: dict[str, Any] = {
-        "request_id": context.request_id,
-        "method": method,
-        "path": path,
-        "status": status,
-        "duration_ms": round((time.perf_counter() - context.started) * 1000, 1),
-        "caller": context.caller or None,
-    }
-    if (meter := context.meter) is not None:
-        usage, first_s = meter.usage, meter.first_token_s
-        known |= {
-            "model": context.model,
-            "backend": shortened(context.source) or None,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "time_to_first_token_ms": None if first_s is None else round(first_s * 1000, 1),
-            "fallback": context.answering if context.answering != context.model else None,
+    request_id: str
+    method: str
+    path: str
+    status: int
+    took_ms: float
+    caller: str
+    model: str | None = None  # None where none was asked for
+    answering: str = ""
+    source: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    first_s: float | None = None
+
+    @classmethod
+    def of(cls, context: Context, method: str, path: str, status: int) -> "RequestLine":
+        """What is known of a request that has ended; texts that others chose are cut, since the line may wait."""
+        took_ms = (time.perf_counter() - context.started) * 1000
+        path, caller, meter = path[:200], context.caller, context.meter
+        if meter is None:
+            return cls(context.request_id, method, path, status, took_ms, caller)
+        usage = meter.usage
+        return cls(
+            context.request_id,
+            method,
+            path,
+            status,
+            took_ms,
+            caller,
+            context.model[:200],
+            context.answering[:200],
+            context.source,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            meter.first_token_s,
+        )
+
+    def text(self) -> str:
+        """What was asked, its status, its time, its caller, and what is known of its answer where a model was asked."""
+        known: tuple[object, ...]
+        caller = self.caller or "-"
+        known = (self.request_id, self.method, self.path, self.status, self.took_ms, caller)
+        if self.model is None:
+            return _LINE % known
+        known += (_printable(self.model), _backend(self.source))
+        first_s, tokens = self.first_s, (self.prompt_tokens, self.completion_tokens)
+        if first_s is not None and tokens != (0, 0) and self.answering == self.model:
+            return _ANSWERED % (*known, *tokens, first_s * 1000)
+        rest = f" prompt={tokens[0]} completion={tokens[1]}" if tokens != (0, 0) else ""
+        if first_s is not None:
+            rest += f" first={first_s * 1000:.1f} ms"
+        if self.answering != self.model:
+            rest += f" fallback={_printable(self.answering)}"
+        return _ASKED % known + rest
+
+    def message(self) -> str:
+        """What was asked and its status, beside the fields of the JSON format."""
+        return f"{self.method} {self.path} {self.status}"
+
+    def fields(self) -> dict[str, Any]:
+        """What the line tells, for the JSON format; what is not known of the request is left out."""
+        known: dict[str, Any] = {
+            "request_id": self.request_id,
+            "method": self.method,
+            "path": self.path,
+            "status": self.status,
+            "duration_ms": round(self.took_ms, 1),
+            "caller": self.caller or None,
         }
-    return {name: value for name, value in known.items() if value is not None}
+        if self.model is not None:
+            known |= {
+                "model": self.model,
+                "backend": shortened(self.source) or None,
+                "prompt_tokens": self.prompt_tokens,
+                "completion_tokens": self.completion_tokens,
+                "time_to_first_token_ms": self.first_s and round(self.first_s * 1000, 1),
+                "fallback": self.answering if self.answering != self.model else None,
+            }
+        return {name: value for name, value in known.items() if value is not None}
 
 
 class AccessLog:
@@ -76,20 +122,14 @@ class AccessLog:
     def __init__(self) -> None:
         self.on = access.isEnabledFor(logging.INFO)
         self._sink = sink_of(access)
-        self._is_json = self._sink is not None and self._sink.form == "json"
 
     def add(self, context: Context, method: str, path: str, status: int) -> None:
         """Log a request: straight into the sink, since a log record costs ten times as much; as a record where there is no sink."""
-        path = path[:200]
-        if self._is_json and self._sink is not None:
-            of_line = fields(context, method, path, status)
-            self._sink.add(f"{method} {path} {status}", fields=of_line)
-            return
-        line = told(context, method, path, status)
+        line = RequestLine.of(context, method, path, status)
         if self._sink is not None:
-            self._sink.add(line)
+            self._sink.add_later(line)
         else:
-            access.info("%s", line)
+            access.info("%s", line.text())
 
 
 @lru_cache(256)
