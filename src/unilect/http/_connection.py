@@ -178,7 +178,10 @@ class Connection(asyncio.Protocol):
         if self._size > HIGH_WATER_BYTES and not self._paused:
             self._paused = True
             self._transport.pause_reading()
-        if not self.gather_s or self._paused or data.endswith(_LAST_CHUNK):
+        if not self.gather_s:
+            if not self._waiter.done():
+                self._waiter.set_result(None)
+        elif self._paused or data.endswith(_LAST_CHUNK):
             self._wake()
         elif self._gathering is None:
             self._gathering = self._loop.call_later(self.gather_s, self._wake)

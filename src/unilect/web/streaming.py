@@ -131,7 +131,7 @@ async def respond(
             data = encoder.encode(batch)
             if type(batch[-1]) is Usage:
                 writer.last = data
-            elif data:
+            elif data and not writer.put(data):
                 await writer.write(data)
         writer.last += encoder.end()
     return writer.response
@@ -262,21 +262,37 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         self._told = told
         self._filler = keep_alive
         self._run = run
+        self._transport = self._client.transport
+        self._chunked = False
         self._begun, self._quiet = False, 0  # half times of KEEP_ALIVE_S without a byte
         self._comment: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         if keep_alive is not None:
             self._set_timer()
 
+    def put(self, data: bytes) -> bool:
+        """Send a piece if there is nothing to wait for: the head is sent, and the client has read most of it; false where `write` must."""
+        transport = self._transport
+        if (
+            not self._begun
+            or transport is None
+            or transport.get_write_buffer_size() > HIGH_WATER_BYTES
+            or transport.is_closing()
+        ):
+            return False
+        self._quiet = 0
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        return True
+
     async def write(self, data: bytes) -> None:
         """Send a piece, after the head; aiohttp's own `write` takes five calls for each."""
         self._quiet = 0
         if not self._begun:
             await self._begin()
-        transport = self._client.transport
+        transport = self._transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("The client closed the connection.")
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.response.chunked else data)
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         if transport.get_write_buffer_size() > HIGH_WATER_BYTES:
             await self._client.writer.drain()
 
@@ -306,6 +322,7 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
             recorded = self._recorder
             self.response = (Stream if recorded is None else recorded.response)(headers=headers)
             await self.response.prepare(self._request)
+            self._chunked = self.response.chunked
 
     def _set_timer(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S / 2, self._tick)

@@ -11,7 +11,7 @@ Source: https://platform.openai.com/docs/api-reference/chat
 
 from codecs import BOM_UTF8
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 from aiohttp import web
@@ -223,6 +223,16 @@ def _check_tool_choice(request: ChatRequest) -> None:
         )
 
 
+def _is_text(event: Event | None) -> TypeGuard[TextDelta]:
+    """Whether an event is a text of the first choice, and nothing else."""
+    return (
+        type(event) is TextDelta
+        and event.index == 0
+        and event.logprobs is None
+        and event.extra is None
+    )
+
+
 class ChatEncoder(ChunkEncoder):
     """
     The words of one chat answer.
@@ -253,17 +263,13 @@ class ChatEncoder(ChunkEncoder):
 
     def encode(self, batch: list[Event]) -> bytes:
         """The frames for a batch of events."""
+        begun = 0 in self._begun
+        if begun and len(batch) == 1 and _is_text(first := batch[0]):
+            return b"%b%b%b%b%b" % (self.head, _TEXT, encode_json(first.text), _AFTER, self.tail)
         frames: list[bytes] = []
         texts: list[str] = []
-        begun = 0 in self._begun
         for event in (*batch, None):
-            if (
-                type(event) is TextDelta
-                and begun
-                and event.index == 0
-                and event.logprobs is None
-                and event.extra is None
-            ):
+            if begun and _is_text(event):
                 texts.append(event.text)
                 continue
             if texts:
