@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from typing import Any
 
 import pytest
@@ -185,7 +186,7 @@ def test_a_line_while_a_line_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     sink = LogSink(stderr.write, batch_s=0)
     collected: list[str] = ["collected"]
 
-    class Lines(list[str]):
+    class Lines(deque[str]):
         def append(self, line: str) -> None:
             if collected:
                 sink.add(collected.pop())
@@ -346,3 +347,26 @@ def test_any_text(words: str) -> None:
     # two halves of a pair that stand side by side are read as the pair
     whole = words.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     assert decoded["message"] == decoded["path"] == whole
+
+
+def test_lines_of_many_threads() -> None:
+    """Lines that eight threads add at once all come out, those of each in their order, and wake the thread whenever it rests."""
+    stderr = Stderr()
+    sink = LogSink(stderr.write, batch_s=0)
+
+    def add(name: int) -> None:
+        for number in range(500):
+            sink.add(f"{name} {number}")
+
+    adding = [threading.Thread(target=add, args=(name,)) for name in range(8)]
+    for thread in adding:
+        thread.start()
+    for thread in adding:
+        thread.join(PATIENCE_S)
+    until_taken(sink)
+    sink.close(PATIENCE_S)
+
+    assert 0 == sink.lost
+    for name in range(8):
+        of_one = [int(text.split()[1]) for text in stderr.texts if text.startswith(f"{name} ")]
+        assert of_one == list(range(500))

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeAlias
@@ -114,8 +115,8 @@ class LogSink:
         self._max_lines, self._max_bytes = max_lines, max_bytes
         self._batch_s, self._retry_s = batch_s, retry_s
         self._lock = threading.RLock()  # the garbage collector may run what logs while it is held
-        self._lines: list[str | tuple[float, Line]] = []
-        self._size = 0
+        self._lines = deque[str | tuple[float, Line]]()  # whose ends need no lock
+        self._size = 0  # about: two threads may add at once, until the next batch
         self._torn = False  # the last write ended in the middle of a line
         self._some, self._closing, self._over = (threading.Event() for _ in range(3))
         self._takes = True
@@ -137,19 +138,25 @@ class LogSink:
         self._put((time.time(), line), LATER_BYTES)
 
     def _put(self, line: str | tuple[float, Line], size: int) -> None:
+        size += self._size
+        if len(self._lines) >= self._max_lines or size > self._max_bytes or not self._takes:
+            self._count(1)
+            return
+        self._size = size
+        self._lines.append(line)
+        if not self._some.is_set():  # cleared before a batch is taken: what comes later sets it again
+            self._wake()
+
+    def _wake(self) -> None:
         with self._lock:
-            lines, size = self._lines, self._size + size
-            if len(lines) >= self._max_lines or size > self._max_bytes or not self._takes:
-                self.lost += 1
-                return
-            lines.append(line)
-            self._size = size
-            if lines[0] is not line:  # the thread knows that there are some
-                return
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="log", daemon=True)
                 self._thread.start()
         self._some.set()
+
+    def _count(self, lost: int) -> None:
+        with self._lock:
+            self.lost += lost
 
     def _line(
         self, text: str, level: str, now: float, fields: Mapping[str, Any] | None = None
@@ -181,13 +188,13 @@ class LogSink:
             self._closing.wait(self._batch_s)
             self._some.clear()
             last = self._closing.is_set()
+            lines = [self._lines.popleft() for _ in range(len(self._lines))]
+            self._size = 0
             with self._lock:
-                lines, self._lines, self._size = self._lines, [], 0
                 lost, self.lost = self.lost, 0
             written = self._write_all(self._told(lost) + "".join(map(self._made, lines)))
             if not written:
-                with self._lock:
-                    self.lost += lost + len(lines)
+                self._count(lost + len(lines))
                 self._closing.wait(self._retry_s)
                 self._some.set()  # to tell what was lost as soon as stderr takes it
             if last:
