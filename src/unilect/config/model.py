@@ -56,6 +56,13 @@ class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     completion: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
 
 
+class Replicas(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many replicas a model has: the number follows the requests in flight."""
+
+    min: Annotated[int, described("The fewest; 0 for none while nobody asks.", ge=0, le=1000)] = 1
+    max: Annotated[int, described("The most.", ge=1, le=1000)] = 1
+
+
 class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model: the table `[models.NAME]`."""
 
@@ -132,6 +139,12 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             le=256,
         ),
     ] = 4
+    replicas: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | Replicas | None,
+        described(
+            "Run so many copies of the model on a Ray cluster; see docs/fleet.md. `{ min = 0, max = 8 }` follows the load."
+        ),
+    ] = None
     max_in_flight: Annotated[
         Annotated[int, Meta(ge=1, le=100_000)] | None,
         described(

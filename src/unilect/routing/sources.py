@@ -345,7 +345,7 @@ def backend(spec: BackendSpec) -> Backend:
         ConfigError: The source or a setting is wrong; what is missing here may be fetched first.
     """
     with told_of(spec.name):
-        entry = _entry(spec.scheme)
+        entry = _entry(spec.scheme if spec.config.replicas is None else "ray")
         return plugins.use(  # type: ignore[no-any-return]
             entry, lambda factory: factory(_with_options(spec, import_module(entry.module)))
         )

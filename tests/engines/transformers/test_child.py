@@ -16,7 +16,7 @@ need("torch", "transformers", "llguidance", "safetensors")
 
 from engine import chat
 from unilect.demo import FOLDER
-from unilect.engines.transformers import _frames
+from unilect import frames
 from unilect.engines.transformers._child import AdapterParts, Child
 from unilect.errors import BackendError, BackendUnavailable
 from unilect.requests import EmbeddingRequest
@@ -41,14 +41,14 @@ class Served:
         """Have the adapter go between two steps."""
         return self.child._batch.call(partial(self.child._change, AdapterParts("pirate")))
 
-    async def replies(self, operation: str, body: Any) -> list[_frames.Reply]:
+    async def replies(self, operation: str, body: Any) -> list[frames.Reply]:
         """All replies to a call with the adapter."""
         reader, writer = await asyncio.open_unix_connection(self._path)
         try:
-            writer.write(_frames.packed(_frames.Call(operation, _frames.raw(body), "pirate")))
-            replies = [_frames.reply_of(await _frames.read(reader))]
+            writer.write(frames.packed(frames.Call(operation, frames.raw(body), "pirate")))
+            replies = [frames.reply_of(await frames.read(reader))]
             while not replies[-1].last:
-                replies.append(_frames.reply_of(await _frames.read(reader)))
+                replies.append(frames.reply_of(await frames.read(reader)))
             return replies
         finally:
             writer.close()

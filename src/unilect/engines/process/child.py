@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,10 @@ from unilect.engines.process import memory
 MARGIN_BYTES = 768 * memory.MIB
 
 
-def run(serve: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
+def run(
+    serve: Callable[[dict[str, Any]], dict[str, Any]],
+    at_end: Callable[[], None] | None = None,
+) -> NoReturn:
     """
     Serve until SIGTERM, then end at once.
 
@@ -26,24 +30,37 @@ def run(serve: Callable[[dict[str, Any]], dict[str, Any]]) -> NoReturn:
         serve: Given the settings, begins to serve in threads of its own and returns what to say when ready; `grows_bytes`
             of it is what the process may still take, beside MARGIN_BYTES. A ValueError or OSError that it raises is the
             reason for a failure.
+        at_end: For what brings processes of its own, which must not inherit limits and blocked signals: what ends them.
     """
     words = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not be taken for a word
     settings = json.loads(sys.stdin.readline())
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    if at_end is None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     die_with(settings["parent"])
     go_first()
     free = memory.free_bytes()
-    if free is not None:
+    if free is not None and at_end is None:
         limit_growth(2 * free)  # safetensors maps weights so that they count, beside their copies
     try:
         ready = serve(settings)
     except (ValueError, OSError, ImportError) as error:
         print(json.dumps({"failed": str(error)}), file=words, flush=True)
+        if at_end is not None:
+            at_end()
         os._exit(1)
-    _limit(ready.pop("grows_bytes", 0))
+    grows_bytes, over = ready.pop("grows_bytes", 0), threading.Event()
+    if at_end is None:
+        _limit(grows_bytes)
+    else:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: over.set())
     print(json.dumps({"ready": ready or {"ok": True}}), file=words, flush=True)
-    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    if at_end is None:
+        signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    else:
+        over.wait()
+        at_end()
     clean_up(Path(settings["socket_path"]))
     # llama.cpp's destructor waits for running requests, 59 s have been seen; the kernel frees everything at once.
     os._exit(0)

@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 import torch
 
+from unilect import frames
 from unilect.engines.process import child
 from unilect.engines.text_bounds import beyond
-from unilect.engines.transformers import _frames
 from unilect.engines.transformers._constraint import AfterThought, Grammars
 from unilect.engines.transformers._job import Job, Output, failure
 from unilect.engines.transformers._load import LoadedModel
@@ -141,7 +141,7 @@ class Child:
         """One call, until it is answered or its caller has left."""
         work = left = None
         try:
-            call = _frames.call_of(await _frames.read(reader))
+            call = frames.call_of(await frames.read(reader))
             work = self._loop.create_task(self._answer(call, writer))
             left = self._loop.create_task(reader.read(1))
             await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -149,19 +149,19 @@ class Child:
                 work.result()
                 await writer.drain()
         except UnilectError as error:
-            writer.write(_frames.of_error(error))
+            writer.write(frames.of_error(error))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         except Exception as error:  # noqa: BLE001 - a flaw of one call is not the child's end
             traceback.print_exc()
-            writer.write(_frames.of_error(BackendError(failure(error))))
+            writer.write(frames.of_error(BackendError(failure(error))))
         finally:
             for task in (work, left):
                 if task is not None:
                     task.cancel()
             writer.close()
 
-    async def _answer(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, call: frames.Call, writer: asyncio.StreamWriter) -> None:
         self._check_adapter(call.adapter)
         if call.operation in ("chat", "completion"):
             await self._generate(call, writer)
@@ -169,7 +169,7 @@ class Child:
             await of_texts(call, writer)
         else:
             value = await self._value(call)
-            writer.write(_frames.packed(_frames.Reply(value=_frames.raw(value), last=True)))
+            writer.write(frames.packed(frames.Reply(value=frames.raw(value), last=True)))
 
     def _check_adapter(self, name: str | None) -> None:
         if name is not None and not self._model.adapters.has(name):
@@ -187,7 +187,7 @@ class Child:
         """What a function of texts returns, run where it stops nobody."""
         return await self._loop.run_in_executor(self._preparers, function, *args)
 
-    async def _generate(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+    async def _generate(self, call: frames.Call, writer: asyncio.StreamWriter) -> None:
         """Make an answer."""
         self._check_room()
         kind: Any = ChatRequest if call.operation == "chat" else CompletionRequest
@@ -220,7 +220,7 @@ class Child:
                 ended.set_exception(BackendError("The answer could not be decoded."))
                 return
             if batch:
-                writer.write(_frames.of_events(batch, answer.over))
+                writer.write(frames.of_events(batch, answer.over))
                 if not job.backpressured and writer.transport.get_write_buffer_size() > _MAX_UNSENT:
                     job.backpressured = True
                     catching_up = self._loop.create_task(self._catch_up(job, writer))
@@ -246,7 +246,7 @@ class Child:
         job.backpressured = False
         self._batch.look()
 
-    async def _value(self, call: _frames.Call) -> Any:
+    async def _value(self, call: frames.Call) -> Any:
         """The value that a call asks for."""
         decode, reader = msgspec.msgpack.decode, self._reader
         match call.operation:
@@ -276,7 +276,7 @@ class Child:
                 return await self._set_adapter(decode(call.body, type=AdapterParts))
         raise UnsupportedOperation(f"The engine has no operation {call.operation}.")
 
-    async def _embed(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+    async def _embed(self, call: frames.Call, writer: asyncio.StreamWriter) -> None:
         """Embed texts, the longest first; running answers go on between, and who leaves is not embedded further."""
         request = msgspec.msgpack.decode(call.body, type=EmbeddingRequest)
         texts: list[list[int]] = []
@@ -292,10 +292,10 @@ class Child:
 
         async for places, vectors in self._in_batches(texts, begin, call.adapter):
             tokens = sum(len(texts[place]) for place in places)
-            await self._send(_frames.Vectors(places, vectors, tokens), writer)
+            await self._send(frames.Vectors(places, vectors, tokens), writer)
         self._end(writer)
 
-    async def _rerank(self, call: _frames.Call, writer: asyncio.StreamWriter) -> None:
+    async def _rerank(self, call: frames.Call, writer: asyncio.StreamWriter) -> None:
         """Score documents, the longest first, as texts are embedded."""
         request = msgspec.msgpack.decode(call.body, type=RerankRequest)
         documents, tokenizer = request.texts, self._model.tokenizer
@@ -317,7 +317,7 @@ class Child:
             async for rows, logits in self._in_batches(ids, begin, call.adapter):
                 cut = [some[row] for row in rows if read[row].is_cut]
                 tokens = sum(len(ids[row]) for row in rows)
-                part = _frames.Vectors([some[row] for row in rows], logits, tokens, cut)
+                part = frames.Vectors([some[row] for row in rows], logits, tokens, cut)
                 await self._send(part, writer)
         self._end(writer)
 
@@ -344,13 +344,13 @@ class Child:
                 made = await asyncio.wrap_future(self._batch.call(step))
             yield places, made
 
-    async def _send(self, part: _frames.Vectors, writer: asyncio.StreamWriter) -> None:
-        writer.write(_frames.packed(_frames.Reply(value=_frames.raw(part))))
+    async def _send(self, part: frames.Vectors, writer: asyncio.StreamWriter) -> None:
+        writer.write(frames.packed(frames.Reply(value=frames.raw(part))))
         await writer.drain()
 
     def _end(self, writer: asyncio.StreamWriter) -> None:
         """Say that all has been said."""
-        writer.write(_frames.packed(_frames.Reply(last=True)))
+        writer.write(frames.packed(frames.Reply(last=True)))
 
     def _embed_chunk(self, work: Iterator[Any], adapter: str | None) -> Any:
         """One more step, in the batch's thread."""

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from unilect import hub, templates
+from unilect import frames, hub, templates
 from unilect.backend import Backend, BackendSpec, Batches, Capabilities, Description
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of
@@ -30,7 +30,6 @@ from unilect.engines.fetched import when_here
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.memory import resident_bytes
 from unilect.engines.process.supervisor import CALLS_AT_ONCE, Supervisor
-from unilect.engines.transformers import _frames as frames
 from unilect.engines.transformers._parameters import supported
 from unilect.engines.transformers._request import bound_by
 from unilect.engines.transformers._settings import child_settings, merges

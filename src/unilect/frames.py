@@ -1,7 +1,8 @@
 """
-The protocol between the gateway and its child: frames over a unix socket, one call per connection.
+The protocol between the gateway and a process that holds an engine: frames, over a unix socket with one call per connection, or passed on
+to another machine.
 
-A frame is four bytes of length and a msgpack message. The caller sends one Call; the child answers with Replies: batches of events
+A frame is four bytes of length and a msgpack message. The caller sends one Call; the other side answers with Replies: batches of events
 and an end, or one value, or an error. Who closes the connection no longer wants the answer. Nothing is pickled: the other side is
 taken at its word for types that are written down here, and for nothing else.
 
@@ -13,10 +14,11 @@ from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from unilect import errors, events
 from unilect.errors import BackendError, UnilectError
-from unilect.events import Event
+from unilect.events import Event, Extra
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _HEAD_BYTES = 4
@@ -25,13 +27,15 @@ _KINDS: dict[str, Any] = {
     for kind in (
         events.TextDelta,
         events.ReasoningDelta,
+        events.RefusalDelta,
         events.ToolCallDelta,
+        events.Opaque,
         events.Finish,
         events.Usage,
         events.Progress,
     )
 }
-#: What a child may say of a request; anything else is a flaw of the child.
+#: What may be said of a request; anything else is a flaw of the other side.
 _ERRORS = {
     kind.__name__: kind
     for kind in (
@@ -40,18 +44,27 @@ _ERRORS = {
         errors.UnsupportedParameter,
         errors.UnsupportedOperation,
         errors.BackendUnavailable,
+        errors.BackendTimeout,
         errors.BackendError,
+        errors.EngineDied,
+        errors.OutOfMemory,
+        errors.QueueFull,
+        errors.RequestKilledEngine,
     )
 }
 
 
 class Call(Struct):
-    """What is asked: the name of an operation, what it is to be done with, the LoRA blend to apply, and whose cached prompts to reuse."""
+    """
+    What is asked: the name of an operation, what it is to be done with, the LoRA blend to apply, whose cached prompts to reuse, and which
+    request it is for.
+    """
 
     operation: str
     body: Raw
     adapter: str | None = None
     owner: str = ""
+    request_id: str = ""
 
 
 class Vectors(Struct):
@@ -111,8 +124,24 @@ def raw(value: Any) -> Raw:
 
 def of_events(batch: list[Event], last: bool = False) -> bytes:
     """A frame of events."""
-    named = [(type(event).__name__, raw(event)) for event in batch]
+    named = [(type(event).__name__, raw(_plain(event))) for event in batch]
     return packed(Reply(events=named, last=last))
+
+
+def _plain(event: Event) -> Event:
+    """An event whose further fields are values: those that came as JSON and were not read are JSON still."""
+    extra: Extra | None = getattr(event, "extra", None)
+    if extra is None:
+        return event
+    fields = {name: getattr(extra, name) for name in extra.__struct_fields__}
+    read = {name: _values(of) if isinstance(of, dict) else of for name, of in fields.items()}
+    return replace(event, extra=Extra(**read))
+
+
+def _values(of: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: msgspec.json.decode(one) if isinstance(one, Raw) else one for name, one in of.items()
+    }
 
 
 def of_error(error: UnilectError) -> bytes:

@@ -1,4 +1,4 @@
-"""Tests of unilect.engines.transformers._frames: what is packed is read again, and what is no frame is told."""
+"""Tests of unilect.frames: what is packed is read again, and what is no frame is told."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from unilect.engines.transformers import _frames as frames
+from unilect import frames
 from unilect.errors import (
     BackendError,
     BackendUnavailable,

@@ -1,0 +1,1 @@
+"""The fleet: models whose engines are replicas on a Ray cluster."""

@@ -1,0 +1,209 @@
+"""
+A model whose engines are replicas on a Ray cluster: placed, scaled, watched and replaced by Ray Serve, without its HTTP proxy.
+
+Source: https://docs.ray.io/en/latest/serve/model_composition.html (handles), and `wire` for what is said.
+"""
+
+import asyncio
+import hashlib
+import os
+from contextlib import aclosing
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from unilect import frames
+from unilect.backend import (
+    Backend,
+    BackendSpec,
+    Batches,
+    Capabilities,
+    Description,
+    NativeFacts,
+)
+from unilect.config.model import ModelConfig
+from unilect.context import in_hand, whose
+from unilect.errors import ConfigError
+from unilect.extras import install
+from unilect.fleet import wire
+from unilect.fleet._link import Link, link_of
+from unilect.requests import ChatRequest, CompletionRequest, Prompt
+
+_PLACES_BESIDE = 4  # calls that count tokens and the like, beside the answers
+
+
+class RayBackend:
+    """
+    A model on the cluster.
+
+    Args:
+        deployment: How it is to run there.
+        config: Its settings.
+        link: The connection.
+
+    Attributes:
+        capabilities: As its engine's; unknown before the start.
+    """
+
+    def __init__(self, deployment: wire.Deployment, config: ModelConfig, link: Link) -> None:
+        self._deployment = deployment
+        self._config = config
+        self._link = link
+        self._life = 0  # of the connection, for which the model is known to be there
+        self._facts: wire.Facts | None = None
+        self._starting: asyncio.Lock = asyncio.Lock()
+        self.children = (link.child,)
+        self.capabilities = Capabilities(settled=False)
+
+    async def start(self) -> None:
+        """Have the model on the cluster; see `Backend`."""
+        name = self._deployment.name
+        if (
+            self._facts is not None
+            and self._life == self._link.child.starts
+            and self._link.child.alive
+        ):
+            return
+        async with self._starting:
+            life = await self._link.start(name)
+            if self._facts is not None and self._life == life:
+                return
+            timeout_s = self._config.start_timeout_s
+            await self._link.value(
+                wire.Asked("deploy", name, body=frames.raw(self._deployment)), timeout_s
+            )
+            told = await self._ask(wire.FACTS, None, timeout_s)
+            self._facts = wire.read(wire.Facts, told)
+            self.capabilities = self._facts.capabilities
+            self._life = life
+
+    def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """Answer a request; see `Backend`."""
+        return self._answer(request)
+
+    async def _answer(self, request: ChatRequest | CompletionRequest) -> Batches:
+        await self.start()
+        operation = "chat" if isinstance(request, ChatRequest) else "completion"
+        if not self.capabilities.passes_unknown:
+            request = replace(request, raw_fields={})
+        asked = self._asked(operation, request, _session(request))
+        async with aclosing(self._link.replies(asked, self._config.timeout_s)) as replies:
+            async for reply in replies:
+                if reply.events:
+                    yield frames.events_of(reply)
+
+    def __getattr__(self, name: str) -> Any:
+        """What its engine has beside `generate`: the methods of `Embeds`, `Tokenizes` and so on."""
+        facts: wire.Facts | None = self.__dict__.get("_facts")
+        if name in wire.METHODS and facts is not None and name in facts.methods:
+            return partial(self._call, name)
+        raise AttributeError(name)
+
+    def describe(self) -> Description:
+        """What the model is; see `Describes`."""
+        return Description() if self._facts is None else self._facts.description
+
+    def native_facts(self) -> NativeFacts:
+        """What llama.cpp says of it; see `KnowsNatively`."""
+        return NativeFacts() if self._facts is None else self._facts.native
+
+    async def aclose(self) -> None:
+        """Leave the model to the cluster; see `Backend`."""
+        self._life = 0
+        await self._link.stop(self._deployment.name)
+
+    async def _call(self, name: str, *given: Any) -> Any:
+        await self.start()
+        if name == "count_tokens":
+            given = (_counted(given[0]),)
+        elif name in ("tokenize", "tokenize_plain") and len(given) == 1:
+            given = (*given, False)
+        told = await self._ask(name, given, self._config.timeout_s)
+        return msgspec.msgpack.decode(told, type=wire.METHODS[name][1])
+
+    async def _ask(self, operation: str, given: Any, timeout_s: float) -> Any:
+        return msgspec.Raw(await self._link.value(self._asked(operation, given), timeout_s))
+
+    def _asked(self, operation: str, given: Any, session: str = "") -> wire.Asked:
+        owner = "" if self._config.share_cache else whose()
+        call = frames.Call(
+            operation, frames.raw(given), owner=owner, request_id=in_hand().request_id
+        )
+        return wire.Asked("call", self._deployment.name, session, frames.raw(call))
+
+
+def _session(request: ChatRequest | CompletionRequest) -> str:
+    """
+    What the turns of one conversation have in common: its caller, and all up to the first message of its user.
+
+    So they come to the same replica, which has the conversation in its cache, through whichever gateway.
+    """
+    hashed = hashlib.sha256(whose().encode())
+    if isinstance(request, ChatRequest):
+        for message in request.messages:
+            hashed.update(msgspec.msgpack.encode((message.role, message.content)))
+            if message.role == "user":
+                break
+    else:
+        hashed.update(repr(request.prompts[0])[:1000].encode(errors="replace"))
+    return hashed.hexdigest()[:32]
+
+
+def _counted(of: ChatRequest | CompletionRequest | Prompt) -> wire.Counted:
+    if isinstance(of, ChatRequest):
+        return wire.Counted(chat=replace(of, raw_fields={}))
+    if isinstance(of, CompletionRequest):
+        return wire.Counted(completion=replace(of, raw_fields={}))
+    return wire.Counted(prompt=of)
+
+
+def check_installed() -> None:
+    """Refuse `replicas`, with a ConfigError, where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise ConfigError(f"replicas: requires Ray. Install it with `{install('fleet')}`.")
+
+
+def backend(spec: BackendSpec) -> Backend:
+    """
+    The backend of a model with `replicas`.
+
+    Raises:
+        ConfigError: Ray is not installed.
+    """
+    check_installed()
+    config = spec.config
+    replicas = config.replicas or 1
+    least, most = (
+        (replicas, replicas) if isinstance(replicas, int) else (replicas.min, replicas.max)
+    )
+    plain = replace(config, replicas=None)
+    cpus = config.threads or 1
+    deployment = wire.Deployment(
+        spec.name,
+        version("unilect"),
+        _absolute(config.sources[0]),
+        msgspec.json.encode(plain),
+        cpus,
+        least,
+        most,
+        (config.parallel or 16) + _PLACES_BESIDE,
+        _actor_options(config, cpus),
+        config.start_timeout_s,
+    )
+    return RayBackend(deployment, config, link_of(spec.shared, "", max(1, os.cpu_count() or 1)))
+
+
+def _actor_options(config: ModelConfig, cpus: int) -> dict[str, Any]:
+    """What Ray keeps for a replica."""
+    return {"num_cpus": cpus}
+
+
+def _absolute(source: str) -> str:
+    """A source whose path does not depend on where a process runs."""
+    path = Path(source).expanduser()
+    return str(path.resolve()) if path.exists() else source

@@ -1,0 +1,110 @@
+"""
+What the gateway, the process that holds its connection to Ray, and the replicas say to each other, inside of `frames`.
+
+A call for a replica passes the process in the middle unread, as do its replies.
+"""
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+from unilect import frames
+from unilect.backend import Capabilities, Description, NativeFacts
+from unilect.ranking import Ranking, RerankRequest
+from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+
+Ask: TypeAlias = Literal["deploy", "call", "ping"]
+FACTS = "facts"
+#: the operations whose replies are batches of events, and what they get
+GENERATES: dict[str, Any] = {"chat": ChatRequest, "completion": CompletionRequest}
+
+
+class Counted(Struct):
+    """Whose tokens are counted: one of the three."""
+
+    chat: ChatRequest | None = None
+    completion: CompletionRequest | None = None
+    prompt: Prompt | None = None
+
+
+#: the methods of a backend that are called from elsewhere: the types of what they get, and what they return
+METHODS: dict[str, tuple[Any, Any]] = {
+    "embed": (tuple[EmbeddingRequest], Embeddings),
+    "rerank": (tuple[RerankRequest], Ranking),
+    "tokenize": (tuple[str, bool], list[int]),
+    "tokenize_plain": (tuple[str, bool], list[int]),
+    "detokenize": (tuple[list[int]], str),
+    "pieces": (tuple[list[int]], list[bytes]),
+    "render": (tuple[ChatRequest], str),
+    "count_tokens": (tuple[Counted], int),
+}
+
+
+class Asked(Struct):
+    """
+    What the process in the middle is asked.
+
+    Attributes:
+        what: Bring a model to the cluster; hand a call to one of its replicas; say that it is there.
+        model: Which.
+        session: Calls with the same one go to the same replica where they can; empty for any.
+        body: The Deployment, or the Call.
+    """
+
+    what: Ask
+    model: str = ""
+    session: str = ""
+    body: Raw = Raw(b"\xc0")
+
+
+class Deployment(Struct):
+    """
+    A model, as it is to run on the cluster.
+
+    Attributes:
+        name: Its name.
+        version: Of unilect, which the nodes must have, too.
+        source: Where it is; a path is one on the nodes.
+        config: Its settings, as JSON.
+        threads: Processor threads of each replica's engine.
+        least, most: How many replicas; the number follows the requests in flight where they differ.
+        in_flight: The requests that a replica takes at a time.
+        resources: What Ray keeps for each replica, as `ray.remote` names it.
+        start_timeout_s: How long a replica may take until it is ready.
+    """
+
+    name: str
+    version: str
+    source: str
+    config: bytes
+    threads: int
+    least: int
+    most: int
+    in_flight: int
+    resources: dict[str, Any]
+    start_timeout_s: float
+
+
+class Facts(Struct):
+    """What a replica says of its engine: what it can do, what its model is, and which of METHODS it has."""
+
+    capabilities: Capabilities
+    description: Description
+    native: NativeFacts
+    methods: list[str]
+
+
+def read(kind: Any, body: Raw) -> Any:
+    """
+    A value of a type.
+
+    Raises:
+        msgspec.DecodeError: It is none.
+    """
+    return msgspec.msgpack.decode(body, type=kind)
+
+
+def value(of: Any) -> bytes:
+    """The frame of a value, which is the last."""
+    return frames.packed(frames.Reply(value=frames.raw(of), last=True))
