@@ -4,6 +4,7 @@ The kinds of sources that models have, and which settings of a model belong to w
 
 from collections.abc import Iterable, Mapping
 
+from unilect.config.fleet import check_replicas
 from unilect.config.model import ModelConfig
 from unilect.mistakes import Mistakes
 from unilect.redact import redacted
@@ -76,6 +77,8 @@ def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> N
                 f"{redacted(' or '.join(kinds))}; leave it out.",
                 ("models", name, option),
             )
+    with found:
+        check_replicas(name, config, kinds)
     found.raise_all()
 
 

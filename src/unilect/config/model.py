@@ -145,6 +145,17 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "Run so many copies of the model on a Ray cluster; see docs/fleet.md. `{ min = 0, max = 8 }` follows the load."
         ),
     ] = None
+    resources: Annotated[
+        dict[str, float | str],
+        described(
+            "What the cluster keeps for each replica: `cpu` (default: `threads`, else 1), `gpu`, `memory` such as `24GiB`, and names of "
+            "the operator's own."
+        ),
+    ] = {}
+    accelerator: Annotated[
+        str | None,
+        described("The kind of accelerator that a replica needs, as Ray names it, such as `H200`."),
+    ] = None
     max_in_flight: Annotated[
         Annotated[int, Meta(ge=1, le=100_000)] | None,
         described(

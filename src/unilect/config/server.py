@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from unilect.config.admin import AdminConfig, check_admin
 from unilect.config.digests import check_digests
+from unilect.config.fleet import FleetConfig
 from unilect.config.limits import Limits, LimitsConfig
 from unilect.config.limits import check_url as check_redis
 from unilect.config.model import NAME, ModelConfig, described
@@ -26,7 +27,7 @@ from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
 
 #: Options that only a file can set.
-TABLES = ("models", "listeners", "store", "limits", "owners", "admin", "otel")
+TABLES = ("models", "listeners", "store", "limits", "owners", "admin", "otel", "fleet")
 
 Dialect: TypeAlias = Literal["openai", "llamacpp", "chatglm", "fastchat", "alpaca", "ollama"]
 
@@ -234,10 +235,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         described("TLS private key (a PEM file). Default: the key in `tls_cert`."),
     ] = None
     store: Annotated[
-        StoreConfig,
-        described(
-            "What is kept of the Responses API beyond a request: the table `[store]`, see below."
-        ),
+        StoreConfig, described("What is kept beyond a request: the table `[store]`, see below.")
     ] = StoreConfig()
     limits: Annotated[
         LimitsConfig,
@@ -252,13 +250,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = {}
     admin: Annotated[
-        AdminConfig,
-        described("The admin API, on an address of its own: the table `[admin]`, see below."),
+        AdminConfig, described("The admin API, on its own address: the table `[admin]`, see below.")
     ] = AdminConfig()
     otel: Annotated[
-        OtelConfig,
-        described("Traces for OpenTelemetry: the table `[otel]`, see below."),
+        OtelConfig, described("Traces for OpenTelemetry: the table `[otel]`, see below.")
     ] = OtelConfig()
+    fleet: Annotated[
+        FleetConfig, described("The cluster of models with `replicas`: the table `[fleet]`.")
+    ] = FleetConfig()
     models: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], ModelConfig],
         described("Models by name. The first is the default model."),
@@ -341,6 +340,9 @@ def check(config: Config, broken: Container[object] = ()) -> None:
     with found:
         if "otel" not in broken:
             check_endpoint(config.otel)
+    with found:
+        if "fleet" not in broken:
+            head_of(config.fleet)
     with found:
         check_names(config)
     found.raise_all()

@@ -53,8 +53,8 @@ class Middle:
     One connection to a cluster.
 
     Args:
-        settings: `address`: of the cluster; empty to start one on this machine, which ends with this process. `cpus`: of one that is
-            started. `token`: that its nodes know.
+        settings: `address`: of the cluster; empty to start one on this machine, which ends with this process.
+            `object_store_bytes`: of one that is started.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -62,7 +62,6 @@ class Middle:
         self._locks: dict[str, asyncio.Lock] = {}
         self._loop = asyncio.new_event_loop()
         own = {
-            "num_cpus": settings["cpus"],
             "_node_ip_address": "127.0.0.1",
             "include_dashboard": False,
             "object_store_memory": settings["object_store_bytes"],

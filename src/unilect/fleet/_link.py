@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import Any, TypeAlias
 
 from unilect import frames
+from unilect.config.fleet import FleetConfig, head_of
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.errors import BackendError, BackendTimeout, BackendUnavailable
 from unilect.fleet import wire
@@ -22,21 +23,20 @@ class Link:
     One process, and the models that use it.
 
     Args:
-        address: Of the cluster; empty to start one on this machine.
-        cpus: Of a cluster that is started.
+        fleet: Which cluster; without an address one of this machine alone.
 
     Attributes:
         child: The process.
     """
 
-    def __init__(self, address: str = "", cpus: int = 1) -> None:
-        settings = {"address": address, "cpus": cpus, "object_store_bytes": _OBJECT_STORE_BYTES}
+    def __init__(self, fleet: FleetConfig) -> None:
+        settings = {"address": head_of(fleet), "object_store_bytes": _OBJECT_STORE_BYTES}
         self.child = ChildProcess(
             "fleet",
             python_command(_CHILD),
             lambda socket_path: settings | {"socket_path": socket_path},
             start_timeout_s=_START_TIMEOUT_S,
-            environment=_ENVIRONMENT,
+            environment=_ENVIRONMENT | _token(fleet),
         )
         self._users: set[str] = set()
 
@@ -108,6 +108,13 @@ class Link:
             writer.close()
 
 
-def link_of(shared: dict[Any, Any], address: str, cpus: int) -> Link:
+def _token(fleet: FleetConfig) -> dict[str, str]:
+    """How Ray finds the token of its cluster; where none is named, one of its own for this user."""
+    if fleet.token_file is None:
+        return {}
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": fleet.token_file}
+
+
+def link_of(shared: dict[Any, Any], fleet: FleetConfig) -> Link:
     """The process that the models of one configuration share."""
-    return shared.setdefault((Link, address), Link(address, cpus))  # type: ignore[no-any-return]
+    return shared.setdefault(Link, Link(fleet))  # type: ignore[no-any-return]

@@ -6,7 +6,6 @@ Source: https://docs.ray.io/en/latest/serve/model_composition.html (handles), an
 
 import asyncio
 import hashlib
-import os
 from contextlib import aclosing
 from functools import partial
 from importlib.metadata import version
@@ -26,6 +25,7 @@ from unilect.backend import (
     Description,
     NativeFacts,
 )
+from unilect.config.fleet import FleetConfig, resources_of
 from unilect.config.model import ModelConfig
 from unilect.context import in_hand, whose
 from unilect.errors import ConfigError
@@ -181,26 +181,21 @@ def backend(spec: BackendSpec) -> Backend:
     least, most = (
         (replicas, replicas) if isinstance(replicas, int) else (replicas.min, replicas.max)
     )
-    plain = replace(config, replicas=None)
-    cpus = config.threads or 1
+    plain = replace(config, replicas=None, resources={}, accelerator=None)
+    fleet: FleetConfig = spec.shared.get(FleetConfig, FleetConfig())
     deployment = wire.Deployment(
         spec.name,
         version("unilect"),
         _absolute(config.sources[0]),
         msgspec.json.encode(plain),
-        cpus,
+        config.threads or 1,
         least,
         most,
         (config.parallel or 16) + _PLACES_BESIDE,
-        _actor_options(config, cpus),
+        resources_of(spec.name, config),
         config.start_timeout_s,
     )
-    return RayBackend(deployment, config, link_of(spec.shared, "", max(1, os.cpu_count() or 1)))
-
-
-def _actor_options(config: ModelConfig, cpus: int) -> dict[str, Any]:
-    """What Ray keeps for a replica."""
-    return {"num_cpus": cpus}
+    return RayBackend(deployment, config, link_of(spec.shared, fleet))
 
 
 def _absolute(source: str) -> str:

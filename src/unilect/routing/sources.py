@@ -22,6 +22,7 @@ from msgspec import Struct, structs
 
 from unilect import plugins
 from unilect.backend import Backend, BackendSpec, Report
+from unilect.config.fleet import FleetConfig
 from unilect.config.hints import unknown_in
 from unilect.config.kinds import ENGINES, KIND_OF, UPSTREAMS, check_options
 from unilect.config.model import NAME, ModelConfig
@@ -79,7 +80,8 @@ def built(config: Config, checker: Checker, progress: Progress | None = None) ->
     """
     models, found, made = served(config), Mistakes(), list[Model]()
     engines = _count_engines(models)
-    threads, shared = max(1, (_cores() - 1) // engines), dict[Any, Any]()
+    threads = max(1, (_cores() - 1) // engines)
+    shared: dict[Any, Any] = {FleetConfig: config.fleet}
     several = len(config.api_keys) > 1 or may_have_keys(config.store, process_environment())
     for name, one in models.items():
         with found:

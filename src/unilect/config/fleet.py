@@ -1,0 +1,145 @@
+"""The settings of the fleet: the table `[fleet]` of a configuration, and what a model with `replicas` may ask of its nodes."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Struct
+
+from unilect.config.model import ModelConfig, described
+from unilect.errors import ConfigError
+from unilect.mistakes import Mistakes
+
+_ADDRESS = re.compile(r"(?:ray://)?([^\s/:@]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]i?B)?")
+_UNITS = {unit: 1000**at for at, unit in enumerate(("KB", "MB", "GB", "TB"), 1)}
+_UNITS |= {unit: 1024**at for at, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1)}
+
+
+class FleetConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The Ray cluster of models with `replicas`: the table `[fleet]`."""
+
+    address: Annotated[
+        str,
+        described(
+            "The cluster that models with `replicas` run on: `HOST:PORT` of its head, where this machine has joined it. Empty: a cluster "
+            "of this machine alone, which starts and ends with the server."
+        ),
+    ] = ""
+    token_file: Annotated[
+        str | None,
+        described(
+            "File with the token that the nodes of the cluster know. Default: the one that `unilect fleet start` or `join` has written."
+        ),
+    ] = None
+
+
+def head_of(config: FleetConfig) -> str:
+    """
+    Host and port of the cluster's head; empty for none.
+
+    Raises:
+        ConfigError: The address is none.
+    """
+    if not config.address:
+        return ""
+    found = _ADDRESS.fullmatch(config.address)
+    if found is None or not 0 < int(found[2]) <= 65535:
+        raise ConfigError(
+            f"fleet.address: `{config.address}` is no HOST:PORT. Write the address that `unilect fleet start` has printed, "
+            "such as 192.168.1.10:6379.",
+            ("fleet", "address"),
+        )
+    return f"{found[1]}:{found[2]}"
+
+
+def check_replicas(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> None:
+    """
+    What a model with `replicas` cannot be, and what no other model has.
+
+    Args:
+        kinds: The kind of each of its sources.
+
+    Raises:
+        ConfigError: All are told.
+    """
+    found, path = Mistakes(), ("models", name)
+    if config.replicas is None:
+        for option in ("resources", "accelerator"):
+            if getattr(config, option):
+                found.add(
+                    f"models.{name}: {option}: has no effect without replicas; set replicas too, or leave this out.",
+                    (*path, option),
+                )
+        found.raise_all()
+        return
+    if len(config.sources) > 1:
+        found.add(
+            f"models.{name}: replicas: takes one source, and this model has {len(config.sources)}. Leave one, or leave replicas out.",
+            (*path, "replicas"),
+        )
+    if served := [kind for kind in kinds.values() if kind in ("openai", "llamacpp", "fastchat")]:
+        found.add(
+            f"models.{name}: replicas: applies to models that unilect runs, and this one is a server's ({served[0]}). "
+            "Leave it out; a server is balanced with a list of sources.",
+            (*path, "replicas"),
+        )
+    if not isinstance(config.replicas, int | None) and config.replicas.min > config.replicas.max:
+        found.add(
+            f"models.{name}: replicas: min ({config.replicas.min}) is more than max ({config.replicas.max}). Change one of them.",
+            (*path, "replicas"),
+        )
+    if config.idle_stop_s is not None:
+        found.add(
+            f"models.{name}: idle_stop_s: has no effect on replicas; write `replicas = {{ min = 0, max = N }}` instead.",
+            (*path, "idle_stop_s"),
+        )
+    with found:
+        resources_of(name, config)
+    found.raise_all()
+
+
+def resources_of(name: str, config: ModelConfig) -> dict[str, Any]:
+    """
+    What the cluster keeps for each replica, as Ray names it: `num_cpus`, `num_gpus`, `memory` in bytes, `resources`.
+
+    Raises:
+        ConfigError: One is not a number, or no size.
+    """
+    found, told = Mistakes(), dict[str, Any]()
+    others = dict[str, float]()
+    for key, given in config.resources.items():
+        if key == "memory":
+            if (size := _bytes(given)) is None:
+                found.add(
+                    f"models.{name}: resources: memory: {given!r} is no size. Write bytes, or a text such as `24GiB`.",
+                    ("models", name, "resources"),
+                )
+            else:
+                told["memory"] = size
+        elif isinstance(given, bool | str) or given < 0:
+            found.add(
+                f"models.{name}: resources: {key}: {given!r} is no number. Write how much of it a replica needs, such as 1 or 0.5.",
+                ("models", name, "resources"),
+            )
+        elif key in ("cpu", "gpu"):
+            told[f"num_{key}s"] = given
+        else:
+            others[key] = given
+    found.raise_all()
+    told.setdefault("num_cpus", config.threads or 1)
+    if others:
+        told["resources"] = others
+    if config.accelerator:
+        told["accelerator_type"] = config.accelerator
+    return told
+
+
+def _bytes(given: object) -> int | None:
+    """A size in bytes; None where it is none."""
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return int(given) if given >= 0 else None
+    matched = _SIZE.fullmatch(str(given))
+    if matched is None:
+        return None
+    return int(float(matched[1]) * _UNITS.get(matched[2] or "", 1))
