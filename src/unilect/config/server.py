@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from unilect.config.admin import AdminConfig, check_admin
 from unilect.config.digests import check_digests
-from unilect.config.fleet import FleetConfig
+from unilect.config.fleet import FleetConfig, head_of
 from unilect.config.limits import Limits, LimitsConfig
 from unilect.config.limits import check_url as check_redis
 from unilect.config.model import NAME, ModelConfig, described
