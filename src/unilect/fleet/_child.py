@@ -18,7 +18,6 @@ import ray
 from ray import serve
 from ray.exceptions import RayActorError, RayError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
-from ray.serve.deployment import Deployment
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
 from unilect import frames
@@ -35,8 +34,8 @@ _CHECK_S = 2.0
 _SURGE_PERCENT = 100  # replicas more than there should be, while others are replaced
 _FULL = 0.75  # of the requests that a replica takes: from then on there should be another one
 _UP_AFTER_S, _DOWN_AFTER_S = 2.0, 60.0
-_router: Any = _ROUTER  # by its name, though its type says otherwise
-_SERVED: Deployment = serve.deployment(  # type: ignore[assignment]  # it is no decorator here
+
+_SERVED: Any = serve.deployment(
     Replica,
     name="engine",
     graceful_shutdown_timeout_s=_DRAIN_S,
@@ -44,7 +43,7 @@ _SERVED: Deployment = serve.deployment(  # type: ignore[assignment]  # it is no 
     health_check_period_s=_CHECK_S,
     max_constructor_retry_count=_STARTS,
     max_surge_percent=_SURGE_PERCENT,
-    request_router_config=RequestRouterConfig(request_router_class=_router),
+    request_router_config=RequestRouterConfig(request_router_class=_ROUTER),
 )
 
 
@@ -83,7 +82,7 @@ class Middle:
             asyncio.start_unix_server(self._serve, socket_path, backlog=_BACKLOG)
         )
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        return {"nodes": len(ray.nodes())}  # type: ignore[no-untyped-call]
+        return {"nodes": len(ray.nodes())}
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One question, until it is answered or who asks has left."""
