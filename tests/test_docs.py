@@ -177,7 +177,7 @@ def test_example_file_has_every_option(tmp_path: Path) -> None:
 
     config_load.load(file, environment=KEYS)
 
-    tables = {"models", "store", "owners", "admin", "otel"}
+    tables = {"models", "store", "owners", "admin", "otel", "fleet"}
     assert sorted(set(names)) == sorted(set(OPTIONS) - tables)
 
 

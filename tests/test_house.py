@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_206,
+    "": 2_355,
     "cli": 2_060,
     "cli/connect": 956,
-    "config": 1_859,
+    "config": 1_984,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
@@ -34,17 +34,18 @@ BUDGETS = {
     "dialects/llamacpp": 730,
     "dialects/messages": 1_018,
     "dialects/ollama": 1_031,
-    "dialects/openai": 762,
+    "dialects/openai": 765,
     "dialects/responses": 2_009,
     "engines": 227,
     "engines/chatglm": 555,
     "engines/gguf": 2_181,
-    "engines/process": 810,
-    "engines/transformers": 3_792,
+    "engines/process": 826,
+    "engines/transformers": 3_686,
+    "fleet": 517,
     "gateway": 2_713,
-    "http": 931,
+    "http": 934,
     "parameters": 734,
-    "routing": 3_854,
+    "routing": 3_856,
     "server": 2_062,
     "store": 2_333,
     "store/migrations": 9,
@@ -55,7 +56,7 @@ BUDGETS = {
     "upstreams/fastchat": 660,
     "upstreams/llamacpp": 788,
     "upstreams/openai": 1_814,
-    "web": 1_298,
+    "web": 1_342,
 }
 
 #: Where the environment is read or passed on, and why.
@@ -69,6 +70,7 @@ CATCH_ALL = {
     "constraints/_jobs.py": "llguidance's converter raises the bare class for a grammar that it cannot read",
     "web/guard.py": "a flaw of ours becomes a 500 in the envelope",
     "routing/_emulation.py": "a task's flaw is carried to the reader, which raises it",
+    "fleet/_child.py": "Ray raises anything of one call, which is told to its caller, and the others go on",
     "plugins.py": "what somebody else made raises anything; it is told and left out",
     "routing/pool.py": "a flaw in a look at a backend is logged, and is not the last look",
     "engines/fetched.py": "what a thread raises is carried to who waits, who raises it",

@@ -45,6 +45,7 @@ OF_ALL = {
 }
 #: A function that reads options for its backend.
 OF_THE_QUEUE = {"max_in_flight"}  # is read where requests wait for a backend
+OF_THE_FLEET = {"replicas", "resources", "accelerator"}  # are read in fleet/
 READ_BY = {
     "server_at(": "config.api_key config.api_key_header config.reuse_connections (",
     "context_of(": "config.context (",
@@ -143,4 +144,9 @@ def test_the_table_is_true(kind: str) -> None:
         code = code.replace(call, reads)
     read = set(re.findall(r"(?<!unilect\.)config\.(\w+)", code)) & OPTIONS.keys()
 
-    assert read == {option for option, kinds in OPTIONS.items() if kind in kinds} - OF_THE_QUEUE
+    assert (
+        read
+        == {option for option, kinds in OPTIONS.items() if kind in kinds}
+        - OF_THE_QUEUE
+        - OF_THE_FLEET
+    )

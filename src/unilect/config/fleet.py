@@ -1,7 +1,6 @@
 """The settings of the fleet: the table `[fleet]` of a configuration, and what a model with `replicas` may ask of its nodes."""
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from msgspec import Struct
@@ -53,12 +52,9 @@ def head_of(config: FleetConfig) -> str:
     return f"{found[1]}:{found[2]}"
 
 
-def check_replicas(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> None:
+def check_replicas(name: str, config: ModelConfig) -> None:
     """
     What a model with `replicas` cannot be, and what no other model has.
-
-    Args:
-        kinds: The kind of each of its sources.
 
     Raises:
         ConfigError: All are told.
@@ -76,12 +72,6 @@ def check_replicas(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> 
     if len(config.sources) > 1:
         found.add(
             f"models.{name}: replicas: takes one source, and this model has {len(config.sources)}. Leave one, or leave replicas out.",
-            (*path, "replicas"),
-        )
-    if served := [kind for kind in kinds.values() if kind in ("openai", "llamacpp", "fastchat")]:
-        found.add(
-            f"models.{name}: replicas: applies to models that unilect runs, and this one is a server's ({served[0]}). "
-            "Leave it out; a server is balanced with a list of sources.",
             (*path, "replicas"),
         )
     if not isinstance(config.replicas, int | None) and config.replicas.min > config.replicas.max:

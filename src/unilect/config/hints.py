@@ -56,7 +56,7 @@ def unknown_option(path: OptionPath, here: Collection[str], name: str, value: An
     """What to say of a name in a table of a file that is no option there."""
     if not path:
         return _unknown_at_the_top(name, value)
-    if path[0] in ("listeners", "store", "limits", "owners", "admin", "otel"):
+    if path[0] in ("listeners", "store", "limits", "owners", "admin", "otel", "fleet"):
         return unknown_in(here, name, _SERVER, f"put it {_TOP}")
     if len(path) > 2:
         return unknown_in(here, name)

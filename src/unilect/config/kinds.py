@@ -48,6 +48,7 @@ _ONLY = {
     ("openai",): "whole_answers",
     (*UPSTREAMS, "echo"): "max_in_flight",
     ("echo",): "options",
+    (*ENGINES, "echo"): "replicas resources accelerator",
 }
 #: option -> the kinds that have it; what is not here, all have
 OPTIONS = {option: kinds for kinds, options in _ONLY.items() for option in options.split()}
@@ -78,7 +79,7 @@ def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> N
                 ("models", name, option),
             )
     with found:
-        check_replicas(name, config, kinds)
+        check_replicas(name, config)
     found.raise_all()
 
 
