@@ -21,6 +21,7 @@ from unilect import errors
 from unilect.cli import main as cli
 from unilect.config import load as config_load
 from unilect.config.admin import AdminConfig
+from unilect.config.fleet import FleetConfig
 from unilect.config.kinds import KIND_OF
 from unilect.config.limits import LimitsConfig
 from unilect.config.otel import OtelConfig
@@ -41,7 +42,15 @@ PAGES = DOCS | {file: file.read_text() for file in ROOT.glob("*.md")}
 ALL_DOCS = "\n".join(DOCS.values())
 OPTIONS = [
     field.name
-    for struct in (Config, StoreConfig, LimitsConfig, AdminConfig, OtelConfig, ModelConfig)
+    for struct in (
+        Config,
+        StoreConfig,
+        LimitsConfig,
+        AdminConfig,
+        OtelConfig,
+        FleetConfig,
+        ModelConfig,
+    )
     for field in msgspec.structs.fields(struct)
 ]
 #: What the configurations of the documentation take from the environment.
