@@ -33,6 +33,7 @@ from unilect.extras import install
 from unilect.fleet import wire
 from unilect.fleet._link import Link, link_of
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
+from unilect.tasks import apart, shared
 
 _PLACES_BESIDE = 4  # calls that count tokens and the like, beside the answers
 
@@ -56,31 +57,32 @@ class RayBackend:
         self._link = link
         self._life = 0  # of the connection, for which the model is known to be there
         self._facts: wire.Facts | None = None
-        self._starting: asyncio.Lock = asyncio.Lock()
+        self._starting: asyncio.Task[None] | None = None
         self.children = (link.child,)
         self.capabilities = Capabilities(settled=False)
 
     async def start(self) -> None:
-        """Have the model on the cluster; see `Backend`."""
-        name = self._deployment.name
-        if (
-            self._facts is not None
-            and self._life == self._link.child.starts
-            and self._link.child.alive
-        ):
+        """Have the model on the cluster; see `Backend`. One task does it for all who wait, and outlives each of them."""
+        if self._is_up:
             return
-        async with self._starting:
-            life = await self._link.start(name)
-            if self._facts is not None and self._life == life:
-                return
-            timeout_s = self._config.start_timeout_s
-            await self._link.value(
-                wire.Asked("deploy", name, body=frames.raw(self._deployment)), timeout_s
-            )
-            told = await self._ask(wire.FACTS, None, timeout_s)
-            self._facts = wire.read(wire.Facts, told)
-            self.capabilities = self._facts.capabilities
-            self._life = life
+        if self._starting is None or self._starting.done():
+            self._starting = apart(self._bring_up(), f"the start of {self._deployment.name}")
+        await shared(self._starting)
+
+    @property
+    def _is_up(self) -> bool:
+        """Whether this life of the connection has brought the model there."""
+        child = self._link.child
+        return self._facts is not None and child.alive and self._life == child.starts
+
+    async def _bring_up(self) -> None:
+        name, timeout_s = self._deployment.name, self._config.start_timeout_s
+        life = await self._link.start(name)
+        deploy = wire.Asked("deploy", name, body=frames.raw(self._deployment))
+        await self._link.value(deploy, timeout_s)
+        self._facts = wire.read(wire.Facts, await self._ask(wire.FACTS, None, timeout_s))
+        self.capabilities = self._facts.capabilities
+        self._life = life
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
@@ -115,6 +117,9 @@ class RayBackend:
     async def aclose(self) -> None:
         """Leave the model to the cluster; see `Backend`."""
         self._life = 0
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
         await self._link.stop(self._deployment.name)
 
     async def _call(self, name: str, *given: Any) -> Any:
