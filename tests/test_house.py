@@ -45,7 +45,7 @@ BUDGETS = {
     "http": 931,
     "parameters": 734,
     "routing": 3_854,
-    "server": 2_096,
+    "server": 2_101,
     "store": 2_333,
     "store/migrations": 9,
     "store/migrations/versions": 151,
