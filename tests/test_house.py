@@ -44,7 +44,7 @@ BUDGETS = {
     "gateway": 2_713,
     "http": 931,
     "parameters": 734,
-    "routing": 3_854,
+    "routing": 3_855,
     "server": 2_101,
     "store": 2_333,
     "store/migrations": 9,
