@@ -144,7 +144,9 @@ class LogSink:
             return
         self._size = size
         self._lines.append(line)
-        if not self._some.is_set():  # cleared before a batch is taken: what comes later sets it again
+        if (
+            not self._some.is_set()
+        ):  # cleared before a batch is taken: what comes later sets it again
             self._wake()
 
     def _wake(self) -> None:

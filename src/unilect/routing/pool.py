@@ -330,7 +330,9 @@ class Pool:
     def _told(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
         """Tell the log once that a backend is out, or fails; and look after one that is out."""
         about = in_hand().request_id
-        told = error.for_operator.removeprefix(f"{self._name}: ") + (f" ({about})" if about else "")
+        # a server that refuses a request may repeat it, and what is said of a request its client is told
+        words = error.for_operator if fails else f"{type(error).__name__}, {error.status}"
+        told = words.removeprefix(f"{self._name}: ") + (f" ({about})" if about else "")
         if member.breaker.open and not was_out:
             log.warning("%s: %s is out: %s", self._name, member.source, told)
         elif fails and not was_out and self._now_s() > member.told_at_s + TELL_EVERY_S:

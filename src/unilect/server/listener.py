@@ -39,6 +39,7 @@ from unilect.store.store import Store
 from unilect.web.bodies import Bodies
 
 log = logging.getLogger("unilect")
+_NO_HTTP = "a client sent what is no HTTP (%s)"
 _OF_ADMIN = Limits(connections=64, silent=32)
 CUT_TIMEOUT_S = 2.0  # for error frames to go out, once the engines have stopped
 
@@ -366,6 +367,12 @@ class _HttpLog(logging.LoggerAdapter[logging.Logger]):
     def exception(self, msg: object, *args: object, exc_info: Any = True, **rest: Any) -> None:
         """Log an error; it is a client's where aiohttp's parser raised it."""
         if isinstance(exc_info, HttpProcessingError):
-            self.info("a client sent what is no HTTP (%s)", type(exc_info).__name__)
+            self.info(_NO_HTTP, type(exc_info).__name__)
         else:
             self.error(msg, *args, exc_info=exc_info, **rest)
+
+    def debug(self, msg: object, *args: object, exc_info: Any = None, **rest: Any) -> None:
+        """Log a detail; aiohttp tells a first request without a method here."""
+        if isinstance(exc_info, HttpProcessingError):
+            msg, args, exc_info = _NO_HTTP, (type(exc_info).__name__,), None
+        super().debug(msg, *args, exc_info=exc_info, **rest)
