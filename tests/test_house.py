@@ -38,7 +38,7 @@ BUDGETS = {
     "dialects/responses": 2_009,
     "engines": 227,
     "engines/chatglm": 555,
-    "engines/gguf": 2_185,
+    "engines/gguf": 2_242,
     "engines/process": 810,
     "engines/transformers": 3_803,
     "gateway": 2_713,

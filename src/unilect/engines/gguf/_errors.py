@@ -7,6 +7,7 @@ Its server answers 500 to some faults of a request; those must not count against
 from collections.abc import Mapping
 from typing import Any
 
+from unilect.engines.gguf._images import BROKEN
 from unilect.errors import BackendError, InvalidRequest, UnilectError
 from unilect.http.client import raise_for_answer
 from unilect.http.error_bodies import error_text, unknown_token
@@ -55,8 +56,7 @@ def fault(error: BackendError) -> UnilectError:
 def attribute_error(error: InvalidRequest, request: Any) -> InvalidRequest:
     """What llama.cpp says is wrong with a request, with the parameter where it can be only one."""
     if any(words in error.message for words in _OF_IMAGES):
-        told = "an image cannot be read. Send a PNG, JPEG, GIF or BMP file that is whole."
-        return InvalidRequest(f"`messages`: {told}", param="messages")
+        return InvalidRequest(BROKEN, param="messages")
     for words, names in _TOLD.items():
         given = [name for name in names if getattr(request, name, None) is not None]
         if error.param is not None or words not in error.message or not given:
