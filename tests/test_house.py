@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_250,
+    "": 2_252,
     "cli": 2_060,
     "cli/connect": 956,
     "config": 1_859,
@@ -38,13 +38,13 @@ BUDGETS = {
     "dialects/responses": 2_009,
     "engines": 227,
     "engines/chatglm": 555,
-    "engines/gguf": 2_185,
+    "engines/gguf": 2_188,
     "engines/process": 810,
     "engines/transformers": 3_792,
     "gateway": 2_736,
     "http": 931,
     "parameters": 734,
-    "routing": 3_854,
+    "routing": 3_857,
     "server": 2_068,
     "store": 2_347,
     "store/migrations": 9,
