@@ -1,6 +1,7 @@
 """Tests of unilect.gateway.limits, through the whole server: what a caller may use, and what it is told."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ import pytest
 
 from clock import Clock
 from redis_server import RedisServer, redis_server
+from unilect.clock import BELIEVED_S, SteadyClock
 from unilect.config.limits import Limits as Table
 from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig, Price
@@ -27,6 +29,7 @@ from unilect.requests import ChatRequest, Message
 from unilect.routing import sources
 from unilect.routing.measure import Measures
 from unilect.routing.registry import Model, Registry
+from unilect.server import listener
 from unilect.server.listener import Listener
 from unilect.testing.echo import Echo, Options
 
@@ -405,6 +408,151 @@ async def test_another_day() -> None:
         await limits.open(context, chat(80))
     assert 29 < (raised.value.retry_after_s or 0) <= 30
     await limits.aclose()
+
+
+class Rows(FakeLedger):
+    """A ledger that has the rows of one key, each with its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[float, int]] = []
+
+    async def used(self, since: float, key: str | None = None) -> list[Any]:
+        """See `Ledger`."""
+        tokens = sum(tokens for at, tokens in self.rows if at >= since)
+        return [SimpleNamespace(key="one", owner="", model="m", tokens=tokens, cost=0)]
+
+
+class Jumping:
+    """
+    A book with a budget of 1,000 tokens, on a system whose clock can be set.
+
+    Args:
+        rows: The ledger; None where there is none.
+        url: Of a Redis server that counts.
+    """
+
+    def __init__(
+        self, budget: str, rows: Rows | None, system: Clock, even: Clock, url: str | None
+    ) -> None:
+        config = Config(models={"m": echo()}, limits=LimitsConfig(url=url, **{budget: 1000}))
+        self.system, self.even, self.rows = system, even, rows
+        self.clock = SteadyClock(system, even)
+        measures = Measures(sources.registry(config))
+        self.book = LimitBook(config, measures, rows, self.clock)
+        self.clock.followers.append(self.book.corrected)
+
+    def passes(self, seconds: float) -> None:
+        """Time goes by."""
+        self.system.now += seconds
+        self.even.now += seconds
+
+    async def spend(self) -> bool:
+        """Use 100 tokens; False where there is nothing left for them."""
+        at = self.clock()
+        try:
+            entry = await self.book.open(Context(caller="one", model="m"), chat(80))
+        except QuotaExceeded:
+            return False
+        assert entry is not None
+        await entry.close(Usage(20, 80), 200)
+        if self.rows is not None:
+            self.rows.rows.append((at, 100))
+        return True
+
+    async def spend_all(self) -> int:
+        """How many times 100 tokens can be used."""
+        count = 0
+        while count < 30 and await self.spend():
+            count += 1
+        return count
+
+
+NOON = 1_800_014_400.0  # 2027-01-15 12:00
+
+
+@pytest.fixture(params=["memory", "memory and ledger", "redis"])
+async def jumping(request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Jumping]]:
+    """Makes a book at noon, of each kind."""
+    made: list[Jumping] = []
+    url = request.getfixturevalue("redis").url if request.param == "redis" else None
+    rows = None if request.param == "memory" else Rows()
+
+    def make(budget: str, now: float = NOON) -> Jumping:
+        made.append(Jumping(budget, rows, Clock(now), Clock(100.0), url))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.book.aclose()
+
+
+@pytest.mark.parametrize("jump_s", [-40 * 86_400, -86_400, 86_400, 40 * 86_400])
+@pytest.mark.parametrize("budget", ["tokens_per_day", "tokens_per_month"])
+async def test_a_clock_that_jumps(
+    jumping: Callable[..., Jumping], budget: str, jump_s: float
+) -> None:
+    """While the system's clock is a day or forty off, and after it is right again, a budget is what it was: not more, and not less."""
+    rig = jumping(budget)
+    used = [await rig.spend() for _ in range(4)]
+    rig.system.now += jump_s
+    rig.passes(300)
+    used += [await rig.spend() for _ in range(3)]
+    rig.system.now -= jump_s
+    rig.passes(300)
+
+    assert [True] * 7 == used
+    assert 3 == await rig.spend_all()
+    rig.passes(31 * 86_400)
+    assert 10 == await rig.spend_all()
+
+
+async def test_a_clock_that_is_put_back_for_good(jumping: Callable[..., Jumping]) -> None:
+    """What was used on a day that has not come counts on the day that it was, and the clock is followed."""
+    rig = jumping("tokens_per_day")
+    assert [True] * 6 == [await rig.spend() for _ in range(6)]
+    rig.system.now -= 86_400
+    rig.clock()
+    rig.passes(BELIEVED_S)
+
+    assert rig.system.now == rig.clock()
+    assert 4 == await rig.spend_all()
+    if rig.rows is None:
+        rig.passes(86_400)
+        assert 10 == await rig.spend_all()
+
+
+async def test_a_clock_that_was_wrong_for_long(jumping: Callable[..., Jumping]) -> None:
+    """Of a clock that was a day ahead for so long that it was believed nothing is lost: when it is right again both days' use counts."""
+    rig = jumping("tokens_per_day")
+    assert [True] * 4 == [await rig.spend() for _ in range(4)]
+    for jump_s, expected in ((86_400, [True] * 3), (-86_400, [True] * 3 + [False])):
+        rig.system.now += jump_s
+        rig.clock()
+        rig.passes(BELIEVED_S)
+        assert expected == [await rig.spend() for _ in expected]
+
+
+async def test_a_server_whose_system_clock_jumps(
+    limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole server gives no second budget while the system's clock is a day ahead or behind, and refuses nobody who has some left."""
+    system, even = Clock(time.time()), Clock()
+    monkeypatch.setattr(listener, "SteadyClock", lambda: SteadyClock(system, even))
+    async with served(limits(tokens_per_day=500)) as server:
+        statuses = []
+        for jump_s in (0, 86_400, -2 * 86_400, 86_400, 0, 30 * 86_400):
+            system.now += jump_s
+            statuses.append((await server.ask(max_tokens=80)).status)
+
+    assert [200] * 5 + [429] == statuses
+
+
+async def test_a_server_whose_clock_is_behind(redis: RedisServer) -> None:
+    """A Redis server counts the budget of a day that is over by its own clock, for a server whose clock is a year behind."""
+    rig = Jumping("tokens_per_day", None, Clock(time.time() - 365 * 86_400), Clock(), redis.url)
+    assert 10 == await rig.spend_all()
+    await rig.book.aclose()
 
 
 async def test_a_backend_that_does_not_stop() -> None:

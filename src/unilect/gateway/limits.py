@@ -137,9 +137,8 @@ class LimitBook:
         self._has_models = bool(self._limited)
         self._has_own = bool(self._defaults or self._owners or self._has_models)
         self._plans = dict[tuple[str, str, str], _Plan]()
-        self._seeded = (
-            self._ledger is None
-        )  # budgets that were not counted before have what the ledger says
+        # budgets that were not counted before have what the ledger says
+        self._unread = self._in_memory and self._ledger is not None
 
     def applies(self, context: Context) -> bool:
         """Whether a request may have a limit."""
@@ -164,11 +163,12 @@ class LimitBook:
         limits = plan.limits
         if not limits:
             return None
-        if not self._seeded and self._in_memory and plan.has_budget:
+        now = self.clock()  # first: it may tell that the ledger has to be read
+        if self._unread and plan.has_budget:
             await self._seed_once()
         if self._recounts and plan.has_budget:
             await self._recounts.before(context.caller)
-        asked = self._asked(context, request, plan)
+        asked = self._asked(context, request, plan, now)
         if (seated := self._seated(context, plan, asked)) is not None:
             return seated
         claimed = asked.claims(limits)
@@ -215,7 +215,7 @@ class LimitBook:
         """
         limits = self._limits(context)
         if any(limit.is_budget for limit in limits):
-            if not self._seeded and self._in_memory:
+            if self._unread:
                 await self._seed_once()
             await self._recounts.before(context.caller)
         claimed = Asked(size=None, price=None, allowed=None, loose=False, now=self.clock()).claims(limits)  # fmt: skip
@@ -232,12 +232,24 @@ class LimitBook:
         await self._counters.open()
         if self._ledger is not None and not self._in_memory:
             with suppress(LimitsUnavailable):
-                await self._seed_once()
+                await self.seed()
 
     def changed(self, keys: Iterable[str]) -> None:
         """Some keys of the store have changed: what they have used may not have been counted."""
         if self._ledger is not None:
             self._recounts.changed(keys)
+
+    def corrected(self, before: float, now: float) -> None:
+        """
+        The time was corrected. What was counted for days and months that have not come counts now; what else was used since these began
+        the ledger says, which is read before the next request that has a budget.
+        """
+        self._unread = self._ledger is not None
+        if self._memory is not None:
+            for of in ("_day", "_month"):
+                old, new = claims.period(of, before), claims.period(of, now)
+                if old is not None and new is not None and new[1] < old[1]:
+                    self._memory.move(f"{of}/{old[0]}", f"{of}/{new[0]}", new[1])
 
     async def aclose(self) -> None:
         """Release everything. Idempotent."""
@@ -268,7 +280,7 @@ class LimitBook:
                             totals[name] = (before + amount, ends_at or now)
         if key is None:
             await self._counters.raise_to(totals)
-            self._seeded = True
+            self._unread = False
         else:
             await self._counters.raise_some(totals)
 
@@ -313,9 +325,8 @@ class LimitBook:
         table = self._measures.limits(name) if self._has_models else None
         return [] if table is None else claims.limits_of(_named(table), "model", f"model:{name}")
 
-    def _asked(self, context: Context, request: Request, plan: _Plan) -> Asked:
+    def _asked(self, context: Context, request: Request, plan: _Plan, now: float) -> Asked:
         """A request as its limits see it, with a bound of its size."""
-        now = self.clock()
         if not plan.needs_size:
             return Asked(size=None, price=None, allowed=None, loose=False, now=now)
         size = self._measures.size(context.model, request)
@@ -359,7 +370,7 @@ class LimitBook:
 
     async def _seed_once(self) -> None:
         async with self._seeding:
-            if not self._seeded:
+            if self._unread:
                 await self.seed()
 
     async def _ledger_since(self, since: float, key: str | None) -> Sequence[Used]:

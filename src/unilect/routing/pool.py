@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Backend, Capabilities, Support
+from unilect.backend import Backend, Capabilities, Support, children
 from unilect.context import in_hand
 from unilect.errors import BackendTimeout, BackendUnavailable, BackendUnreachable, UnilectError
 from unilect.redact import Secrets, redacted
@@ -117,6 +117,11 @@ class Member:
         self._queued: QueuedBackend | None = None
         self._can: Capabilities | None = None  # what it could do when it was entered last
         self._entered: Backend | QueuedBackend | None = None
+
+    @property
+    def is_coming_back(self) -> bool:
+        """Whether an engine of it has died, and does not serve again yet."""
+        return any(one.comes_back and not one.processes for one in children(self.backend))
 
     def enter(self) -> Backend | QueuedBackend:
         """The started backend for one request more, behind its queues, if it has places."""
@@ -275,7 +280,8 @@ class Pool:
         rest = [member for member in self.members if member not in tried]
         free = [member for member in rest if member.breaker.allows(now_s)]
         if free or self.has_fallback:
-            return free
+            # an engine that died comes back by itself, which may take as long as its model takes to load
+            return [member for member in free if not member.is_coming_back] or free
         return [
             member
             for member in rest
