@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_206,
+    "": 2_207,
     "cli": 2_060,
     "cli/connect": 956,
     "config": 1_859,
@@ -41,12 +41,12 @@ BUDGETS = {
     "engines/gguf": 2_181,
     "engines/process": 810,
     "engines/transformers": 3_792,
-    "gateway": 2_713,
+    "gateway": 2_787,
     "http": 931,
     "parameters": 734,
-    "routing": 3_854,
+    "routing": 3_860,
     "server": 2_062,
-    "store": 2_333,
+    "store": 2_340,
     "store/migrations": 9,
     "store/migrations/versions": 151,
     "testing": 337,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 660,
     "upstreams/llamacpp": 788,
     "upstreams/openai": 1_814,
-    "web": 1_298,
+    "web": 1_299,
 }
 
 #: Where the environment is read or passed on, and why.
