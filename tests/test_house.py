@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_276,
+    "": 2_277,
     "cli": 2_060,
     "cli/connect": 1_019,
     "config": 1_859,
@@ -41,12 +41,12 @@ BUDGETS = {
     "engines/gguf": 2_249,
     "engines/process": 810,
     "engines/transformers": 3_803,
-    "gateway": 2_736,
+    "gateway": 2_810,
     "http": 934,
     "parameters": 734,
-    "routing": 3_853,
+    "routing": 3_859,
     "server": 2_107,
-    "store": 2_347,
+    "store": 2_354,
     "store/migrations": 9,
     "store/migrations/versions": 151,
     "testing": 337,
@@ -55,7 +55,7 @@ BUDGETS = {
     "upstreams/fastchat": 660,
     "upstreams/llamacpp": 788,
     "upstreams/openai": 1_814,
-    "web": 1_342,
+    "web": 1_343,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from clock import Clock
+from entries import closed, entry_of
 from redis_server import RedisServer, redis_server
 from unilect.clock import BELIEVED_S, SteadyClock
 from unilect.config.limits import Limits as Table
@@ -328,18 +329,18 @@ async def test_from_the_ledger() -> None:
     ledger.away = True
     await limits.start()
     with pytest.raises(LimitsUnavailable):
-        await limits.open(Context(caller="one", model="m"), chat(80))
+        await entry_of(limits, Context(caller="one", model="m"), chat(80))
     ledger.away = False
     context = Context(caller="one", model="m")
-    entry = await limits.open(context, chat(80))
+    entry = await entry_of(limits, context, chat(80))
     assert entry is not None
     assert "0" == context.headers["x-ratelimit-remaining-tokens"]
     days = {datetime.fromtimestamp(at, UTC).strftime("%d %H:%M") for at in ledger.asked}
     assert {datetime.fromtimestamp(clock.now, UTC).strftime("%d 00:00"), "01 00:00"} == days
-    await entry.close(Usage(20, 80), 200)
+    await closed(entry, Usage(20, 80))
     with pytest.raises(QuotaExceeded):
-        await limits.open(Context(caller="one", model="m"), chat(80))
-    assert await limits.open(Context(caller="two", model="m"), chat(80)) is not None
+        await entry_of(limits, Context(caller="one", model="m"), chat(80))
+    assert await entry_of(limits, Context(caller="two", model="m"), chat(80)) is not None
     await limits.aclose()
 
 
@@ -363,13 +364,13 @@ async def test_owners_from_the_ledger() -> None:
     limits = LimitBook(config, Measures(sources.registry(config)), Sums())
     team = Context(caller="a", model="m", owner="team", price=priced.price)
     with pytest.raises(QuotaExceeded, match=r"money_per_day of this owner is 0.8: 0.7 are used"):
-        await limits.open(team, chat(101))
-    assert await limits.open(team, chat(100)) is not None
+        await entry_of(limits, team, chat(101))
+    assert await entry_of(limits, team, chat(100)) is not None
     with pytest.raises(
         QuotaExceeded, match="tokens_per_month of this model is 780: 600 are used, 120"
     ):
-        await limits.open(Context(caller="z", model="m"), chat(170))
-    assert await limits.open(Context(caller="z", model="m"), chat(40)) is not None
+        await entry_of(limits, Context(caller="z", model="m"), chat(170))
+    assert await entry_of(limits, Context(caller="z", model="m"), chat(40)) is not None
     await limits.aclose()
 
 
@@ -380,17 +381,18 @@ async def test_models_that_were_found() -> None:
     found = Registry([Model(name, Echo(Options(context=4096)), price=table.price, limits=table.limits) for name in "ab"])  # fmt: skip
     limits = LimitBook(config, Measures(found), FakeLedger(), Clock())
     with pytest.raises(QuotaExceeded, match="money_per_day of this API key is 1: 0 are used"):
-        await limits.open(Context(caller="one", model="a", price=table.price), chat(101))
-    entry = await limits.open(Context(caller="one", model="a", price=table.price), chat(60))
+        await entry_of(limits, Context(caller="one", model="a", price=table.price), chat(101))
+    entry = await entry_of(limits, Context(caller="one", model="a", price=table.price), chat(60))
     assert entry is not None
     with pytest.raises(RateLimited, match="of this model are running"):
-        await limits.open(Context(caller="two", model="a", price=table.price), chat(1))
+        await entry_of(limits, Context(caller="two", model="a", price=table.price), chat(1))
     assert (
-        await limits.open(Context(caller="two", model="b", price=table.price), chat(1)) is not None
+        await entry_of(limits, Context(caller="two", model="b", price=table.price), chat(1))
+        is not None
     )
-    await entry.close(Usage(20, 60), 200)
+    await closed(entry, Usage(20, 60))
     with pytest.raises(QuotaExceeded, match=r"0\.6 are used"):
-        await limits.open(Context(caller="one", model="a", price=table.price), chat(41))
+        await entry_of(limits, Context(caller="one", model="a", price=table.price), chat(41))
     await limits.aclose()
 
 
@@ -400,12 +402,12 @@ async def test_another_day() -> None:
     limits = book(FakeLedger(), clock, tokens_per_day=100, requests_per_minute=2)
     context = Context(caller="one", model="m")
     for _ in range(2):
-        entry = await limits.open(context, chat(80))
+        entry = await entry_of(limits, context, chat(80))
         assert entry is not None
-        await entry.close(Usage(20, 80), 200)
+        await closed(entry, Usage(20, 80))
         clock.now += 86_400
     with pytest.raises(RateLimited) as raised:
-        await limits.open(context, chat(80))
+        await entry_of(limits, context, chat(80))
     assert 29 < (raised.value.retry_after_s or 0) <= 30
     await limits.aclose()
 
@@ -558,7 +560,7 @@ async def test_a_server_whose_clock_is_behind(redis: RedisServer) -> None:
 async def test_a_backend_that_does_not_stop() -> None:
     """An answer far beyond what is held for it ends."""
     limits = book(FakeLedger(), Clock(), tokens_per_day=1000)
-    entry = await limits.open(Context(caller="one", model="m"), chat(80))
+    entry = await entry_of(limits, Context(caller="one", model="m"), chat(80))
     assert entry is not None
     entry.made(Usage(20, 160))
     with pytest.raises(QuotaExceeded, match="did not keep to"):
@@ -571,19 +573,19 @@ async def test_other_limits() -> None:
     ledger = FakeLedger()
     limits = book(ledger, Clock(), tokens_per_day=1000)
     context = Context(caller="one", model="m", owner="team")
-    entry = await limits.open(context, chat(80))
+    entry = await entry_of(limits, context, chat(80))
     assert entry is not None
-    await entry.close(Usage(20, 80), 200)
+    await closed(entry, Usage(20, 80))
 
     ledger.sums = {"one": 100}
     limits.configure(Config(limits=LimitsConfig(tokens_per_day=150), owners={"team": Table(parallel=1)}))  # fmt: skip
     with pytest.raises(QuotaExceeded, match="is 150: 100 are used"):
-        await limits.open(context, chat(80))
-    assert await limits.open(context, chat(30)) is not None
+        await entry_of(limits, context, chat(80))
+    assert await entry_of(limits, context, chat(30)) is not None
     with pytest.raises(RateLimited, match="of this owner are running"):
-        await limits.open(context, chat(1))
+        await entry_of(limits, context, chat(1))
     limits.configure(Config())
-    assert await limits.open(context, chat(80)) is None
+    assert await entry_of(limits, context, chat(80)) is None
     await limits.aclose()
 
 
@@ -600,9 +602,9 @@ async def test_a_key_with_other_limits() -> None:
         given = {"tokens_per_day": float(most)}
         context = Context(caller=caller, owner=owner, model=model, limits=given)
         with suppress(QuotaExceeded):
-            entry = await limits.open(context, chat(80))
+            entry = await entry_of(limits, context, chat(80))
             assert entry is not None
-            await entry.close(Usage(0, 0), 200)
+            await closed(entry, Usage(0, 0))
         return context.headers["x-ratelimit-limit-tokens"]
 
     assert ["1000", "50", "1000"] == [await told(most) for most in (1000, 50, 1000)]

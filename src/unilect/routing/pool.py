@@ -195,7 +195,10 @@ class Pool:
     @property
     def capabilities(self) -> Capabilities:
         """What the backends can do, of which each request gets one that can do what it asks for; nothing where there is none."""
-        every = [member.backend.capabilities for member in self.members]
+        members = self.members
+        if len(members) == 1:
+            return members[0].backend.capabilities
+        every = [member.backend.capabilities for member in members]
         return every[0] if every and _alike(every) else _together(every)
 
     def add(self, member: Member) -> None:
