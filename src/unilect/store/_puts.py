@@ -31,10 +31,14 @@ class Puts:
 
     Args:
         write: Puts some in one transaction; for each the bytes that it takes, or what is wrong with it.
+
+    Attributes:
+        coming: How many are being made that will be put, with those that wait: where all of them wait, no more is waited for.
     """
 
     def __init__(self, write: Write) -> None:
         self._write = write
+        self.coming = 0
         self._waiting: deque[Waiting] = deque()
         self._writing: Sequence[Waiting] = ()
         self._alone = 0  # of those that wait are written one by one
@@ -57,7 +61,7 @@ class Puts:
             return end
         self._waiting.append((stored, end))
         self._put_at, self._last_at = self._last_at, loop.time()
-        if not self._writing and self._gathering is None:
+        if not self._writing:
             self._begin_or_gather(loop)
         return end
 
@@ -72,9 +76,12 @@ class Puts:
 
     def _begin_or_gather(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin a transaction, or wait for more."""
-        if self._alone or self._last_at - self._put_at > DENSE_S or len(self._waiting) >= MOST:
+        are_all = self.coming <= len(self._waiting) or len(self._waiting) >= MOST
+        if are_all or self._alone or self._last_at - self._put_at > DENSE_S:
+            if self._gathering is not None:
+                self._gathering.cancel()
             self._begin()
-        else:
+        elif self._gathering is None:
             self._gathering = loop.call_later(GATHER_S, self._begin)
 
     def _begin(self) -> None:

@@ -119,6 +119,10 @@ class Answers:
         self._too_much = asyncio.Event()
         self._count, self._bytes = 0, 0  # as the last sweep found them, and what came since
 
+    def expect(self, more: int) -> None:
+        """So many more are being made that will be put, or fewer: those that come soon after one another are written together."""
+        self._puts.coming += more
+
     async def put(self, stored: Stored) -> None:
         """
         Insert a response, or replace it; its ancestors live as long as it does.

@@ -32,7 +32,7 @@ from unilect.routing.service import Run, Service
 from unilect.store.ids import response_id
 from unilect.web.decode import BodyDecoder, decoded
 from unilect.web.route import Route, call, json_answer
-from unilect.web.streaming import SERVER_SENT_EVENTS, relay, respond
+from unilect.web.streaming import SERVER_SENT_EVENTS, relay, respond, respond_kept
 
 _decoder = BodyDecoder(ResponseRequest)
 _prompt_decoder = BodyDecoder(PromptRequest)
@@ -80,6 +80,8 @@ class Responses:
         try:
             if run.streams and not keeps:  # there is nothing to wait for before its end
                 return await respond(request, run, encoder)
+            if run.streams:
+                return await self._kept.expected(respond_kept(request, run, encoder, keep))
             return await respond(request, KeptRun(run, encoder, keep), encoder)
         except UnilectError as error:
             raise made.telling.named(error) from error
