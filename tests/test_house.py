@@ -46,7 +46,7 @@ BUDGETS = {
     "parameters": 734,
     "routing": 3_854,
     "server": 2_062,
-    "store": 2_460,
+    "store": 2_465,
     "store/migrations": 9,
     "store/migrations/versions": 260,
     "testing": 337,

@@ -202,7 +202,15 @@ class Answers:
         """
         if not _is_id(id):
             return None
-        return await self._ask(lambda now: now.responses.chain(owner, id, most, with_bodies))
+        now = self._clock()
+
+        def read(connection: "Connection") -> list[Stored] | None:
+            found = self._transaction(connection, now).responses
+            return found.chain(owner, id, most, with_bodies)
+
+        self._start_sweeping()
+        # on SQLite nobody else writes between two statements: they need no transaction, unless nothing is found
+        return await self._database.begin(read, read)
 
     async def items(self, owner: str, ids: Sequence[str]) -> dict[str, bytes]:
         """
