@@ -237,7 +237,7 @@ class Promises:
         """Every answer that was whole has one row with its tokens; no other request has two."""
         found: dict[str, list[dict[str, Any]]] = {}
         for row in rows:
-            found.setdefault(row["id"].partition(".")[0], []).append(row)
+            found.setdefault(row["id"].partition(".")[2], []).append(row)
         recorded = {kind.name for kind in soak_clients.KINDS if kind.recorded}
         lost, double, different, needless = (list[str]() for _ in range(4))
         for one in outcomes:

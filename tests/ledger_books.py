@@ -46,11 +46,11 @@ class Gate(Ledger):
         self.begun.set()
         await self.goes_on.wait()
         if self.error is not None and (
-            not self.bad or self.bad in [one.id.split(".")[0] for one in rows]
+            not self.bad or self.bad in [one.id.partition(".")[2] for one in rows]
         ):
             raise self.error
         await super().write(rows)
-        self.groups.append([one.id.split(".")[0] for one in rows])
+        self.groups.append([one.id.partition(".")[2] for one in rows])
 
     async def probe(self) -> None:
         """Write nothing, as the test lets it."""
@@ -119,7 +119,7 @@ class Books:
 
             with psycopg.connect(self.url, row_factory=dict_row) as server:
                 found = server.execute("SELECT * FROM ledger ORDER BY ctid").fetchall()
-        rows = {one["id"].split(".")[0]: one for one in found}
+        rows = {one["id"].partition(".")[2]: one for one in found}
         assert len(rows) == len(found)
         return rows
 

@@ -59,6 +59,11 @@ class RedisServer:
         command = ["redis-cli", "-p", str(self.port), "flushall"]
         assert "OK\n" == subprocess.check_output(command, text=True)
 
+    def protect(self, password: str) -> None:
+        """Answer nobody without this password from now on."""
+        command = ["redis-cli", "-p", str(self.port), "config", "set", "requirepass", password]
+        assert "OK\n" == subprocess.check_output(command, text=True)
+
     def freeze(self, frozen: bool = True) -> None:
         """Have it answer nothing for a while, as a network that is gone does."""
         assert self._process is not None

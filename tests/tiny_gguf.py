@@ -5,6 +5,7 @@ Its weights are random: it writes anything that it may, so what comes out right 
 rows are zero, are as rare as with a real model. Seeded, made in a moment.
 """
 
+import math
 import random
 import string
 import struct
@@ -105,6 +106,53 @@ def make_qwen3_reranker(path: Path) -> Path:
     return path
 
 
+def make_projector(path: Path) -> Path:
+    """
+    Write an encoder of images of 28 by 28 pixels, as LLaVA's are, for a model of `make`, and return its path: that model's `mmproj`.
+    """
+    size, patch, blocks = 28, 14, 2
+    epsilon, thirds = struct.pack("<f", 1e-5), [struct.pack("<f", 0.5)] * 3
+    fields = [
+        _field("general.architecture", _STRING, _text("clip")),
+        _field("clip.projector_type", _STRING, _text("mlp")),
+        _field("clip.has_vision_encoder", _BOOL, b"\1"),
+        _field("clip.use_gelu", _BOOL, b"\1"),
+        _number("clip.vision.image_size", size),
+        _number("clip.vision.patch_size", patch),
+        _number("clip.vision.embedding_length", WIDTH),
+        _number("clip.vision.feed_forward_length", FEED_FORWARD),
+        _number("clip.vision.projection_dim", WIDTH),
+        _number("clip.vision.block_count", blocks),
+        _number("clip.vision.attention.head_count", HEADS),
+        _field("clip.vision.attention.layer_norm_epsilon", _F32, epsilon),
+        _list("clip.vision.image_mean", _F32, thirds),
+        _list("clip.vision.image_std", _F32, thirds),
+    ]
+    square = (WIDTH, WIDTH)
+    shapes: dict[str, tuple[int, ...]] = {
+        "v.patch_embd.weight": (patch, patch, 3, WIDTH),
+        "v.position_embd.weight": (WIDTH, (size // patch) ** 2),
+    }
+    for block in range(blocks):
+        name = f"v.blk.{block}"
+        for part in ("attn_q", "attn_k", "attn_v", "attn_out"):
+            shapes |= {f"{name}.{part}.weight": square, f"{name}.{part}.bias": (WIDTH,)}
+        for part in ("ln1", "ln2"):
+            shapes |= {f"{name}.{part}.weight": (WIDTH,), f"{name}.{part}.bias": (WIDTH,)}
+        shapes |= {
+            f"{name}.ffn_up.weight": (WIDTH, FEED_FORWARD),
+            f"{name}.ffn_up.bias": (FEED_FORWARD,),
+        }
+        shapes |= {
+            f"{name}.ffn_down.weight": (FEED_FORWARD, WIDTH),
+            f"{name}.ffn_down.bias": (WIDTH,),
+        }
+    for layer in (0, 2):
+        shapes |= {f"mm.{layer}.weight": square, f"mm.{layer}.bias": (WIDTH,)}
+    _write_tensors(path, fields, shapes)
+    return path
+
+
 def _vocabulary() -> list[tuple[str, int]]:
     """The tokens, each with its kind."""
     words = [
@@ -181,7 +229,7 @@ def _write(
 def _write_tensors(path: Path, fields: list[bytes], shapes: Mapping[str, tuple[int, ...]]) -> None:
     dice, tensors, data = random.Random(3), [], b""
     for name, shape in shapes.items():
-        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        count = math.prod(shape)
         norm, spread = name.endswith("norm.weight"), 1.0 if name == "output.weight" else 0.2
         weights = array("f", (1.0 if norm else dice.gauss(0, spread) for _ in range(count)))
         if name == "output.weight":

@@ -270,6 +270,10 @@ class Life(Protocol):
         """1 while it serves, else 0."""
 
     @property
+    def comes_back(self) -> bool:
+        """Whether it has served, and serves or will serve again by itself."""
+
+    @property
     def resident_memory_bytes(self) -> int:
         """What it has in memory while it serves, with the files that it maps; 0 where the system does not tell."""
 

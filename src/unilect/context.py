@@ -81,6 +81,7 @@ class Context(Struct, eq=False, kw_only=True):
         models: The names of the models that the caller may use; None for all.
         owner: Whose key it is; empty for nobody's.
         limits: The limits of the caller's key, by name.
+        has_budget: One of the limits that held for it when it came is a budget; None where they were not looked at.
         endpoint: What was called, as metrics name it.
         dialect: The API that was called.
         priority: `BATCH`, or less, for one that gives way to others that wait for a backend, for a time.
@@ -108,6 +109,7 @@ class Context(Struct, eq=False, kw_only=True):
     models: frozenset[str] | None = None
     owner: str = ""
     limits: Mapping[str, float] = {}
+    has_budget: bool | None = None
     endpoint: str = ""
     dialect: str = ""
     priority: int = 0

@@ -37,6 +37,8 @@ FILES = {
     "opencode": ".config/opencode/opencode.json",
     "aider": ".aider.conf.yml",
     "continue": ".continue/config.yaml",
+    "qwen": ".qwen/settings.json",
+    "pi": ".pi/agent/models.json",
     "zed": ".config/zed/settings.json",
     "vscode": ".config/Code/User/chatLanguageModels.json",
 }
@@ -47,6 +49,8 @@ PLACES: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     "opencode": (("provider", "unilect", "options", "baseURL"), ("model",)),
     "aider": (("openai-api-base",), ("model",)),
     "continue": (("models", 0, "apiBase"), ("models", 0, "model")),
+    "qwen": (("modelProviders", "openai", 0, "baseUrl"), ("model", "name")),
+    "pi": (("providers", "unilect", "baseUrl"), ("providers", "unilect", "models", 0, "id")),
     "zed": (
         ("language_models", "openai_compatible", "unilect", "api_url"),
         ("language_models", "openai_compatible", "unilect", "available_models", 0, "name"),
@@ -160,6 +164,8 @@ def test_another_model_later(client: str, server: Server, home: Path) -> None:
         assert 2048 == replaced.pop("model_context_window")
     if client == "continue":  # whose entries keep their places
         fresh["models"].reverse()
+    if client == "qwen":  # and so do these
+        fresh["modelProviders"]["openai"].reverse()
     assert replaced == fresh
 
 
@@ -175,11 +181,15 @@ def test_contexts(server: Server, home: Path) -> None:
     assert {"demo": 2048, "talk": 8192} == {one["name"]: one["max_tokens"] for one in zed["available_models"]}  # fmt: skip
     assert 2048 == read(home / FILES["codex"])["model_context_window"]
     assert "does not tell the context of talk; 8192 is assumed" in run("zed", url=server.url).stdout
+    copilot = run("copilot-cli", url=server.url).stdout
+    assert "_MAX_PROMPT_TOKENS=1536\nexport COPILOT_PROVIDER_MAX_OUTPUT_TOKENS=512\n" in copilot
+    assert "_TOKENS" not in run("copilot-cli", "--model", "talk", url=server.url).stdout
 
 
 def test_a_context_that_is_too_short(server: Server) -> None:
     """An agent whose first request does not fit into the model's context is told what context it needs."""
     assert "set `context` of the model to at least 32768" in run("claude", url=server.url).stdout
+    assert "set `context` of the model to at least 32768" in run("qwen", url=server.url).stdout
     assert "set `context` of the model to at least 16384" in run("codex", url=server.url).stdout
 
 

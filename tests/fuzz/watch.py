@@ -15,13 +15,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 #: Between two questions, and between two stories. Only where the seconds are held against the promise must none be missed.
 PAUSE_S = 0.01 if "UNILECT_HOSTILE" in os.environ else 0.1
-_TICKS = os.sysconf("SC_CLK_TCK")
 _CHAT = {
     "messages": [{"role": "user", "content": "Tell me a story."}],
     "max_tokens": 60,
@@ -36,7 +34,9 @@ class Felt:
 
     Attributes:
         healthz_s: The longest wait for `/healthz`, in seconds.
-        busy_s: The processor time that the server's own process took within that wait: a stall of its making, and no noise.
+        busy_s: The longest time of the processor that the server's event loop took within one wait for `/healthz`: a stall of its
+            making, and no noise.
+        busy_gap_s: The same, between two reads of the other stream.
         gap_s: The longest silence of the other stream between two reads, once it had begun.
         healthz_own_s, gap_own_s: The same without the time in which those concerned stood in the queue for a processor, which the
             kernel counts: what is left where a machine has enough of them.
@@ -47,6 +47,7 @@ class Felt:
 
     healthz_s: float = 0.0
     busy_s: float = 0.0
+    busy_gap_s: float = 0.0
     gap_s: float = 0.0
     healthz_own_s: float = 0.0
     gap_own_s: float = 0.0
@@ -117,7 +118,7 @@ class _State:
             with suppress(OSError), self._connected() as connection:
                 threads = _threads(self._pid, engines=False)
                 while True:
-                    begun, busy = time.monotonic(), _cpu_s(self._pid)
+                    begun, busy = time.monotonic(), loop_s(self._pid)
                     queue = _Queue(threads)
                     connection.sendall(request)
                     if not connection.recv(65536):
@@ -126,9 +127,8 @@ class _State:
                     own_s = waited - queue.waited_s()
                     with self._lock:
                         self._felt.healthz_own_s = max(self._felt.healthz_own_s, own_s)
-                        if waited > self._felt.healthz_s:
-                            self._felt.healthz_s = waited
-                            self._felt.busy_s = _cpu_s(self._pid) - busy
+                        self._felt.healthz_s = max(self._felt.healthz_s, waited)
+                        self._felt.busy_s = max(self._felt.busy_s, loop_s(self._pid) - busy)
                     time.sleep(PAUSE_S)
 
     def read_streams(self) -> None:
@@ -150,9 +150,12 @@ class _State:
 
     def _read_stream(self, connection: socket.socket) -> None:
         threads = _threads(self._pid, engines=True)
-        told, last, queue = b"", 0.0, _Queue(threads)
+        told, last, queue, busy = b"", 0.0, _Queue(threads), loop_s(self._pid)
         while data := connection.recv(65536):
-            now = time.monotonic()
+            now, busy_before, busy = time.monotonic(), busy, loop_s(self._pid)
+            if last:
+                with self._lock:
+                    self._felt.busy_gap_s = max(self._felt.busy_gap_s, busy - busy_before)
             if last and now - last > self._felt.gap_own_s:
                 own_s = now - last - queue.waited_s()
                 with self._lock:
@@ -223,7 +226,6 @@ def _queued_s(task: Path) -> float:
     return 0.0
 
 
-def _cpu_s(pid: int) -> float:
-    with open(f"/proc/{pid}/stat") as file:
-        fields: list[Any] = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+def loop_s(pid: int) -> float:
+    """The processor's time of a process's first thread, which a server's event loop runs in."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9

@@ -1,6 +1,10 @@
 """Tests of unilect.gateway.keys."""
 
 import hashlib
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from hypothesis import strategies as st
@@ -8,7 +12,11 @@ from hypothesis import strategies as st
 from properties import given
 from unilect.errors import AuthenticationError
 from unilect.gateway.keys import ANONYMOUS, Keys
+from watched import WatchedText
 
+SECRET = "sk-" + "k" * 61
+ROUNDS, IN_A_ROUND = 400, 50
+MOST_DIFFERENCE = 0.02
 KEYS = Keys(["sk-first-key", "sk-second-key"])
 
 
@@ -120,3 +128,60 @@ async def test_any_header(value: str) -> None:
     for name in ("Authorization", "X-API-Key", "api-key"):
         with pytest.raises(AuthenticationError):
             await KEYS.caller({name: value})
+
+
+def seconds_of(refuse: Callable[[str], object], sent: dict[str, str]) -> dict[str, float]:
+    """The median time of the processor in which each text is refused: 20,000 refusals of each, taken in turns."""
+    took: dict[str, list[int]] = {name: [] for name in sent}
+    for number in range(ROUNDS):
+        for name in sorted(sent, reverse=bool(number % 2)):
+            before = time.thread_time_ns()
+            for _ in range(IN_A_ROUND):
+                refuse(sent[name])
+            took[name].append(time.thread_time_ns() - before)
+    return {name: statistics.median(each) / IN_A_ROUND for name, each in took.items()}
+
+
+def difference(refuse: Callable[[str], object]) -> float:
+    """By how much it takes longer to refuse what is wrong at its end than what is wrong from its beginning, as a fraction."""
+    sent = {"first": "x" + SECRET[1:], "last": SECRET[:-1] + "x"}
+    found = []
+    for _ in range(5):  # something else may run beside one of them
+        took = seconds_of(refuse, sent)
+        found.append(took["last"] / took["first"] - 1)
+    return statistics.median(found)
+
+
+def test_time_of_a_refusal() -> None:
+    """It takes as long to refuse a key that is wrong in its first character as one that is wrong in its last."""
+    known = Keys([SECRET, *(f"{SECRET[:-8]}{number:08}" for number in range(50))])
+
+    def refuse(secret: str) -> None:
+        with suppress(AuthenticationError):
+            known.caller({"X-API-Key": secret}).send(None)
+
+    assert abs(difference(refuse)) < MOST_DIFFERENCE
+
+
+def test_the_measure_finds_a_comparison() -> None:
+    """The same measure finds a comparison that ends at the first character that differs."""
+    known = [SECRET]
+
+    def refuse(secret: str) -> bool:
+        return any(
+            all(a == b for a, b in zip(secret, each, strict=False))
+            for each in known
+            if hashlib.sha256(secret.encode()).digest()
+        )
+
+    assert difference(refuse) > 10 * MOST_DIFFERENCE
+
+
+@pytest.mark.parametrize("sent", [SECRET, f"{SECRET[:-1]}x", "ul_12345678_a", "x"])
+async def test_a_sent_key_is_hashed_and_nothing_else(sent: str) -> None:
+    """What a client sends is hashed and compared with no text, be it right or wrong."""
+    secret = WatchedText(sent)
+    with suppress(AuthenticationError):
+        await Keys([SECRET, "sk-other"]).caller({"X-API-Key": secret})
+
+    assert [("encode",)] == secret.looks

@@ -11,9 +11,10 @@ from unilect.context import Context
 from unilect.errors import AuthenticationError, StoreUnavailable
 from unilect.gateway import known_keys
 from unilect.gateway.known_keys import KnownKeys
-from unilect.gateway.secret import digest, id_of, new_secret
+from unilect.gateway.secret import _checksum, digest, id_of, new_secret
 from unilect.store.database import Database
 from unilect.store.keys import Key, StoredKeys
+from watched import WatchedBytes, WatchedText
 
 NOW = 1_800_000_000.0
 
@@ -376,3 +377,29 @@ async def test_revoked_while_the_store_is_away(rig: Rig, monkeypatch: pytest.Mon
     assert not task.done()
     monkeypatch.undo()
     await rig.until(task.done)
+
+
+async def test_a_wrong_secret_is_compared_in_constant_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text with the ID of a key and another secret is compared in constant time alone, and what is no key with nothing."""
+    right = await rig.create("laptop")
+    await rig.known.open()
+    compared = []
+    monkeypatch.setattr(known_keys.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or a == bytes(b))  # fmt: skip
+    for sent in (_with_id_of(right), new_secret(), f"{right}x", "sk-other"):
+        secret, hashed = WatchedText(sent), WatchedBytes(digest(sent))
+        with pytest.raises(AuthenticationError):
+            await rig.known.key(secret, hashed)
+
+        assert {look[0] for look in secret.looks} <= {"startswith"}
+        assert {look[0] for look in hashed.looks} <= {"__hash__"}, "compared otherwise"
+    assert [digest(right)] == [known for known, _ in compared]
+
+
+def _with_id_of(secret: str) -> str:
+    """A well-formed key that has the ID of another, and a secret of its own."""
+    id = id_of(secret)
+    text = f"{new_secret()}".replace("ul_", "", 1)
+    text = f"ul_{id}_{text.split('_')[1]}"
+    return f"{text}_{_checksum(text)}"

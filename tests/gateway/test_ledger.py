@@ -19,7 +19,7 @@ async def test_a_row(tmp_path: Path, url: str) -> None:
         await made.answer()
         row = made.rows()["r"]
 
-    assert row.pop("id").startswith("r.")
+    assert row.pop("id").endswith(".r")
     assert 0 <= row.pop("first_token_ms") <= row.pop("duration_ms")
     assert row.pop("at") // 86_400 == row.pop("day")
     assert {
@@ -37,6 +37,16 @@ async def test_a_row(tmp_path: Path, url: str) -> None:
         "cost": 6 * 1 + 4 * 0.25 + 4 * 4,
     } == row
     assert [] == made.journals()
+
+
+async def test_ids_are_in_order(tmp_path: Path, url: str) -> None:
+    """The ids of a server's rows grow, whatever the ids of the requests are, so that new ones stand beside each other in the index."""
+    async with books(tmp_path, url=url) as made:
+        names = [f"{number:x}"[::-1] for number in range(300, 0, -17)]
+        for name in names:
+            await made.answer(name)
+        ids = {name: row["id"] for name, row in made.rows().items()}
+    assert names == sorted(ids, key=lambda name: str(ids[name]))
 
 
 async def test_those_that_end_meanwhile_share_a_transaction(tmp_path: Path, url: str) -> None:
@@ -177,7 +187,7 @@ async def test_a_row_that_no_database_takes(
 
         assert [None, None, LedgerUnavailable, None] == [one and type(one) for one in ended]
         assert ["first", "a", "b", "c"] == list(made.rows())
-        assert "the row bad." in caplog.text
+        assert ".bad cannot be written" in caplog.text
         assert made.book.ready
     assert [] == made.journals()
 
@@ -206,7 +216,7 @@ async def test_too_many_wait(tmp_path: Path, url: str, monkeypatch: pytest.Monke
 
 async def test_dead_servers(tmp_path: Path, url: str) -> None:
     """What dead servers have left becomes rows at the start, with their cost, once; also where some are rows already."""
-    about = About("lost.a", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat")
+    about = About("a.lost", 1_800_000_000.0, "key_A", "lab", "m", "openai", "chat")
     for name in ("one", "two"):  # the same request in both, as where the first recovery was cut off
         journal = Journal(tmp_path / "unilect.db", name)
         slot = journal.take(about)
@@ -246,7 +256,7 @@ async def test_what_nobody_got(tmp_path: Path, url: str) -> None:
 async def test_dead_servers_and_no_store(tmp_path: Path, url: str) -> None:
     """Where the database cannot be written at the start, what dead servers have left is written when it can be."""
     journal = Journal(tmp_path / "unilect.db", "one")
-    journal.take(About("lost.a", 1_800_000_000.0)).made(1, 0, 1, 1.0, 1.0)
+    journal.take(About("a.lost", 1_800_000_000.0)).made(1, 0, 1, 1.0, 1.0)
     journal.close()
     async with books(tmp_path, url=url) as made:
         made.ledger.error = StoreUnavailable("away")
@@ -269,7 +279,7 @@ async def test_another_server_dies(
     async with books(tmp_path, url=url) as made:
         await made.answer("first")
         dying = Journal(tmp_path / "unilect.db", "dying")
-        dying.take(About("lost.a", 1_800_000_000.0)).made(1, 0, 1, 1.0, 1.0)
+        dying.take(About("a.lost", 1_800_000_000.0)).made(1, 0, 1, 1.0, 1.0)
         living = made.account("living")
         async with living:
             living.see(HELLO)

@@ -1,6 +1,7 @@
 """Tests of unilect.gateway.limits, through the whole server: what a caller may use, and what it is told."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
@@ -13,7 +14,9 @@ import msgspec
 import pytest
 
 from clock import Clock
+from entries import closed, entry_of
 from redis_server import RedisServer, redis_server
+from unilect.clock import BELIEVED_S, SteadyClock
 from unilect.config.limits import Limits as Table
 from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig, Price
@@ -27,6 +30,7 @@ from unilect.requests import ChatRequest, Message
 from unilect.routing import sources
 from unilect.routing.measure import Measures
 from unilect.routing.registry import Model, Registry
+from unilect.server import listener
 from unilect.server.listener import Listener
 from unilect.testing.echo import Echo, Options
 
@@ -325,18 +329,18 @@ async def test_from_the_ledger() -> None:
     ledger.away = True
     await limits.start()
     with pytest.raises(LimitsUnavailable):
-        await limits.open(Context(caller="one", model="m"), chat(80))
+        await entry_of(limits, Context(caller="one", model="m"), chat(80))
     ledger.away = False
     context = Context(caller="one", model="m")
-    entry = await limits.open(context, chat(80))
+    entry = await entry_of(limits, context, chat(80))
     assert entry is not None
     assert "0" == context.headers["x-ratelimit-remaining-tokens"]
     days = {datetime.fromtimestamp(at, UTC).strftime("%d %H:%M") for at in ledger.asked}
     assert {datetime.fromtimestamp(clock.now, UTC).strftime("%d 00:00"), "01 00:00"} == days
-    await entry.close(Usage(20, 80), 200)
+    await closed(entry, Usage(20, 80))
     with pytest.raises(QuotaExceeded):
-        await limits.open(Context(caller="one", model="m"), chat(80))
-    assert await limits.open(Context(caller="two", model="m"), chat(80)) is not None
+        await entry_of(limits, Context(caller="one", model="m"), chat(80))
+    assert await entry_of(limits, Context(caller="two", model="m"), chat(80)) is not None
     await limits.aclose()
 
 
@@ -360,13 +364,13 @@ async def test_owners_from_the_ledger() -> None:
     limits = LimitBook(config, Measures(sources.registry(config)), Sums())
     team = Context(caller="a", model="m", owner="team", price=priced.price)
     with pytest.raises(QuotaExceeded, match=r"money_per_day of this owner is 0.8: 0.7 are used"):
-        await limits.open(team, chat(101))
-    assert await limits.open(team, chat(100)) is not None
+        await entry_of(limits, team, chat(101))
+    assert await entry_of(limits, team, chat(100)) is not None
     with pytest.raises(
         QuotaExceeded, match="tokens_per_month of this model is 780: 600 are used, 120"
     ):
-        await limits.open(Context(caller="z", model="m"), chat(170))
-    assert await limits.open(Context(caller="z", model="m"), chat(40)) is not None
+        await entry_of(limits, Context(caller="z", model="m"), chat(170))
+    assert await entry_of(limits, Context(caller="z", model="m"), chat(40)) is not None
     await limits.aclose()
 
 
@@ -377,17 +381,18 @@ async def test_models_that_were_found() -> None:
     found = Registry([Model(name, Echo(Options(context=4096)), price=table.price, limits=table.limits) for name in "ab"])  # fmt: skip
     limits = LimitBook(config, Measures(found), FakeLedger(), Clock())
     with pytest.raises(QuotaExceeded, match="money_per_day of this API key is 1: 0 are used"):
-        await limits.open(Context(caller="one", model="a", price=table.price), chat(101))
-    entry = await limits.open(Context(caller="one", model="a", price=table.price), chat(60))
+        await entry_of(limits, Context(caller="one", model="a", price=table.price), chat(101))
+    entry = await entry_of(limits, Context(caller="one", model="a", price=table.price), chat(60))
     assert entry is not None
     with pytest.raises(RateLimited, match="of this model are running"):
-        await limits.open(Context(caller="two", model="a", price=table.price), chat(1))
+        await entry_of(limits, Context(caller="two", model="a", price=table.price), chat(1))
     assert (
-        await limits.open(Context(caller="two", model="b", price=table.price), chat(1)) is not None
+        await entry_of(limits, Context(caller="two", model="b", price=table.price), chat(1))
+        is not None
     )
-    await entry.close(Usage(20, 60), 200)
+    await closed(entry, Usage(20, 60))
     with pytest.raises(QuotaExceeded, match=r"0\.6 are used"):
-        await limits.open(Context(caller="one", model="a", price=table.price), chat(41))
+        await entry_of(limits, Context(caller="one", model="a", price=table.price), chat(41))
     await limits.aclose()
 
 
@@ -397,20 +402,165 @@ async def test_another_day() -> None:
     limits = book(FakeLedger(), clock, tokens_per_day=100, requests_per_minute=2)
     context = Context(caller="one", model="m")
     for _ in range(2):
-        entry = await limits.open(context, chat(80))
+        entry = await entry_of(limits, context, chat(80))
         assert entry is not None
-        await entry.close(Usage(20, 80), 200)
+        await closed(entry, Usage(20, 80))
         clock.now += 86_400
     with pytest.raises(RateLimited) as raised:
-        await limits.open(context, chat(80))
+        await entry_of(limits, context, chat(80))
     assert 29 < (raised.value.retry_after_s or 0) <= 30
     await limits.aclose()
+
+
+class Rows(FakeLedger):
+    """A ledger that has the rows of one key, each with its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[float, int]] = []
+
+    async def used(self, since: float, key: str | None = None) -> list[Any]:
+        """See `Ledger`."""
+        tokens = sum(tokens for at, tokens in self.rows if at >= since)
+        return [SimpleNamespace(key="one", owner="", model="m", tokens=tokens, cost=0)]
+
+
+class Jumping:
+    """
+    A book with a budget of 1,000 tokens, on a system whose clock can be set.
+
+    Args:
+        rows: The ledger; None where there is none.
+        url: Of a Redis server that counts.
+    """
+
+    def __init__(
+        self, budget: str, rows: Rows | None, system: Clock, even: Clock, url: str | None
+    ) -> None:
+        config = Config(models={"m": echo()}, limits=LimitsConfig(url=url, **{budget: 1000}))
+        self.system, self.even, self.rows = system, even, rows
+        self.clock = SteadyClock(system, even)
+        measures = Measures(sources.registry(config))
+        self.book = LimitBook(config, measures, rows, self.clock)
+        self.clock.followers.append(self.book.corrected)
+
+    def passes(self, seconds: float) -> None:
+        """Time goes by."""
+        self.system.now += seconds
+        self.even.now += seconds
+
+    async def spend(self) -> bool:
+        """Use 100 tokens; False where there is nothing left for them."""
+        at = self.clock()
+        try:
+            entry = await self.book.open(Context(caller="one", model="m"), chat(80))
+        except QuotaExceeded:
+            return False
+        assert entry is not None
+        await entry.close(Usage(20, 80), 200)
+        if self.rows is not None:
+            self.rows.rows.append((at, 100))
+        return True
+
+    async def spend_all(self) -> int:
+        """How many times 100 tokens can be used."""
+        count = 0
+        while count < 30 and await self.spend():
+            count += 1
+        return count
+
+
+NOON = 1_800_014_400.0  # 2027-01-15 12:00
+
+
+@pytest.fixture(params=["memory", "memory and ledger", "redis"])
+async def jumping(request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Jumping]]:
+    """Makes a book at noon, of each kind."""
+    made: list[Jumping] = []
+    url = request.getfixturevalue("redis").url if request.param == "redis" else None
+    rows = None if request.param == "memory" else Rows()
+
+    def make(budget: str, now: float = NOON) -> Jumping:
+        made.append(Jumping(budget, rows, Clock(now), Clock(100.0), url))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.book.aclose()
+
+
+@pytest.mark.parametrize("jump_s", [-40 * 86_400, -86_400, 86_400, 40 * 86_400])
+@pytest.mark.parametrize("budget", ["tokens_per_day", "tokens_per_month"])
+async def test_a_clock_that_jumps(
+    jumping: Callable[..., Jumping], budget: str, jump_s: float
+) -> None:
+    """While the system's clock is a day or forty off, and after it is right again, a budget is what it was: not more, and not less."""
+    rig = jumping(budget)
+    used = [await rig.spend() for _ in range(4)]
+    rig.system.now += jump_s
+    rig.passes(300)
+    used += [await rig.spend() for _ in range(3)]
+    rig.system.now -= jump_s
+    rig.passes(300)
+
+    assert [True] * 7 == used
+    assert 3 == await rig.spend_all()
+    rig.passes(31 * 86_400)
+    assert 10 == await rig.spend_all()
+
+
+async def test_a_clock_that_is_put_back_for_good(jumping: Callable[..., Jumping]) -> None:
+    """What was used on a day that has not come counts on the day that it was, and the clock is followed."""
+    rig = jumping("tokens_per_day")
+    assert [True] * 6 == [await rig.spend() for _ in range(6)]
+    rig.system.now -= 86_400
+    rig.clock()
+    rig.passes(BELIEVED_S)
+
+    assert rig.system.now == rig.clock()
+    assert 4 == await rig.spend_all()
+    if rig.rows is None:
+        rig.passes(86_400)
+        assert 10 == await rig.spend_all()
+
+
+async def test_a_clock_that_was_wrong_for_long(jumping: Callable[..., Jumping]) -> None:
+    """Of a clock that was a day ahead for so long that it was believed nothing is lost: when it is right again both days' use counts."""
+    rig = jumping("tokens_per_day")
+    assert [True] * 4 == [await rig.spend() for _ in range(4)]
+    for jump_s, expected in ((86_400, [True] * 3), (-86_400, [True] * 3 + [False])):
+        rig.system.now += jump_s
+        rig.clock()
+        rig.passes(BELIEVED_S)
+        assert expected == [await rig.spend() for _ in expected]
+
+
+async def test_a_server_whose_system_clock_jumps(
+    limits: Limits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole server gives no second budget while the system's clock is a day ahead or behind, and refuses nobody who has some left."""
+    system, even = Clock(time.time()), Clock()
+    monkeypatch.setattr(listener, "SteadyClock", lambda: SteadyClock(system, even))
+    async with served(limits(tokens_per_day=500)) as server:
+        statuses = []
+        for jump_s in (0, 86_400, -2 * 86_400, 86_400, 0, 30 * 86_400):
+            system.now += jump_s
+            statuses.append((await server.ask(max_tokens=80)).status)
+
+    assert [200] * 5 + [429] == statuses
+
+
+async def test_a_server_whose_clock_is_behind(redis: RedisServer) -> None:
+    """A Redis server counts the budget of a day that is over by its own clock, for a server whose clock is a year behind."""
+    rig = Jumping("tokens_per_day", None, Clock(time.time() - 365 * 86_400), Clock(), redis.url)
+    assert 10 == await rig.spend_all()
+    await rig.book.aclose()
 
 
 async def test_a_backend_that_does_not_stop() -> None:
     """An answer far beyond what is held for it ends."""
     limits = book(FakeLedger(), Clock(), tokens_per_day=1000)
-    entry = await limits.open(Context(caller="one", model="m"), chat(80))
+    entry = await entry_of(limits, Context(caller="one", model="m"), chat(80))
     assert entry is not None
     entry.made(Usage(20, 160))
     with pytest.raises(QuotaExceeded, match="did not keep to"):
@@ -423,19 +573,19 @@ async def test_other_limits() -> None:
     ledger = FakeLedger()
     limits = book(ledger, Clock(), tokens_per_day=1000)
     context = Context(caller="one", model="m", owner="team")
-    entry = await limits.open(context, chat(80))
+    entry = await entry_of(limits, context, chat(80))
     assert entry is not None
-    await entry.close(Usage(20, 80), 200)
+    await closed(entry, Usage(20, 80))
 
     ledger.sums = {"one": 100}
     limits.configure(Config(limits=LimitsConfig(tokens_per_day=150), owners={"team": Table(parallel=1)}))  # fmt: skip
     with pytest.raises(QuotaExceeded, match="is 150: 100 are used"):
-        await limits.open(context, chat(80))
-    assert await limits.open(context, chat(30)) is not None
+        await entry_of(limits, context, chat(80))
+    assert await entry_of(limits, context, chat(30)) is not None
     with pytest.raises(RateLimited, match="of this owner are running"):
-        await limits.open(context, chat(1))
+        await entry_of(limits, context, chat(1))
     limits.configure(Config())
-    assert await limits.open(context, chat(80)) is None
+    assert await entry_of(limits, context, chat(80)) is None
     await limits.aclose()
 
 
@@ -452,9 +602,9 @@ async def test_a_key_with_other_limits() -> None:
         given = {"tokens_per_day": float(most)}
         context = Context(caller=caller, owner=owner, model=model, limits=given)
         with suppress(QuotaExceeded):
-            entry = await limits.open(context, chat(80))
+            entry = await entry_of(limits, context, chat(80))
             assert entry is not None
-            await entry.close(Usage(0, 0), 200)
+            await closed(entry, Usage(0, 0))
         return context.headers["x-ratelimit-limit-tokens"]
 
     assert ["1000", "50", "1000"] == [await told(most) for most in (1000, 50, 1000)]

@@ -1,6 +1,7 @@
 """Tests of unilect.gateway.remaining; tests/server/test_admin.py asks a server for it."""
 
 from clock import Clock
+from entries import entry_of
 from unilect.config.limits import Limits as Table
 from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig
@@ -25,7 +26,7 @@ async def test_a_limit_that_was_lowered() -> None:
     limits = LimitBook(config, Measures(sources.registry(config)), None, Clock(NOW))
     context = Context(caller="one", model="m", owner="team")
     chat = ChatRequest(messages=[Message("user", "x" * 20)], max_tokens=80)
-    held = [await limits.open(context, chat) for _ in range(2)]
+    held = [await entry_of(limits, context, chat) for _ in range(2)]
     assert None not in held
     lowered = Context(caller="one", limits={"tokens_per_month": 150.0, "parallel": 1.0})
     of_key = {one.limit: one for one in await remaining(limits, lowered)}

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clock import Clock
+from entries import closed, entry_of
 from unilect.config.limits import Limits as Table
 from unilect.config.limits import LimitsConfig
 from unilect.config.model import ModelConfig, Price
@@ -63,7 +64,7 @@ class Side:
     async def begin(self, context: Context, request: ChatRequest) -> tuple[Any, ...]:
         """What a request is told."""
         try:
-            self.running.append(await self.book.open(context, request))
+            self.running.append(await entry_of(self.book, context, request))
         except UnilectError as error:
             told = (type(error).__name__, error.message, error.retry_after_s)
         else:
@@ -72,7 +73,7 @@ class Side:
 
     async def end(self, place: int, usage: Usage) -> None:
         """A request has used so much."""
-        await self.running.pop(place % len(self.running)).close(usage, 200)
+        await closed(self.running.pop(place % len(self.running)), usage)
 
     async def left(self, callers: list[str]) -> list[Any]:
         """How all counters are."""

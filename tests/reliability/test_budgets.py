@@ -218,7 +218,7 @@ async def killed_again_and_again(
 def check(seen: dict[str, list[Seen]], rows: list[dict[str, str | int]]) -> Counter[str]:
     """Every whole answer has its row, and no key has used more than its budget; what each has used."""
     assert len(rows) == len({row["id"] for row in rows})
-    by_id = {str(row["id"]).partition(".")[0]: row for row in rows}
+    by_id = {str(row["id"]).partition(".")[2]: row for row in rows}
     used, told = Counter[str](), Counter[str]()
     for row in rows:
         used[str(row["key"])] += int(row["prompt"]) + int(row["completion"])

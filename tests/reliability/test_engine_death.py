@@ -306,3 +306,31 @@ async def test_a_socket_that_was_removed_is_made_again(mortal: Site) -> None:
 
     assert [(200, None)] * 2 == answered
     assert old != mortal.child.pid
+
+
+async def test_another_backend_answers_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an engine that died does not come back, requests are answered by the model's other backend, and by both afterwards."""
+    models = {"demo": ModelConfig(source=["demo:", "demo:"], parallel=2)}
+    may_start = asyncio.Event()
+    async with site(Config(port=0, models=models, log_level="critical")) as running:
+        members = running.registry.get(None).pool.members
+        child = running.child
+
+        async def died() -> bool:
+            return child.state == "died"
+
+        monkeypatch.setattr(child, "_pause", may_start.wait)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        await until(died)
+        before = members[0].served
+        answered = [await status_of(running, max_tokens=4) for _ in range(4)]
+        assert (before, "died") == (members[0].served, child.state)
+        may_start.set()
+        await child.start()
+        for number in range(4):  # another conversation each: one stays where its prompt is cached
+            messages = [{"role": "user", "content": f"{number}"}]
+            answered.append(await status_of(running, max_tokens=4, messages=messages))
+
+    assert [(200, None)] * 8 == answered
+    assert members[0].served > before

@@ -1,7 +1,11 @@
 """Tests of fair shares, over HTTP: many requests of one key, and those of another beside them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import statistics
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,7 +18,10 @@ from unilect.routing._fair_order import Order, Ticket
 from unilect.routing.registry import Registry
 
 KEYS = {"greedy": "sk-greedy-0123456789", "modest": "sk-modest-0123456789"}
+MODEST = ("modest", "second", "third")
+KEYS |= {name: f"sk-{name}-0123456789" for name in MODEST[1:]}
 TEXT = "an answer of some tokens"
+TIMED = "UNILECT_TIMED" in os.environ  # the machine is quiet
 
 
 @asynccontextmanager
@@ -95,6 +102,118 @@ async def test_a_flood_beside_one_at_a_time(
     assert [0] * asks == overtaken
     assert whole.count(("begins", greedy)) >= 3 * (asks - 1)
     assert 401 == length[0]  # the figures are for those with a key
+
+
+class Tally:
+    """
+    What was answered from some moment on.
+
+    Attributes:
+        answers: How many answers each key had.
+        refused_s: The seconds after which each refusal came.
+        statuses: All statuses of the modest.
+    """
+
+    def __init__(self, app: App, **fields: Any) -> None:
+        self._app, self._fields = app, fields
+        self.statuses: set[int] = set()
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self.answers, self.refused_s = Counter[str](), list[float]()
+        self._began = time.perf_counter()
+
+    def per_s(self) -> dict[str, float]:
+        """Answers a second, by key."""
+        return {name: n / (time.perf_counter() - self._began) for name, n in self.answers.items()}
+
+    async def ask(self, who: str) -> None:
+        """One request."""
+        began = time.perf_counter()
+        status, _ = await ask(self._app, who, **self._fields)
+        if status == 200:
+            self.answers[who] += 1
+        else:
+            self.refused_s.append(time.perf_counter() - began)
+        if who in MODEST:
+            self.statuses.add(status)
+
+    async def on_and_on(self, who: str) -> None:
+        """One request after the other."""
+        while True:
+            await self.ask(who)
+
+    async def flood(self, who: str, per_s: float) -> None:
+        """So many requests a second, whatever becomes of them."""
+        async with asyncio.TaskGroup() as group:
+            begin, count = time.perf_counter(), 0
+            while True:
+                due = int((time.perf_counter() - begin) * per_s)
+                for _ in range(count, due):
+                    group.create_task(self.ask(who))
+                count = max(count, due)
+                await asyncio.sleep(0.5 / per_s)
+
+
+@asynccontextmanager
+async def going(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Some work in the background, until the block ends."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        yield
+        assert not any(task.done() for task in tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def running(app: App) -> int:
+    """How many requests the model answers now, beside those that wait."""
+    model = app.service.registry.get("m")
+    return sum(member.outstanding for member in model.pool.members) - model.queue.length
+
+
+@pytest.mark.parametrize(
+    ("settings", "max_tokens"),
+    [
+        ({"max_in_flight": 4, "options": {"tokens_per_s": 100}}, 20),
+        ({"source": "demo:", "max_in_flight": None, "parallel": 4}, 200),
+    ],
+    ids=["echo", "GGUF"],
+)
+async def test_ten_times_the_load(settings: dict[str, Any], max_tokens: int) -> None:
+    """At ten times the load nine tenths of the most answers a second are made at least, and three other keys have their shares of them."""
+    async with served(max_queue=16, **settings) as app:
+        tally = Tally(app, max_tokens=max_tokens, ignore_eos=True)
+        await tally.ask("greedy")
+        async with going(*(tally.on_and_on("greedy") for _ in range(4))):
+            await asyncio.sleep(0.5)
+            tally.begin()
+            await asyncio.sleep(3)
+            peak = tally.per_s()["greedy"]
+        modest = [tally.on_and_on(name) for name in MODEST for _ in range(2)]
+        async with going(tally.flood("greedy", 10 * peak), *modest):
+            await asyncio.sleep(1)
+            tally.begin()
+            busy = []
+            for _ in range(100):
+                await asyncio.sleep(0.05)
+                busy.append(running(app))
+            under, whole = tally.per_s(), tally.answers.copy()
+
+    print(
+        f"peak {peak:.1f} a second, at ten times the load {under}, {len(tally.refused_s)} refused"
+    )
+    assert {200} == tally.statuses
+    assert statistics.mean(busy) >= 0.9 * 4
+    # an engine is as fast as the machine lets it be, and an echo has its own pace
+    best = peak if "source" not in settings or TIMED else sum(under.values())
+    assert sum(under.values()) >= 0.9 * best
+    assert all(under[name] >= 0.9 * best / 4 - 1 / 5 for name in MODEST), whole
+    assert len(tally.refused_s) > 5 * 5 * peak
+    assert statistics.median(tally.refused_s) <= 0.05
 
 
 async def test_who_fills_the_queue_is_told_when_to_come_again() -> None:

@@ -64,7 +64,7 @@ async def streams(server: Server, number: int, kill_after: int) -> list[Seen]:
 
 def check(seen: list[Seen], rows: list[dict[str, Any]]) -> tuple[int, int]:
     """Every answer and its row are the same; how many were whole, and how many were cut."""
-    by_id = {row["id"].partition(".")[0]: row for row in rows}
+    by_id = {row["id"].partition(".")[2]: row for row in rows}
     assert len(rows) == len(by_id)
     whole, cut = 0, 0
     for one in seen:
@@ -183,7 +183,7 @@ async def test_a_server_that_stops(tmp_path: Path) -> None:
             seen = await asyncio.gather(
                 *(stream(session, server, "x" * 2000, progress) for _ in range(5))
             )
-    rows = {row["id"].partition(".")[0]: row for row in rows_of(f"sqlite:///{file}")}
+    rows = {row["id"].partition(".")[2]: row for row in rows_of(f"sqlite:///{file}")}
     assert 5 == len(rows)
     for one in seen:
         assert not one.whole
@@ -254,7 +254,7 @@ async def test_a_full_disk(tmp_path: Path) -> None:
                 last = await stream(session, server, "Hello again", lambda: None)
                 assert (200, True) == (last.status, last.whole)
         rows = {
-            row["id"].partition(".")[0]: row for row in rows_of(f"sqlite:///{disk / 'unilect.db'}")
+            row["id"].partition(".")[2]: row for row in rows_of(f"sqlite:///{disk / 'unilect.db'}")
         }
         statuses = {id: (row["status"], row["completion"]) for id, row in rows.items()}
         assert {first.id: (200, 5), cut.id: (503, 150), last.id: (200, 11)} == statuses

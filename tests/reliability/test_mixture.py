@@ -235,7 +235,7 @@ async def test_every_end(tmp_path: Path, seed: int) -> None:
         await server.ledger.writer.settle()
         rows = await server.rows(len(client.whole))
 
-        by_id = {row["id"].partition(".")[0]: row for row in rows}
+        by_id = {row["id"].partition(".")[2]: row for row in rows}
         assert len(by_id) == len(rows)
         found = {id: (by_id[id]["prompt"], by_id[id]["completion"]) for id in client.whole}
         assert client.whole == found

@@ -12,15 +12,11 @@ CALLERS = ("a", "b", "c")
 MAX_COST = 50
 
 
-class Job(Ticket):
+class Job(Ticket, eq=False, kw_only=True):
     """A ticket whose request uses a number of tokens that nobody knows before."""
 
-    __slots__ = ("charged", "used")
-
-    def __init__(self, caller: str, used: int = 1, batch: bool = False) -> None:
-        super().__init__(caller, 0.0, batch)
-        self.used = used
-        self.charged = 0
+    used: int = 1
+    charged: int = 0
 
 
 class Site:
@@ -152,7 +148,7 @@ def test_two_callers_that_always_wait(costs: list[int], places: int) -> None:
     site = Site(places)
     for at, cost in enumerate(costs):
         small = at % 2 == 0
-        site.come(Job("a" if small else "b", 1 + cost // 10 if small else cost))
+        site.come(Job("a" if small else "b", used=1 + cost // 10 if small else cost))
     while all(site.order.waiting_for(name) for name in "ab"):
         site.end(0)
     served = {name: sum(one.used for one in site.begun if one.caller == name) for name in "ab"}
@@ -167,12 +163,12 @@ def test_who_asks_for_one_answer_at_a_time_is_next() -> None:
     """A caller that waits for one answer after the other is next each time, however many requests of another one wait."""
     site = Site(4)
     for _ in range(36):
-        site.come(Job("a", 30))
+        site.come(Job("a", used=30))
     for _ in range(20):
-        mine = Job("b", 30)
+        mine = Job("b", used=30)
         site.come(mine)
         assert 1 == site.order.position(mine, 30)
-        site.come(Job("a", 30))
+        site.come(Job("a", used=30))
         site.end(0)
         assert mine is site.begun[-1]
         site.end(site.running.index(mine))
@@ -180,7 +176,7 @@ def test_who_asks_for_one_answer_at_a_time_is_next() -> None:
 
 def test_requests_of_one_caller_go_in_their_order() -> None:
     """What one caller asks is begun in the order in which it came."""
-    site, jobs = Site(1), [Job("a", used) for used in (5, 1, 9, 3)]
+    site, jobs = Site(1), [Job("a", used=used) for used in (5, 1, 9, 3)]
     for job in jobs:
         site.come(job)
     while site.running:
@@ -192,13 +188,13 @@ def test_requests_of_one_caller_go_in_their_order() -> None:
 def test_nobody_saves_up_turns() -> None:
     """A caller that was away is not served for what it has not asked meanwhile."""
     site = Site(1)
-    site.come(Job("b", 10))
+    site.come(Job("b", used=10))
     for _ in range(41):
-        site.come(Job("a", 10))
+        site.come(Job("a", used=10))
     for _ in range(20):
         site.end(0)
     for _ in range(20):
-        site.come(Job("b", 10))
+        site.come(Job("b", used=10))
     for _ in range(10):
         site.end(0)
 
@@ -211,12 +207,12 @@ def test_what_was_used_while_nobody_waited_is_no_debt() -> None:
     """Who has used much while nobody waited waits for no more than its turn among others."""
     site = Site(1)
     for _ in range(10):
-        site.come(Job("a", 10_000))
+        site.come(Job("a", used=10_000))
         site.end(0)
-    site.come(Job("a", 1))
+    site.come(Job("a", used=1))
     for _ in range(3):
-        site.come(Job("b", 1))
-        site.come(Job("a", 1))
+        site.come(Job("b", used=1))
+        site.come(Job("a", used=1))
     for _ in range(6):
         site.end(0)
 

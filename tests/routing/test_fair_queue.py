@@ -183,7 +183,7 @@ class Client:
 def ends(ticket: Any, tokens: int) -> None:
     """A request has ended, with an answer of so many tokens."""
     ticket.use.see([Usage(0, tokens)])
-    ticket._queue.leave(ticket)
+    ticket.queue.leave(ticket)
 
 
 @asynccontextmanager

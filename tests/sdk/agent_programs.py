@@ -1,7 +1,7 @@
 """
 The real coding agents: how each is started as its page in docs/clients says, in a home of its own, with a way out that is closed.
 
-They are the native programs of their npm packages, which the packages' own scripts would start.
+They are the native programs of their npm packages, which the packages' own scripts would start; Continue's is a script for Node.
 """
 
 import json
@@ -24,6 +24,7 @@ PAGES = environments.ROOT / "docs" / "clients"
 CODEX = "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex"
 CLAUDE = "@anthropic-ai/claude-code-linux-x64/claude"
 OPENCODE = "opencode-linux-x64-baseline/bin/opencode"
+CONTINUE = ".bin/cn"
 TIMEOUT_S = 240
 _DOCUMENTED = "http://127.0.0.1:8000"
 
@@ -73,7 +74,8 @@ class Place:
         """Lines of a page, for this server and this model."""
         assert _DOCUMENTED in lines
         assert model in lines
-        lines = re.sub(rf"\b{model}\b", self.model, lines).replace("32768", str(self.context))
+        lines = re.sub(rf"\b{model}\b", self.model, lines)
+        lines = re.sub(r"\b(32768|65536)\b", str(self.context), lines)
         return lines.replace(_DOCUMENTED, self.url)
 
 
@@ -114,6 +116,18 @@ def opencode(package: str) -> Setup:
     return setup
 
 
+def continue_cli(place: Place) -> tuple[list[str], dict[str, str]]:
+    """The arguments and variables for Continue's program, whose configuration and secrets are written."""
+    (config,) = blocks("continue", "yaml")[:1]
+    (secret,) = blocks("continue", "sh")[:1]
+    folder = place.home / ".continue"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.yaml").write_text(place.filled(config, "coder"))
+    (folder / ".env").write_text(secret.replace("YOUR_KEY", KEY))
+    door = f"--require {Path(__file__).with_name('closed_door.cjs')}"
+    return ["--auto", "-p"], {"NODE_OPTIONS": door, "WANTED": str(place.home / "wanted")}
+
+
 def blocks(page: str, language: str) -> list[str]:
     """The blocks of this language in a page."""
     text = (PAGES / f"{page}.md").read_text()
@@ -142,7 +156,8 @@ def run(
     output, errors = home / "stdout", home / "stderr"
     with relay(server.root) as (url, asked), closed_door() as (door, wanted):
         args, variables = setup(Place(home, url, model, context))
-        command = [str(environments.node_folder("agents") / "node_modules" / program), *args, order]
+        programs = environments.node_folder("continue" if program == CONTINUE else "agents")
+        command = [str(programs / "node_modules" / program), *args, order]
         with output.open("wb") as stdout, errors.open("wb") as stderr:
             process = subprocess.Popen(
                 command,
@@ -159,6 +174,8 @@ def run(
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+    if (looked_up := home / "wanted").exists():
+        wanted += looked_up.read_text().split()
     return Run(code, output.read_text(), errors.read_text(), asked, wanted)
 
 

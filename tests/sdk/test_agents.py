@@ -14,7 +14,7 @@ from typing import Any
 
 import agent_programs
 import pytest
-from agent_programs import CLAUDE, CODEX, OPENCODE, Run, Setup
+from agent_programs import CLAUDE, CODEX, CONTINUE, OPENCODE, Run, Setup
 
 import environments
 from serving import KEY, serve
@@ -52,6 +52,7 @@ class Task:
         path: What it asks of the server.
         ignored: What the server cannot do of what it asks.
         thought: How the model's thought comes back; empty where the agent does not send it.
+        wanted: Where else it wants to go, which no setting prevents.
     """
 
     model: str
@@ -63,6 +64,7 @@ class Task:
     edited: str
     ignored: frozenset[str] = frozenset()
     thought: str = THOUGHT
+    wanted: tuple[str, ...] = ()
 
     def model_config(self) -> dict[str, Any]:
         """What the model says to what."""
@@ -70,8 +72,8 @@ class Task:
         return echo(
             ("Generate a title", "Colours"),
             ("Task 4711", reads),
+            (self.edited, LAST),  # which may tell the line that it replaced
             (BEFORE.strip(), self.edits),
-            (self.edited, LAST),
         )
 
 
@@ -101,6 +103,17 @@ _PATCHING = f"text(await tools.apply_patch({json.dumps(PATCH)}));"
 TASKS = [
     _opencode("opencode-chat", "@ai-sdk/openai-compatible", "/v1/chat/completions"),
     _opencode("opencode-responses", "@ai-sdk/openai", "/v1/responses", thought=""),
+    Task(
+        "continue",
+        CONTINUE,
+        agent_programs.continue_cli,
+        "/v1/chat/completions",
+        (call("Read", filepath="FILE"), call("Bash", command=MULTIPLY)),
+        call("Edit", file_path="FILE", old_string="red", new_string="blue"),
+        "Successfully edited",
+        thought="",
+        wanted=("api.continue.dev",),  # for its newest version
+    ),
     Task(
         "claude",
         CLAUDE,
@@ -255,8 +268,8 @@ def test_what_cannot_be_done_is_named(runs: Runs, task: Task) -> None:
 
 
 def test_it_stays_at_home(runs: Runs, task: Task) -> None:
-    """With the settings of its page, an agent asks nobody but the server."""
-    assert [] == runs.done[task.model].result().wanted
+    """With the settings of its page, an agent asks nobody but the server, and where that page says so."""
+    assert list(task.wanted) == runs.done[task.model].result().wanted
 
 
 @pytest.mark.parametrize("name", AGENTS)

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,15 @@ from aiohttp import web
 
 from certificates import certificate, needs_openssl
 from unilect.server._acceptor import Acceptor
-from unilect.server._connections import MOST_CONNECTIONS, Connections, Limits, limits_of_system
+from unilect.server._connections import (
+    DISCARDED_BYTES,
+    FRAMING_BYTES,
+    HEAD_BYTES,
+    MOST_CONNECTIONS,
+    Connections,
+    Limits,
+    limits_of_system,
+)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -34,6 +42,10 @@ class Client:
     async def ask(self) -> bytes:
         """Ask, and return the body of a short answer."""
         self.writer.write(GET)
+        return await self.answer()
+
+    async def answer(self) -> bytes:
+        """The body of the next answer, a short one."""
         head = await self.reader.readuntil(b"\r\n\r\n")
         length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
         return await self.reader.readexactly(int(length))
@@ -83,7 +95,7 @@ async def site(
 ) -> AsyncIterator[Site]:
     """A server with limits, on a free port."""
     app = web.Application()
-    app.router.add_get("/", handler)
+    app.router.add_route("*", "/", handler)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     assert runner.server is not None
@@ -322,3 +334,72 @@ def test_more_than_the_system_allows(caplog: pytest.LogCaptureFixture) -> None:
     assert limits.connections == possible or limits.connections > MOST_CONNECTIONS
     assert f"{10**9}; raise `ulimit -n`" in caplog.text
     assert 1 == limits_of_system(wanted=1).connections
+
+
+POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def swallow(request: web.Request) -> web.StreamResponse:
+    """Read the body, and answer with its length."""
+    return web.Response(text=str(len(await request.read())))
+
+
+async def refuse(request: web.Request) -> web.StreamResponse:
+    """Answer without a look at the body."""
+    return web.Response(status=413)
+
+
+@pytest.mark.parametrize(
+    ("why", "begin", "more", "most_bytes"),
+    [
+        ("head_size", b"", b"\r\n" * 1024, HEAD_BYTES),
+        ("framing", POST + b"1;", b"a" * 4096, FRAMING_BYTES),
+        ("framing", POST, b"1\r\na\r\n" * 1024, FRAMING_BYTES),
+        ("unread_body", POST, b"1000\r\n" + b"a" * 4096 + b"\r\n", DISCARDED_BYTES),
+    ],
+)
+async def test_what_brings_nothing(why: str, begin: bytes, more: bytes, most_bytes: int) -> None:
+    """What begins no request and brings no body ends its connection by its size, long before its time is over."""
+    most_at_once = 256 * 1024  # a read of the event loop
+    buffers = (
+        16 * 2**20
+    )  # of both sockets: what is there when the connection ends has been sent, and was not read
+    async with site(Limits(head_s=600.0), refuse if why == "unread_body" else swallow) as server:
+        client, sent = await server.client(), 0
+        client.writer.write(begin)
+        while not server.connections.closed[why]:
+            client.writer.write(more)
+            sent += len(more)
+            assert sent <= most_bytes + most_at_once + buffers
+            with suppress(ConnectionError):
+                await client.writer.drain()
+            await asyncio.sleep(0)
+        await client.ends()
+
+        assert sent >= most_bytes
+        assert 1 == server.connections.closed.total()
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 20_000), (5, 200_000), (50, 20_000)])
+async def test_bodies_in_small_chunks(size: int, count: int) -> None:
+    """A body in small chunks is read; those of five bytes may be any number."""
+    async with site(Limits(), swallow) as server:
+        client = await server.client()
+        chunk = b"%x\r\n" % size + b"a" * size + b"\r\n"
+        client.writer.write(POST + chunk * count + b"0\r\n\r\n")
+        await client.writer.drain()
+
+        assert str(size * count).encode() == await client.answer()
+
+
+async def test_many_requests_in_halves() -> None:
+    """Heads in two pieces count for themselves: a connection may bring any number of them, and of line breaks between them."""
+    async with site(Limits()) as server:
+        client = await server.client()
+        padding = b"X: %b\r\n" % (b"x" * 1000)
+        for _ in range(HEAD_BYTES // 8000):
+            for piece in (b"\r\n" * 50, GET[:20], GET[20:-2] + padding * 8, b"\r\n"):
+                client.writer.write(piece)
+                await client.writer.drain()
+                await asyncio.sleep(0)
+            assert b"hello" == await client.answer()

@@ -234,7 +234,7 @@ def test_every_reason_has_a_word() -> None:
     """Each reason for which a connection is closed is exposed from the start, with 0."""
     told = Exposed(metrics_of(Registry([]), Connections(Limits())).exposition().decode())
     reasons = {dict(key[1:]).get("reason") for key in told.values if "closed" in str(key[0])}  # type: ignore[arg-type]
-    assert 7 == len(reasons)
+    assert 10 == len(reasons)
 
 
 def test_rests_end_with_time() -> None:

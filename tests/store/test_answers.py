@@ -185,11 +185,11 @@ async def test_items_by_id(answers: Answers) -> None:
 
 async def test_items_of_the_latest(answers: Answers, clock: Clock) -> None:
     """Of two items with one id the one that was stored last is found."""
-    await answers.put(stored("r", input=[Item("x", b"old")]))
+    await answers.put(stored("r", input=[Item("x", b"old")], created_at=clock.now))
     clock.now += 1
     await answers.create_conversation(ME, b"{}", [Item("x", b"newer")])
     clock.now += 1
-    await answers.put(stored("s", input=[Item("x", b"newest")]))
+    await answers.put(stored("s", "r", input=[Item("x", b"newest")], created_at=clock.now))
 
     assert {"x": b"newest"} == await answers.items(ME, ["x"])
 

@@ -20,12 +20,12 @@ from loopback import free_port
 from postgresql import PostgreSQL
 from unilect.errors import ConfigError, StoreUnavailable
 from unilect.store._prepared import Prepared
-from unilect.store._tables import BODY, response_parts
+from unilect.store._tables import response_items
 from unilect.store.answers import Answers, Item, Stored
 from unilect.store.database import Database
 
 ME = "me"
-INSERT_PARTS = Prepared(insert(response_parts), "owner response kind position id body")
+INSERT_ITEMS = Prepared(insert(response_items), "owner response id")
 CHILD = [sys.executable, str(Path(__file__).with_name("store_child.py"))]
 
 
@@ -77,10 +77,10 @@ async def test_a_transaction(database: Database) -> None:
 
 async def test_a_statement_that_fails(database: Database) -> None:
     """An error of a prepared statement is SQLAlchemy's, names no value, and leaves the next transaction as it was."""
-    row = (ME, "r", BODY, 0, None, b"a secret")
+    row = (ME, "r", "a secret")
 
     def wrong(connection: Connection) -> None:
-        INSERT_PARTS.run(connection, [row])
+        INSERT_ITEMS.run(connection, [row])
 
     for _ in range(2):  # there is no such response
         with pytest.raises(IntegrityError) as error:

@@ -16,11 +16,19 @@ from unilect.store.database import Database
 
 AGE_S = 100.0
 owners = st.sampled_from(["a", "b"])
-names = st.sampled_from([f"r{number}" for number in range(6)])
+AHEAD_S = AGE_S / 100  # ancestors are kept for so much longer
+#: Of some the ids of the items tell the response, of others they do not.
+names = st.sampled_from(
+    [*(f"r{number}" for number in range(3)), *(f"resp_{number:044x}" for number in range(3))]
+)
 rooms = st.sampled_from(["c0", "c1", "c2"])
 statuses = st.sampled_from(["queued", "in_progress", "completed", "failed"])
+item_names = [
+    *(f"i{number}" for number in range(6)),
+    *(f"msg_{number:044x}0001" for number in range(4)),
+]
 items = st.lists(
-    st.builds(Item, st.sampled_from([f"i{n}" for n in range(8)]), st.binary(max_size=5)),
+    st.builds(Item, st.sampled_from(item_names), st.binary(max_size=5)),
     max_size=4,
     unique_by=lambda item: item.id,
 )
@@ -32,6 +40,7 @@ class Model:
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
         self.responses: dict[tuple[str, str], tuple[Stored, float]] = {}
+        self.kept: dict[tuple[str, str], float] = {}  # until when the ancestors of each are
         self.rooms: dict[tuple[str, str], tuple[bytes, float, dict[str, bytes], float]] = {}
 
     def response(self, owner: str, id: str) -> Stored | None:
@@ -66,13 +75,33 @@ class Model:
         self.rooms[owner, id] = (*room[:3], self.now)
         return True
 
-    def keep(self, owner: str, id: str | None) -> None:
-        """A response and its ancestors live on."""
-        seen = set[str]()
-        while id is not None and id not in seen and (one := self.response(owner, id)) is not None:
-            self.responses[owner, id] = (one, self.now)
-            seen.add(id)
+    def keep(self, owner: str, id: str | None) -> float:
+        """A response and its ancestors live on; until when they are kept."""
+        if id is None or (one := self.response(owner, id)) is None:
+            return 0.0
+        if (until := self.kept[owner, id]) >= self.now:
+            self.responses[owner, id] = (one, until)
+            return until
+        until = self.now + AHEAD_S
+        while id is not None and (one := self.response(owner, id)) is not None:
+            if self.kept[owner, id] == until:
+                break
+            self.responses[owner, id], self.kept[owner, id] = (one, until), until
             id = one.parent
+        return until
+
+    def latest(self, owner: str) -> dict[str, set[bytes]]:
+        """The bodies of all items by their ids, as they may be found."""
+        found: dict[str, set[bytes]] = {}
+        for of, id in self.responses:
+            if of == owner and (one := self.response(owner, id)) is not None:
+                for item in (*one.input, *one.output):
+                    found.setdefault(item.id, set()).add(item.body)
+        for of, id in self.rooms:
+            if of == owner and (room := self.room(owner, id)) is not None:
+                for name, body in room[2].items():
+                    found.setdefault(name, set()).add(body)
+        return found
 
 
 class Machine(RuleBasedStateMachine):
@@ -153,8 +182,9 @@ class Machine(RuleBasedStateMachine):
         """Store a response."""
         one = Stored(id, owner, status, body, input, output, parent, room, 1.0, events)
         self.do(self.answers.put(one))
+        kept = self.model.keep(owner, parent)
         self.model.responses[owner, id] = (one, self.model.now)
-        self.model.keep(owner, parent)
+        self.model.kept[owner, id] = kept
         self.model.append(owner, room, [*input, *output])
 
     @rule(
@@ -218,7 +248,7 @@ class Machine(RuleBasedStateMachine):
         added = self.do(self.answers.add_items(owner, id, new))
         assert added == self.model.append(owner, id, new)
 
-    @rule(owner=owners, id=rooms, item=st.sampled_from([f"i{n}" for n in range(8)]))
+    @rule(owner=owners, id=rooms, item=st.sampled_from(item_names))
     def delete_item(self, owner: str, id: str, item: str) -> None:
         """Delete an item of a conversation."""
         room = self.model.room(owner, id)
@@ -249,6 +279,14 @@ class Machine(RuleBasedStateMachine):
             assert [(one.id, one.body, one.input, one.output) for one in expected] == [
                 (one.id, one.body, one.input, one.output) for one in found
             ]
+
+    @rule(owner=owners)
+    def read_items(self, owner: str) -> None:
+        """Find items by their ids."""
+        expected = self.model.latest(owner)
+        found = self.do(self.answers.items(owner, [*item_names, "none"]))
+        assert expected.keys() == found.keys()
+        assert all(found[id] in bodies for id, bodies in expected.items())
 
     @rule(owner=owners, id=rooms, limit=st.integers(1, 9), newest_first=st.booleans())
     def read_pages(self, owner: str, id: str, limit: int, newest_first: bool) -> None:

@@ -1,14 +1,13 @@
 """Tests of unilect.store._puts: responses that come while a transaction runs share the next one."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from unilect.errors import InvalidRequest, StoreUnavailable
 from unilect.store._puts import MOST, Outcome, Puts
 from unilect.store.answers import Item, Stored
-from unilect.tasks import Tasks
 
 
 def stored(id: str, size: int = 1) -> Stored:
@@ -27,8 +26,11 @@ class Disk:
         self.refused: set[str] = set()
         self.error: Exception | None = None
 
-    async def write(self, some: Sequence[Stored]) -> Sequence[Outcome]:
+    def write(self, some: Sequence[Stored]) -> "asyncio.Future[Sequence[Outcome]]":
         """The number of each, as its size."""
+        return asyncio.ensure_future(self._write(some))
+
+    async def _write(self, some: Sequence[Stored]) -> Sequence[Outcome]:
         self.groups.append([one.id for one in some])
         self.begun.set()
         await self.goes_on.wait()
@@ -37,18 +39,15 @@ class Disk:
         return [InvalidRequest("too large") if one.id == "large" else len(one.id) for one in some]
 
 
-Put = Callable[[Stored], Awaitable[int]]
-
-
-def begun(puts: Puts, *some: Stored) -> "list[asyncio.Task[int]]":
-    """Tasks that put these."""
-    return [asyncio.create_task(puts.put(one)) for one in some]
+def begun(puts: Puts, *some: Stored) -> "list[asyncio.Future[int]]":
+    """What is waited for of these."""
+    return [puts.put(one) for one in some]
 
 
 async def test_those_that_come_meanwhile_share_a_transaction() -> None:
     """The first is written at once; all that come until it is written are written together, in their order."""
     disk = Disk()
-    puts = Puts(disk.write, Tasks())
+    puts = Puts(disk.write)
     first = begun(puts, stored("a"))
     await disk.begun.wait()
     rest = begun(puts, *map(stored, ["bb", "ccc", "dddd"]))
@@ -59,11 +58,34 @@ async def test_those_that_come_meanwhile_share_a_transaction() -> None:
     assert [["a"], ["bb", "ccc", "dddd"]] == disk.groups
 
 
+async def test_those_that_come_soon_after_one_another() -> None:
+    """Where responses come close together the next transaction waits a moment for more, also while none runs; a single one does not wait."""
+    disk = Disk()
+    disk.goes_on.set()
+    puts = Puts(disk.write)
+    puts.coming = 3
+    await puts.put(stored("a"))
+    rest = begun(puts, stored("bb"))
+    await asyncio.sleep(0)
+    rest += begun(puts, stored("ccc"))
+
+    assert [["a"]] == disk.groups
+    assert [2, 3] == await asyncio.gather(*rest)
+    assert [["a"], ["bb", "ccc"]] == disk.groups
+    puts.coming = 2
+    rest = begun(puts, stored("d"))
+    assert 2 == len(disk.groups)
+    rest += begun(puts, stored("e"))  # and no more are to come
+    await asyncio.sleep(0)
+    assert ["d", "e"] == disk.groups[-1]
+    await asyncio.gather(*rest)
+
+
 async def test_a_wrong_one_is_alone_told() -> None:
     """A response that cannot be stored fails; those that it shares a transaction with do not."""
     disk = Disk()
     disk.goes_on.set()
-    puts = Puts(disk.write, Tasks())
+    puts = Puts(disk.write)
 
     ended = await asyncio.gather(
         *begun(puts, *map(stored, ["a", "large", "b"])), return_exceptions=True
@@ -78,14 +100,14 @@ async def test_the_database_refuses_all_for_one() -> None:
     disk = Disk()
     disk.goes_on.set()
     disk.refused, disk.error = {"b"}, ValueError("string or blob too big")
-    puts = Puts(disk.write, Tasks())
+    puts = Puts(disk.write)
 
     ended = await asyncio.gather(
         *begun(puts, *map(stored, ["a", "b", "c"])), return_exceptions=True
     )
 
     assert [1, disk.error, 1] == ended
-    assert ["a", "b", "c"] in disk.groups
+    assert ["b"] in disk.groups
 
 
 async def test_the_store_is_away() -> None:
@@ -93,7 +115,7 @@ async def test_the_store_is_away() -> None:
     disk = Disk()
     disk.goes_on.set()
     disk.error = StoreUnavailable("away")
-    puts = Puts(disk.write, Tasks())
+    puts = Puts(disk.write)
 
     ended = await asyncio.gather(*begun(puts, *map(stored, "abc")), return_exceptions=True)
     assert [disk.error] * 3 == ended
@@ -105,7 +127,7 @@ async def test_the_store_is_away() -> None:
 async def test_who_leaves_stops_nothing() -> None:
     """A caller that leaves loses nothing that it has put, and holds up nobody."""
     disk = Disk()
-    puts = Puts(disk.write, Tasks())
+    puts = Puts(disk.write)
     first, second = begun(puts, stored("a"), stored("b"))
     await disk.begun.wait()
     first.cancel()
@@ -118,15 +140,14 @@ async def test_who_leaves_stops_nothing() -> None:
 
 async def test_the_end_of_a_server() -> None:
     """Who still waits when the work is ended is told, instead of waiting forever."""
-    disk, tasks = Disk(), Tasks()
-    puts = Puts(disk.write, tasks)
+    disk = Disk()
+    puts = Puts(disk.write)
     first = begun(puts, stored("a"))
     await disk.begun.wait()
     second = begun(puts, stored("b"))
-    await asyncio.sleep(0)
-    await tasks.aclose()
+    puts.close()
 
-    for one in (*first, *second):
+    for one in (*first, *second, puts.put(stored("c"))):
         with pytest.raises(StoreUnavailable, match="stopping"):
             await one
 
@@ -134,7 +155,7 @@ async def test_the_end_of_a_server() -> None:
 async def test_a_transaction_has_bounds() -> None:
     """What waits is written in groups of bounded number and size."""
     disk = Disk()
-    puts = Puts(disk.write, Tasks())
+    puts = Puts(disk.write)
     first = begun(puts, stored("first"))
     await disk.begun.wait()
     many = begun(puts, *(stored(str(number)) for number in range(MOST + 1)))

@@ -69,7 +69,21 @@ async def test_a_chain_lives_as_long_as_its_youngest(answers: Answers, clock: Cl
     assert 3 == len(await answers.chain(ME, "3") or [])
     assert ["1", "2", "3"] == await there(answers, ["1", "2", "3", "branch"])
     clock.now += 1
+    assert "3" not in await there(answers, ["1", "2", "3"])
+    clock.now += AGE_S / 100  # ancestors are kept ahead
     assert [] == await there(answers, ["1", "2", "3"])
+
+
+async def test_a_long_chain_lives_as_long_as_its_youngest(answers: Answers, clock: Clock) -> None:
+    """Ancestors that are kept ahead, and so are not kept again by each turn, are there as long as the last turn."""
+    for turn in range(100):
+        await answers.put(stored(str(turn), str(turn - 1) if turn else None))
+        clock.now += AGE_S / 1000 * (turn % 30)
+    clock.now += AGE_S - AGE_S / 1000 * (99 % 30) - 1
+
+    assert 100 == len(await answers.chain(ME, "99") or [])
+    clock.now += 1 + AGE_S / 100
+    assert [] == await there(answers, [*map(str, range(100))])
 
 
 async def test_nothing_comes_back_from_the_dead(answers: Answers, clock: Clock) -> None:

@@ -18,6 +18,7 @@ from unilect.tools.parser import Family, Parser
 TOOLS: dict[str, Any] = {"tool_call": None, "get_weather": {"type": "object", "properties": {"city": {"type": "string"}}}}  # fmt: skip
 FAMILIES = {name: value for name, value in vars(families).items() if isinstance(value, Family)}
 MARKS = sorted({mark for one in FAMILIES.values() for mark in (one.begin, one.end, *one.marks) if mark})  # fmt: skip
+PAIRS = sorted({one.begin + one.end for one in FAMILIES.values() if one.begin and one.end} | {one.think[0] + one.think[1] for one in FAMILIES.values()})  # fmt: skip
 CODE = [
     "__import__('os').system('id > /tmp/pwned')",
     "__import__('os').popen('id -un').read()",
@@ -58,9 +59,9 @@ FRAMES = [
 ]  # fmt: skip
 SIZE = 520_000
 #: Pieces that have made a parser go back over all that it has read.
-UNITS = ["[", "{", '{"a":', "(", "<", "</", "\n", " ", "```", "```python\n", '"', "\\", "'", "a(", "a=", ",", "<think>", "</think>", "<|channel|>", "tool_call(", *MARKS]  # fmt: skip
+UNITS = ["[", "{", '{"a":', "(", "<", "</", "\n", " ", "```", "```python\n", '"', "\\", "'", "a(", "a=", ",", "<think>", "</think>", "<|channel|>", "tool_call(", *MARKS, *PAIRS]  # fmt: skip
 #: The processor's time for an output; a server that reads it as it comes spends that over thousands of tokens.
-MOST_S = 1.0
+MOST_S = 0.1
 
 
 def readers() -> Iterator[tuple[str, Callable[[str, int], list[list[Event]]]]]:
@@ -136,20 +137,37 @@ def test_no_output_is_run(name: str, effects: Effects) -> None:
             assert all(isinstance(call.arguments, str) for call in choice.tool_calls)
 
 
-@pytest.mark.parametrize(("characters", "piece"), [(SIZE, 4096), (SIZE // 8, 16)])
+@pytest.mark.parametrize(
+    ("characters", "piece"),
+    [
+        pytest.param(SIZE, 4096, marks=pytest.mark.heavy),
+        pytest.param(SIZE, SIZE, id="whole"),
+        pytest.param(SIZE // 8, 16, id="token by token", marks=pytest.mark.heavy),
+    ],
+)
 @pytest.mark.parametrize("name", READERS)
 def test_outputs_are_read_in_linear_time(name: str, characters: int, piece: int) -> None:
-    """Half a megabyte of what parsers stumble over, calls that never end included, takes each parser a bounded time; less of it, token by token, too."""
+    """Half a megabyte of what parsers stumble over, calls that never end included, takes each parser a tenth of a second; less of it, token by token, too."""
     worst = (0.0, "")
     gc.disable()  # a look at all that a process of tests holds takes a second
     try:
         for unit in UNITS:
             text = (unit * (characters // len(unit) + 1))[:characters]
             for head in ("", "<tool_call>"):
-                begun_s = time.process_time()
-                READERS[name](head + text, piece)
-                worst = max(worst, (time.process_time() - begun_s, f"{head}{unit!r}"))
+                worst = max(worst, (least_s(name, head + text, piece), f"{head}{unit!r}"))
     finally:
         gc.enable()
     print(f"{name}: {worst[0] * 1000:.0f} ms for {worst[1]}")
     assert worst[0] < MOST_S, worst
+
+
+def least_s(name: str, text: str, piece: int) -> float:
+    """The processor's time of this thread for an output: the least of three, where the first is too long, since caches are shared with others."""
+    least = MOST_S * 100
+    for _ in range(3):
+        begun_s = time.thread_time()
+        READERS[name](text, piece)
+        least = min(least, time.thread_time() - begun_s)
+        if least < MOST_S:
+            break
+    return least

@@ -133,7 +133,7 @@ class Site:
         columns = "id, backend, prompt, completion, status"
         with closing(sqlite3.connect(f"{self.file.as_uri()}?mode=ro", uri=True)) as file:
             found = file.execute(f"SELECT {columns} FROM ledger ORDER BY at, rowid").fetchall()
-        return [(one[0].split(".")[0], *one[1:]) for one in found]
+        return [(one[0].partition(".")[2], *one[1:]) for one in found]
 
 
 async def until(holds: Callable[[], Any]) -> None:
@@ -397,7 +397,8 @@ def _unavailable_after(close: Any) -> Any:
     """The end of a row, which says of those without tokens that they cannot be written."""
 
     async def closed(self: Recorded, usage: Usage, status: int) -> None:
-        await close(self, usage, status)
+        if (closing := close(self, usage, status)) is not None:
+            await closing
         if not usage.prompt_tokens:
             raise LedgerUnavailable("The row cannot be written.")
 

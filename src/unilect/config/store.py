@@ -65,7 +65,7 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_age_days: Annotated[
         float,
         described(
-            "Delete a response this long after it was made or last continued, and a conversation after its last change.",
+            "Delete a response this long after it was made or last continued (a continued one up to an hour later), and a conversation after its last change.",
             gt=0,
             le=36_500,
         ),

@@ -16,6 +16,8 @@ from msgspec import Struct
 
 MINUTE_US = 60_000_000
 _LONGEST_US = 2 * MINUTE_US  # until a minute is empty
+#: A budget of a day or a month stays for so long after its end: a clock may be put back, or be another one than that of a Redis server.
+KEPT_S = 2 * 86_400
 
 
 class Claim(Struct, frozen=True, kw_only=True, gc=False):
@@ -135,7 +137,7 @@ class Budget:
 
     def says_nothing(self, now: float, now_us: int) -> bool:
         """Whether it may be forgotten."""
-        return not self.held and (not self.used or (self.ends_at is not None and self.ends_at <= now))  # fmt: skip
+        return not self.held and (not self.used or (self.ends_at is not None and self.ends_at + KEPT_S <= now))  # fmt: skip
 
 
 class Minute:
@@ -255,6 +257,15 @@ class MemoryCounters:
                 one.has_room(claim, now_us)  # a minute leaks up to now
             states.append(State(0) if one is None else one.state(claim))
         return states
+
+    def move(self, old: str, new: str, ends_at: float) -> None:
+        """Count what budgets whose names end with `old` have used with those that end with `new`, also where these are not there yet."""
+        for name, one in list(self._all.items()):
+            if name.endswith(old) and isinstance(one, Budget):
+                other = self._all.setdefault(name.removesuffix(old) + new, Budget(ends_at))
+                if isinstance(other, Budget):
+                    other.used += one.used
+                    one.used = 0
 
     async def aclose(self) -> None:
         """See `Counters`."""

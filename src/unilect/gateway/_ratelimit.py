@@ -7,6 +7,7 @@ Sources: https://platform.openai.com/docs/guides/rate-limits and https://platfor
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from unilect.gateway._counters import MINUTE_US, Claim, State
@@ -87,7 +88,13 @@ def duration(seconds: float) -> str:
     """A length of time as OpenAI writes it: `0s`, `120ms`, `1s`, `6m0s`, `23h59m59s`; rounded up."""
     if 0 < seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
-    minutes, rest = divmod(math.ceil(seconds), 60)
+    return _in_seconds(math.ceil(seconds))
+
+
+@lru_cache(1024)
+def _in_seconds(seconds: int) -> str:
+    """A length of time in whole seconds; many requests of a second are told the same."""
+    minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours}h{minutes}m{rest}s"

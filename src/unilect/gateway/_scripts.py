@@ -19,6 +19,13 @@ local function fill(key, most, to)
   redis.call('HSET', key, 'l', string.format('%.0f', full), 't', string.format('%.0f', now))
   redis.call('PEXPIRE', key, 180000)
 end
+-- a budget stays for two days after its end, or from now on: this server's clock and that of who asks may be wrong, or put back
+local function keep(key, ends)
+  if ends ~= '0' then
+    local least = (now / 1000 + 1735689600000) + 172800000
+    redis.call('PEXPIREAT', key, string.format('%.0f', math.max(tonumber(ends) + 172800000, least)))
+  end
+end
 """
 
 #: KEYS: what this server holds, the mark of a given-up request, the mark of a seeded Redis, who is alive, all servers, and the counters.
@@ -63,7 +70,7 @@ for i = 6, #KEYS do
     fill(KEYS[i], most, level(KEYS[i], most) + need * 60000000)
   else
     redis.call('HINCRBY', KEYS[i], 'h', ARGV[a + 3])
-    if ARGV[a + 5] ~= '0' then redis.call('PEXPIREAT', KEYS[i], ARGV[a + 5]) end
+    keep(KEYS[i], ARGV[a + 5])
   end
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[5])
@@ -113,7 +120,7 @@ for i = 3, #KEYS do
   else
     if held and need > 0 then redis.call('HINCRBY', KEYS[i], 'h', '-' .. ARGV[a + 3]) end
     if used > 0 then redis.call('HINCRBY', KEYS[i], 'u', ARGV[a + 4]) end
-    if ARGV[a + 5] ~= '0' then redis.call('PEXPIREAT', KEYS[i], ARGV[a + 5]) end
+    keep(KEYS[i], ARGV[a + 5])
   end
 end
 return 1
@@ -135,11 +142,14 @@ return #rows / 2
 """
 
 #: KEYS: counters. ARGV: of each counter what was used at least, and when it ends (Unix ms).
-SEED = """
+SEED = (
+    _CLOCK
+    + """
 for i = 1, #KEYS do
   local a = (i - 1) * 2
   if tonumber(redis.call('HGET', KEYS[i], 'u') or 0) < tonumber(ARGV[a + 1]) then redis.call('HSET', KEYS[i], 'u', ARGV[a + 1]) end
-  redis.call('PEXPIREAT', KEYS[i], ARGV[a + 2])
+  keep(KEYS[i], ARGV[a + 2])
 end
 return 1
 """
+)

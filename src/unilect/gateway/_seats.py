@@ -13,7 +13,7 @@ from unilect.events import Usage
 from unilect.gateway import claims
 from unilect.gateway._counters import MINUTE_US, Budget, MemoryCounters, Minute
 from unilect.gateway._ratelimit import Shown, tell
-from unilect.gateway.claims import LOOSE, Asked, Limit, used_of
+from unilect.gateway.claims import LOOSE, Asked, Limit, cost
 
 
 class Seats:
@@ -31,7 +31,7 @@ class Seats:
     ) -> None:
         counters.make_room()  # now: what is found below is new, and says nothing yet
         self._counters, self._told_of = counters, told
-        # each with its limit where a request needs of it as much as it is large, else one
+        # each with its limit where a request needs of it as much as it is large, else one; a minute of such a kind is of tokens
         self._minutes: list[tuple[Minute, int, Limit | None, str]] = []
         self._budgets: list[tuple[Budget, int, Limit | None, int]] = []
         self._all: list[tuple[Minute | Budget, int, float | None]] = []  # in the order of `limits`
@@ -61,19 +61,23 @@ class Seats:
             How much that is; None where one has not as much room as the request may need: nothing is held then.
         """
         now_us = self._counters.now_us()
+        size = asked.size
+        # what most requests need of each limit of tokens
+        whole = None if size is None or size.limit is None else size.tokens(asked.allowed)
         needs: list[int] = []
         for minute, most, sized, _ in self._minutes:
-            need = 1 if sized is None else asked.needs(sized)
+            need = 1 if sized is None else asked.needs(sized) if whole is None else whole
             minute.leak(most, now_us)
             if minute.level > (most - need) * MINUTE_US:
                 return None
             needs.append(need)
+        loose = asked.loose
         for budget, most, sized, _ in self._budgets:
-            need = room = 1
-            if sized is not None:
-                need = room = asked.needs(sized)
-                if asked.loose and sized.is_budget:
-                    room *= LOOSE
+            if sized is None:
+                need = room = 1
+            else:
+                need = whole if whole is not None and sized.unit == "tokens" else asked.needs(sized)
+                room = need * LOOSE if loose else need
             if budget.used + budget.held + room > most:
                 return None
             needs.append(need)
@@ -90,12 +94,14 @@ class Seats:
         """What clients are told; as `_ratelimit.headers`."""
         told: dict[str, str] = {}
         for one in self._told_of:
-            at, most = one.places[0]
+            places = one.places
+            at, most = places[0]
             left, resets_s = self._left(at, now)
-            for other, its_most in one.places[1:]:
-                its_left, its_resets_s = self._left(other, now)
-                if its_left < left:
-                    most, left, resets_s = its_most, its_left, its_resets_s
+            if len(places) > 1:
+                for other, its_most in places[1:]:
+                    its_left, its_resets_s = self._left(other, now)
+                    if its_left < left:
+                        most, left, resets_s = its_most, its_left, its_resets_s
             tell(told, one, dialect, most, left, resets_s, now)
         return told
 
@@ -104,19 +110,25 @@ class Seats:
         counter, most, ends_at = self._all[at]
         if isinstance(counter, Minute):
             used = -(-counter.level // MINUTE_US)
-            return max(0, most - used), used * 60.0 / most
+            left = most - used
+            return left if left > 0 else 0, used * 60.0 / most
         left = most - counter.used - counter.held
-        return max(0, left), 0.0 if ends_at is None else max(0.0, ends_at - now)
+        resets_s = 0.0 if ends_at is None or ends_at <= now else ends_at - now
+        return left if left > 0 else 0, resets_s
 
     def settle(self, needs: list[int], usage: Usage, price: Rates | None) -> None:
         """Count what a request has used, and hold nothing for it any more."""
         at = 0
+        tokens = usage.prompt_tokens + usage.completion_tokens
         for minute, most, sized, name in self._minutes:
-            if sized is not None and (units := used_of(sized, usage, price)) != needs[at]:
-                minute = self._counters.kept(name, minute)
-                minute.settle(most, needs[at], units, self._counters.now_us())
+            if sized is not None and tokens != needs[at]:
+                counters = self._counters
+                counters.kept(name, minute).settle(most, needs[at], tokens, counters.now_us())
             at += 1
         for budget, _, sized, each in self._budgets:
             budget.held -= needs[at]
-            budget.used += each if sized is None else used_of(sized, usage, price)
+            if sized is None:
+                budget.used += each
+            else:
+                budget.used += tokens if sized.unit == "tokens" else cost(price, usage)
             at += 1

@@ -9,8 +9,10 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
+from msgspec import Struct, structs
+
 from unilect.errors import LedgerUnavailable, UnilectError
-from unilect.store.ledger import Row
+from unilect.store.ledger import CORRECTED, Row
 from unilect.tasks import Tasks
 
 log = logging.getLogger("unilect")
@@ -23,21 +25,27 @@ Write = Callable[[Sequence[Row]], Awaitable[None]]
 Probe = Callable[[], Awaitable[None]]
 
 
-class Item:
+class Item(Struct, eq=False):
     """
     A row on its way.
 
     Attributes:
         row: It may be replaced until it is written; then it is written again.
         written: Called once it is in the ledger.
+        required: Who waits for it is told where it cannot be written, and its row has the status `CORRECTED` from then on; else he need not know.
+        end: Is done once it is written, or is not in time; None where nobody waits.
+        until: When who waits for it is told that it takes too long.
     """
 
-    __slots__ = ("end", "row", "until", "written")
+    row: Row
+    written: Callable[[], None]
+    required: bool = True
+    end: asyncio.Future[None] | None = None
+    until: float = 0.0
 
-    def __init__(self, row: Row, written: Callable[[], None]) -> None:
-        self.row, self.written = row, written
-        self.end: asyncio.Future[None] | None = None
-        self.until = 0.0  # when who waits for it is told that it takes too long
+    def correct(self) -> None:
+        """Its client is told that it could not be kept."""
+        self.row = structs.replace(self.row, status=CORRECTED)
 
 
 class Writer:
@@ -73,9 +81,16 @@ class Writer:
         if self._wrong:
             raise self._unavailable()
 
-    def put(self, row: Row, written: Callable[[], None], *, bounded: bool = True) -> Item:
+    def put(
+        self,
+        row: Row,
+        written: Callable[[], None],
+        required: bool = True,
+        *,
+        bounded: bool = True,
+    ) -> Item:
         """
-        Have a row written.
+        Have a row written; see `Item`.
 
         Raises:
             LedgerUnavailable: Too many wait already.
@@ -83,27 +98,33 @@ class Writer:
         if bounded and len(self._waiting) >= MOST:
             self._fail(f"{MOST} rows wait to be written")
             raise self._unavailable()
-        item = Item(row, written)
+        item = Item(row, written, required)
         self._waiting.append(item)
-        self._start()
+        if self._worker is None or self._worker.done():
+            self._start()
         return item
 
-    async def wait(self, item: Item) -> None:
+    def end_of(self, item: Item) -> asyncio.Future[None] | None:
         """
-        Wait until a row that was just put is written.
+        The end of waiting for a row that was just put: it is written, or its time is up, which is an error where it is required.
+
+        Returns:
+            None where it may take long, and nobody has to wait.
 
         Raises:
-            LedgerUnavailable: It is not yet, and may take long; it is tried again.
+            LedgerUnavailable: It is required, and may take long; it is tried again.
         """
         if self._wrong:
+            if not item.required:
+                return None
+            item.correct()
             raise self._unavailable()
         loop = asyncio.get_running_loop()
-        item.end, item.until = loop.create_future(), loop.time() + LIMIT_S
-        if (
-            self._look is None
-        ):  # one timer for all: one for each row costs more than the rest of this
+        end = item.end = loop.create_future()
+        item.until = loop.time() + LIMIT_S
+        if self._look is None:  # one timer for all: one for each row costs more than all of this
             self._look = loop.call_later(LIMIT_S, self._end_late, loop)
-        await item.end
+        return end
 
     async def settle(self, timeout_s: float = LIMIT_S) -> None:
         """Wait until no row waits, or one cannot be written; for so long at most."""
@@ -166,7 +187,10 @@ class Writer:
             self._succeed()
             for item, row in zip(some, rows, strict=True):
                 if item.row is row:
-                    self._tell(item, None)
+                    if (end := item.end) is not None:
+                        item.end = None
+                        if not end.done():
+                            end.set_result(None)
                     item.written()
                 else:  # its client was told something else meanwhile
                     self._waiting.append(item)
@@ -203,11 +227,13 @@ class Writer:
         )
 
     @staticmethod
-    def _tell(item: Item, error: LedgerUnavailable | None) -> None:
-        """Tell who waits for a row what became of it."""
+    def _tell(item: Item, error: LedgerUnavailable) -> None:
+        """Tell who waits for a row that it is not written, if he has to know."""
         end, item.end = item.end, None
-        if end is not None and not end.done():
-            if error is None:
-                end.set_result(None)
-            else:
-                end.set_exception(error)
+        if end is None or end.done():
+            return
+        if item.required:
+            item.correct()
+            end.set_exception(error)
+        else:
+            end.set_result(None)

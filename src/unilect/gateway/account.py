@@ -7,8 +7,9 @@ frame is sent, so that a client that has a whole answer finds it in the ledger.
 """
 
 import asyncio
-from types import TracebackType
-from typing import Protocol, Self
+from collections.abc import Awaitable, Coroutine
+from types import CoroutineType, TracebackType
+from typing import Any, Protocol, Self, TypeAlias, cast
 
 from unilect.context import Context
 from unilect.errors import InternalError, UnilectError
@@ -28,13 +29,25 @@ class Entry(Protocol):
             UnilectError: It must end here.
         """
 
-    async def close(self, usage: Usage, status: int) -> None:
+    def close(self, usage: Usage, status: int) -> Awaitable[None] | None:
         """
         The request has ended, with an HTTP status (499: its client has left). It is called once, before the last frame is sent.
+
+        Returns:
+            What the answer has to wait for, which may raise the same; None where all is done.
 
         Raises:
             UnilectError: What has to be kept cannot be, and the answer must not be called whole.
         """
+
+
+#: What a book opens for a request: an entry, or none where it keeps nothing of it; at once, or where it has to wait for something, later.
+Opened: TypeAlias = Entry | Coroutine[Any, Any, Entry | None] | None
+
+
+async def opened(found: Opened) -> Entry | None:
+    """The entry that a book has opened, once it has; errors as `Book.open`."""
+    return cast("Entry | None", await found if isinstance(found, CoroutineType) else found)
 
 
 class Book(Protocol):
@@ -43,15 +56,12 @@ class Book(Protocol):
     def applies(self, context: Context) -> bool:
         """Whether it may keep something of a request; it must cost next to nothing."""
 
-    async def open(self, context: Context, request: Request) -> Entry | None:
+    def open(self, context: Context, request: Request) -> Opened:
         """
         A request comes; `context` tells of whom, and for which model.
 
-        Returns:
-            None where it keeps nothing of it.
-
         Raises:
-            UnilectError: It must not be answered.
+            UnilectError: It must not be answered; what is awaited may raise the same.
         """
 
 
@@ -102,9 +112,11 @@ class Account:
         try:
             context, request = self._context, self._request
             for book in self._books:
-                entry = await book.open(context, request)
+                entry = book.open(context, request)
+                if isinstance(entry, CoroutineType):  # of `Coroutine` it takes longer to ask
+                    entry = await entry
                 if entry is not None:
-                    self._entries.append(entry)
+                    self._entries.append(cast(Entry, entry))
         except BaseException as error:
             await self.__aexit__(type(error), error, None)
             raise
@@ -117,29 +129,40 @@ class Account:
         Raises:
             UnilectError: What must be kept cannot be; only where the answer was whole.
         """
+        meter, entries = self._meter, self._entries
         status = InternalError.status  # of a flaw of ours
         try:
-            await self._close(error)
-            status = self._meter.status(error)
+            told = 200 if error is None else meter.status(error)
+            # as `_close`, which is a frame more for whatever wakes an answer that waits for its row
+            try:
+                usage = meter.usage
+                while entries:
+                    if (closing := entries.pop().close(usage, told)) is not None:
+                        await closing
+            except BaseException as failure:
+                await self._close(error or failure)
+                raise
+            status = told
         except UnilectError as failure:
-            status = self._meter.status(error or failure)
+            status = meter.status(error or failure)
             if error is None:
                 raise
         except asyncio.CancelledError as left:
-            status = self._meter.status(error or left)
+            status = meter.status(error or left)
             raise
         finally:
-            self._meter.finish(status)
+            meter.finish(status)
 
     async def _close(self, error: BaseException | None) -> None:
         """Close all entries, also those after one that fails."""
         entries, usage, status = self._entries, self._meter.usage, self._meter.status(error)
-        while entries:
-            try:
-                await entries.pop().close(usage, status)
-            except BaseException as failure:
-                await self._close(error or failure)
-                raise
+        try:
+            while entries:
+                if (closing := entries.pop().close(usage, status)) is not None:
+                    await closing
+        except BaseException as failure:
+            await self._close(error or failure)
+            raise
 
 
 class Accounts:

@@ -87,6 +87,23 @@ class KnownKeys:
         """Look no more. Idempotent."""
         await self._tasks.aclose()
 
+    def lasting(self, hashed: bytes) -> Key | None:
+        """
+        The key of a secret with this digest; None where it has to be asked for by `key`: it is not known, or it ends.
+
+        Raises:
+            StoreUnavailable: As `key`.
+        """
+        self._check_fresh()
+        found = self._known.get(hashed)
+        if found is None:
+            return None
+        key = found.key
+        if not (key.expires_at is found.expires_at is key.revoked_at is None):
+            return None
+        self._keys[key.id] = key
+        return key
+
     async def key(self, secret: str, hashed: bytes | None = None) -> Key:
         """
         The key that a secret belongs to.

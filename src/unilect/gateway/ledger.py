@@ -14,26 +14,26 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from unilect.config.model import Price
 from unilect.context import Context, Measured
 from unilect.errors import LedgerUnavailable, StoreUnavailable
 from unilect.events import Usage
-from unilect.gateway._writer import Item, Writer
+from unilect.gateway._writer import Writer
 from unilect.gateway.claims import cost as cost_of
 from unilect.gateway.known_keys import KnownKeys
 from unilect.gateway.metrics import CLIENT_LEFT
 from unilect.redact import redacted
 from unilect.requests import Request
 from unilect.store.journal import About, Dead, Journal, Slot, dead
-from unilect.store.ledger import CORRECTED, Ledger, Row
+from unilect.store.ledger import Ledger, Row
 from unilect.tasks import Tasks
 
 log = logging.getLogger("unilect")
@@ -124,12 +124,14 @@ class LedgerBook:
         """Whether a request is recorded."""
         return self._rule_for(context) != "off"
 
-    async def open(self, context: Context, request: Request) -> "Recorded | None":
+    def open(
+        self, context: Context, request: Request
+    ) -> "Recorded | Coroutine[Any, Any, Recorded | None] | None":
         """
-        Record a request.
+        Record a request; see `Book`.
 
         Returns:
-            None where none are.
+            None where none are recorded.
 
         Raises:
             LedgerUnavailable: It has to be recorded, and cannot be.
@@ -137,14 +139,26 @@ class LedgerBook:
         rule = self._rule_for(context)
         if rule == "off" or self.state is State.CLOSED:
             return None
-        if self.state is State.UNUSED:
-            await self._open()
         required = rule == "required"
+        if self.state is State.UNUSED:
+            return self._first(context, request, required)
+        return self._record(context, request, required)
+
+    async def _first(self, context: Context, request: Request, required: bool) -> "Recorded | None":
+        """As `_record`, once the ledger is open."""
+        await self._open()
+        if self.state is State.CLOSED:
+            return None
+        return self._record(context, request, required)
+
+    def _record(self, context: Context, request: Request, required: bool) -> "Recorded":
+        """What stands for a request; errors as `open`."""
         if required:
             self._is_required = True
             self.writer.check()
         about = About(
-            f"{context.request_id or 'apart'}.{self._instance}{next(self._numbers):x}",
+            # rows of one server are neighbours in the index of ids: a transaction writes a page of it, and not one for each row
+            f"{self._instance}{next(self._numbers):010x}.{context.request_id or 'apart'}",
             self.clock(),
             context.caller,
             context.owner,
@@ -153,7 +167,8 @@ class LedgerBook:
             context.endpoint,
         )
         streams = bool(getattr(request, "stream", False))
-        return Recorded(self, context, about, self._slot(about, required), required, streams)
+        slot = self._slot(about, required)
+        return Recorded(self, context, about, slot, required, streams, context.meter)
 
     async def recover(self) -> None:
         """Make rows now of what dead servers of this store have left, and wait for them, for a bounded time."""
@@ -175,8 +190,10 @@ class LedgerBook:
     def _rule_for(self, context: Context | None) -> Rule:
         if self._rule is not None:
             return self._rule
-        if context is not None and self.has_budget(context):
-            return "required"
+        if context is not None:
+            known = context.has_budget
+            if self.has_budget(context) if known is None else known:
+                return "required"
         try:
             if self._known is None or not self._known.required:
                 return "off"
@@ -260,27 +277,19 @@ class LedgerBook:
                 self._recover(self._dead())
 
 
-class Recorded:
+class Recorded(Struct, eq=False):
     """One request, as an `Entry`."""
 
-    __slots__ = ("_about", "_book", "_context", "_meter", "_next", "_prompt", "_required", "_slot", "_source", "_streams")  # fmt: skip
-
-    def __init__(
-        self,
-        book: LedgerBook,
-        context: Context,
-        about: About,
-        slot: Slot | None,
-        required: bool,
-        streams: bool,
-    ) -> None:
-        self._book, self._context, self._about = book, context, about
-        self._slot, self._required, self._streams = slot, required, streams
-        self._meter: Measured | None = context.meter
-        self._source = ""
-        self._next = (
-            self._prompt
-        ) = -1  # tokens of the answer up to which their number is enough, and of the prompt
+    _book: LedgerBook
+    _context: Context
+    _about: About
+    _slot: Slot | None
+    _required: bool
+    _streams: bool
+    _meter: Measured | None
+    _source: str = ""
+    _next: int = -1  # tokens of the answer up to which their number is enough
+    _prompt: int = -1
 
     def made(self, usage: Usage) -> None:
         """Note in the journal what was used so far."""
@@ -293,31 +302,29 @@ class Recorded:
         elif self._streams and self._slot is not None and self._book.state is not State.CLOSED:
             self._slot.grew(usage.completion_tokens)
 
-    async def close(self, usage: Usage, status: int) -> None:
+    def close(self, usage: Usage, status: int) -> Awaitable[None] | None:
         """
-        Have the row written, and wait for it unless the client has left.
+        Have the row written; it is waited for unless the client has left.
 
         Raises:
             LedgerUnavailable: It has to be there, and is not.
         """
-        if self._book.state is State.CLOSED:
-            return  # what stands in the journal is for the next server
+        book, context = self._book, self._context
+        if book.state is State.CLOSED:
+            return None  # what stands in the journal is for the next server
         done = _nothing if self._slot is None else self._slot.free
-        begun = status >= CLIENT_LEFT and self._context.leased_at is not None
-        if not (usage.prompt_tokens or usage.completion_tokens or status == 200 or begun):
-            return done()
-        row, writer = self._row(usage, status), self._book.writer
-        item: Item | None = None
+        begun = status >= CLIENT_LEFT and context.leased_at is not None
+        if not (status == 200 or usage.prompt_tokens or usage.completion_tokens or begun):
+            done()
+            return None
+        writer, required = book.writer, self._required
         try:
-            item = writer.put(row, done)
-            if status != CLIENT_LEFT and (self._required or writer.writable):
-                await writer.wait(item)
+            item = writer.put(self._row(usage, status), done, required)
         except LedgerUnavailable:
-            if not self._required:
-                return
-            if item is not None:
-                item.row = structs.replace(row, status=CORRECTED)
-            raise
+            if required:
+                raise
+            return None
+        return None if status == CLIENT_LEFT else writer.end_of(item)
 
     def _note(self, usage: Usage) -> None:
         """Write all of it to the journal."""

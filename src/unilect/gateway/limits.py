@@ -21,7 +21,7 @@ from msgspec import structs
 
 from unilect.config.limits import Limits as Table
 from unilect.config.server import Config
-from unilect.context import Context, Requests
+from unilect.context import Context, Rates, Requests
 from unilect.errors import (
     AnswerTooLong,
     LimitsUnavailable,
@@ -62,19 +62,17 @@ class _Plan:
     Attributes:
         given: The key's own limits, that it was made of.
         limits: All of them.
-        minutes: Those of tokens in a minute.
-        places: Where these are among all.
+        places: Where those of tokens in a minute are among all.
         has_budget: One is a budget.
         needs_size: One is of tokens or money.
         shown: What headers tell of.
     """
 
-    __slots__ = ("_seats", "given", "has_budget", "limits", "minutes", "needs_size", "places", "shown")  # fmt: skip
+    __slots__ = ("_seats", "given", "has_budget", "limits", "needs_size", "places", "shown")  # fmt: skip
 
     def __init__(self, given: Mapping[str, float], limits: Sequence[Limit]) -> None:
         self.given, self.limits = given, limits
         self.places = [at for at, one in enumerate(limits) if one.leaks and one.unit == "tokens"]
-        self.minutes = [limits[at] for at in self.places]
         self.has_budget = any(one.is_budget for one in limits)
         self.needs_size = not all(one.counts_requests for one in limits)
         self.shown = shown(limits)
@@ -137,9 +135,8 @@ class LimitBook:
         self._has_models = bool(self._limited)
         self._has_own = bool(self._defaults or self._owners or self._has_models)
         self._plans = dict[tuple[str, str, str], _Plan]()
-        self._seeded = (
-            self._ledger is None
-        )  # budgets that were not counted before have what the ledger says
+        # budgets that were not counted before have what the ledger says
+        self._unread = self._in_memory and self._ledger is not None
 
     def applies(self, context: Context) -> bool:
         """Whether a request may have a limit."""
@@ -149,7 +146,9 @@ class LimitBook:
         """Whether a request counts against a budget, and so has to be in a ledger."""
         return self.applies(context) and self._plan(context).has_budget
 
-    async def open(self, context: Context, request: Request) -> "_Entry | _Seated | None":
+    def open(
+        self, context: Context, request: Request
+    ) -> "_Entry | _Seated | Coroutine[Any, Any, _Entry | _Seated] | None":
         """
         Hold what a request may use; see `Book`.
 
@@ -158,19 +157,34 @@ class LimitBook:
             RateLimited: The request comes too early, or too many run.
             LimitsUnavailable: What is left cannot be read now.
         """
-        if not self.applies(context):
+        if not (self._has_own or context.limits):
             return None
         plan = self._plan(context)
-        limits = plan.limits
-        if not limits:
+        context.has_budget = has_budget = plan.has_budget
+        if not plan.limits:
             return None
-        if not self._seeded and self._in_memory and plan.has_budget:
+        now = self.clock()  # first: it may tell that the ledger has to be read
+        if has_budget and (self._recounts or self._unread):
+            return self._recounted(context, request, plan, now)
+        asked = self._asked(context, request, plan, now)
+        return self._seated(context, plan, asked) or self._held(context, request, plan, asked)
+
+    async def _recounted(
+        self, context: Context, request: Request, plan: _Plan, now: float
+    ) -> "_Entry | _Seated":
+        """As `open`, once what was used before is counted."""
+        if self._unread:
             await self._seed_once()
-        if self._recounts and plan.has_budget:
-            await self._recounts.before(context.caller)
-        asked = self._asked(context, request, plan)
-        if (seated := self._seated(context, plan, asked)) is not None:
-            return seated
+        await self._recounts.before(context.caller)
+        asked = self._asked(context, request, plan, now)
+        seated = self._seated(context, plan, asked)
+        return seated or await self._held(context, request, plan, asked)
+
+    async def _held(
+        self, context: Context, request: Request, plan: _Plan, asked: Asked
+    ) -> "_Entry":
+        """Hold what a request may use by a claim of each counter; errors as `open`."""
+        limits = plan.limits
         claimed = asked.claims(limits)
         too_large = never_fit(claimed, plan.places)
         if too_large and asked.loose:
@@ -204,7 +218,7 @@ class LimitBook:
             return None
         context.headers = seats.headers(context.dialect, asked.now)
         context.allowed = asked.allowed
-        return _Seated(seats, needs, asked)
+        return _Seated(_most(asked), seats, needs, asked.price)
 
     async def look(self, context: Context) -> list[tuple[Limit, Claim, State]]:
         """
@@ -215,7 +229,7 @@ class LimitBook:
         """
         limits = self._limits(context)
         if any(limit.is_budget for limit in limits):
-            if not self._seeded and self._in_memory:
+            if self._unread:
                 await self._seed_once()
             await self._recounts.before(context.caller)
         claimed = Asked(size=None, price=None, allowed=None, loose=False, now=self.clock()).claims(limits)  # fmt: skip
@@ -232,12 +246,24 @@ class LimitBook:
         await self._counters.open()
         if self._ledger is not None and not self._in_memory:
             with suppress(LimitsUnavailable):
-                await self._seed_once()
+                await self.seed()
 
     def changed(self, keys: Iterable[str]) -> None:
         """Some keys of the store have changed: what they have used may not have been counted."""
         if self._ledger is not None:
             self._recounts.changed(keys)
+
+    def corrected(self, before: float, now: float) -> None:
+        """
+        The time was corrected. What was counted for days and months that have not come counts now; what else was used since these began
+        the ledger says, which is read before the next request that has a budget.
+        """
+        self._unread = self._ledger is not None
+        if self._memory is not None:
+            for of in ("_day", "_month"):
+                old, new = claims.period(of, before), claims.period(of, now)
+                if old is not None and new is not None and new[1] < old[1]:
+                    self._memory.move(f"{of}/{old[0]}", f"{of}/{new[0]}", new[1])
 
     async def aclose(self) -> None:
         """Release everything. Idempotent."""
@@ -268,7 +294,7 @@ class LimitBook:
                             totals[name] = (before + amount, ends_at or now)
         if key is None:
             await self._counters.raise_to(totals)
-            self._seeded = True
+            self._unread = False
         else:
             await self._counters.raise_some(totals)
 
@@ -313,14 +339,15 @@ class LimitBook:
         table = self._measures.limits(name) if self._has_models else None
         return [] if table is None else claims.limits_of(_named(table), "model", f"model:{name}")
 
-    def _asked(self, context: Context, request: Request, plan: _Plan) -> Asked:
+    def _asked(self, context: Context, request: Request, plan: _Plan, now: float) -> Asked:
         """A request as its limits see it, with a bound of its size."""
-        now = self.clock()
         if not plan.needs_size:
             return Asked(size=None, price=None, allowed=None, loose=False, now=now)
         size = self._measures.size(context.model, request)
-        asked = Asked(size=size, price=context.price, allowed=_first(size, plan), loose=not size.exact, now=now)  # fmt: skip
-        return _within_a_minute(asked, plan)
+        told = size.limit is not None
+        allowed = None if told else _first(size, plan)
+        asked = Asked(size=size, price=context.price, allowed=allowed, loose=not size.exact, now=now)  # fmt: skip
+        return asked if told else _within_a_minute(asked, plan)
 
     async def _counted(self, model: str, request: Request, asked: Asked, plan: _Plan) -> Asked:
         """The same with its prompt counted, where it can be."""
@@ -359,7 +386,7 @@ class LimitBook:
 
     async def _seed_once(self) -> None:
         async with self._seeding:
-            if not self._seeded:
+            if self._unread:
                 await self.seed()
 
     async def _ledger_since(self, since: float, key: str | None) -> Sequence[Used]:
@@ -376,20 +403,14 @@ class LimitBook:
 
 
 class _Bounded:
-    """What bounds the answer to one request."""
+    """What bounds the answer to one request: the most tokens that it may have, as it is counted."""
 
-    __slots__ = ("_most", "price")
-
-    def __init__(self, asked: Asked) -> None:
-        self.price = asked.price
-        # a piece of an answer may count for more tokens than it is made of: only a backend that keeps to no limit passes this
-        size = asked.size
-        bounded = size is not None and size.choices
-        self._most = 2 * size.answer(asked.allowed) + 64 if size and bounded else math.inf
+    __slots__ = ()
+    most: float
 
     def made(self, usage: Usage) -> None:
         """See `Entry`."""
-        if usage.completion_tokens > self._most:
+        if usage.completion_tokens > self.most:
             raise AnswerTooLong(
                 "The answer has more tokens than are left of this API key's limits: its backend did not keep to `max_tokens`."
             )
@@ -398,7 +419,7 @@ class _Bounded:
 class _Entry(_Bounded):
     """What is held for one request."""
 
-    __slots__ = ("_book", "claimed", "limits", "request")
+    __slots__ = ("_book", "claimed", "limits", "most", "price", "request")
 
     def __init__(
         self,
@@ -408,7 +429,7 @@ class _Entry(_Bounded):
         claimed: Sequence[Claim],
         asked: Asked,
     ) -> None:
-        super().__init__(asked)
+        self.most, self.price = _most(asked), asked.price
         self._book, self.request = book, request
         self.limits, self.claimed = limits, claimed
 
@@ -420,15 +441,20 @@ class _Entry(_Bounded):
 class _Seated(_Bounded):
     """What is held for one request, of counters in memory."""
 
-    __slots__ = ("_needs", "_seats")
+    __slots__ = ("_needs", "_price", "_seats", "most")
 
-    def __init__(self, seats: Seats, needs: list[int], asked: Asked) -> None:
-        super().__init__(asked)
-        self._seats, self._needs = seats, needs
+    def __init__(self, most: float, seats: Seats, needs: list[int], price: Rates | None) -> None:
+        self.most, self._seats, self._needs, self._price = most, seats, needs, price
 
-    async def close(self, usage: Usage, status: int) -> None:
+    def close(self, usage: Usage, status: int) -> None:
         """See `Entry`."""
-        self._seats.settle(self._needs, usage, self.price)
+        self._seats.settle(self._needs, usage, self._price)
+
+
+def _most(asked: Asked) -> float:
+    """The most tokens that an answer may be counted to have; a piece of it may count for more than it is made of, so only a backend that keeps to no limit passes this."""
+    size = asked.size
+    return 2 * size.answer(asked.allowed) + 64 if size is not None and size.choices else math.inf
 
 
 def _counters(
@@ -455,7 +481,7 @@ def _first(size: Size, plan: _Plan) -> int | None:
 
 def _within_a_minute(asked: Asked, plan: _Plan) -> Asked:
     """A request whose answer is not longer than the tokens of a minute, where it does not say how long."""
-    minutes = plan.minutes
+    minutes = [plan.limits[at] for at in plan.places]
     if not minutes or asked.size is None or asked.size.limit is not None:
         return asked
     allowed = claims.allowance(asked, minutes, [State(0)] * len(minutes))

@@ -2,8 +2,8 @@
 Enforcement of schemas and grammars for answers of engines: a keyword that the engine does not enforce during generation is refused by name,
 or enforced by validating the finished answer and retrying.
 
-No answer is reported as finished before it was validated. A stream cannot be retried,
-so it is refused if the engine does not enforce all keywords, and ends with an error if validation fails.
+No answer is reported as finished before it was validated. What was streamed cannot be taken back: a stream whose keywords the engine enforces ends
+with an error if validation fails, and one with another keyword is held back until an answer is valid.
 """
 
 from collections.abc import Callable
@@ -104,39 +104,39 @@ class Enforced:
             ConstraintViolated: The answer has ended and does not satisfy its schema or grammar.
         """
         wanted = bonds(request)
-        lenient = await self._check(request, wanted)
+        retried, lenient = await self._check(wanted)
         batches = (
             self._streamed(request, wanted, lenient)
-            if request.stream
+            if request.stream and (lenient or not retried)
             else self._whole(request, wanted, lenient)
         )
         async with aclosing(batches):
             async for batch in batches:
                 yield batch
 
-    async def _check(self, request: Generation, wanted: list[Bond]) -> bool:
+    async def _check(self, wanted: list[Bond]) -> tuple[bool, bool]:
         """
-        Whether something is not enforced, which has been reported.
+        Whether something is enforced by retrying alone, and whether something is not enforced at all, which has been reported.
 
         Raises:
             InvalidRequest: A schema is none.
             UnsupportedParameter: It has a keyword that nothing can enforce.
         """
-        lenient = False
+        retried = lenient = False
         for bond in wanted:
             if bond.schema is None:
                 await self._checker.llguidance(bond.grammar or "", bond.param)
                 continue
             uses = await self._checker.schema(bond.schema, bond.param)
             missing = unenforced(uses, self.capabilities.schema_keywords or ())
-            if not request.stream:
-                missing = [use for use in missing if not keywords.can_be_validated(use)]
-            if missing and self._unsupported == "refuse":
-                raise refused_keyword(bond.param, missing[0], bool(request.stream))
-            for use in missing:
+            never = [use for use in missing if not keywords.can_be_validated(use)]
+            if never and self._unsupported == "refuse":
+                raise refused_keyword(bond.param, never[0])
+            for use in never:
                 self._report(f"{bond.param}.{use.keyword}")
-            lenient = lenient or bool(missing)
-        return lenient
+            retried = retried or len(missing) > len(never)
+            lenient = lenient or bool(never)
+        return retried, lenient
 
     async def _streamed(self, request: Generation, wanted: list[Bond], lenient: bool) -> Batches:
         """The answer as it comes; its end not before it holds."""
@@ -251,17 +251,12 @@ def summed(used: list[Usage]) -> Usage:
     )
 
 
-def refused_keyword(param: str, use: Use, streamed: bool) -> UnsupportedParameter:
+def refused_keyword(param: str, use: Use) -> UnsupportedParameter:
     """The error for a keyword that nothing can enforce."""
     use = Use(use.keyword, shortened(use.path))
-    why = (
-        "the model's engine does not enforce it during generation, and a stream cannot be retried. Remove it, or "
-        "set `stream` to false: a finished answer is validated."
-        if streamed and keywords.can_be_validated(use)
-        else "neither the model's engine nor the validator supports it. Remove it."
-    )
     return UnsupportedParameter(
-        f"`{param}` uses the JSON Schema keyword {keywords.in_words(use)}: {why}", param=param
+        f"`{param}` uses the JSON Schema keyword {keywords.in_words(use)}: neither the model's engine nor the validator supports it. Remove it.",
+        param=param,
     )
 
 

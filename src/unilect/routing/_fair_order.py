@@ -22,37 +22,33 @@ from collections import OrderedDict
 from itertools import count
 from typing import TypeAlias
 
+from msgspec import Struct
+
 AGE_S = 60.0  # a turn of batch work in a minute is no harm to anybody, and none in an hour is starvation
 _FIRST, _LAST = 0, 1  # levels: those that wait for an answer, and batch requests
 _KEPT = 64  # idle callers are kept so many, beside twice those that are not
 
 
-class Ticket:
+class Ticket(Struct, eq=False):
     """
     One request that waits, or runs.
 
-    Args:
+    Attributes:
         caller: Who has sent it.
         since_s: When it came, on the clock of `Order.next`.
         batch: Others go first.
+        aged: It has waited so long that it goes as all others.
     """
 
-    __slots__ = ("_level", "batch", "caller", "since_s")
-
-    def __init__(self, caller: str, since_s: float = 0.0, batch: bool = False) -> None:
-        self.caller = caller
-        self.since_s = since_s
-        self.batch = batch
-        self._level = _LAST if batch else _FIRST
+    caller: str
+    since_s: float = 0.0
+    batch: bool = False
+    aged: bool = False
 
     @property
     def level(self) -> int:
         """0 for those that go first, 1 for batch requests that have not aged."""
-        return self._level
-
-    def age(self) -> None:
-        """It goes first from now on."""
-        self._level = _FIRST
+        return _LAST if self.batch and not self.aged else _FIRST
 
 
 #: A place in a heap: the round, the requests that run, the place in the ring, and who stands there.
@@ -261,7 +257,7 @@ class Order:
     def _age(self, ticket: Ticket) -> None:
         """A batch request has waited long enough."""
         self.discard(ticket)
-        ticket.age()
+        ticket.aged = True
         self.add(ticket)
 
     def _counted(self, name: str, before: int, now: int) -> None:

@@ -17,7 +17,7 @@ import time
 from msgspec import Struct
 
 from unilect.backend import Backend, Batches, Capabilities, embeds, reranks
-from unilect.context import Context, in_hand
+from unilect.context import in_hand
 from unilect.errors import (
     BackendUnavailable,
     QueueFull,
@@ -50,7 +50,7 @@ class QueueSettings(Struct, frozen=True):
     timeout_s: float = 600.0
 
 
-class Use:
+class Use(Struct, eq=False, gc=False):
     """
     What an answer uses of its backend.
 
@@ -58,11 +58,9 @@ class Use:
         cost: Tokens so far, of which those of the answer count `ANSWER_WEIGHT` times, and those of the prompt that were cached not at all.
     """
 
-    __slots__ = ("_made", "_read", "_whole")
-
-    def __init__(self) -> None:
-        self._read = self._made = 0
-        self._whole: Usage | None = None
+    _read: int = 0
+    _made: int = 0
+    _whole: Usage | None = None
 
     def see(self, batch: list[Event]) -> None:
         """Take note of a batch."""
@@ -84,42 +82,40 @@ class Use:
         """As above: so far, and in the end as the backend says it."""
         whole = self._whole
         if whole is None or not (whole.prompt_tokens or whole.completion_tokens):
-            return max(0, self._read) + ANSWER_WEIGHT * self._made
-        read = whole.prompt_tokens - (whole.cached_tokens or 0)
-        return max(0, read) + ANSWER_WEIGHT * whole.completion_tokens
+            read, made = self._read, self._made
+        else:
+            read, made = whole.prompt_tokens - (whole.cached_tokens or 0), whole.completion_tokens
+        return (read if read > 0 else 0) + ANSWER_WEIGHT * made
 
 
-class _Waiting(Ticket):
+class _Waiting(Ticket, eq=False, kw_only=True):
     """
     A request, from its coming to its end.
 
     Attributes:
-        turn: Is done when its turn has come, or when it has waited in vain.
-        began_s: When it was given its place.
+        queue: Where it waits.
         use: What it has used of the backend.
-        charged: How much of that its caller was charged.
+        began_s: When it was given its place.
+        turn: Is done when its turn has come, or when it has waited in vain.
+        charged: How much of what it has used its caller was charged.
     """
 
-    __slots__ = ("_queue", "began_s", "charged", "turn", "use")
-
-    def __init__(self, queue: "FairQueue", context: Context, now_s: float) -> None:
-        super().__init__(context.caller, now_s, context.priority < 0)
-        self._queue = queue
-        self.use = Use()
-        self.charged = 0
-        self.turn: asyncio.Future[None] | None = None
-        self.began_s = now_s
+    queue: "FairQueue"
+    use: Use
+    began_s: float
+    turn: asyncio.Future[None] | None = None
+    charged: int = 0
 
     @property
     def position(self) -> int:
         """As `context.Queued.position`; 0 where it does not wait any more."""
         waits = self.turn is not None and not self.turn.done()
-        return self._queue.position(self) if waits else 0
+        return self.queue.position(self) if waits else 0
 
     @property
     def wait_s(self) -> float | None:
         """As `context.Queued.wait_s`."""
-        interval_s = self._queue.interval_s
+        interval_s = self.queue.interval_s
         return None if interval_s is None else self.position * interval_s
 
     def refuse(self, error: UnilectError) -> None:
@@ -161,6 +157,19 @@ class FairQueue:
         """The place of one that waits in the order as it is now."""
         return self._order.position(ticket, max(1, round(self._mean)))
 
+    def enter_at_once(self) -> _Waiting | None:
+        """A place for the request in hand, as `enter` gives it; None where it has to wait, or to be refused."""
+        if self._order.length or len(self._running) >= self.places:
+            return None
+        ticket = self._ticket()
+        self._order.pass_by(ticket)
+        self._running.add(ticket)
+        return ticket
+
+    def _ticket(self) -> _Waiting:
+        context, now_s = in_hand(), time.monotonic()
+        return _Waiting(context.caller, now_s, context.priority < 0, queue=self, use=Use(), began_s=now_s)  # fmt: skip
+
     async def enter(self) -> _Waiting:
         """
         A place for the request in hand, once it is its turn; to be given back by `leave`.
@@ -171,11 +180,9 @@ class FairQueue:
             QueueTimeout: Its time is up.
             BackendUnavailable: The model was stopped meanwhile.
         """
-        ticket = _Waiting(self, in_hand(), time.monotonic())
-        if not self._order.length and len(self._running) < self.places:
-            self._order.pass_by(ticket)
-            self._running.add(ticket)
-            return ticket
+        if (at_once := self.enter_at_once()) is not None:
+            return at_once
+        ticket = self._ticket()
         self._make_room(ticket.caller)
         ticket.turn = asyncio.get_running_loop().create_future()
         self._order.add(ticket)
@@ -186,9 +193,10 @@ class FairQueue:
     def leave(self, ticket: _Waiting) -> None:
         """A request has ended, however it has."""
         self._running.discard(ticket)
-        new = max(0, ticket.use.cost - ticket.charged)
-        ticket.charged += new
-        self._order.end(ticket, new)
+        new = ticket.use.cost - ticket.charged
+        if new > 0:
+            ticket.charged += new
+        self._order.end(ticket, max(0, new))
         if ticket.charged:  # one that failed at once says nothing of others
             self._learn(ticket)
         if self._order.length:
@@ -314,7 +322,7 @@ class QueuedBackend:
 
     async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request, when its turn has come; one whose client leaves before that is never sent."""
-        ticket = await self._answers.enter()
+        ticket = self._answers.enter_at_once() or await self._answers.enter()
         use = ticket.use
         try:
             batches = self._backend.generate(request)

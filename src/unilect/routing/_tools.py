@@ -220,7 +220,7 @@ class Prompted:
             uses = await self._checker.schema(request.answer_schema, "response_format")
             missing = [use for use in unenforced(uses, ()) if not can_be_validated(use)]
             if missing:
-                raise refused_keyword("response_format", missing[0], streamed=False)
+                raise refused_keyword("response_format", missing[0])
 
     async def _wrong(self, request: ChatRequest, choices: Sequence[Choice]) -> str | None:
         """What of an answer is not as it must be."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Backend, Capabilities, Support
+from unilect.backend import Backend, Capabilities, Support, children
 from unilect.context import in_hand
 from unilect.errors import BackendTimeout, BackendUnavailable, BackendUnreachable, UnilectError
 from unilect.redact import Secrets, redacted
@@ -118,6 +118,11 @@ class Member:
         self._can: Capabilities | None = None  # what it could do when it was entered last
         self._entered: Backend | QueuedBackend | None = None
 
+    @property
+    def is_coming_back(self) -> bool:
+        """Whether an engine of it has died, and does not serve again yet."""
+        return any(one.comes_back and not one.processes for one in children(self.backend))
+
     def enter(self) -> Backend | QueuedBackend:
         """The started backend for one request more, behind its queues, if it has places."""
         self.served += 1
@@ -190,7 +195,10 @@ class Pool:
     @property
     def capabilities(self) -> Capabilities:
         """What the backends can do, of which each request gets one that can do what it asks for; nothing where there is none."""
-        every = [member.backend.capabilities for member in self.members]
+        members = self.members
+        if len(members) == 1:
+            return members[0].backend.capabilities
+        every = [member.backend.capabilities for member in members]
         return every[0] if every and _alike(every) else _together(every)
 
     def add(self, member: Member) -> None:
@@ -275,7 +283,8 @@ class Pool:
         rest = [member for member in self.members if member not in tried]
         free = [member for member in rest if member.breaker.allows(now_s)]
         if free or self.has_fallback:
-            return free
+            # an engine that died comes back by itself, which may take as long as its model takes to load
+            return [member for member in free if not member.is_coming_back] or free
         return [
             member
             for member in rest
@@ -330,7 +339,9 @@ class Pool:
     def _told(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
         """Tell the log once that a backend is out, or fails; and look after one that is out."""
         about = in_hand().request_id
-        told = error.for_operator.removeprefix(f"{self._name}: ") + (f" ({about})" if about else "")
+        # a server that refuses a request may repeat it, and what is said of a request its client is told
+        words = error.for_operator if fails else f"{type(error).__name__}, {error.status}"
+        told = words.removeprefix(f"{self._name}: ") + (f" ({about})" if about else "")
         if member.breaker.open and not was_out:
             log.warning("%s: %s is out: %s", self._name, member.source, told)
         elif fails and not was_out and self._now_s() > member.told_at_s + TELL_EVERY_S:

@@ -10,6 +10,8 @@ The connections of clients: how many there may be, how long each may stay silent
 4. A client that vanished without a FIN is noticed by the kernel's keep-alive while nothing is under way to it, and by its
    missing acknowledgements else. TCP_USER_TIMEOUT would do both, but Linux then also ends connections to clients that are
    alive and merely do not read for so long.
+5. Bytes that bring nothing are bounded by their number, not only by time: `HEAD_BYTES` before a head is whole, of framing
+   (sizes and extensions of chunks) `FRAMING_BYTES` more than of the body itself, and `DISCARDED_BYTES` of a body that nobody reads any more.
 
 One timer looks after all connections; no connection has timers of its own but aiohttp's.
 """
@@ -36,6 +38,15 @@ MOST_SILENT = (
     4096  # a burst of clients that shake hands at the same time is none to push each other out
 )
 PROGRESS_BYTES = 16 * 1024
+HEAD_BYTES = (
+    64 * 1024
+)  # aiohttp bounds each line and their number, and takes any line breaks before the first
+FRAMING_BYTES = (
+    256 * 1024
+)  # beside as much as the body has: chunks of five bytes may go on, those of one byte may be 65,536
+DISCARDED_BYTES = (
+    8 * 1024 * 1024
+)  # a client that reads only once it has sent all learns why it was refused
 UNANSWERED = 3  # so many retransmissions or probes in a row
 CHECKED_AT_ONCE = 5_000  # connections whose writing one sweep looks at, in a few milliseconds
 TOLD_EVERY_S = 10.0
@@ -44,6 +55,9 @@ _TCP_INFO = struct.Struct(
 )  # retransmits, probes, last_ack_recv, bytes_acked, notsent_bytes
 SILENT, ANSWERING, IDLE = range(3)
 _NAMES = {SILENT: "silent", ANSWERING: "answering", IDLE: "idle"}
+_HEAD = "sent too much before a whole request head"
+_FRAMING = "sent a body that is framing for the most part"
+_DISCARDED = "sent on after its request was answered"
 #: Why connections are closed or refused, as the log says it, and as metrics do.
 _WORDS = {
     "over max_connections_per_address": "address_limit",
@@ -51,6 +65,9 @@ _WORDS = {
     "silent, to make room": "silent_evicted",
     "idle, to make room": "idle_evicted",
     "without a whole request head in time": "head_timeout",
+    _HEAD: "head_size",
+    _FRAMING: "framing",
+    _DISCARDED: "unread_body",
     "vanished: nothing was acknowledged": "vanished",
     "slow: what they asked for was not read": "slow",
 }
@@ -122,6 +139,8 @@ class Connection(web.RequestHandler):
         "_stands_at",
         "_stands_since",
         "_table",
+        "_taken",
+        "_taken_of",
         "address",
         "opening",
         "sock",
@@ -144,15 +163,35 @@ class Connection(web.RequestHandler):
         self._table = table
         self._stands_since: float | None = None  # the client takes nothing
         self._stands_at = 0
+        self._taken, self._taken_of = 0, (0, "")  # bytes, of which request and of what
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of a head or a body."""
         super().data_received(data)
+        if self.state != ANSWERING and self._messages:  # nearly always: a head comes in one piece
+            self._table.turn(self, ANSWERING)
+        elif data:  # none: aiohttp's own look at what it has kept
+            self._more(len(data))
+
+    def _more(self, size: int) -> None:
+        """Bytes have come that begin no answer: of a head, of a body, or of a body that nobody reads any more."""
         if self.state != ANSWERING:
-            if self._messages:  # nearly always: a head comes in one piece
-                self._table.turn(self, ANSWERING)
-            elif data:  # none: aiohttp's own look at what it has kept
-                self._table.begun(self)
+            self._table.begun(self)
+        body = self._messages[-1][1] if self._messages else None
+        if body is None and self._current_request is not None:
+            body = self._current_request.content
+        if body is not None:
+            why, most = _FRAMING, 2 * body.total_bytes + FRAMING_BYTES
+        elif self._waiter is not None:
+            why, most = _HEAD, HEAD_BYTES
+        else:  # aiohttp reads on, for a client that reads only once it has sent all
+            why, most = _DISCARDED, DISCARDED_BYTES
+        if self._taken_of != (of := (self._request_count, why)):
+            # what came with the head of a request may be the end of the one before it
+            self._taken, self._taken_of = -size if why == _FRAMING else 0, of
+        self._taken += size
+        if self._taken > most:
+            self._table.close(self, why)
 
     def log_access(
         self, request: web.BaseRequest, response: web.StreamResponse, time: float | None
@@ -283,11 +322,11 @@ class Connections:
     def make_room(self) -> bool:
         """Close the oldest silent connection, or else the oldest idle one; false where there is none."""
         for each in self._silent:
-            self._close(each, "silent, to make room")
+            self.close(each, "silent, to make room")
             return True
         for each in self._idle:
             if not each.is_sending:
-                self._close(each, "idle, to make room")
+                self.close(each, "idle, to make room")
                 return True
         self._count("refused, since all others are in use")
         return False
@@ -358,13 +397,13 @@ class Connections:
                 if (
                     not oldest.is_sending
                 ):  # else the client may still read; the write deadline holds
-                    self._close(oldest, why)
+                    self.close(oldest, why)
         # a standstill of this process is no fault of a client's: time that nobody could write in does not count
         self._clock += min(now - self._swept_at, 2 * limits.sweep_s)
         self._swept_at = now
         for each in self._some():
             if why := each.fault(self._clock, limits):
-                self._close(each, why)
+                self.close(each, why)
         if self._closed and now - self._told_at >= TOLD_EVERY_S:
             self._tell(now)
         self._timer = asyncio.get_running_loop().call_later(limits.sweep_s, self._sweep)
@@ -376,7 +415,8 @@ class Connections:
         self._cursor = start + CHECKED_AT_ONCE
         return found
 
-    def _close(self, connection: Connection, why: str) -> None:
+    def close(self, connection: Connection, why: str) -> None:
+        """End a connection, and count why; one that was idle for long needs no word."""
         self._count(why)
         connection.drop()
 

@@ -17,6 +17,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from msgspec import structs
 
+from unilect.clock import SteadyClock
 from unilect.config.server import Config, check_keys, each_listener, process_environment
 from unilect.context import Requests
 from unilect.errors import ConfigError, StoreUnavailable
@@ -39,6 +40,7 @@ from unilect.store.store import Store
 from unilect.web.bodies import Bodies
 
 log = logging.getLogger("unilect")
+_NO_HTTP = "a client sent what is no HTTP (%s)"
 _OF_ADMIN = Limits(connections=64, silent=32)
 CUT_TIMEOUT_S = 2.0  # for error frames to go out, once the engines have stopped
 
@@ -52,21 +54,24 @@ class Listener:
             limits or limits_of_system(config.max_connections, config.max_connections_per_address)
         )
         self._requests: Requests = {}
-        self._store = Store(config.store, process_environment())
+        clock = self._clock = SteadyClock()
+        self._store = Store(config.store, process_environment(), clock)
         bodies = self._bodies = Bodies(config.max_body_bytes)
         keys = self._store.keys
-        known = KnownKeys(keys, requests=self._requests) if keys is not None else None
+        known = KnownKeys(keys, clock, self._requests) if keys is not None else None
         self._known = known
         self._ledger = self._new_ledger(registry)
         self._limits = LimitBook(
             config,
             Measures(registry),
             self._ledger.ledger if self._ledger else None,
+            clock,
             requests=self._requests,
         )
         if self._ledger is not None:
             self._ledger.has_budget = self._limits.has_budget
             self._limits.recover = self._ledger.recover
+        clock.followers.append(self._limits.corrected)
         if known is not None:
             known.changed = self._limits.changed
         books: tuple[Book, ...] = (self._limits,)
@@ -126,7 +131,9 @@ class Listener:
         if rule == "off":
             return None
         store = self._store
-        return LedgerBook(store.ledger, lambda: store.journals, rule, self._known, registry.price)
+        return LedgerBook(
+            store.ledger, lambda: store.journals, rule, self._known, registry.price, self._clock
+        )
 
     async def listen_for_admin(self, reloader: Reloader) -> str:
         """
@@ -366,6 +373,12 @@ class _HttpLog(logging.LoggerAdapter[logging.Logger]):
     def exception(self, msg: object, *args: object, exc_info: Any = True, **rest: Any) -> None:
         """Log an error; it is a client's where aiohttp's parser raised it."""
         if isinstance(exc_info, HttpProcessingError):
-            self.info("a client sent what is no HTTP (%s)", type(exc_info).__name__)
+            self.info(_NO_HTTP, type(exc_info).__name__)
         else:
             self.error(msg, *args, exc_info=exc_info, **rest)
+
+    def debug(self, msg: object, *args: object, exc_info: Any = None, **rest: Any) -> None:
+        """Log a detail; aiohttp tells a first request without a method here."""
+        if isinstance(exc_info, HttpProcessingError):
+            msg, args, exc_info = _NO_HTTP, (type(exc_info).__name__,), None
+        super().debug(msg, *args, exc_info=exc_info, **rest)

@@ -54,6 +54,7 @@ class SqliteFile:
             for folder in (*reversed(self.path.parent.parents), self.path.parent):
                 if not folder.exists():
                     folder.mkdir(mode=0o700, exist_ok=True)
+                    _wait_for_disk(folder.parent)  # SQLite waits for what is in its own folder
         with self.alone():
             self.create()
 
@@ -117,3 +118,13 @@ class SqliteFile:
                 f"{error.filename}: cannot be written ({error.strerror}). Check that the folder exists, and that the user of "
                 "this process may write to it."
             ) from error
+
+
+def _wait_for_disk(folder: Path) -> None:
+    """Have the names in a folder on the disk; not every file system knows that."""
+    with suppress(OSError):
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)

@@ -21,6 +21,7 @@ class Prepared:
         self._statement = statement
         self._names = names.split()
         self._made: dict[str, tuple[str, list[int]]] = {}
+        self._repeated: dict[tuple[str, int], str] = {}
 
     def run(self, connection: Connection, rows: Sequence[tuple[object, ...]]) -> int:
         """Run it once for each row of values; how many rows of the table it has changed in all."""
@@ -37,6 +38,20 @@ class Prepared:
         if connection.dialect.name != "sqlite":
             return connection.exec_driver_sql(text, values).all()
         return _asked(connection, text, values)
+
+    def repeated(self, connection: Connection, count: int) -> str:
+        """The text of an insertion of so many rows at once, the values of which are given one after the other."""
+        kind = connection.dialect.name, count
+        return self._repeated.get(kind) or self._repeat(connection, *kind)
+
+    def _repeat(self, connection: Connection, kind: str, count: int) -> str:
+        text, order = self._made.get(kind) or self._make(connection)
+        before, values, row_on = text.partition(" VALUES ")
+        row, on, after = row_on.partition(" ON CONFLICT ")
+        assert not order
+        assert row.startswith("(")
+        all = before + values + ", ".join([row] * count) + on + after
+        return self._repeated.setdefault((kind, count), all)
 
     def _make(self, connection: Connection) -> tuple[str, list[int]]:
         """Its text, and the places of the values where the text has them in another order."""

@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
+import msgspec
 from sqlalchemy import (
     CTE,
-    Column,
+    BindParameter,
     ColumnElement,
     Connection,
     Integer,
@@ -24,35 +26,33 @@ from sqlalchemy import (
 
 from unilect.errors import InvalidRequest
 from unilect.store._conversations import Conversations
-from unilect.store._prepared import Prepared
+from unilect.store._prepared import Prepared, run_text
 from unilect.store._sizes import ROW_BYTES, check_size, in_pieces, size_of
 from unilect.store._tables import (
-    BODY,
-    EVENTS,
-    INPUT,
-    OUTPUT,
     conversation_items,
     conversations,
     instances,
-    response_parts,
+    response_items,
     responses,
 )
 from unilect.store.answers import RUNNING, Item, Stored
+from unilect.store.ids import home_of
 
 # Statements that every stored response costs are made once: making one takes longer than running it.
 _OWN = and_(responses.c.owner == bindparam("own"), responses.c.id == bindparam("one"))
 _ALIVE = responses.c.used_at > bindparam("since")
 _REMOVE = Prepared(delete(responses).where(_OWN), "own one")
 _FIND = select(responses).where(_OWN, _ALIVE)
-_NAMES = " ".join([f"its_{column.name}" for column in responses.c])
-_INSERT_PARTS = Prepared(insert(response_parts), "owner response kind position id body")
-_of_part = response_parts.c
-_PARTS = Prepared(
-    select(_of_part.kind, _of_part.id, _of_part.body)
-    .where(_of_part.owner == bindparam("own"), _of_part.response == bindparam("one"))
-    .order_by(_of_part.kind, _of_part.position),
-    "own one",
+_INSERTED = [column.name for column in responses.c if column.name != "events"]
+_INSERT_ITEMS = Prepared(insert(response_items), "owner response id")
+_TELL_EVENTS = Prepared(
+    update(responses).where(_OWN).values(events=bindparam("all")), "own one all"
 )
+#: Responses that one statement inserts: it is a transaction by itself where nothing else has to be written.
+AT_ONCE = 32
+_TIMES_READ = 4  # what is read for some items, to what may be read at once
+_encode_items = msgspec.msgpack.Encoder().encode
+_decode_items = msgspec.msgpack.Decoder(tuple[list[Item], list[Item]]).decode
 
 
 def _upwards() -> CTE:
@@ -69,41 +69,45 @@ def _upwards() -> CTE:
 
 
 def _chain() -> Prepared:
-    """The rows of one and its ancestors, the oldest first."""
+    """The rows of one and its ancestors without their texts, the oldest first."""
     up = _upwards()
     own = and_(responses.c.owner == bindparam("own"), responses.c.id == up.c.id)
-    columns = [column for column in responses.c if column.name != "used_at"]
+    names = "owner id parent conversation status instance created_at size events_size"
+    columns = [responses.c[name] for name in names.split()]
     return Prepared(
         select(*columns).join(up, own).order_by(up.c.depth.desc()), "own one since most"
     )
 
 
-def _chain_parts() -> Prepared:
-    """Their parts from a kind on, but for their events."""
+def _chain_texts(*names: str) -> Prepared:
+    """Some of their texts."""
     up = _upwards()
-    own = and_(_of_part.owner == bindparam("own"), _of_part.response == up.c.id)
+    own = and_(responses.c.owner == bindparam("own"), responses.c.id == up.c.id)
+    columns = [responses.c[name] for name in names]
     return Prepared(
-        select(_of_part.response, _of_part.kind, _of_part.id, _of_part.body)
-        .join(up, own)
-        .where(_of_part.kind >= bindparam("least"), _of_part.kind != literal_column(str(EVENTS)))
-        .order_by(up.c.depth.desc(), _of_part.kind, _of_part.position),
-        "own one since most least",
+        select(responses.c.id, *columns).join(up, own).order_by(up.c.depth.desc()),
+        "own one since most",
     )
 
 
-_CHAIN, _CHAIN_PARTS = _chain(), _chain_parts()
+_CHAIN, _CHAIN_TALK, _CHAIN_TEXTS = _chain(), _chain_texts("talk"), _chain_texts("talk", "body")
+_KEPT = Prepared(select(responses.c.kept_at).where(_OWN, _ALIVE), "own one since")
+_KEEP_ONE = Prepared(
+    update(responses).where(_OWN).values(used_at=bindparam("until")), "own one until"
+)
 
 
 def _keep() -> Prepared:
-    """One and its ancestors are used now."""
+    """One and its ancestors are used at a time."""
     here = [responses.c.id, responses.c.parent]
     up = select(*here).where(_OWN, _ALIVE).cte("up", recursive=True)
     before = and_(responses.c.owner == bindparam("own"), responses.c.id == up.c.parent)
     # not `union_all`: it ends where a chain bites its tail
     up = up.union(select(*here).join(up, before).where(_ALIVE))
     them = and_(responses.c.owner == bindparam("own"), responses.c.id.in_(select(up.c.id)))
+    until: BindParameter[float] = bindparam("until")
     return Prepared(
-        update(responses).where(them).values(used_at=bindparam("now")), "own one since now"
+        update(responses).where(them).values(used_at=until, kept_at=until), "own one since until"
     )
 
 
@@ -118,6 +122,7 @@ class Responses:
         conversations: Those of the same transaction.
         now: The time.
         since: What was used last before this time is not there.
+        ahead_s: Ancestors are kept for so much longer than needed, and then not again for so long.
         most_bytes: What may be read at once.
     """
 
@@ -127,9 +132,11 @@ class Responses:
         conversations: Conversations,
         now: float,
         since: float,
+        ahead_s: float,
         most_bytes: int,
     ) -> None:
         self._connection, self._now, self._since = connection, now, since
+        self._ahead_s = ahead_s
         self._most_bytes = most_bytes
         self._conversations = conversations
 
@@ -145,43 +152,52 @@ class Responses:
         """
         if not some:
             return []
-        sizes = [
-            payload + ROW_BYTES * (1 + len(one.input) + len(one.output))
-            for one, payload in zip(some, payloads, strict=True)
-        ]
+        sizes = [size_with_rows(one, size) for one, size in zip(some, payloads, strict=True)]
         last = {
             (one.owner, one.id): at for at, one in enumerate(some)
         }  # of one put twice the later
-        rows, parts = [], []
-        for at in last.values():
-            one = some[at]
-            rows.append(self._row(one, sizes[at]))
-            parts += _parts(one.owner, one.id, one.body, one.events, one.output, one.input)
-        insert = _insert(self._connection.dialect.name)
-        if insert.run(self._connection, rows) < len(rows):  # some are there; nearly always none is
+        kept = {at: self._keep(one.owner, one.parent) for at, one in enumerate(some) if one.parent is not None}  # fmt: skip
+        rows = [row_of(some[at], sizes[at], self._now, kept.get(at, 0.0)) for at in last.values()]
+        if self._insert(rows) < len(rows):  # some are there; nearly always none is
             _REMOVE.run(self._connection, [*last])
-            insert.run(self._connection, rows)
-        _INSERT_PARTS.run(self._connection, parts)
+            self._insert(rows)
+        for at in last.values():
+            self._add_items(some[at].owner, some[at].id, foreign_items(some[at]))
+            if (events := some[at].events) is not None:
+                _TELL_EVENTS.run(self._connection, [(some[at].owner, some[at].id, bytearray(events))])  # fmt: skip
         return [size + self._join(one) for one, size in zip(some, sizes, strict=True)]
 
-    def _row(self, one: Stored, size: int) -> tuple[object, ...]:
-        return (
-            one.owner,
-            one.id,
-            one.parent or "",
-            one.conversation or "",
-            one.status,
-            one.instance,
-            one.created_at,
-            self._now,
-            size,
-            len(one.events or b""),
-        )
+    def _insert(self, rows: Sequence[tuple[object, ...]]) -> int:
+        groups = [rows[at : at + AT_ONCE] for at in range(0, len(rows), AT_ONCE)]
+        return sum([insert_rows(self._connection, group) for group in groups])
+
+    def _add_items(self, owner: str, id: str, items: Collection[str]) -> None:
+        """Have items found whose ids do not tell their response."""
+        if items:
+            _INSERT_ITEMS.run(self._connection, [(owner, id, item) for item in items])
+
+    def _keep(self, owner: str, id: str) -> float:
+        """
+        A response and its ancestors live as long as what comes now.
+
+        Each row is a page: so they are kept for longer than needed, and what continues the chain soon after has only the last one to keep.
+
+        Returns:
+            Until when they are kept.
+        """
+        found = _KEPT.rows(self._connection, owner, id, self._since)
+        if not found:
+            return 0.0
+        until: float = found[0][0]
+        if until >= self._now:
+            _KEEP_ONE.run(self._connection, [(owner, id, until)])
+            return until
+        until = self._now + self._ahead_s
+        _KEEP.run(self._connection, [(owner, id, self._since, until)])
+        return until
 
     def _join(self, one: Stored) -> int:
         """Tell what a response belongs to that it is there; the bytes that this takes."""
-        if one.parent is not None:
-            _KEEP.run(self._connection, [(one.owner, one.parent, self._since, self._now)])
         if one.instance and one.status in RUNNING:
             self.touch(one.instance)
         if one.conversation is None:
@@ -193,11 +209,7 @@ class Responses:
         """One, with its events."""
         key = {"own": owner, "one": id, "since": self._since}
         row = self._connection.execute(_FIND, key).first()
-        if row is None:
-            return None
-        stored = _without_parts(row)
-        self._read_parts(owner, stored)
-        return stored
+        return None if row is None else _stored(row)
 
     def chain(
         self, owner: str, id: str, most: int, with_bodies: bool = True
@@ -225,13 +237,12 @@ class Responses:
         for _, one, parent, conversation, status, instance, created_at, *_ in rows:
             own = (parent, conversation, created_at)
             found[one] = Stored(one, owner, status, b"", [], [], *own, instance=instance)
-        least = BODY if with_bodies else INPUT
-        for response, kind, item, body in _CHAIN_PARTS.rows(self._connection, *asked, least):
-            stored = found[response]
-            if kind == BODY:
-                stored.body = body
-            else:
-                (stored.input if kind == INPUT else stored.output).append(Item(item, body))
+        texts = _CHAIN_TEXTS if with_bodies else _CHAIN_TALK
+        for one, talk, *body in texts.rows(self._connection, *asked):
+            stored = found[one]
+            stored.input, stored.output = _decode_items(talk)
+            if body:
+                stored.body = body[0]
         return list(found.values())
 
     def items(self, owner: str, ids: Sequence[str]) -> dict[str, bytes]:
@@ -239,22 +250,21 @@ class Responses:
         Items by their ids, of any response or conversation of an owner; of several with one id the latest.
 
         Raises:
-            InvalidRequest: They are too large.
+            InvalidRequest: They are too large, or what has to be read for them.
         """
+        since = dict[str, float]()
         found = dict[str, bytes]()
+        wanted, read = set(ids), 0
+        for created_at, size, response in self._with_items(owner, ids):
+            read += size
+            check_size(read, self._most_bytes * _TIMES_READ, "input")
+            of = and_(responses.c.owner == owner, responses.c.id == response)
+            talk = self._connection.scalar(select(responses.c.talk).where(of))
+            for item in chain(*_decode_items(talk)) if talk is not None else ():
+                if item.id in wanted and created_at >= since.get(item.id, created_at):
+                    since[item.id], found[item.id] = created_at, item.body
+            check_size(sum(map(len, found.values())), self._most_bytes, "input")
         for some in in_pieces(ids):
-            of_responses = (
-                select(responses.c.used_at, response_parts.c.id, response_parts.c.body)
-                .join(
-                    responses,
-                    and_(
-                        responses.c.owner == response_parts.c.owner,
-                        responses.c.id == response_parts.c.response,
-                    ),
-                )
-                .where(response_parts.c.owner == owner, response_parts.c.id.in_(some))
-                .where(self._alive())
-            )
             of_conversations = (
                 select(conversations.c.used_at, conversation_items.c.id, conversation_items.c.body)
                 .join(
@@ -267,9 +277,26 @@ class Responses:
                 .where(conversation_items.c.owner == owner, conversation_items.c.id.in_(some))
                 .where(conversations.c.used_at > self._since)
             )
-            rows = of_responses.union_all(of_conversations).order_by("used_at")
-            found |= {row.id: row.body for row in self._connection.execute(rows)}
+            for row in self._connection.execute(of_conversations):
+                if row.used_at >= since.get(row.id, row.used_at):
+                    since[row.id], found[row.id] = row.used_at, row.body
             check_size(sum(map(len, found.values())), self._most_bytes, "input")
+        return found
+
+    def _with_items(self, owner: str, ids: Sequence[str]) -> list[tuple[float, int, str]]:
+        """The responses that may have items of these ids: when they were made, the bytes of all their items, and their ids."""
+        homes = [home for id in ids if (home := home_of(id))]
+        for some in in_pieces(ids):
+            told = select(response_items.c.response).where(
+                response_items.c.owner == owner, response_items.c.id.in_(some)
+            )
+            homes += self._connection.scalars(told)
+        found = list[tuple[float, int, str]]()
+        for some in in_pieces(homes):
+            asked = select(
+                responses.c.created_at, func.length(responses.c.talk), responses.c.id
+            ).where(responses.c.owner == owner, responses.c.id.in_(some), self._alive())
+            found += [(row[0], row[1], row[2]) for row in self._connection.execute(asked)]
         return found
 
     def delete(self, owner: str, id: str) -> bool:
@@ -294,28 +321,20 @@ class Responses:
         ).first()
         if row is None or (only_if and row.status not in only_if):
             return None
-        self._connection.execute(
-            delete(response_parts).where(
-                response_parts.c.owner == owner,
-                response_parts.c.response == id,
-                response_parts.c.kind.in_([BODY, OUTPUT] + [EVENTS] * (events is not None)),
-            )
-        )
-        _INSERT_PARTS.run(self._connection, _parts(owner, id, body, events, output))
-        input_size = self._connection.scalar(
-            select(
-                func.coalesce(func.sum(func.length(response_parts.c.body) + ROW_BYTES), 0)
-            ).where(
-                response_parts.c.owner == owner,
-                response_parts.c.response == id,
-                response_parts.c.kind == INPUT,
-            )
-        )
+        input, _ = _decode_items(row.talk)
         events_size = row.events_size if events is None else len(events)
-        size = size_of(body, b"", output) + events_size + int(input_size or 0)
+        size = size_of(body, b"", [*input, *output]) + events_size
+        texts: dict[str, Any] = {"talk": _encode_items((input, output)), "body": body}
+        if events is not None:
+            texts["events"] = events
         self._connection.execute(
-            update(responses).where(own).values(status=status, size=size, events_size=events_size)
+            update(responses)
+            .where(own)
+            .values(status=status, size=size, events_size=events_size, **texts)
         )
+        known = and_(response_items.c.owner == owner, response_items.c.response == id)
+        self._connection.execute(delete(response_items).where(known))
+        self._add_items(owner, id, _foreign(id, [*input, *output]))
         added: int = size - row.size
         if row.conversation is not None:
             added += self._conversations.append(owner, row.conversation, output) or 0
@@ -348,63 +367,84 @@ class Responses:
     def _alive(self) -> ColumnElement[bool]:
         return responses.c.used_at > self._since
 
-    def _read_parts(self, owner: str, stored: Stored) -> None:
-        for kind, id, body in _PARTS.rows(self._connection, owner, stored.id):
-            if kind == BODY:
-                stored.body = body
-            elif kind == EVENTS:
-                stored.events = body
-            else:
-                (stored.input if kind == INPUT else stored.output).append(Item(id, body))
+
+def insert_rows(connection: Connection, rows: Sequence[tuple[object, ...]]) -> int:
+    """
+    Insert those of some rows that are not there, by one statement; how many were inserted.
+
+    Where several threads run, what a statement waits for takes longer than what it does.
+
+    Args:
+        rows: As `row_of` makes them; at most `AT_ONCE`.
+    """
+    text = _insertion(connection.dialect.name).repeated(connection, len(rows))
+    return run_text(connection, text, [tuple([value for row in rows for value in row])])
 
 
 @cache
-def _insert(dialect: str) -> Prepared:
-    """The insertion of those that are not there, in the words of a kind of database: both have the same, and SQLAlchemy one for each."""
+def _insertion(dialect: str) -> Prepared:
+    """The insertion of one that is not there, in the words of a kind of database: both have the same, and SQLAlchemy one for each."""
     if dialect == "sqlite":
         from sqlalchemy.dialects.sqlite import insert
     else:
         from sqlalchemy.dialects.postgresql import insert  # type: ignore[assignment]
+    row: dict[str, Any] = {name: bindparam(f"its_{name}") for name in _INSERTED}
     # Python's `sqlite3` looks for an adapter of each None (and of each `bytes`), which takes longer than to bind a text
-    ids = {responses.c[name]: func.nullif(bindparam(f"its_{name}"), literal_column("''")) for name in ("parent", "conversation")}  # fmt: skip
-    own: dict[Column[Any], Any] = {
-        column: bindparam(f"its_{column.name}") for column in responses.c
-    }
-    return Prepared(insert(responses).values(own | ids).on_conflict_do_nothing(), _NAMES)
+    for name in ("parent", "conversation"):
+        row[name] = func.nullif(row[name], literal_column("''"))
+    names = " ".join([f"its_{name}" for name in _INSERTED])
+    return Prepared(insert(responses).values(row).on_conflict_do_nothing(), names)
 
 
-def _parts(
-    owner: str,
-    id: str,
-    body: bytes,
-    events: bytes | None,
-    output: Sequence[Item],
-    input: Sequence[Item] = (),
-) -> list[tuple[object, ...]]:
-    """The rows of a response's parts."""
-    parts: list[tuple[object, ...]] = [(owner, id, BODY, 0, None, bytearray(body))]
-    if events is not None:
-        parts.append((owner, id, EVENTS, 0, None, bytearray(events)))
-    for kind, items in ((INPUT, input), (OUTPUT, output)):
-        for position, item in enumerate(items):
-            parts.append((owner, id, kind, position, item.id, bytearray(item.body)))
-    return parts
+def size_with_rows(one: Stored, payload: int) -> int:
+    """The bytes that a response takes whose texts have so many."""
+    return payload + ROW_BYTES * (1 + len(one.input) + len(one.output))
+
+
+def row_of(one: Stored, size: int, now: float, kept_at: float = 0.0) -> tuple[object, ...]:
+    """The values that are inserted for a response."""
+    return (
+        one.owner,
+        one.id,
+        one.parent or "",
+        one.conversation or "",
+        one.status,
+        one.instance,
+        one.created_at,
+        now,
+        size,
+        len(one.events or b""),
+        kept_at,
+        bytearray(_encode_items((one.input, one.output))),
+        bytearray(one.body),
+    )
+
+
+def foreign_items(one: Stored) -> set[str]:
+    """The ids of a response's items that do not tell this response."""
+    return _foreign(one.id, [*one.input, *one.output])
+
+
+def _foreign(response: str, items: Sequence[Item]) -> set[str]:
+    return {item.id for item in items if home_of(item.id) != response}
 
 
 def _own(owner: str, id: str) -> ColumnElement[bool]:
     return and_(responses.c.owner == owner, responses.c.id == id)
 
 
-def _without_parts(row: Row[Any]) -> Stored:
+def _stored(row: Row[Any]) -> Stored:
+    input, output = _decode_items(row.talk)
     return Stored(
         id=row.id,
         owner=row.owner,
         status=row.status,
-        body=b"",
-        input=[],
-        output=[],
+        body=row.body,
+        input=input,
+        output=output,
         parent=row.parent,
         conversation=row.conversation,
         created_at=row.created_at,
+        events=row.events,
         instance=row.instance,
     )

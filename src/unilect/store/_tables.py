@@ -1,5 +1,5 @@
 """
-The tables. Texts of clients are in `response_parts` and `conversation_items`, so that the rows that change often are small.
+The tables. A response is one row, of which its texts are the last columns: what reads only the others does not read the pages of large texts.
 
 `used_at` is when something was last added that needs the row, in seconds since 1970: it lives so long and the configured age.
 """
@@ -20,8 +20,6 @@ from sqlalchemy import (
 )
 
 METADATA = MetaData()
-#: `kind` of a part of a response.
-BODY, EVENTS, INPUT, OUTPUT = range(4)
 
 responses = Table(
     "responses",
@@ -34,8 +32,14 @@ responses = Table(
     Column("instance", Text, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("used_at", Double, nullable=False),
-    Column("size", BigInteger, nullable=False),  # bytes of all parts
+    Column("size", BigInteger, nullable=False),  # bytes of all texts
     Column("events_size", BigInteger, nullable=False),  # and of the events alone
+    Column("kept_at", Double, nullable=False),  # `used_at` of no ancestor is before this
+    Column(
+        "talk", LargeBinary, nullable=False
+    ),  # MessagePack: input and output, of each id and body
+    Column("body", LargeBinary, nullable=False),
+    Column("events", LargeBinary),
     Index("responses_by_age", "used_at", "size"),
     Index(
         "responses_running",
@@ -44,19 +48,17 @@ responses = Table(
         postgresql_where=text("status IN ('queued', 'in_progress')"),
     ),
 )
-response_parts = Table(
-    "response_parts",
+response_items = Table(  # where items are whose ids do not tell it
+    "response_items",
     METADATA,
     Column("owner", Text, primary_key=True),
     Column("response", Text, primary_key=True),
-    Column("kind", Integer, primary_key=True, autoincrement=False),
-    Column("position", Integer, primary_key=True, autoincrement=False),
-    Column("id", Text),  # of an item
-    Column("body", LargeBinary, nullable=False),
+    Column("id", Text, primary_key=True),
     ForeignKeyConstraint(
         ["owner", "response"], ["responses.owner", "responses.id"], ondelete="CASCADE"
     ),
-    Index("response_parts_by_id", "owner", "id"),
+    Index("response_items_by_id", "owner", "id"),
+    sqlite_with_rowid=False,
 )
 conversations = Table(
     "conversations",

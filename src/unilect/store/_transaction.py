@@ -14,13 +14,16 @@ class Transaction:
     Args:
         now: The time.
         since: What was used last before this time is not there.
+        ahead_s: As of `Responses`.
         most_bytes: What may be read at once.
     """
 
-    def __init__(self, connection: Connection, now: float, since: float, most_bytes: int) -> None:
+    def __init__(
+        self, connection: Connection, now: float, since: float, ahead_s: float, most_bytes: int
+    ) -> None:
         self._connection, self._now = connection, now
         self.conversations = Conversations(connection, now, since, most_bytes)
-        self.responses = Responses(connection, self.conversations, now, since, most_bytes)
+        self.responses = Responses(connection, self.conversations, now, since, ahead_s, most_bytes)
 
     def totals(self) -> tuple[int, int]:
         """How many responses and conversations there are, and their bytes."""

@@ -16,6 +16,7 @@ from msgspec import Struct
 from unilect.errors import InvalidRequest, StoreUnavailable
 from unilect.store._puts import Outcome, Puts
 from unilect.store.database import Database
+from unilect.store.ids import home_of
 from unilect.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 RUNNING = ("queued", "in_progress")
 _Result = TypeVar("_Result")
 _DAY_S = 86_400.0
+#: Ancestors are kept for this part of `max_age_s` longer than needed, and no longer than so many seconds.
+_AHEAD, _MOST_AHEAD_S = 0.01, 3600.0
 _SWEEP_S = 600.0  # between two looks at what is too old
 _ROOM = 0.95  # of what is allowed is left after what is too much was deleted
 _LONGEST_ID = 256
@@ -34,7 +37,7 @@ _LONGEST_ID = 256
 MAX_ITEMS = 20_000
 
 
-class Item(Struct):
+class Item(Struct, array_like=True):
     """
     One item of an input or an output.
 
@@ -88,7 +91,8 @@ class Answers:
     Every method may raise `StoreUnavailable`. What a method has confirmed by returning is in the database.
 
     Args:
-        max_age_s: How long a response is kept after it was put, or one that continues it; a conversation after its last change.
+        max_age_s: How long a response is kept after it was put; a conversation after its last change. What stands before a response is kept
+            as long as that, and up to a hundredth of this and an hour longer.
         max_bytes, max_count: How much is kept of all owners together; beyond it the oldest are deleted. A little more may be there
             for a moment.
         most_read_bytes: What one call may bring into memory.
@@ -108,11 +112,16 @@ class Answers:
         self._database = database
         self._max_age_s, self._max_bytes, self._max_count = max_age_s, max_bytes, max_count
         self._most_read_bytes, self._clock = most_read_bytes, clock
+        self._ahead_s = min(max_age_s * _AHEAD, _MOST_AHEAD_S)
         self._tasks = Tasks()
-        self._puts = Puts(self._put_all, self._tasks)
+        self._puts = Puts(self._put_all)
         self._sweeper: asyncio.Task[None] | None = None
         self._too_much = asyncio.Event()
         self._count, self._bytes = 0, 0  # as the last sweep found them, and what came since
+
+    def expect(self, more: int) -> None:
+        """So many more are being made that will be put, or fewer: those that come soon after one another are written together."""
+        self._puts.coming += more
 
     async def put(self, stored: Stored) -> None:
         """
@@ -127,17 +136,37 @@ class Answers:
 
         self._added(await self._puts.put(stored))
 
-    async def _put_all(self, some: Sequence[Stored]) -> Sequence[Outcome]:
+    def _put_all(self, some: Sequence[Stored]) -> "asyncio.Future[Sequence[Outcome]]":
         """Put responses in one transaction; for each the bytes that it takes, or why it was not put."""
+        now = self._clock()
 
-        def put(now: "Transaction") -> list[Outcome]:
+        def put(connection: "Connection") -> list[Outcome]:
             judged = [self._judged(one) for one in some]
             good = [one for one, size in zip(some, judged, strict=True) if isinstance(size, int)]
             sizes = [size for size in judged if isinstance(size, int)]
-            taken = iter(now.responses.put(good, sizes))
+            taken = iter(self._transaction(connection, now).responses.put(good, sizes))
             return [next(taken) if isinstance(found, int) else found for found in judged]
 
-        return await self._ask(put)
+        def insert(connection: "Connection") -> list[Outcome] | None:
+            """Put them by one statement, where no more than that has to be written."""
+            from unilect.store import _responses
+
+            sizes = [self._judged(one) for one in some if _is_alone(one)]
+            if len(sizes) < len(some) or len(some) > _responses.AT_ONCE:
+                return None
+            rows = list[tuple[object, ...]]()
+            taken = list[Outcome]()
+            for one, size in zip(some, sizes, strict=True):
+                if not isinstance(size, int):
+                    return None
+                size = _responses.size_with_rows(one, size)
+                taken.append(size)
+                rows.append(_responses.row_of(one, size, now))
+            inserted = _responses.insert_rows(connection, rows)
+            return taken if inserted == len(rows) else None  # some are there, and are replaced
+
+        self._start_sweeping()
+        return self._database.begin(put, insert)
 
     def _judged(self, stored: Stored) -> int | InvalidRequest:
         """The bytes of a response's texts, or why it cannot be stored."""
@@ -173,7 +202,15 @@ class Answers:
         """
         if not _is_id(id):
             return None
-        return await self._ask(lambda now: now.responses.chain(owner, id, most, with_bodies))
+        now = self._clock()
+
+        def read(connection: "Connection") -> list[Stored] | None:
+            found = self._transaction(connection, now).responses
+            return found.chain(owner, id, most, with_bodies)
+
+        self._start_sweeping()
+        # on SQLite nobody else writes between two statements: they need no transaction, unless nothing is found
+        return await self._database.begin(read, read)
 
     async def items(self, owner: str, ids: Sequence[str]) -> dict[str, bytes]:
         """
@@ -342,6 +379,7 @@ class Answers:
 
     async def aclose(self) -> None:
         """End what goes on in the background; the database stays open. Idempotent."""
+        self._puts.close()
         await self._tasks.aclose()
 
     async def _ask(
@@ -350,15 +388,22 @@ class Answers:
         """What a function returns that is called in a transaction."""
         now = self._clock()
 
-        def work(connection: "Connection") -> _Result:
-            from unilect.store._transaction import Transaction
-
-            return ask(Transaction(connection, now, now - self._max_age_s, self._most_read_bytes))
-
-        result = await self._database.run(work)
-        if self._sweeper is None and not sweeping:
-            self._sweeper = self._tasks.start("the sweep of the store", self._sweep_on())
+        result = await self._database.run(
+            lambda connection: ask(self._transaction(connection, now))
+        )
+        if not sweeping:
+            self._start_sweeping()
         return result
+
+    def _transaction(self, connection: "Connection", now: float) -> "Transaction":
+        from unilect.store._transaction import Transaction
+
+        since = now - self._max_age_s
+        return Transaction(connection, now, since, self._ahead_s, self._most_read_bytes)
+
+    def _start_sweeping(self) -> None:
+        if self._sweeper is None:
+            self._sweeper = self._tasks.start("the sweep of the store", self._sweep_on())
 
     async def _sweep_on(self) -> None:
         while True:
@@ -398,6 +443,15 @@ class Answers:
                 f"store: this has {size} bytes, and the store holds {self._max_bytes} in all. Send `store: false`.",
                 param="store",
             )
+
+
+def _is_alone(one: Stored) -> bool:
+    """Whether a response is all that has to be written for it."""
+    if one.parent is not None or one.conversation is not None or one.events is not None:
+        return False
+    if one.instance and one.status in RUNNING:
+        return False
+    return all([home_of(item.id) == one.id for item in (*one.input, *one.output)])
 
 
 def _check_count(count: int, param: str) -> None:

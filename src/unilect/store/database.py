@@ -93,24 +93,30 @@ class Database:
         Raises:
             StoreUnavailable: The database cannot be opened, read or written now; the next call tries again. The log tells why, once.
         """
-        if self._closed:
-            raise StoreUnavailable("The server is stopping.", retry_after_s=5)
+        return await self.begin(function)
+
+    def begin(
+        self,
+        function: "Callable[[Connection], _Result]",
+        statement: "Callable[[Connection], _Result | None] | None" = None,
+    ) -> "asyncio.Future[_Result]":
+        """
+        As `run`, for who waits without a task.
+
+        Args:
+            statement: Called first on SQLite, without a transaction: it may run one statement, which is a transaction by itself and costs a third of
+                one that is begun and committed. Where it returns None, the function is called.
+        """
         loop = asyncio.get_running_loop()
         end: asyncio.Future[_Result] = loop.create_future()
+        if self._closed:
+            end.set_exception(StoreUnavailable("The server is stopping.", retry_after_s=5))
+            return end
         # `run_in_executor` takes twice as long to bring a result back
-        work = self._threads.submit(self._transaction, function)
-        work.add_done_callback(partial(_hand_over, loop, end))
-        try:
-            result = await end
-        except asyncio.CancelledError:
-            work.cancel()
-            raise
-        except StoreUnavailable as error:
-            self.failures += 1
-            self._log(error.for_operator)
-            raise
-        self._log("")
-        return result
+        work: Future[_Result] = self._threads.submit(self._transaction, function, statement)
+        work.add_done_callback(partial(self._hand_over, loop, end))
+        end.add_done_callback(partial(_leave, work))
+        return end
 
     @property
     def works(self) -> bool:
@@ -137,13 +143,41 @@ class Database:
             self._closed = True
             await asyncio.to_thread(self._close)
 
+    def _hand_over(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        end: "asyncio.Future[_Result]",
+        work: "Future[_Result]",
+    ) -> None:
+        """Bring what has become of a piece of work from its thread to the loop where it is waited for."""
+        # the loop may be closed: a server that stops waits for its threads after it
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._settle, end, work)
+
+    def _settle(self, end: "asyncio.Future[_Result]", work: "Future[_Result]") -> None:
+        if end.done():  # who waited has left
+            return
+        error = work.exception()
+        if error is None:
+            self._log("")
+            end.set_result(work.result())
+            return
+        if isinstance(error, StoreUnavailable):
+            self.failures += 1
+            self._log(error.for_operator)
+        end.set_exception(error)
+
     def _log(self, wrong: str) -> None:
         """The log tells why the database cannot be used, and that it can be used again, once each."""
         if wrong != self._wrong:
             self._wrong = wrong
             log.warning("%s", wrong) if wrong else log.warning("store: %s works again", self.name)
 
-    def _transaction(self, function: "Callable[[Connection], _Result]") -> _Result:
+    def _transaction(
+        self,
+        function: "Callable[[Connection], _Result]",
+        statement: "Callable[[Connection], _Result | None] | None",
+    ) -> _Result:
         # the import is here, in the thread: it takes 0.2 s
         from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -151,7 +185,12 @@ class Database:
             try:
                 self._prepare()
                 with self._alone():
-                    return self._transacted(self._opened(), function)
+                    engine = self._opened()
+                    if statement is not None and self._is_sqlite:
+                        found = self._stated(engine, statement)
+                        if found is not None:
+                            return found
+                    return self._transacted(engine, function)
             except DBAPIError as error:
                 if not left or getattr(error.orig, "sqlstate", "") not in _AGAIN:
                     raise self._told(error) from error
@@ -164,14 +203,29 @@ class Database:
         if not self._is_sqlite:
             with engine.begin() as connection:
                 return function(connection)
-        # one thread has the one connection: to take it from the pool and give it back costs more than many a transaction
-        connection = self._connection = self._connection or engine.connect()
+        connection = self._connected(engine)
         try:
             with connection.begin():
                 return function(connection)
         except BaseException:
             self._let_go()  # the pool undoes what may be left of it
             raise
+
+    def _stated(
+        self, engine: "Engine", statement: "Callable[[Connection], _Result | None]"
+    ) -> _Result | None:
+        """What a function returns that runs one statement of SQLite, without a transaction around it."""
+        connection = self._connected(engine)
+        try:
+            return statement(connection)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _connected(self, engine: "Engine") -> "Connection":
+        # one thread has the one connection: to take it from the pool and give it back costs more than many a transaction
+        connection = self._connection = self._connection or engine.connect()
+        return connection
 
     def _let_go(self) -> None:
         connection, self._connection = self._connection, None
@@ -244,20 +298,7 @@ class Database:
         return _failures.unavailable(self._secrets.removed_from(f"{place}: {reason}"))
 
 
-def _hand_over(
-    loop: asyncio.AbstractEventLoop, end: "asyncio.Future[_Result]", work: "Future[_Result]"
-) -> None:
-    """Bring what has become of a piece of work from its thread to the loop where it is waited for."""
-    # the loop may be closed: a server that stops waits for its threads after it
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(_settle, end, work)
-
-
-def _settle(end: "asyncio.Future[_Result]", work: "Future[_Result]") -> None:
-    if end.done():  # who waited has left
-        return
-    error = work.exception()
-    if error is None:
-        end.set_result(work.result())
-    else:
-        end.set_exception(error)
+def _leave(work: "Future[_Result]", end: "asyncio.Future[_Result]") -> None:
+    """Who waited has left: what has not begun is not done."""
+    if end.cancelled():
+        work.cancel()

@@ -72,28 +72,33 @@ _MOST_BACKEND = 480
 class Slot:
     """The place of one running request in a journal; `free` gives it back."""
 
-    __slots__ = ("_at", "_free", "_map", "_writes")
+    __slots__ = ("_at", "_free", "_grew", "_map", "_writes")
 
     def __init__(self, map: mmap.mmap, number: int, free: "list[Slot]") -> None:
         self._map, self._free = map, free
         self._at = number % _IN_SEGMENT * _SLOT
         self._writes = 0
+        self._grew = False  # since the counts were written last
 
     def begin(self, about: About) -> None:
         """Note who asks; what stood here is gone."""
         at, id = self._at, about.id
-        self._writes = 0
+        self._writes, self._grew = 0, False
         self._map[at : at + _SLOT] = _NO_SLOT
         if len(id) > _MOST_ID or not id.isascii():
             id = _cut(id, _MOST_ID)
         # an `About`, of which all but the first two parts is the same in many requests
         first = msgspec.msgpack.encode((id, about.at))[1:]
         rest = _packed(about.key, about.owner, about.model, about.dialect, about.endpoint)
-        self._text(_ABOUT, b"\x97" + first + rest)
+        data = _checked(b"\x97" + first + rest)
+        at += _ABOUT
+        self._map[at : at + len(data)] = data
 
     def answered_by(self, backend: str) -> None:
         """Note who answers."""
-        self._text(_BACKEND, _encoded(backend))
+        data = _encoded(backend)
+        at = self._at + _BACKEND
+        self._map[at : at + len(data)] = data
 
     def made(
         self, prompt: int, cached: int, completion: int, first_ms: float, taken_ms: float
@@ -106,12 +111,15 @@ class Slot:
         data = _NUMBERS.pack(self._writes, prompt, cached, completion, first_ms, taken_ms)
         at = self._at + _COUNTS[self._writes & 1]
         self._map[at : at + _NUMBERS.size + _SUM.size] = data + _SUM.pack(crc32(data))
-        at = self._at + _GREW
-        self._map[at : at + 8] = _NO_TOKENS
+        if self._grew:
+            self._grew = False
+            at = self._at + _GREW
+            self._map[at : at + 8] = _NO_TOKENS
 
     def grew(self, completion: int) -> None:
         """The answer has so many tokens now, and all else is as it was `made`: a single write."""
         if 0 <= completion < _BITS:
+            self._grew = True
             at = self._at + _GREW
             self._map[at : at + 8] = _TOKENS.pack(completion, completion ^ _BITS)
 
@@ -120,10 +128,6 @@ class Slot:
         at = self._at
         self._map[at : at + len(_NO_HEAD)] = _NO_HEAD
         self._free.append(self)
-
-    def _text(self, place: int, data: bytes) -> None:
-        at, data = self._at + place, _HEAD.pack(len(data), crc32(data)) + data
-        self._map[at : at + len(data)] = data
 
 
 class Journal:
@@ -346,7 +350,12 @@ def _packed(*texts: str) -> bytes:
 @lru_cache(256)
 def _encoded(backend: str) -> bytes:
     """The text of a backend, as it stands in a slot."""
-    return _cut(backend, _MOST_BACKEND).encode()
+    return _checked(_cut(backend, _MOST_BACKEND).encode())
+
+
+def _checked(data: bytes) -> bytes:
+    """A text with its length and its checksum."""
+    return _HEAD.pack(len(data), crc32(data)) + data
 
 
 def _cut(text: str, most: int) -> str:

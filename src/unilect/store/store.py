@@ -2,7 +2,8 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from unilect.config.store import SQLITE, StoreConfig, check_place, default_url, sqlite_path
@@ -22,6 +23,7 @@ class Store:
     Args:
         config: The table `[store]`.
         environment: Says where a user's data is; without a folder for it the database is in memory, and the log tells so.
+        clock: Seconds since 1970, by which rows of the ledger are too old.
 
     Attributes:
         database: For all that is kept.
@@ -33,7 +35,12 @@ class Store:
         ConfigError: The URL is not that of a database that can be used, or there is no such folder.
     """
 
-    def __init__(self, config: StoreConfig, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        environment: Mapping[str, str],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         check_place(config)
         default = default_url(environment)
         if config.url is None and default is None and config.responses:
@@ -44,7 +51,7 @@ class Store:
         self.database = Database(config.url or default or SQLITE, is_default=config.url is None)
         self._data = Path(sqlite_path(default) or "").parent if default is not None else None
         self.keys = StoredKeys(self.database) if config.keys else None
-        self.ledger = Ledger(self.database, max_age_s=config.ledger_days * _DAY_S)
+        self.ledger = Ledger(self.database, max_age_s=config.ledger_days * _DAY_S, clock=clock)
         self.answers: Answers | None = None
         if config.responses:
             self.answers = Answers(

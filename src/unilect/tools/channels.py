@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
-from unilect.tools import begun
+from unilect.tools import held
 from unilect.tools.chatglm import new_call_id
 from unilect.tools.formats import Tools, calls_of
 
@@ -18,6 +18,7 @@ _CHANNEL, _MESSAGE = MARKS[:2]
 _END = re.compile(r"<\|(?:end|start|return|call)\|>")
 _RECIPIENT = re.compile(r"to=functions\.([\w.-]{1,64})")
 _STOPS = ("<|return|>", "<|call|>")
+_ALL = (*MARKS, *_STOPS)
 _MARK = re.compile(r"<\|(?:channel|message|start|end|return|call)\|>")
 _MOST_HEAD = 256
 _BETWEEN = re.compile(r"<\|start\|>assistant|<\|(?:end|start|return|call)\|>")
@@ -97,10 +98,12 @@ class ChannelParser:
         """The events that a piece of text completes."""
         self.held += text
         events: list[Event] = []
-        while (found := _MARK.search(self.held)) is not None:
-            before, mark = self.held[: found.start()], found[0]
-            self.held = self.held[found.end() :]
-            events += self._tell(before)
+        read = (
+            0  # a rest that is cut off behind each mark would be copied as often as there are marks
+        )
+        for found in _MARK.finditer(self.held):
+            events += self._tell(self.held[read : found.start()])
+            mark, read = found[0], found.end()
             if mark == _MESSAGE and self._in_head:
                 self._in_head = False
                 self.thinks = (self._head or "").startswith("analysis")
@@ -111,7 +114,8 @@ class ChannelParser:
                 starts = mark in ("<|channel|>", "<|start|>")
                 self._head = f"{self._recipient} " if self._in_head and starts else ""
                 self._in_head = starts
-        kept = max(map(lambda mark: begun(self.held, mark), (*MARKS, *_STOPS)))
+        self.held = self.held[read:]
+        kept = held(self.held, _ALL)
         told, self.held = self.held[: len(self.held) - kept], self.held[len(self.held) - kept :]
         return events + self._tell(told)
 

@@ -6,12 +6,14 @@ Nothing of a call is told as text, and nothing that is no call is lost: what loo
 Sources: the chat templates of the models; `forms` has an address for each form. Channels (gpt-oss) are read in `channels`.
 """
 
+import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from msgspec import Struct
 
 from unilect.events import Event, ReasoningDelta, TextDelta, ToolCallDelta
-from unilect.tools import begun
+from unilect.tools import held
 from unilect.tools.formats import Tools, calls_of
 
 
@@ -83,6 +85,10 @@ _THINKS = (THINK[1], KIMI3.marks[-1])
 _BEGUN = (THINK[0], KIMI3.think[0])
 _MOST_BREAKS = 16
 _FENCE = "```"
+#: Characters that are looked through for marks at a time: what follows a mark is looked through again, and copied.
+_AT_ONCE = 512
+#: Blanks before anything else that may still be followed by thoughts, or by an answer that is a call.
+_MOST_BLANKS = 4096
 #: What a block of code that holds a call begins with; models put one into such, too, that were not told to.
 _FENCES = frozenset(_FENCE + language for language in ("json", "tool_call", "tool_code", "python"))
 #: What a template shows, and whose it is then; the first that is found counts.
@@ -160,6 +166,12 @@ class Parser:
 
     def add(self, text: str) -> list[Event]:
         """The events that a piece of text completes."""
+        if len(text) <= _AT_ONCE:
+            return self._add(text)
+        pieces = (text[at : at + _AT_ONCE] for at in range(0, len(text), _AT_ONCE))
+        return [event for piece in pieces for event in self._add(piece)]
+
+    def _add(self, text: str) -> list[Event]:
         self._text += text
         events: list[Event] = []
         while True:
@@ -213,6 +225,9 @@ class Parser:
 
     def _start(self) -> list[Event]:
         stripped = self._text.lstrip()
+        if not stripped and len(self._text) > _MOST_BLANKS:  # they are looked at with each token
+            self._state = "text"
+            return []
         begin = self._family.think[0]
         if self._thinking and (not stripped or begin.startswith(stripped[: len(begin)])):
             if stripped.startswith(begin):
@@ -295,9 +310,14 @@ class Parser:
 
 def _upto(text: str, marks: tuple[str, ...]) -> tuple[str, str, str]:
     """The text before the first mark, that mark, and what follows; a mark's beginning at the end is kept back."""
-    found = [(place, mark) for mark in marks if (place := text.find(mark)) >= 0]
-    if found:
-        place, mark = min(found)
-        return text[:place], mark, text[place + len(mark) :]
-    kept = len(text) - max(begun(text, mark) for mark in marks)
+    found = _any_of(marks).search(text)
+    if found is not None:
+        return text[: found.start()], found[0], text[found.end() :]
+    kept = len(text) - held(text, marks)
     return text[:kept], "", text[kept:]
+
+
+@lru_cache(64)
+def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
+    """What finds the first of some marks."""
+    return re.compile("|".join(map(re.escape, sorted(marks))))

@@ -23,7 +23,7 @@ from unilect.bounds import LARGE_BYTES
 from unilect.context import ANONYMOUS, IN_HAND, Context, ended_by, in_hand
 from unilect.errors import LedgerUnavailable
 from unilect.events import Usage
-from unilect.gateway.account import Entry
+from unilect.gateway.account import Entry, opened
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.metrics import CLIENT_LEFT
 from unilect.gateway.rejoin import Answer, Rejoin
@@ -125,7 +125,7 @@ class Rejoining:
         context.asked(begun.model, reader)
         try:
             if self._ledger is not None and self._ledger.applies(context):
-                reader.entry = await self._ledger.open(context, Request())
+                reader.entry = await opened(self._ledger.open(context, Request()))
         except BaseException:
             self._rejoin.leave(answer)
             raise
@@ -223,7 +223,8 @@ class _Joined(_First):
         entry, self.entry = self.entry, None
         if entry is not None:
             with suppress(LedgerUnavailable):
-                await entry.close(self.usage, status)
+                if (closing := entry.close(self.usage, status)) is not None:
+                    await closing
 
     def hold(self, prompt: int, completion: int) -> None:
         """Nothing is made for this request."""

@@ -14,7 +14,7 @@ Writes all answers: events in, an HTTP response out, non-streaming or as server-
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from typing import Protocol
 
@@ -33,6 +33,7 @@ SHORTENED = web.RequestKey("shortened", bytes)  # a large body with its long tex
 HEADERS = web.RequestKey("headers", dict[str, str])
 HIGH_WATER_BYTES = 64 * 1024  # what a client may leave unread before the backend is read no further
 KEEP_ALIVE_S = 10.0  # client libraries and proxies give up after 30 to 60 s without a byte
+HOLD_S = 0.02  # a piece of an answer waits so long for its end: one write is cheaper than two
 #: Proxies pass a stream on as it comes.
 _UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
@@ -133,6 +134,35 @@ async def respond(
                 writer.last = data
             elif data and not writer.put(data):
                 await writer.write(data)
+        writer.last += encoder.end()
+    return writer.response
+
+
+async def respond_kept(
+    request: web.Request, run: Running, encoder: Encoder, keep: Callable[[], Awaitable[None]]
+) -> web.StreamResponse:
+    """
+    As `respond` with a stream, which is told to have ended once it is stored.
+
+    Args:
+        keep: Stores the answer, after its last batch.
+
+    Raises:
+        UnilectError: As `respond`.
+    """
+    writer = _HoldingWriter(request, SERVER_SENT_EVENTS, encoder.error, encoder.keep_alive, run)
+    async with writer, aclosing(run.batches()) as batches:
+        async for batch in batches:
+            data = encoder.encode(batch)
+            if type(batch[-1]) is Usage:
+                writer.hold(data)
+            elif data:
+                await writer.write(data)
+        try:
+            await keep()
+        except UnilectError:  # what the model has said is told all the same
+            await writer.release()
+            raise
         writer.last += encoder.end()
     return writer.response
 
@@ -343,3 +373,31 @@ class _Writer(AbstractAsyncContextManager["_Writer"]):
         with suppress(ConnectionError):
             await self._begin()
             await self.write(filler)
+
+
+class _HoldingWriter(_Writer):
+    """A stream whose last piece is sent together with its end, if that comes soon."""
+
+    _held: asyncio.TimerHandle | None = None
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """As of any stream."""
+        if self._held is not None:
+            self._held.cancel()
+        return await super().__aexit__(kind, error, trace)
+
+    def hold(self, data: bytes) -> None:
+        """Send a piece together with the end, which is to come at once; it waits for `HOLD_S` at most."""
+        self.last = data
+        self._held = asyncio.get_running_loop().call_later(HOLD_S, self._let_go)
+
+    async def release(self) -> None:
+        """Send what is held."""
+        data, self.last = self.last, b""
+        if data:
+            await self.write(data)
+
+    def _let_go(self) -> None:
+        data, self.last = self.last, b""
+        if data:
+            self._comment = asyncio.create_task(self._keep_alive(data))

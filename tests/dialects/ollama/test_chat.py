@@ -309,6 +309,23 @@ async def test_formats(app: App, path: str) -> None:
         assert "invalid format" in body["error"]
 
 
+@in_one_loop
+async def test_a_form_with_bounds(app: App) -> None:
+    """A stream is bound to what no engine enforces while it writes, too: the bounds of a number, as Home Assistant's AI tasks have them."""
+    form = {
+        "type": "object",
+        "properties": {"age": {"type": "number", "minimum": 0.0, "maximum": 20.0}},
+        "required": ["age"],
+        "additionalProperties": False,
+    }
+    ask = [{"role": "user", "content": "How old is a cat?"}]
+    fields: Any = {"keep_alive": -1.0, "think": False, "options": {"num_ctx": 1024.0}}
+    got = await streamed(app, "/api/chat", model="m:latest", messages=ask, format=form, **fields)
+
+    assert 0 <= json.loads("".join(row["message"]["content"] for row in got))["age"] <= 20
+    assert "stop" == got[-1]["done_reason"]
+
+
 async def test_any_json() -> None:
     """`format: "json"` is OpenAI's `json_object`."""
     asked, _ = await asked_of({"messages": SAY, "format": "json"})

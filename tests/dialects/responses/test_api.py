@@ -380,11 +380,37 @@ async def test_an_answer_that_cannot_be_stored(monkeypatch: pytest.MonkeyPatch) 
         async with one.app.post("/v1/responses", input="x", stream=True) as response:
             data = await response.content.readuntil(b"\n\n")
             heard.set()
-            kinds = [event["type"] for event in events(data + await response.read())]
+            told = events(data + await response.read())
         whole, _, _ = await one.ask("POST", "/responses", {"input": "x"})
 
+    kinds = [event["type"] for event in told]
     assert ("response.failed", 503) == (kinds[-1], whole)
     assert "response.completed" not in kinds
+    assert "Hello" == "".join(event["delta"] for event in told if event["type"].endswith("delta"))
+
+
+async def test_a_store_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last text of an answer is told while its response is still being stored, and its end only afterwards."""
+    store, told = in_memory(), asyncio.Event()
+    assert store.answers is not None
+    put = store.answers.put
+
+    async def slow(stored: Stored) -> None:
+        await told.wait()
+        await put(stored)
+
+    monkeypatch.setattr(store.answers, "put", slow)
+    async with client(
+        says(frames(delta(content="Hello"), delta(finish="stop"), USAGE, DONE)), store
+    ) as one:
+        async with one.app.post("/v1/responses", input="x", stream=True) as response:
+            data = await response.content.readuntil(b"event: response.output_item.done")
+            assert b"Hello" in data
+            assert b"response.completed" not in data
+            told.set()
+            kinds = [event["type"] for event in events(data + await response.read())]
+
+    assert "response.completed" == kinds[-1]
 
 
 async def test_a_cut_answer() -> None:

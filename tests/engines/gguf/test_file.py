@@ -131,6 +131,10 @@ BROKEN = [
     ("version 4", gguf(version=4)),
     ("big-endian", gguf(version=0x03000000)),
     ("many tensors", gguf(counts=(2**40, 0))),
+    (
+        "many layers",
+        gguf([ARCHITECTURE, field("llama.block_count", U32, struct.pack("<I", 2**31))]),
+    ),
     ("many fields", gguf(counts=(0, 2**40))),
     ("more fields than there are", gguf([ARCHITECTURE], counts=(0, 50))),
     ("long name", gguf([LIE + b"x"], data=b"")),

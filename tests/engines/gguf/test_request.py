@@ -21,7 +21,7 @@ from unilect.tools.forced import compact
 from unilect.upstreams.llamacpp.request import MAX_IMAGES
 
 TOOL = {"type": "function", "function": {"name": "f"}}
-PNG = "data:image/png;base64,AAAA"
+PNG = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
 
 
 def chat(**fields: Any) -> ChatRequest:

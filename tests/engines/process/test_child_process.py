@@ -167,7 +167,7 @@ async def test_stopping_in_each_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     """A child can be stopped whatever it is doing; nothing is left of it, and it can be started again."""
-    monkeypatch.setattr(_process, "FIRST_PAUSE_S", 60.0 if state == "died" else 0.01)
+    monkeypatch.setattr(_process, "FIRST_PAUSE_S", 0.01)
     gate = tmp_path / "gate"
     settings: dict[str, Any] = {"gate": str(gate)} if state == "loading" else {}
     child = Tiny(load="fail" if state == "failed" else None, **settings)
@@ -181,6 +181,8 @@ async def test_stopping_in_each_state(
     elif state != "stopped":
         await child.process.start()
     if state == "died":
+        pause = child.process._pause  # that is what it is until this is over
+        monkeypatch.setattr(child.process, "_pause", asyncio.Event().wait)
         child.kill()
         await child.until("died")
     stopping = asyncio.create_task(child.aclose()) if state == "stopping" else None
@@ -200,9 +202,34 @@ async def test_stopping_in_each_state(
     if stopping is not None:
         await stopping
     child.settings.clear()
-    monkeypatch.setattr(_process, "FIRST_PAUSE_S", 0.01)
+    if state == "died":
+        monkeypatch.setattr(child.process, "_pause", pause)
     assert ["hello"] == await child.ask("say hello")
     await child.aclose()
+
+
+async def test_the_first_death_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a single death in ten minutes a child is started again at once, and after the second one there is a pause."""
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    child = Tiny()
+    await child.process.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(_process.asyncio, "sleep", noted)
+        for life in (2, 3):
+            child.kill()
+            while child.process.starts < life:
+                await sleep(0.01)
+    await child.aclose()
+
+    first, second = pauses
+    assert 0.0 == first
+    assert 0.0 < second <= _process.FIRST_PAUSE_S
 
 
 async def test_a_death_that_a_request_sees_first(tmp_path: Path) -> None:

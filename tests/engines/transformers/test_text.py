@@ -1,7 +1,10 @@
 """Tests of unilect.engines.transformers._text."""
 
+import itertools
+import os
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import strategies as st
 
 from properties import given
@@ -24,6 +27,29 @@ def test_no_character_is_torn(text: str) -> None:
 
     assert text == "".join(pieces) + detokenizer.end()
     assert "\ufffd" not in "".join(pieces)
+
+
+@pytest.mark.timeout(0 if "UNILECT_FUZZ" in os.environ else 180)
+@given(
+    st.text(min_size=1, max_size=30),
+    st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    examples=1000,
+)
+def test_any_split_of_any_text(text: str, sizes: list[int]) -> None:
+    """Of any text of Unicode, in tokens of any number of bytes, nothing is lost, torn or changed."""
+    data, tokens, at = text.encode(), [], 0
+    for size in itertools.cycle(sizes):
+        tokens.append(data[at : at + size])
+        if (at := at + size) >= len(data):
+            break
+    detokenizer = Detokenizer(
+        lambda ids: b"".join(tokens[id] for id in ids).decode(errors="replace")
+    )
+
+    pieces = [detokenizer.add(id) for id in range(len(tokens))]
+
+    assert text == "".join(pieces) + detokenizer.end()
+    assert text.count("\ufffd") == "".join(pieces).count("\ufffd")
 
 
 @given(st.binary(min_size=1, max_size=30))

@@ -4,7 +4,8 @@ The clients, and for each the lines with which it uses a server. A client is one
 Sources: https://developers.openai.com/codex/config-reference; https://code.claude.com/docs/en/settings; https://opencode.ai/docs/config;
 https://aider.chat/docs/config/aider_conf.html; https://docs.continue.dev/reference; https://zed.dev/docs/ai/use-api-access;
 https://code.visualstudio.com/docs/copilot/customization/language-models; https://docs.openwebui.com/reference/env-configuration;
-https://www.home-assistant.io/integrations/ollama
+https://www.home-assistant.io/integrations/ollama; https://qwenlm.github.io/qwen-code-docs/en/users/configuration/model-providers;
+https://github.com/badlogic/pi-mono/blob/main/packages/coding-agent/docs/models.md; `copilot help providers`
 """
 
 import re
@@ -207,6 +208,72 @@ def _of_continue(server: Server, model: Model) -> dict[str, Any]:
     return found
 
 
+def _qwen(server: Server, environment: Mapping[str, str]) -> Lines:
+    entries = []
+    for model in server.models:
+        entry: dict[str, Any] = {
+            "id": model.name,
+            "name": f"{NAME} {model.name}",
+            "baseUrl": server.url,
+            "envKey": VARIABLE,
+        }
+        if model.context is not None:
+            entry["generationConfig"] = {
+                "contextWindowSize": model.context,
+                "samplingParams": {"max_tokens": model.output},
+            }
+        entries.append(entry)
+    settings = (
+        *(
+            Setting(("modelProviders", "openai", Named("name", one["name"])), one)
+            for one in entries
+        ),
+        Setting(("security", "auth", "selectedType"), "openai", "shared"),
+        Setting(("model", "name"), server.model.name, "shared"),
+    )
+    shell = _shell(_key(server, VARIABLE), "qwen")
+    file = File("~/.qwen/settings.json", "json", settings)
+    return Lines((file,), (shell,), _short_context(server, 32768))
+
+
+def _pi(server: Server, environment: Mapping[str, str]) -> Lines:
+    models = []
+    for model in server.models:
+        found: dict[str, Any] = {
+            "id": model.name,
+            "input": ["text", *(["image"] if model.vision else [])],
+        }
+        if model.context is not None:
+            found |= {"contextWindow": model.context, "maxTokens": model.output}
+        models.append(found)
+    provider = {
+        "baseUrl": server.url,
+        "api": "openai-completions",
+        "apiKey": VARIABLE if server.needs_key else "none",
+        "models": models,
+    }
+    path = f"{environment.get('PI_CODING_AGENT_DIR') or '~/.pi/agent'}/models.json"
+    file = File(path, "json", (Setting(("providers", NAME), provider),))
+    shell = _shell(_exports(server), shlex.join(["pi", "--model", f"{NAME}/{server.model.name}"]))
+    return Lines((file,), (shell,))
+
+
+def _copilot(server: Server, environment: Mapping[str, str]) -> Lines:
+    model = server.model
+    values: dict[str, Any] = {"BASE_URL": server.url}
+    if model.context is not None:
+        values["MAX_PROMPT_TOKENS"] = model.context - _output(model)
+        values["MAX_OUTPUT_TOKENS"] = _output(model)
+    provider = (
+        f"export COPILOT_PROVIDER_{name}={shlex.quote(str(value))}"
+        for name, value in values.items()
+    )
+    key = _exports(server, "COPILOT_PROVIDER_API_KEY")
+    choice = f"export COPILOT_MODEL={shlex.quote(model.name)}"
+    exports = (*provider, *key, choice, "export COPILOT_OFFLINE=true")
+    return Lines((), (_shell(exports, "copilot"),), _short_context(server, 32768))
+
+
 def _zed(server: Server, environment: Mapping[str, str]) -> Lines:
     provider = {
         "api_url": server.url,
@@ -341,6 +408,9 @@ CLIENTS: Mapping[str, Client] = {
     "opencode": Client("opencode", "opencode.md", _opencode),
     "aider": Client("aider", "aider.md", _aider),
     "continue": Client("Continue", "continue.md", _continue, ("continue.dev",)),
+    "qwen": Client("Qwen Code", "qwen-code.md", _qwen, ("qwen-code",)),
+    "pi": Client("pi", "pi.md", _pi, ("pi-coding-agent",)),
+    "copilot-cli": Client("Copilot CLI", "copilot-cli.md", _copilot, ("github-copilot-cli",)),
     "zed": Client("Zed", "zed.md", _zed),
     "vscode": Client("VS Code", "vscode.md", _vscode, ("code", "copilot", "github-copilot")),
     "openwebui": Client("Open WebUI", "open-webui.md", _openwebui, ("webui",)),

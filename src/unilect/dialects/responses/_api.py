@@ -29,9 +29,10 @@ from unilect.errors import InvalidRequest, UnilectError
 from unilect.events import Fold
 from unilect.requests import ChatRequest, Message
 from unilect.routing.service import Run, Service
+from unilect.store.ids import response_id
 from unilect.web.decode import BodyDecoder, decoded
 from unilect.web.route import Route, call, json_answer
-from unilect.web.streaming import SERVER_SENT_EVENTS, relay, respond
+from unilect.web.streaming import SERVER_SENT_EVENTS, relay, respond, respond_kept
 
 _decoder = BodyDecoder(ResponseRequest)
 _prompt_decoder = BodyDecoder(PromptRequest)
@@ -60,13 +61,14 @@ class Responses:
         """Answer an input, whole, as a stream, or in the background."""
         asked = await decoded(request, _decoder.decode)
         owner = in_hand().caller
-        made = await self._planned(asked, owner)
+        id = response_id()
+        made = await self._planned(asked, owner, id)
         keeps = asked.store is not False and self._kept.answers is not None
         made.telling.fields["store"] = keeps
         made.telling.fields["model"] = self._service.model(asked.model).name
         if asked.background:
-            return await self._begin(request, asked, made, owner, keeps)
-        encoder = ResponseEncoder(new_id("resp"), made.telling)
+            return await self._begin(request, asked, made, id, keeps)
+        encoder = ResponseEncoder(id, made.telling)
         await _prepare(request, encoder)
 
         async def keep() -> None:
@@ -78,6 +80,8 @@ class Responses:
         try:
             if run.streams and not keeps:  # there is nothing to wait for before its end
                 return await respond(request, run, encoder)
+            if run.streams:
+                return await self._kept.expected(respond_kept(request, run, encoder, keep))
             return await respond(request, KeptRun(run, encoder, keep), encoder)
         except UnilectError as error:
             raise made.telling.named(error) from error
@@ -114,7 +118,7 @@ class Responses:
     async def count_input_tokens(self, request: web.Request) -> web.StreamResponse:
         """Count the tokens of the prompt that an input makes."""
         asked = await decoded(request, _prompt_decoder.decode)
-        before, items = await self._kept.before.items(asked, in_hand().caller)
+        before, items = await self._kept.before.items(asked, in_hand().caller, response_id())
         chat, places = prompt_of(asked, placed(asked, before, items))
         try:
             count = await self._service.count_tokens(chat)
@@ -127,7 +131,7 @@ class Responses:
     async def compact_response(self, request: web.Request) -> web.StreamResponse:
         """Shorten a conversation: what the user said stays, the rest is summed up."""
         asked = await decoded(request, _compact_decoder.decode)
-        before, items = await self._kept.before.items(asked, in_hand().caller)
+        before, items = await self._kept.before.items(asked, in_hand().caller, response_id())
         talk = placed(asked, before, items)
         chat, places = prompt_of(asked, talk)
         messages: Sequence[Message] = [*chat.messages, Message("user", _HANDOVER)]
@@ -144,7 +148,7 @@ class Responses:
         users = [told(item) for place, item in talk if kind_of(item, place) == "message" and item.get("role") == "user"]  # fmt: skip
         summary = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": packed(text)}
         body = {
-            "id": new_id("resp"),
+            "id": response_id(),
             "object": "response.compaction",
             "created_at": int(time.time()),
             "output": [*users, summary],
@@ -152,9 +156,9 @@ class Responses:
         }
         return json_answer(request, encode_json(body), run.ignored)
 
-    async def _planned(self, asked: ResponseRequest, owner: str) -> Plan:
+    async def _planned(self, asked: ResponseRequest, owner: str, id: str) -> Plan:
         """What a request asks for, shortened where it may be and has to."""
-        before, items = await self._kept.before.items(asked, owner)
+        before, items = await self._kept.before.items(asked, owner, id)
         if asked.truncation != "auto":
             return plan(asked, placed(asked, before, items), items)
         return await shortened(self._service, asked, before, items)
@@ -166,7 +170,7 @@ class Responses:
         return run
 
     async def _begin(
-        self, request: web.Request, asked: ResponseRequest, made: Plan, owner: str, keeps: bool
+        self, request: web.Request, asked: ResponseRequest, made: Plan, id: str, keeps: bool
     ) -> web.StreamResponse:
         """Begin a response that its client asks for later."""
         if not keeps:
@@ -176,7 +180,8 @@ class Responses:
             )
         log: list[bytes] = []
         telling: Telling = made.telling
-        live = Live(ResponseEncoder(new_id("resp"), telling, log, "queued"), log)
+        owner = in_hand().caller
+        live = Live(ResponseEncoder(id, telling, log, "queued"), log)
         await _prepare(request, live.encoder)
         body = live.encoder.body()
         chat = made.chat.changed(stream=True)

@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from unilect.bounds import LARGE_BYTES, check_levels
-from unilect.dialects.responses._items import id_of, kind_of
+from unilect.dialects.responses._items import kind_of, own_id, prefix_of
 from unilect.dialects.responses._request import PromptRequest, items_of
 from unilect.dialects.responses._tools import wrong
 from unilect.errors import InvalidRequest, NotStored, PreviousNotFound
 from unilect.requests import Request
 from unilect.store.answers import Answers
+from unilect.store.ids import item_id
 
 #: The statuses of a response that has no end yet.
 UNFINISHED = ("queued", "in_progress")
@@ -38,10 +39,13 @@ class Before:
         self._answers = answers
 
     async def items(
-        self, asked: PromptRequest, owner: str
+        self, asked: PromptRequest, owner: str, response: str
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """
         The items of the turns before a request, and those of its own input, without references.
+
+        Args:
+            response: The id of the response that answers it.
 
         Raises:
             InvalidRequest, NotStored: What it names is not there; or it holds what cannot be kept.
@@ -57,7 +61,7 @@ class Before:
             before = await self._chain(owner, asked.previous_response_id)
         elif asked.conversation_id is not None:
             before = await self._conversation(owner, asked.conversation_id)
-        return before, await self._resolved(items_of(asked), before, owner)
+        return before, await self._resolved(items_of(asked), before, owner, response)
 
     async def _chain(self, owner: str, id: str) -> list[dict[str, Any]]:
         chain = None
@@ -94,7 +98,7 @@ class Before:
             after = items[-1].id
 
     async def _resolved(
-        self, items: list[Any], before: Sequence[dict[str, Any]], owner: str
+        self, items: list[Any], before: Sequence[dict[str, Any]], owner: str, response: str
     ) -> list[dict[str, Any]]:
         """Items with ids of their own, and for references the items that they mean; what stands before already is not repeated."""
         kinds = [kind_of(item, f"input[{number}]") for number, item in enumerate(items)]
@@ -115,7 +119,7 @@ class Before:
                 if id not in found:
                     raise NotStored(f"Item with id '{id[:100]}' not found.", param="input")
                 item, kind = msgspec.json.decode(found[id]), ""
-            id = id_of(item, kind, ids)
+            id = own_id(item, ids) or item_id(response, prefix_of(kind), number)
             ids.add(id)
             resolved.append(item | {"type": kind, "id": id} if kind else item | {"id": id})
         return resolved

@@ -14,7 +14,7 @@ from msgspec import Meta
 from unilect.context import in_hand
 from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._before import check_kept
-from unilect.dialects.responses._items import id_of, kind_of, told
+from unilect.dialects.responses._items import kind_of, new_id, own_id, prefix_of, told
 from unilect.dialects.responses._kept import Kept
 from unilect.dialects.responses._pages import listed, page
 from unilect.dialects.responses._request import Short
@@ -155,7 +155,7 @@ def _as_items(given: Sequence[Any]) -> list[Item]:
     found = []
     for number, item in enumerate(given):
         kind = kind_of(item, f"items[{number}]")
-        id = id_of(item, kind)
+        id = own_id(item) or new_id(prefix_of(kind))
         found.append(Item(id, encode_json(told(item | {"type": kind, "id": id}))))
     return found
 

@@ -80,12 +80,10 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{os.urandom(16).hex()}"
 
 
-def id_of(item: dict[str, Any], kind: str, taken: Collection[str] = ()) -> str:
-    """The id of an item that a client gives; a new one where it has none that can be its own."""
+def own_id(item: dict[str, Any], taken: Collection[str] = ()) -> str:
+    """The id that a client gives an item; empty where it has none that can be its own."""
     id = item.get("id")
-    if isinstance(id, str) and 0 < len(id) <= MAX_ID and id not in taken:
-        return id
-    return new_id(prefix_of(kind))
+    return id if isinstance(id, str) and 0 < len(id) <= MAX_ID and id not in taken else ""
 
 
 def told(item: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct, field
@@ -35,12 +35,12 @@ from unilect.errors import (
     StoreUnavailable,
     UnilectError,
 )
-from unilect.events import Usage
 from unilect.routing.service import Run
 from unilect.store.answers import Answers, Item, Stored
 from unilect.tasks import Tasks
 
 log = logging.getLogger("unilect")
+_Answer = TypeVar("_Answer")
 _LIFE_SIGN_S = 10.0
 _STALE_S = 3 * _LIFE_SIGN_S
 _STORE_AGAIN_S = (
@@ -54,11 +54,11 @@ _STORE_AT_LAST_S = 2.0  # for one more attempt, of a server that stops
 
 class KeptRun:
     """
-    A run whose answer is stored after its last batch, and before its end is told.
+    A run of a whole answer, which is stored after its last batch, and before it is told.
 
     Args:
         run: The run.
-        encoder: Takes in a whole answer here; of a stream it is given each batch by its writer.
+        encoder: Takes in the answer here.
         keep: Stores the answer.
     """
 
@@ -90,12 +90,7 @@ class KeptRun:
         """As of the run; errors also as `keep`."""
         async with aclosing(self._run.batches()) as batches:
             async for batch in batches:
-                if not self.streams:
-                    self._encoder.take_in(batch)
-                elif type(batch[-1]) is Usage and len(batch) > 1:
-                    # its writer holds the last batch back, and drops it for an error
-                    yield batch[:-1]
-                    batch = batch[-1:]
+                self._encoder.take_in(batch)
                 yield batch
         await self._keep()
 
@@ -165,6 +160,15 @@ class Kept:
             instance=instance,
         )
         await self.answers.put(stored)
+
+    async def expected(self, answer: Awaitable[_Answer]) -> _Answer:
+        """An answer, in the end of which a response is stored; the store is told that it comes."""
+        store = self.store()
+        store.expect(1)
+        try:
+            return await answer
+        finally:
+            store.expect(-1)
 
     async def get(self, owner: str, id: str) -> Stored:
         """

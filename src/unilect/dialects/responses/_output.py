@@ -269,7 +269,7 @@ class ResponseEncoder:
     def _finish(self, event: Finish, frames: list[bytes] | None) -> None:
         self._reason = _INCOMPLETE.get(event.reason)
         if self._item is None and not self.items:  # clients look into the last item for the text
-            self._open(MessageItem(0, "output_text"), frames)
+            self._open(MessageItem(self.id, 0, "output_text"), frames)
         self._close_item(frames)
         if not self._waiting:
             return
@@ -304,7 +304,7 @@ class ResponseEncoder:
         item = self._item
         if not isinstance(item, MessageItem) or item.is_text != (kind == "output_text"):
             self._close_item(frames)
-            item = MessageItem(len(self.items), kind)
+            item = MessageItem(self.id, len(self.items), kind)
             self._open(item, frames)
         item.texts.append(text)
         told = chat_logprobs(list(logprobs))["content"] if logprobs else []
@@ -323,7 +323,7 @@ class ResponseEncoder:
         if not isinstance(item, ReasoningItem):
             self._close_item(frames)
             telling = self._telling
-            item = ReasoningItem(len(self.items), telling.summary, telling.encrypted)
+            item = ReasoningItem(self.id, len(self.items), telling.summary, telling.encrypted)
             self._open(item, frames)
         item.texts.append(text)
         if frames is not None:
@@ -336,7 +336,7 @@ class ResponseEncoder:
             self._close_item(frames)
             called = self._telling.names.get(event.name or "")
             known = called or CalledAs("function", event.name or "")
-            item = CallItem(len(self.items), event.call, event.id, known)
+            item = CallItem(self.id, len(self.items), event.call, event.id, known)
             self._open(item, frames)
         item.texts.append(event.arguments)
         if event.arguments and item.head and frames is not None:

@@ -12,6 +12,7 @@ from unilect.dialects.openai.chunks import encode_json
 from unilect.dialects.responses._items import new_id, packed
 from unilect.dialects.responses._tools import CalledAs, text_of
 from unilect.events import Event, ToolCallDelta
+from unilect.store.ids import OUTPUT, item_id
 
 
 def _form(kind: str, fields: str) -> bytes:
@@ -58,10 +59,10 @@ class MessageItem:
         head: The beginning of an event with a piece, up to the event's number.
     """
 
-    def __init__(self, index: int, kind: str) -> None:
+    def __init__(self, response: str, index: int, kind: str) -> None:
         self.index = index
         self.is_text = kind == "output_text"
-        self.id = new_id("msg")
+        self.id = _id(response, "msg", index)
         self.texts: list[str] = []
         self.logprobs: list[dict[str, Any]] = []
         self._id = self.id.encode()
@@ -101,9 +102,9 @@ class MessageItem:
 class ReasoningItem:
     """What the model thinks, while it is told; attributes as of a message."""
 
-    def __init__(self, index: int, summary: bool, encrypted: bool) -> None:
+    def __init__(self, response: str, index: int, summary: bool, encrypted: bool) -> None:
         self.index = index
-        self.id = new_id("rs")
+        self.id = _id(response, "rs", index)
         self.texts: list[str] = []
         self._summary, self._encrypted = summary, encrypted
         place = b',"item_id":"%b","output_index":%d' % (self.id.encode(), index)
@@ -155,12 +156,14 @@ class ReasoningItem:
 class CallItem:
     """A call of a function or of a custom tool, while it is told; attributes as of a message."""
 
-    def __init__(self, index: int, call: int, call_id: str | None, called: CalledAs) -> None:
+    def __init__(
+        self, response: str, index: int, call: int, call_id: str | None, called: CalledAs
+    ) -> None:
         self.index = index
         self.texts: list[str] = []
         self._call = call
         self._custom = called.kind == "custom"
-        self.id = new_id("ctc" if self._custom else "fc")
+        self.id = _id(response, "ctc" if self._custom else "fc", index)
         self._fields: dict[str, Any] = {"call_id": call_id or new_id("call"), "name": called.name}
         if called.namespace is not None:
             self._fields["namespace"] = called.namespace
@@ -200,6 +203,10 @@ class CallItem:
     def _opening(self) -> dict[str, Any]:
         kind, field = ("custom_tool_call", "input") if self._custom else ("function_call", "arguments")  # fmt: skip
         return {"id": self.id, "type": kind, "status": "in_progress", **self._fields, field: ""}
+
+
+def _id(response: str, prefix: str, index: int) -> str:
+    return item_id(response, prefix, OUTPUT + index)
 
 
 def _ended(

@@ -7,6 +7,7 @@ Its server answers 500 to some faults of a request; those must not count against
 from collections.abc import Mapping
 from typing import Any
 
+from unilect.engines.gguf._images import BROKEN
 from unilect.errors import BackendError, InvalidRequest, UnilectError
 from unilect.http.client import raise_for_answer
 from unilect.http.error_bodies import error_text, unknown_token
@@ -19,6 +20,8 @@ _TOLD = {
     "empty grammar stack": ("grammar", "json_schema", "response_format", "tools"),
     "longer than 33554432 bytes": ("prompt", "messages", "input"),
 }
+#: What llama.cpp says of images; of texts it says neither.
+_OF_IMAGES = ("Failed to load image", "Failed to tokenize prompt")
 #: What every answer of status 500 begins with here.
 TOLD = "The model's server reported an error"
 _STRAYS = "does not match the expected"
@@ -52,6 +55,8 @@ def fault(error: BackendError) -> UnilectError:
 
 def attribute_error(error: InvalidRequest, request: Any) -> InvalidRequest:
     """What llama.cpp says is wrong with a request, with the parameter where it can be only one."""
+    if any(words in error.message for words in _OF_IMAGES):
+        return InvalidRequest(BROKEN, param="messages")
     for words, names in _TOLD.items():
         given = [name for name in names if getattr(request, name, None) is not None]
         if error.param is not None or words not in error.message or not given:

@@ -22,6 +22,7 @@ from unilect.parameters.support import names
 
 MAX_TENSORS = 100_000
 MAX_FIELDS = 100_000
+MAX_LAYERS = 4096  # llama.cpp takes 512; the memory of each is reckoned before it is asked
 MAX_STRING_BYTES = 64 * 1024 * 1024
 MAX_DIMENSIONS = 4
 _NUMBERS = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
@@ -264,6 +265,9 @@ class _Reader:
         alignment = fields.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 1 <= alignment <= 2**20:
             raise _Damaged("its alignment is invalid")
+        layers = fields.get(f"{fields.get('general.architecture')}.block_count")
+        if isinstance(layers, int) and layers > MAX_LAYERS:
+            raise _Damaged(f"it claims {layers} layers")
         self._check_tensors(tensors, alignment)
         return fields
 

@@ -9,12 +9,13 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-kv-cache.cpp
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from unilect.config.model import ModelConfig
-from unilect.engines.gguf._file import GgufHead
+if TYPE_CHECKING:  # the child needs neither, and is to start soon
+    from unilect.config.model import ModelConfig
+    from unilect.engines.gguf._file import GgufHead
 
 MAX_CELLS = 2**31 - 1  # llama.cpp counts the tokens of all requests in an int32
 _BYTES = {
@@ -46,7 +47,9 @@ class Needs(Struct, frozen=True):
         return self.slot * self.parallel
 
 
-def needs(head: GgufHead, path: Path, config: ModelConfig, context: int, embedding: bool) -> Needs:
+def needs(
+    head: "GgufHead", path: Path, config: "ModelConfig", context: int, embedding: bool
+) -> Needs:
     """What a file takes with these settings."""
     per_token = 0.0
     for heads in _kv_heads(head):
@@ -104,7 +107,7 @@ def told(need: Needs) -> str:
     )
 
 
-def where(head: GgufHead, gpus: list[str], layers: int | None, threads: int) -> str:
+def where(head: "GgufHead", gpus: list[str], layers: int | None, threads: int) -> str:
     """
     Where a model runs, in words.
 
@@ -124,7 +127,7 @@ def _gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
-def _kv_heads(head: GgufHead) -> list[float]:
+def _kv_heads(head: "GgufHead") -> list[float]:
     """Heads of keys and values, layer by layer; a layer whose size is not known counts for none."""
     layers = _number(head, "block_count")
     if _field(head, "ssm.state_size") is not None or _field(head, "wkv.head_size") is not None:
@@ -141,7 +144,7 @@ def _kv_heads(head: GgufHead) -> list[float]:
     return heads[::_WINDOWED] if windowed else heads
 
 
-def _width(head: GgufHead, what: str) -> float:
+def _width(head: "GgufHead", what: str) -> float:
     """Numbers in a key, or a value, of one head."""
     if what == "value" and _field(head, "attention.kv_lora_rank") is not None:
         return 0.0  # kept within the keys
@@ -153,11 +156,11 @@ def _width(head: GgufHead, what: str) -> float:
     return _number(head, "embedding_length") / most
 
 
-def _field(head: GgufHead, name: str) -> Any:
+def _field(head: "GgufHead", name: str) -> Any:
     return head.fields.get(f"{head.architecture}.{name}")
 
 
-def _number(head: GgufHead, name: str) -> int:
+def _number(head: "GgufHead", name: str) -> int:
     value = _field(head, name)
     return value if isinstance(value, int) and value > 0 else 0
 

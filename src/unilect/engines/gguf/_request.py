@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from unilect.engines.gguf._images import check_image
 from unilect.errors import InvalidRequest
 from unilect.parameters.rules import refusal, token_biases
 from unilect.parameters.support import honoured, names
@@ -224,6 +225,7 @@ def _part(part: Part, where: str) -> dict[str, Any]:
         case TextPart(text) | RefusalPart(text):
             return {"type": "text", "text": text}
         case ImagePart(image) if image.url.startswith("data:image/"):
+            check_image(image.url)
             return {"type": "image_url", "image_url": {"url": image.url}}
     raise wrong_part(part, where)
 

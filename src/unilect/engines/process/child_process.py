@@ -8,8 +8,8 @@ are the reason when it dies without a word.
 1. Children die with us: the child asks the kernel for SIGTERM at its parent's death, and its socket's folder is ours.
 2. A start belongs to the engine and not to the request that caused it: it is one task, whose result all who wait share, also
    its failure. Only `aclose` cancels it.
-3. A child that dies is started again at once, and by the next `start`, after a pause that doubles with every death in
-   `FORGIVEN_AFTER_S`; after `MAX_DEATHS` of them it is given up until that time has passed. Deaths for which one request is
+3. A child that dies is started again at once, and from the second death in `FORGIVEN_AFTER_S` on after a pause that doubles with every
+   one; after `MAX_DEATHS` of them it is given up until that time has passed. Deaths for which one request is
    known to be to blame do not count (`engines/process/_suspects.py`). A start that fails is repeated after a pause that doubles, too.
 4. A child whose socket somebody has removed cannot be reached any more, and is started again.
 """
@@ -41,7 +41,7 @@ log = logging.getLogger("unilect")
 STOP_TIMEOUT_S = 5.0
 FORGIVEN_AFTER_S = 600.0
 MAX_DEATHS = 5
-# the first death is usually an accident; running clients retry within a second
+# of the second death, and of the first start that fails: a single death is usually an accident, and clients wait for the new child
 FIRST_PAUSE_S = 0.25
 MAX_PAUSE_S = 30.0
 _LONGEST_WAIT_S = 2.5  # for a pause to end; of a longer one requests are told at once
@@ -243,8 +243,8 @@ class ChildProcess:
                 "is not restarted for now. The server's log has the reason.",
                 retry_after_s=FORGIVEN_AFTER_S - (now - self._deaths[0]),
             )
-        times = max(len(self._deaths), self._failures)
-        pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(10, max(0, times - 1)))
+        times = max(len(self._deaths) - 1, self._failures)
+        pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(10, times - 1)) if times > 0 else 0.0
         rest_s = self._ended_at + pause_s - now if self._ended_at else 0.0
         if self._failures and rest_s > _LONGEST_WAIT_S:
             self.state = "failed"

@@ -1,0 +1,19 @@
+"""Entries of books, as an account opens and closes them."""
+
+from typing import Any
+
+from unilect.context import Context
+from unilect.events import Usage
+from unilect.gateway.account import Book, opened
+from unilect.requests import Request
+
+
+async def entry_of(book: Book, context: Context, request: Request) -> Any:
+    """What a book opens for a request."""
+    return await opened(book.open(context, request))
+
+
+async def closed(entry: Any, usage: Usage, status: int = 200) -> None:
+    """Close an entry, and wait for what an answer would wait for."""
+    if (closing := entry.close(usage, status)) is not None:
+        await closing

@@ -1,0 +1,43 @@
+"""
+A process that writes rows of the ledger and stores responses, one transaction after the other, and says the id of each that was confirmed.
+
+Arguments: the path of the database, how many transactions, and SQLite's `synchronous`.
+"""
+
+import asyncio
+import random
+import sys
+from pathlib import Path
+
+from unilect.store import _engines
+from unilect.store.answers import Answers, Item, Stored
+from unilect.store.database import Database
+from unilect.store.ledger import Ledger, Row
+
+
+async def main(path: Path, count: int, synchronous: str) -> None:
+    """Write them."""
+    _engines._SETTINGS = tuple(
+        f"synchronous = {synchronous}" if setting.startswith("synchronous") else setting
+        for setting in _engines._SETTINGS
+    )
+    dice = random.Random(1)
+    database = Database(f"sqlite:///{path}")
+    ledger, answers = Ledger(database), Answers(database)
+    for number in range(count):
+        if dice.random() < 0.6:
+            ids = [f"row{number}.{n}" for n in range(dice.randint(1, 5))]
+            await ledger.write([Row(id=id, at=1_800_000_000.0, completion=number) for id in ids])
+        else:
+            ids = [f"resp{number}"]
+            size = dice.choice((100, 5_000, 400_000))
+            items = [Item(f"{ids[0]}-0", dice.randbytes(size))]
+            await answers.put(Stored(ids[0], "me", "completed", b"{}", items, [], None, None, 0.0))
+        print(" ".join(ids), flush=True)
+    await answers.aclose()
+    await ledger.aclose()
+    await database.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
