@@ -1,8 +1,8 @@
 """
 This machine as a node of a cluster: Ray's processes, which live as long as the command that started them.
 
-`ray start --block` is a child of ours (`_node` tells the kernel to end it with us), and its processes are its children, which the kernel
-ends with it; so neither SIGTERM nor `kill -9` of the command leaves one. Its ports are a row that begins with a given one.
+`ray start --block` runs below a process of ours (`_node`) that ends with us and takes all along, so neither SIGTERM nor `kill -9` of the
+command leaves one. Its ports are a row that begins with a given one.
 
 Source: https://docs.ray.io/en/latest/cluster/cli.html (ray start), https://docs.ray.io/en/latest/ray-core/configure.html (ports)
 """
@@ -52,9 +52,9 @@ PORTS = (
 _OBJECT_STORE_BYTES = 100 * memory.MIB
 _NEEDED_BYTES = 512 * memory.MIB  # the object store, and Ray's processes on a head
 _START_TIMEOUT_S = 120.0
-_STOP_TIMEOUT_S = 20.0  # it gives its own processes some seconds
+_HAND_OVER_S = 30.0  # for a node that is told to end: its replicas finish what they answer
+_STOP_TIMEOUT_S = _HAND_OVER_S + 20.0
 _STARTED = "Ray runtime started"
-_LOOK_S, _DYING_S = 1.0, 5.0
 _WORDS = 60
 
 
@@ -162,7 +162,7 @@ class Node:
         settings: Which passed `check`.
 
     Attributes:
-        pid: Of `ray start`; 0 while there is none.
+        pid: Of the process that holds all others; 0 while there is none.
     """
 
     def __init__(self, settings: NodeSettings) -> None:
@@ -172,9 +172,13 @@ class Node:
         self._words: deque[str] = deque(maxlen=_WORDS)
         self._said = threading.Event()  # that it runs, that it never will, or nothing any more
         self._failure: str | None = None
-        self._runs = False
-        self._stopping = threading.Event()
+        self._runs = self._left = False
+        self._stopping, self._over = threading.Event(), threading.Event()
         self.pid = 0
+
+    @property
+    def _hand_over_s(self) -> float:
+        return _HAND_OVER_S if self._settings.head else 0.0
 
     def start(self) -> None:
         """
@@ -187,14 +191,18 @@ class Node:
             tempfile.mkdtemp(prefix="unilect-")
         )  # mode 0700, as its sockets have none
         host = self._settings.address.rpartition(":")[0]
-        metrics = {"DASHBOARD_METRIC_PORT": str(self._settings.port + PORTS - 1)}
+        told = {
+            "DASHBOARD_METRIC_PORT": str(self._settings.port + PORTS - 1),
+            # a head takes the cluster along: nobody is there to hand anything to
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(self._hand_over_s),
+        }
         try:
             process = subprocess.Popen(
                 python_command(_CHILD),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=child_environment() | ray_environment(host, self._settings.token) | metrics,
+                env=child_environment() | ray_environment(host, self._settings.token) | told,
                 start_new_session=True,  # Ctrl-C in the terminal is ours to handle
             )
         except OSError as error:  # no memory, no more processes
@@ -221,7 +229,7 @@ class Node:
             process.terminate()
             try:
                 process.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:  # its children go with it
+            except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
         self.pid = 0
@@ -237,6 +245,7 @@ class Node:
             "parent": os.getpid(),
             "head": settings.head,
             "version": settings.version,
+            "hand_over_s": self._hand_over_s,
             "arguments": list(_arguments(settings, f"{self._folder}/r")),
         }
         with suppress(ConnectionError), self._process.stdin as words:
@@ -252,25 +261,21 @@ class Node:
             self._words.append(line)
             if line.startswith('{"failed"'):
                 self._failure = str(json.loads(line)["failed"])
+            elif line.startswith('{"left"'):
+                self._left = True
             elif _STARTED in line:
                 self._runs = True
                 self._said.set()
         self._process.wait()
+        self._over.set()
         self._said.set()
 
     def _watch(self, on_end: Callable[[str], None]) -> None:
-        while not self._stopping.wait(_LOOK_S):
-            process = self._process
-            if process is None or process.poll() is not None:
-                on_end(self._last_words())
-                return
-            if any(_name(child) == "raylet" for child in _children(process.pid)):
-                continue
-            try:  # `ray start` ends a little after a raylet that died, and not after one that was drained
-                process.wait(_DYING_S)
-            except subprocess.TimeoutExpired:
-                on_end("")
-                return
+        assert self._process is not None
+        self._process.wait()
+        self._over.wait()
+        if not self._stopping.is_set():
+            on_end("" if self._left else self._last_words())
 
     def _last_words(self) -> str:
         errors = [line for line in self._words if "rror" in line]
@@ -299,17 +304,3 @@ def _arguments(settings: NodeSettings, folder: str) -> Iterator[str]:
             yield f"--{option}={given}"
     if others:
         yield f"--resources={json.dumps(others)}"
-
-
-def _children(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-
-
-def _name(pid: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
