@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -24,8 +25,8 @@ from unilect.config.fleet import FleetConfig, head_of, resources_here
 from unilect.config.server import Config, process_environment
 from unilect.engines.process.child_process import python_command
 from unilect.errors import ConfigError
+from unilect.extras import install
 from unilect.fleet import node, running, token
-from unilect.fleet.backend import check_installed
 from unilect.fleet.environment import is_alone, ray_environment
 
 _ASK = "unilect.fleet._ask"
@@ -55,7 +56,7 @@ def start(
     address: str | None,
 ) -> None:
     """Start a head and serve, or serve into a cluster that runs; until SIGTERM."""
-    or_exit(check_installed)
+    or_exit(_need_ray)
     given = commands.Given([], config, {}, {})
     if address is not None:
         own = {"--listen": listen, "--port": port, "--resources": resources}
@@ -80,7 +81,7 @@ def join(
     head: str, token_file: Path | None, resources: str | None, listen: str | None, port: int | None
 ) -> None:
     """Be a node until SIGTERM, or until the node was drained."""
-    or_exit(check_installed)
+    or_exit(_need_ray)
     wanted = or_exit(lambda: _node_settings(head, token_file, resources, listen, port))
     with _node(wanted) as ended:
         print(f"{wanted.host} is a node of the cluster at {wanted.address}.")
@@ -143,6 +144,11 @@ def stop() -> None:
         if not running.end(one, _STOP_TIMEOUT_S):
             fail(f"{one.host} ({what}, process {one.pid}) has not ended in time; it still answers.")
         print(f"{one.host} ({what}) has stopped.")
+
+
+def _need_ray() -> None:
+    if find_spec("ray") is None:
+        raise ConfigError(f"unilect fleet: requires Ray. Install it with `{install('fleet')}`.")
 
 
 def _into(settings: Config, address: str, token_file: Path | None) -> Config:
@@ -350,7 +356,7 @@ def _cluster(config: Path | None, address: str | None) -> _Cluster:
 
 def _asked(cluster: _Cluster, asked: dict[str, Any], more_s: float = 0.0) -> Any:
     """What a cluster answers; where it cannot, the command ends with the reason."""
-    or_exit(check_installed)
+    or_exit(_need_ray)
     host = cluster.address.rpartition(":")[0]
     try:
         done = subprocess.run(

@@ -87,10 +87,10 @@ def _lines(message: str, deployments: list[dict[str, Any]]) -> str:
 def _replica(details: dict[str, Any]) -> dict[str, Any]:
     return {
         "id": details["replica_id"],
-        "node": details["node_id"],
+        "node": details.get("node_id"),  # not yet known while it waits for a place
         "state": str(getattr(details["state"], "value", details["state"])).lower(),
-        "pid": details["pid"],
-        "requests": _load(details["actor_name"]),
+        "pid": details.get("pid"),
+        "requests": _load(details.get("actor_name") or ""),
         "memory_bytes": None,
     }
 

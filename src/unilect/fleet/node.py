@@ -255,17 +255,18 @@ class Node:
         """Read what it says to its end: a pipe that nobody reads would stop it."""
         assert self._process is not None
         assert self._process.stdout is not None
-        for raw in self._process.stdout:
-            line = raw.decode(errors="replace").rstrip()
-            log.debug("node: %s", line)
-            self._words.append(line)
-            if line.startswith('{"failed"'):
-                self._failure = str(json.loads(line)["failed"])
-            elif line.startswith('{"left"'):
-                self._left = True
-            elif _STARTED in line:
-                self._runs = True
-                self._said.set()
+        with self._process.stdout as lines:
+            for raw in lines:
+                line = raw.decode(errors="replace").rstrip()
+                log.debug("node: %s", line)
+                self._words.append(line)
+                if line.startswith('{"failed"'):
+                    self._failure = str(json.loads(line)["failed"])
+                elif line.startswith('{"left"'):
+                    self._left = True
+                elif _STARTED in line:
+                    self._runs = True
+                    self._said.set()
         self._process.wait()
         self._over.set()
         self._said.set()
