@@ -2,6 +2,8 @@
 
 import json
 import socket
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -71,6 +73,26 @@ def test_what_is_printed(head: Head) -> None:
     assert str(head.token) in head.command.text
     assert f"at {first} to {first + 8} and 10002 to 19999" in head.command.text
     assert head.token.read_text() not in head.command.text
+
+
+def test_what_answers_without_a_token(head: Head) -> None:
+    """Of what speaks HTTP on a head, the metrics and that it is alive are told without the token, and nothing is done."""
+    first = int(head.address.rpartition(":")[2])
+
+    assert "ray_" in got(f"http://{HEAD}:{first + 7}/metrics")[1]
+    assert "ray_" in got(f"http://{HEAD}:{first + 8}/metrics")[1]
+    assert 200 == got(f"http://{HEAD}:{first + 4}/api/local_raylet_healthz")[0]
+    for refused in (f"{first + 4}/", f"{first + 4}/logs", f"{first + 6}/get_or_create_runtime_env"):
+        assert 401 == got(f"http://{HEAD}:{refused}")[0]
+
+
+def got(url: str) -> tuple[int, str]:
+    """The status and the text of an answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, ""
 
 
 def test_a_wrong_token(head: Head, tmp_path: Path) -> None:
@@ -165,10 +187,7 @@ def test_another_version_of_unilect(head: Head) -> None:
 
 
 def test_a_node_joins_and_is_drained(head: Head, tmp_path: Path) -> None:
-    """
-    A machine joins with one command and the token of the environment and gets a replica. Drained, it hands the replica over, leaves, and its
-    command ends with exit code 0.
-    """
+    """A machine joins with the token of the environment and gets a replica, and when it is drained it hands that over and leaves."""
     (head.home / "fleet.toml").write_text(CONFIG)
     env = {"UNILECT_FLEET_TOKEN": head.token.read_text()}
     serving = ("start", "--config", "fleet.toml", "--address", head.address)

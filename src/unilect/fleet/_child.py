@@ -7,7 +7,6 @@ Frames pass through it unread.
 
 import asyncio
 import logging
-import os
 import threading
 import traceback
 from collections.abc import AsyncIterator
@@ -202,7 +201,6 @@ def _first_line(error: BaseException) -> str:
 
 def serve_calls(settings: dict[str, Any]) -> dict[str, Any]:
     """Connect, and answer calls."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         return Middle(settings).start(settings["socket_path"])
     except (ConnectionError, RuntimeError, RayError) as error:
