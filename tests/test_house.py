@@ -24,9 +24,9 @@ MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 2_402,
-    "cli": 2_060,
+    "cli": 2_458,
     "cli/connect": 1_019,
-    "config": 1_984,
+    "config": 2_010,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_249,
     "engines/process": 826,
     "engines/transformers": 3_697,
-    "fleet": 519,
+    "fleet": 1_238,
     "gateway": 2_810,
     "http": 934,
     "parameters": 734,
@@ -71,6 +71,7 @@ CATCH_ALL = {
     "web/guard.py": "a flaw of ours becomes a 500 in the envelope",
     "routing/_emulation.py": "a task's flaw is carried to the reader, which raises it",
     "fleet/_child.py": "Ray raises anything of one call, which is told to its caller, and the others go on",
+    "fleet/_child.py": "a flaw in one call is told to who waits for it, and the others go on",
     "plugins.py": "what somebody else made raises anything; it is told and left out",
     "routing/pool.py": "a flaw in a look at a backend is logged, and is not the last look",
     "engines/fetched.py": "what a thread raises is carried to who waits, who raises it",

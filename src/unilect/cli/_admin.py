@@ -42,7 +42,7 @@ def show(config: Path | None, as_json: bool) -> None:
         (one["name"], one["state"], str(one["requests"]), ", ".join(b["source"] for b in one["backends"]))
         for one in told["models"]
     ]  # fmt: skip
-    _print_table(("MODEL", "STATE", "REQUESTS", "BACKENDS"), models)
+    print_table(("MODEL", "STATE", "REQUESTS", "BACKENDS"), models)
     print()
     requests = [
         (
@@ -56,7 +56,7 @@ def show(config: Path | None, as_json: bool) -> None:
         )
         for one in told["requests"]
     ]
-    _print_table(("REQUEST", "KEY", "MODEL", "ENDPOINT", "STATE", "AGE", "TOKENS"), requests)
+    print_table(("REQUEST", "KEY", "MODEL", "ENDPOINT", "STATE", "AGE", "TOKENS"), requests)
 
 
 def _found(config: Path | None, instead: str) -> tuple[Config, Path | tuple[str, int]]:
@@ -155,7 +155,8 @@ def _environment(pid: int) -> set[bytes]:
     return {line.partition(b"=")[0] for line in text.split(b"\0")}
 
 
-def _print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Print columns as wide as they need to be."""
     table = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:

@@ -56,9 +56,18 @@ class Given(NamedTuple):
         return Origin(of_server.file, of_server.given | dict.fromkeys(named, ""))
 
 
-def serve(given: Given) -> None:
-    """Serve until SIGTERM."""
-    _serve(or_exit(lambda: _checked(given)), given.origin, lambda: with_digests(_checked(given)))
+def serve(given: Given, settled: Callable[[Config], Config] = lambda config: config) -> None:
+    """
+    Serve until SIGTERM.
+
+    Args:
+        settled: Given the configuration, what is served; also where it is reloaded.
+    """
+
+    def read_again() -> Config:
+        return with_digests(settled(checked(given)))
+
+    _serve(or_exit(lambda: settled(checked(given))), given.origin, read_again)
 
 
 def compat(name: str, arguments: Sequence[str]) -> None:
@@ -170,7 +179,7 @@ def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
     tables[name] = ModelConfig(source=[*others, source] if others else source)
 
 
-def _checked(given: Given) -> Config:
+def checked(given: Given) -> Config:
     """
     The configuration, unless something is wrong with it: then what else would be found later is told too.
 
@@ -306,16 +315,16 @@ def worker(given: Given, names: Sequence[str] = ()) -> None:
         names: What the model is called, instead of its source's name; the first is its name and the others are aliases.
     """
 
-    def checked() -> Config:
-        return _named(_single(_checked(given)), names)
+    def single() -> Config:
+        return _named(_single(checked(given)), names)
 
-    settings = or_exit(checked)
+    settings = or_exit(single)
     _log_to_stderr(settings)
     from unilect.server import lifecycle as http
     from unilect.server.reload import Source
     from unilect.web.site import reachable
 
-    source = Source(given.origin, checked)
+    source = Source(given.origin, single)
 
     def started(urls: list[str]) -> None:
         ready = {"url": f"{reachable(urls[0])}/v1", "model": next(iter(settings.models))}

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from unilect.cli import _foreign_flags as foreign_flags
-from unilect.cli import keys, store
+from unilect.cli import fleet, keys, store
 
 
 class _Group(TyperGroup):
@@ -326,6 +326,7 @@ def ps(
 
 app.add_typer(keys.app, name="keys")
 app.add_typer(store.app, name="store")
+app.add_typer(fleet.app, name="fleet")
 config_app = typer.Typer(no_args_is_help=True, help="Commands for configuration files.")
 app.add_typer(config_app, name="config")
 

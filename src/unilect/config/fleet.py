@@ -11,6 +11,8 @@ from unilect.mistakes import Mistakes
 
 _ADDRESS = re.compile(r"(?:ray://)?([^\s/:@]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]i?B)?")
+_RESOURCE = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
+_COUNT = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,4})?", re.ASCII)
 _UNITS = {unit: 1000**at for at, unit in enumerate(("KB", "MB", "GB", "TB"), 1)}
 _UNITS |= {unit: 1024**at for at, unit in enumerate(("KiB", "MiB", "GiB", "TiB"), 1)}
 
@@ -123,6 +125,35 @@ def resources_of(name: str, config: ModelConfig) -> dict[str, Any]:
     if config.accelerator:
         told["accelerator_type"] = config.accelerator
     return told
+
+
+def resources_here(text: str) -> dict[str, float]:
+    """
+    What a node offers, as `--resources` has it: `gpu=1,memory=24GiB,NAME=2`; memory in bytes.
+
+    Raises:
+        ConfigError: A part is no NAME=NUMBER; all are told.
+    """
+    found, told = Mistakes(), dict[str, float]()
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, given = part.partition("=")
+        number = _bytes(given) if name == "memory" else _number(given)
+        if not _RESOURCE.fullmatch(name) or name in told or number is None:
+            found.add(
+                f"--resources: `{part[:80]}` is none. Write NAME=NUMBER once for each, such as `gpu=1,memory=24GiB,licence=2`."
+            )
+        else:
+            told[name] = number
+    found.raise_all()
+    return told
+
+
+def _number(text: str) -> float | None:
+    """A number of something; None where it is none. Ray counts in ten thousandths."""
+    if not _COUNT.fullmatch(text):
+        return None
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def _bytes(given: object) -> int | None:

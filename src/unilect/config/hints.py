@@ -17,6 +17,7 @@ from unilect.requests import ChatRequest, CompletionRequest
 PREFIX = "UNILECT_"
 KEY_VARIABLE = "UNILECT_API_KEY"
 CONFIG_VARIABLE = "UNILECT_CONFIG"
+FLEET_TOKEN_VARIABLE = "UNILECT_FLEET_TOKEN"
 #: Of this repository's own scripts and tests (CONTRIBUTING.md), whose servers inherit them.
 _OF_SCRIPTS = re.compile(r"UNILECT_(PEERS|FUZZ|HOSTILE|KILLS|EXTRAS|(TEST|BENCH)_\w+)")
 #: What Kubernetes sets in every container for services named `unilect` or `unilect-...`.
@@ -67,7 +68,7 @@ def unknown_option(path: OptionPath, here: Collection[str], name: str, value: An
 
 def unknown_variables(env: Mapping[str, str], found: Mistakes) -> None:
     """Variables that begin as ours do and set nothing; what they hold is never told, it may be a key."""
-    known = {*VARIABLES, CONFIG_VARIABLE}
+    known = {*VARIABLES, CONFIG_VARIABLE, FLEET_TOKEN_VARIABLE}
     in_kubernetes = "KUBERNETES_SERVICE_HOST" in env
     for name in sorted(env):
         if not name.startswith(PREFIX) or name in known or _OF_SCRIPTS.fullmatch(name):

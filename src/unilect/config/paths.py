@@ -28,6 +28,8 @@ def placed_server(values: Mapping[str, Any], folder: Path | None) -> dict[str, A
     placed = {**values, **paths}
     if (store := values.get("store")) is not None and (path := sqlite_path(store.url or "")):
         placed["store"] = structs.replace(store, url=f"{SQLITE}/{_at(path, folder)}")
+    if (fleet := values.get("fleet")) is not None and fleet.token_file:
+        placed["fleet"] = structs.replace(fleet, token_file=_at(fleet.token_file, folder))
     if (admin := values.get("admin")) is not None and "/" in (admin.listen or ""):
         path = _at(admin.listen, folder)
         path = path if "/" in path else f"./{path}"  # by which it is told from an address

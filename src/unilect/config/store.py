@@ -89,15 +89,21 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def default_url(environment: Mapping[str, str]) -> str | None:
+    """Where the database is if no option says it; None where there is no folder for a user's data."""
+    folder = data_folder(environment)
+    return None if folder is None else f"{SQLITE}/{folder / 'unilect.db'}"
+
+
+def data_folder(environment: Mapping[str, str]) -> Path | None:
     """
-    Where the database is if no option says it; None where there is no folder for a user's data.
+    Our folder among a user's data, which may not exist yet; None where there is none for the user.
 
     Source: https://specifications.freedesktop.org/basedir-spec/latest/
     """
     data, home = environment.get("XDG_DATA_HOME", ""), environment.get("HOME", "")
     if not data.startswith("/"):  # the specification: a relative path is to be ignored
         data = f"{home}/.local/share" if home.startswith("/") else ""
-    return f"{SQLITE}/{Path(data, 'unilect', 'unilect.db')}" if data else None
+    return Path(data, "unilect") if data else None
 
 
 def may_have_keys(config: StoreConfig, environment: Mapping[str, str]) -> bool:

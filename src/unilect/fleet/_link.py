@@ -3,18 +3,20 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from unilect import frames
 from unilect.config.fleet import FleetConfig, head_of
+from unilect.config.server import process_environment
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.errors import BackendError, BackendTimeout, BackendUnavailable
-from unilect.fleet import wire
+from unilect.fleet import token, wire
+from unilect.fleet.environment import ray_environment
 
 _CHILD = "unilect.fleet._child"
 _START_TIMEOUT_S = 120.0
 _OBJECT_STORE_BYTES = 100 * 1024 * 1024  # what crosses is small, and does not lie in it
-_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 Replies: TypeAlias = AsyncGenerator[frames.Reply, None]
 
 
@@ -36,7 +38,7 @@ class Link:
             python_command(_CHILD),
             lambda socket_path: settings | {"socket_path": socket_path},
             start_timeout_s=_START_TIMEOUT_S,
-            environment=_ENVIRONMENT | _token(fleet),
+            environment=ray_environment(head_of(fleet).rpartition(":")[0], _token(fleet)),
         )
         self._users: set[str] = set()
 
@@ -108,11 +110,12 @@ class Link:
             writer.close()
 
 
-def _token(fleet: FleetConfig) -> dict[str, str]:
-    """How Ray finds the token of its cluster; where none is named, one of its own for this user."""
-    if fleet.token_file is None:
-        return {}
-    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": fleet.token_file}
+def _token(fleet: FleetConfig) -> Path | None:
+    """The file with the cluster's token. A cluster of our own has one that Ray makes for this user."""
+    if fleet.token_file is not None:
+        return token.checked(Path(fleet.token_file))
+    file = token.default_file(process_environment()) if fleet.address else None
+    return token.checked(file) if file is not None and file.exists() else None
 
 
 def link_of(shared: dict[Any, Any], fleet: FleetConfig) -> Link:

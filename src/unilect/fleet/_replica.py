@@ -19,7 +19,7 @@ from unilect.config.model import ModelConfig
 from unilect.context import IN_HAND, Context
 from unilect.errors import BackendError, ConfigError, UnilectError, UnsupportedOperation
 from unilect.events import Event
-from unilect.fleet import wire
+from unilect.fleet import _loopback, wire
 from unilect.routing import sources
 
 log = logging.getLogger("unilect")
@@ -42,6 +42,7 @@ class Replica:
     """
 
     async def __init__(self, deployment: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
+        _loopback.keep()
         made = wire.read(wire.Deployment, msgspec.Raw(deployment))
         if made.version != (here := version("unilect")):
             raise StartFailed(

@@ -1,0 +1,402 @@
+"""What the commands for clusters do."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from msgspec import structs
+
+from unilect.child_environment import child_environment
+from unilect.cli import _commands as commands
+from unilect.cli._admin import print_table
+from unilect.cli._commands import fail, or_exit
+from unilect.config import load as config_load
+from unilect.config.fleet import FleetConfig, head_of, resources_here
+from unilect.config.server import Config, process_environment
+from unilect.engines.process.child_process import python_command
+from unilect.errors import ConfigError
+from unilect.extras import install
+from unilect.fleet import node, running, token
+from unilect.fleet.environment import is_alone, ray_environment
+
+_ASK = "unilect.fleet._ask"
+_ASK_TIMEOUT_S = 90.0  # beside what is waited for
+_STOP_TIMEOUT_S = 900.0
+_DISCARD = 9  # a port to which nothing is sent: the kernel only picks a way
+
+
+class _Cluster(NamedTuple):
+    """
+    A cluster to be asked.
+
+    Attributes:
+        address: Of its head.
+        token_file: Its token; None where none is known.
+    """
+
+    address: str
+    token_file: Path | None
+
+
+def start(
+    config: Path | None,
+    listen: str | None,
+    port: int | None,
+    resources: str | None,
+    address: str | None,
+) -> None:
+    """Start a head and serve, or serve into a cluster that runs; until SIGTERM."""
+    or_exit(_need_ray)
+    given = commands.Given([], config, {}, {})
+    if address is not None:
+        own = {"--listen": listen, "--port": port, "--resources": resources}
+        if more := [flag for flag, value in own.items() if value is not None]:
+            fail(
+                f"--address names a cluster that runs already, and {more[0]} is for one that this command starts: leave one of them out."
+            )
+        into = or_exit(lambda: _head(address))
+        commands.serve(given, lambda settings: _into(settings, into, None))
+        return
+    settings = or_exit(lambda: commands.checked(given))
+    wanted = or_exit(lambda: _head_settings(settings.fleet, listen, port, resources))
+    with _node(wanted) as ended:
+        print(_start_screen(wanted), flush=True)
+        ended.ends_with(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        commands.serve(given, lambda config: _into(config, wanted.address, wanted.token))
+        if ended.why is not None:
+            fail(ended.why)
+
+
+def join(
+    head: str, token_file: Path | None, resources: str | None, listen: str | None, port: int | None
+) -> None:
+    """Be a node until SIGTERM, or until the node was drained."""
+    or_exit(_need_ray)
+    wanted = or_exit(lambda: _node_settings(head, token_file, resources, listen, port))
+    with _node(wanted) as ended:
+        print(f"{wanted.host} is a node of the cluster at {wanted.address}.")
+        print(f"{_ports(wanted)}   stop: Ctrl-C", flush=True)
+        over = threading.Event()
+        ended.ends_with(over.set)
+        over.wait()
+        if ended.why:
+            fail(ended.why)
+        print("This node was drained, and has left the cluster.")
+
+
+def status(config: Path | None, address: str | None, as_json: bool) -> None:
+    """Print the nodes, models and replicas of a cluster."""
+    told = _asked(or_exit(lambda: _cluster(config, address)), {"what": "status"})
+    if as_json:
+        print(json.dumps(told))
+        return
+    rows = [
+        (
+            one["id"][:8],
+            f"{one['address']}{' (head)' if one['head'] else ''}",
+            one["host"],
+            one["state"],
+            one["unilect"] or "-",
+            _resources(one),
+            _gib(one.get("memory_free_bytes"), one.get("memory_bytes")),
+            "-" if one.get("load") is None else f"{one['load']:.1f}",
+        )
+        for one in told["nodes"]
+    ]
+    print_table(("NODE", "ADDRESS", "HOST", "STATE", "UNILECT", "FREE", "MEMORY", "LOAD"), rows)
+    print()
+    if told["models"] is None:
+        print("Models are shown on machines of the cluster only; this one has not joined it.")
+        return
+    nodes = {one["id"]: one["address"] for one in told["nodes"]}
+    lines = [line for model in told["models"] for line in _model_rows(model, nodes)]
+    print_table(("MODEL", "STATUS", "REPLICA", "NODE", "STATE", "REQUESTS", "MEMORY"), lines)
+    for model in told["models"]:
+        if model["message"] and model["status"] != "running":
+            print(f"{model['name']}: {model['message']}")
+
+
+def drain(config: Path | None, address: str | None, which: str, timeout_s: float) -> None:
+    """Have a node leave, and wait until it has."""
+    cluster = or_exit(lambda: _cluster(config, address))
+    asked = {"what": "drain", "node": which, "timeout_s": timeout_s}
+    told = _asked(cluster, asked, timeout_s)
+    print(f"{told['node']} has left the cluster.")
+
+
+def stop() -> None:
+    """Stop the nodes of this user on this machine: gateways finish their answers first."""
+    found = running.found(process_environment())
+    if not found:
+        fail("no `unilect fleet start` and no `unilect fleet join` of this user runs here.")
+    for one in reversed(found):  # those that have joined a head here, before it
+        what = "head" if one.is_head else f"node of {one.address}"
+        if not running.end(one, _STOP_TIMEOUT_S):
+            fail(f"{one.host} ({what}, process {one.pid}) has not ended in time; it still answers.")
+        print(f"{one.host} ({what}) has stopped.")
+
+
+def _need_ray() -> None:
+    if find_spec("ray") is None:
+        raise ConfigError(f"unilect fleet: requires Ray. Install it with `{install('fleet')}`.")
+
+
+def _into(settings: Config, address: str, token_file: Path | None) -> Config:
+    """A configuration whose models run in this cluster."""
+    fleet = structs.replace(settings.fleet, address=address)
+    if token_file is not None:
+        fleet = structs.replace(fleet, token_file=str(token_file))
+    return structs.replace(settings, fleet=fleet)
+
+
+def _head(text: str) -> str:
+    """HOST:PORT, where a port that is left out is Ray's."""
+    address = text if ":" in text.removeprefix("ray://") else f"{text}:{node.FIRST_PORT}"
+    try:
+        return head_of(FleetConfig(address=address))
+    except ConfigError as error:
+        raise ConfigError(
+            f"`{text}` is no HOST:PORT. Write the address that `unilect fleet start` has printed, such as 192.168.1.10:6379."
+        ) from error
+
+
+def _head_settings(
+    fleet: FleetConfig, listen: str | None, port: int | None, resources: str | None
+) -> node.NodeSettings:
+    """
+    The head that is to be. A configuration that all machines share may name it as `fleet.address`: then this is where it listens.
+
+    Raises:
+        ConfigError: It cannot be.
+    """
+    host, _, told = head_of(fleet).rpartition(":")
+    place = _numbers(listen or host or node.LOOPBACK)
+    first = port or int(told or node.FIRST_PORT)
+    wanted = node.NodeSettings(
+        place, first, _own_token(fleet), resources_here(resources or ""), "", version("unilect")
+    )
+    try:
+        node.check(wanted)
+    except ConfigError as error:
+        if listen is None and host and "--listen" in str(error):
+            raise ConfigError(
+                f"fleet.address: {host} is no address of this machine. Run this command on the machine that it names, or "
+                f"`unilect fleet join {head_of(fleet)}` here."
+            ) from error
+        raise
+    return wanted
+
+
+def _own_token(fleet: FleetConfig) -> Path:
+    environment = process_environment()
+    if fleet.token_file is not None:
+        return token.checked(Path(fleet.token_file))
+    default = token.default_file(environment)
+    given = token.of_variable(environment, default, bool(running.found(environment)))
+    if given is None and default is None:
+        raise ConfigError(
+            "There is no folder for this user's data to keep the cluster's token in. Set HOME, or `token_file` in [fleet]."
+        )
+    return given or token.made(default)  # type: ignore[arg-type]  # one of both is there
+
+
+def _node_settings(
+    head: str, token_file: Path | None, resources: str | None, listen: str | None, port: int | None
+) -> node.NodeSettings:
+    address = _head(head)
+    host = address.rpartition(":")[0]
+    if is_alone(host):
+        raise ConfigError(
+            f"{address} is for its machine only, and no other can join there. Start the head with `unilect fleet start --listen ADDRESS`."
+        )
+    place = _numbers(listen) if listen else _way_to(host)
+    offered = resources_here(resources or "")
+    file = _known_token(token_file)
+    if file is None:
+        raise ConfigError(
+            "The token of the cluster is missing. Copy the file that `unilect fleet start` has named, and give it with --token-file, or "
+            "set UNILECT_FLEET_TOKEN to its text."
+        )
+    if is_alone(place):
+        raise ConfigError(
+            f"--listen: is needed, since the way to {host} does not tell which address of this machine the others reach."
+        )
+    first = port or node.FIRST_PORT
+    wanted = node.NodeSettings(place, first, file, offered, address, version("unilect"))
+    node.check(wanted)
+    return wanted
+
+
+def _known_token(named: Path | None) -> Path | None:
+    """The token of a cluster that was started elsewhere."""
+    if named is not None:
+        return token.checked(named.absolute())
+    environment = process_environment()
+    default = token.default_file(environment)
+    given = token.of_variable(environment, default, bool(running.found(environment)))
+    if given is None and default is not None and default.exists():
+        return token.checked(default)
+    return given
+
+
+def _numbers(host: str) -> str:
+    """An address in numbers, as Ray needs it."""
+    try:
+        return socket.gethostbyname(host) if ":" not in host else host
+    except OSError as error:
+        raise ConfigError(f"{host}: is not known here ({error.strerror}).") from error
+
+
+def _way_to(host: str) -> str:
+    """The address of this machine from which another one is reached; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect((_numbers(host), _DISCARD))
+        except OSError as error:
+            raise ConfigError(
+                f"{host}: cannot be reached from this machine ({error.strerror})."
+            ) from error
+        return str(asked.getsockname()[0])
+
+
+class _Ended:
+    """Why a node has ended by itself: None while it has not, empty where it was drained."""
+
+    def __init__(self, of: node.Node) -> None:
+        self._of = of
+        self.why: str | None = None
+
+    def ends_with(self, then: Callable[[], object]) -> None:
+        """From now on, note why and do something when it ends."""
+
+        def note(why: str) -> None:
+            self.why = why
+            then()
+
+        self._of.watch(note)
+
+
+@contextmanager
+def _node(wanted: node.NodeSettings) -> Iterator[_Ended]:
+    """The node, which others on this machine find, until the block ends; SIGTERM and Ctrl-C end the block where nobody else handles them."""
+
+    def leave(number: int, frame: object) -> NoReturn:
+        raise SystemExit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+    one = node.Node(wanted)
+    try:
+        print("Ray starts on this machine ...", file=sys.stderr, flush=True)
+        or_exit(one.start)
+        with running.told(process_environment(), wanted.address, wanted.host, wanted.token):
+            yield _Ended(one)
+    finally:
+        one.stop()
+
+
+def _start_screen(wanted: node.NodeSettings) -> str:
+    if wanted.host == node.LOOPBACK:
+        return (
+            f"The head of the cluster is at {wanted.address}, for this machine only: others cannot join. "
+            "For them, start it with --listen ADDRESS."
+        )
+    return "\n".join(
+        (
+            f"The head of the cluster is at {wanted.address}. Another machine joins it with",
+            f"  unilect fleet join {wanted.address} --token-file FILE",
+            f"where FILE is a copy of {wanted.token} (or with its text in UNILECT_FLEET_TOKEN).",
+            _ports(wanted),
+        )
+    )
+
+
+def _ports(wanted: node.NodeSettings) -> str:
+    """Which ports are open now."""
+    ports = sorted(wanted.ports)
+    return (
+        f"Ray listens on all addresses of this machine, at {ports[0]} to {ports[-1]} and {node.WORKERS[0]} to {node.WORKERS[1]}: "
+        "let only the machines of the cluster reach these ports."
+    )
+
+
+def _cluster(config: Path | None, address: str | None) -> _Cluster:
+    """
+    The cluster that is meant: the one that is named, that of a configuration, or that of the nodes on this machine.
+
+    Raises:
+        ConfigError: There is none, or more than one.
+    """
+    here = running.found(process_environment())
+    fleet = FleetConfig() if config is None and here else config_load.load(config).fleet
+    meant = address or fleet.address
+    if not meant and len({one.address for one in here}) == 1:
+        return _Cluster(here[0].address, Path(here[0].token_file))
+    if not meant:
+        several = ", ".join(sorted({one.address for one in here}))
+        why = f"this machine has nodes of several ({several})" if here else "none runs on this machine"  # fmt: skip
+        raise ConfigError(
+            f"Which cluster: {why}. Name its head with --address, or a configuration with --config."
+        )
+    where = _head(meant)
+    known = [Path(one.token_file) for one in here if one.address == where]
+    named = Path(fleet.token_file) if fleet.token_file is not None else None
+    return _Cluster(where, known[0] if known and named is None else _known_token(named))
+
+
+def _asked(cluster: _Cluster, asked: dict[str, Any], more_s: float = 0.0) -> Any:
+    """What a cluster answers; where it cannot, the command ends with the reason."""
+    or_exit(_need_ray)
+    host = cluster.address.rpartition(":")[0]
+    try:
+        done = subprocess.run(
+            python_command(_ASK),
+            input=json.dumps(asked | {"address": cluster.address}) + "\n",
+            capture_output=True,
+            text=True,
+            env=child_environment() | ray_environment(host, cluster.token_file),
+            timeout=_ASK_TIMEOUT_S + more_s,
+            check=False,
+        )
+        told = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        fail(f"the cluster at {cluster.address} does not answer.")
+    except (IndexError, ValueError):
+        last = (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+        fail(f"the cluster at {cluster.address} cannot be asked: {last[:400]}")
+    if "failed" in told:
+        fail(told["failed"])
+    return told["answer"]
+
+
+def _model_rows(model: dict[str, Any], nodes: dict[str, str]) -> Iterator[tuple[str, ...]]:
+    head = (model["name"], f"{model['status']}, {model['wanted']} wanted")
+    if not model["replicas"]:
+        yield (*head, "-", "-", "-", "-", "-")
+    for one in model["replicas"]:
+        where = nodes.get(one["node"], "-")
+        requests = "-" if one["requests"] is None else str(one["requests"])
+        yield (*head, one["id"], where, one["state"], requests, _gib(one["memory_bytes"]))
+
+
+def _resources(one: dict[str, Any]) -> str:
+    """What is left of what: `CPU 1 of 2, GPU 0 of 1`; memory has a column of its own."""
+    shown = {n: total for n, total in one["resources"].items() if "memory" not in n}
+    return ", ".join(f"{n} {one['free'].get(n, 0):g} of {total:g}" for n, total in shown.items()) or "-"  # fmt: skip
+
+
+def _gib(*sizes: float | None) -> str:
+    """Sizes in GiB: `3.1 of 8.0 GiB`."""
+    if None in sizes:
+        return "-"
+    return " of ".join(f"{size / 1024**3:.1f}" for size in sizes if size is not None) + " GiB"

@@ -1,0 +1,207 @@
+"""
+The process that answers one question about a cluster: reads it as a JSON line, `status` or `drain`, prints the answer as one, and ends.
+
+What nodes there are the head tells. Models, replicas and memory need a driver, which runs on machines of the cluster only.
+"""
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from unilect.fleet import _state
+from unilect.fleet._child import app_of
+
+# The names of Serve's controller are not public; what it returns is that of its documented REST API (ServeInstanceDetails), which
+# needs Ray's dashboard, a server more.
+_CONTROLLER, _SERVE = "SERVE_CONTROLLER_ACTOR", "serve"
+_TIMEOUT_S = 15.0
+_LOOK_S = 0.5
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """
+    Args:
+        asked: `what`, `address` of the head, and for `drain` the `node` and `timeout_s`.
+
+    Raises:
+        Refused: The cluster does not answer, or does not do it.
+    """
+    head = _state.client(asked["address"])
+    if asked["what"] == "drain":
+        return _drain(head, asked["node"], asked["timeout_s"])
+    found = _state.nodes(head)
+    told: dict[str, Any] = {"address": asked["address"], "nodes": found, "models": None}
+    try:
+        ray.init(
+            address=asked["address"],
+            namespace="unilect",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
+    except (ConnectionError, RuntimeError, RayError):  # this machine is no node
+        return told
+    try:
+        told["models"] = models = _models()
+        _measure(found, models)
+    finally:
+        ray.shutdown()
+    return told
+
+
+def _models() -> list[dict[str, Any]]:
+    """What Serve runs for gateways of unilect."""
+    try:
+        controller = ray.get_actor(_CONTROLLER, namespace=_SERVE)
+    except ValueError:  # no gateway has been there yet
+        return []
+    details: Any = ray.get(controller.get_serve_instance_details.remote(), timeout=_TIMEOUT_S)
+    prefix, models = app_of(""), []
+    for name, app in details["applications"].items():
+        if name.startswith(prefix):
+            deployments = list(app["deployments"].values())
+            replicas = [_replica(one) for each in deployments for one in each["replicas"]]
+            models.append(
+                {
+                    "name": name.removeprefix(prefix),
+                    "status": str(getattr(app["status"], "value", app["status"])).lower(),
+                    "message": _lines(app["message"], deployments),
+                    "wanted": sum(each["target_num_replicas"] for each in deployments),
+                    "replicas": replicas,
+                }
+            )
+    return models
+
+
+def _lines(message: str, deployments: list[dict[str, Any]]) -> str:
+    texts = [message, *(one.get("message", "") for one in deployments)]
+    return next((line.strip() for text in texts for line in text.splitlines() if line.strip()), "")[:500]  # fmt: skip
+
+
+def _replica(details: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": details["replica_id"],
+        "node": details.get("node_id"),  # not yet known while it waits for a place
+        "state": str(getattr(details["state"], "value", details["state"])).lower(),
+        "pid": details.get("pid"),
+        "requests": _load(details.get("actor_name") or ""),
+        "memory_bytes": None,
+    }
+
+
+def _load(actor: str) -> int | None:
+    """How many requests a replica has in hand; None where it does not say."""
+    try:
+        replica = ray.get_actor(actor, namespace=_SERVE)
+        requests: Any = ray.get(replica.get_num_ongoing_requests.remote(), timeout=2.0)
+        return int(requests)
+    except (ValueError, RayError):  # it starts or ends
+        return None
+
+
+def _measure(nodes: list[dict[str, Any]], models: list[dict[str, Any]]) -> None:
+    """Add what a small task on each node sees: its load, its memory, and that of its replicas."""
+    replicas = [one for model in models for one in model["replicas"]]
+    seen = {}
+    for node in nodes:
+        pids = [one["pid"] for one in replicas if one["node"] == node["id"] and one["pid"]]
+        node |= {"load": None, "memory_bytes": None, "memory_free_bytes": None}
+        if node["state"] == "alive":  # a node that is drained takes no task
+            there = NodeAffinitySchedulingStrategy(node["id"], soft=False)
+            seen[node["id"]] = ray.remote(num_cpus=0, max_retries=0)(_look).options(scheduling_strategy=there).remote(pids)  # fmt: skip
+    ray.wait(list(seen.values()), num_returns=len(seen), timeout=_TIMEOUT_S)
+    for node in nodes:
+        try:
+            told = ray.get(seen[node["id"]], timeout=0.1)
+        except (KeyError, RayError):  # it has left, or is too busy
+            continue
+        of_pids = told.pop("resident")
+        node |= told
+        for one in replicas:
+            if one["node"] == node["id"]:
+                one["memory_bytes"] = of_pids.get(one["pid"])
+
+
+def _look(pids: list[int]) -> dict[str, Any]:
+    """Run on a node. A replica's memory is that of its process and of the engines that it has as children."""
+    import os
+    from pathlib import Path
+
+    def field(path: str, name: str) -> int:
+        try:
+            lines = Path(path).read_text().splitlines()
+        except OSError:
+            return 0
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
+
+    def resident(pid: int) -> int:
+        children = []
+        for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+            try:
+                children += thread.read_text().split()
+            except OSError:
+                continue
+        return field(f"/proc/{pid}/status", "VmRSS:") + sum(resident(int(one)) for one in children)
+
+    return {
+        "load": os.getloadavg()[0],
+        "memory_bytes": field("/proc/meminfo", "MemTotal:"),
+        "memory_free_bytes": field("/proc/meminfo", "MemAvailable:"),
+        "resident": {pid: resident(pid) for pid in pids},
+    }
+
+
+def _drain(head: Any, which: str, timeout_s: float) -> dict[str, Any]:
+    """Drain the node of this address, name or id, and wait until it has left."""
+    found = _state.nodes(head)
+    meant = [
+        node
+        for node in found
+        if which in (node["address"], node["host"])
+        or (len(which) >= 4 and node["id"].startswith(which))
+    ]
+    if len(meant) != 1:
+        shown = ", ".join(f"{node['address']} ({node['id'][:8]})" for node in found)
+        many = "several nodes" if meant else "no node"
+        raise _state.Refused(
+            f"{which} is {many} of the cluster. Name one by its address or the beginning of its id: {shown}."
+        )
+    (node,) = meant
+    if node["head"]:
+        raise _state.Refused(
+            f"{which} is the head, with which the cluster ends. Stop it with `unilect fleet stop` on its machine."
+        )
+    if node["state"] == "alive":
+        _state.drain(head, node["id"])
+    until = time.monotonic() + timeout_s
+    while any(one["id"] == node["id"] for one in _state.nodes(head)):
+        if time.monotonic() > until:
+            raise _state.Refused(
+                f"{node['address']} takes nothing new, and has not left within {timeout_s:.0f} s: its replicas finish what they answer, and "
+                "need a place on other nodes first. `unilect fleet status` shows them; the same command waits on."
+            )
+        time.sleep(_LOOK_S)
+    return {"node": node["address"], "id": node["id"]}
+
+
+def main() -> None:
+    """Answer."""
+    asked = json.loads(sys.stdin.readline())
+    told: dict[str, Any]
+    try:
+        told = {"answer": answer(asked)}
+    except _state.Refused as why:
+        told = {"failed": str(why)}
+    except RayError as error:
+        told = {"failed": f"The cluster does not answer: {str(error).splitlines()[0][:300]}"}
+    print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()

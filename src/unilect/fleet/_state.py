@@ -1,0 +1,122 @@
+"""
+What the head of a cluster knows, without a driver: its versions, its nodes, and that one of them is to be drained.
+
+`ray._raylet.GcsClient` is what Ray's own commands use (`ray start`, `ray drain-node`). Ray has no public way that works for a machine
+which is not a node yet; one that is could not be refused in words of ours any more.
+"""
+
+import json
+import platform
+import socket
+from importlib.metadata import version
+from typing import Any
+
+from ray import exceptions
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, its stub lacks it
+
+LABEL = "unilect/version"
+_ALIVE = 0  # GcsNodeInfo.GcsNodeState
+_PREEMPTION = 2  # DrainNodeReason: the other reason is refused by a node that has work
+_TIMEOUT_S = 10.0
+_METADATA = (b"CLUSTER_METADATA", b"cluster")
+
+
+class Refused(Exception):
+    """A cluster that cannot be used, in words for the operator."""
+
+
+def client(address: str) -> Any:
+    """
+    A connection to the head.
+
+    Raises:
+        Refused: Nothing answers there, or it does not know our token.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT_S):
+            pass  # Ray would try for 40 s
+    except OSError as error:
+        raise Refused(
+            f"Nothing answers at {address} ({error.strerror or error}). Is it the address that `unilect fleet start` has printed, does "
+            "it run, and does a firewall let this machine through?"
+        ) from error
+    try:
+        return GcsClient(address=address)
+    except exceptions.AuthenticationError as error:
+        raise Refused(
+            f"The cluster at {address} does not know the token of this machine. Copy the file that `unilect fleet start` has named."
+        ) from error
+    except exceptions.RayError as error:
+        raise Refused(
+            f"What answers at {address} is no head of a Ray cluster, or of another version of Ray."
+        ) from error
+
+
+def check_join(address: str, ours: str) -> None:
+    """
+    The cluster takes a node of our versions.
+
+    Args:
+        ours: The version of unilect here.
+
+    Raises:
+        Refused: It does not.
+    """
+    head = client(address)
+    told = json.loads(head.internal_kv_get(*_METADATA, timeout=_TIMEOUT_S) or b"{}")
+    here = {"ray_version": version("ray"), "python_version": platform.python_version()}
+    theirs = [node["unilect"] for node in nodes(head) if node["head"]][:1]
+    pairs = [
+        ("Ray", here["ray_version"], told.get("ray_version")),
+        ("Python", here["python_version"], told.get("python_version")),
+        ("unilect", ours, theirs[0] if theirs else None),  # a head that others started has none
+    ]
+    wrong = [f"{name} {mine} and the cluster {other}" for name, mine, other in pairs if other and mine != other]  # fmt: skip
+    if wrong:
+        raise Refused(
+            f"This machine has {', '.join(wrong)}. Install the same versions on all machines of the cluster."
+        )
+
+
+def nodes(head: Any) -> list[dict[str, Any]]:
+    """All nodes that are alive, the head first; resources in Ray's names, memory in bytes."""
+    draining = {_hex(node) for node in head.get_draining_nodes(timeout=_TIMEOUT_S)}
+    usage = head.get_all_resource_usage(timeout=_TIMEOUT_S).resource_usage_data.batch
+    left = {one.node_id.hex(): dict(one.resources_available) for one in usage}
+    found = [
+        {
+            "id": info.node_id.hex(),
+            "address": info.node_manager_address,
+            "host": info.node_manager_hostname,
+            "head": info.is_head_node,
+            "state": "draining" if info.node_id.hex() in draining else "alive",
+            "unilect": dict(info.labels).get(LABEL),
+            "resources": _shown(dict(info.resources_total)),
+            "free": _shown(left.get(info.node_id.hex(), {})),
+        }
+        for info in head.get_all_node_info(timeout=_TIMEOUT_S).values()
+        if info.state == _ALIVE
+    ]
+    return sorted(found, key=lambda node: (not node["head"], node["address"], node["id"]))
+
+
+def drain(head: Any, node: str) -> None:
+    """
+    Have a node take nothing new, hand its replicas over and leave. It is given all the time that this takes.
+
+    Raises:
+        Refused: It does not.
+    """
+    accepted, why = head.drain_node(node, _PREEMPTION, "unilect fleet drain", 0)
+    if not accepted:
+        raise Refused(f"The node cannot be drained: {why}")
+
+
+def _hex(node: Any) -> str:
+    return node if isinstance(node, str) else node.hex()
+
+
+def _shown(resources: dict[str, float]) -> dict[str, float]:
+    """Without Ray's marks of nodes (`node:...`)."""
+    return {name: amount for name, amount in resources.items() if not name.startswith("node:")}

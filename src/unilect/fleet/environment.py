@@ -1,0 +1,37 @@
+"""
+What Ray's processes, and those that talk to them, are told by their environment.
+
+Ray replaces 127.0.0.1 by the machine's address, and has its ports listen on every interface, unless clusters of several machines are
+switched off, as they are by default on Windows and macOS; then the node stays at 127.0.0.1 and its ports on loopback.
+
+Source: https://github.com/ray-project/ray/blob/ray-2.60.0/python/ray/_private/ray_constants.py (ENABLE_RAY_CLUSTER)
+"""
+
+from pathlib import Path
+
+_MANY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+_ALONE = ("", "127.0.0.1", "localhost", "::1", "[::1]")
+
+
+def is_alone(host: str) -> bool:
+    """Whether a head at this host (empty: one of this process's own) is for its machine only."""
+    return host in _ALONE
+
+
+def ray_environment(host: str, token: Path | None) -> dict[str, str]:
+    """
+    The variables for a cluster.
+
+    Args:
+        host: Of its head; empty for one that this process starts.
+        token: The file with its token; None where it has none that we know of.
+    """
+    told = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_COLOR_PREFIX": "0",
+        _MANY: "0" if is_alone(host) else "1",
+    }
+    if token is not None:
+        told |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    return told

@@ -1,0 +1,307 @@
+"""
+This machine as a node of a cluster: Ray's processes, which live as long as the command that started them.
+
+`ray start --block` runs below a process of ours (`_node`) that ends with us and takes all along, so neither SIGTERM nor `kill -9` of the
+command leaves one. Its ports are a row that begins with a given one.
+
+Source: https://docs.ray.io/en/latest/cluster/cli.html (ray start), https://docs.ray.io/en/latest/ray-core/configure.html (ports)
+"""
+
+import json
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from unilect.child_environment import child_environment
+from unilect.engines.process import memory
+from unilect.engines.process.child_process import python_command
+from unilect.errors import ConfigError
+from unilect.fleet.environment import is_alone, ray_environment
+from unilect.mistakes import Mistakes
+
+log = logging.getLogger("unilect")
+LOOPBACK = "127.0.0.1"
+FIRST_PORT = 6379
+WORKERS = (10002, 19999)  # the ports of replicas, where other machines can join
+_CHILD = "unilect.fleet._node"
+#: What listens, one port each: whose option it is, and whether a head alone has it.
+_PORTS = {
+    "port": ("cluster state", True),
+    "ray-client-server-port": ("Ray clients", True),
+    "node-manager-port": ("node", False),
+    "object-manager-port": ("objects", False),
+    "dashboard-agent-listen-port": ("agent", False),
+    "dashboard-agent-grpc-port": ("agent, gRPC", False),
+    "runtime-env-agent-port": ("environments", False),
+    "metrics-export-port": ("metrics", False),
+}
+PORTS = (
+    len(_PORTS) + 1
+)  # the last is that of the head's own metrics, which is no option but a variable
+_OBJECT_STORE_BYTES = 100 * memory.MIB
+_NEEDED_BYTES = 512 * memory.MIB  # the object store, and Ray's processes on a head
+_START_TIMEOUT_S = 120.0
+_HAND_OVER_S = 30.0  # for a node that is told to end: its replicas finish what they answer
+_STOP_TIMEOUT_S = _HAND_OVER_S + 20.0
+_STARTED = "Ray runtime started"
+_WORDS = 60
+
+
+class NodeSettings(NamedTuple):
+    """
+    A node that is to be.
+
+    Attributes:
+        host: Its address for other nodes, or LOOPBACK for none.
+        port: The first of its ports.
+        token: The file with the cluster's token.
+        resources: What it offers, see `config.fleet.resources_here`; what is not in it Ray finds out.
+        head: HOST:PORT of the cluster to join; empty for a cluster of its own.
+        version: Of unilect.
+    """
+
+    host: str
+    port: int
+    token: Path
+    resources: Mapping[str, float]
+    head: str
+    version: str
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the cluster's head."""
+        return self.head or f"{self.host}:{self.port}"
+
+    @property
+    def ports(self) -> dict[int, str]:
+        """Its ports but those of workers, and what they are for."""
+        places = enumerate(_PORTS.values(), self.port)
+        told = {port: what for port, (what, of_head) in places if not (of_head and self.head)}
+        return told if self.head else told | {self.port + PORTS - 1: "metrics of the head"}
+
+
+def check(settings: NodeSettings) -> None:
+    """
+    It can be a node.
+
+    Raises:
+        ConfigError: An address is not this machine's, a port is taken, or memory is missing; all are told.
+    """
+    found = Mistakes()
+    last = settings.port + PORTS - 1
+    if not 1024 <= settings.port <= 65535 - PORTS + 1:
+        found.add(
+            f"--port: {settings.port} is no first of {PORTS} ports; expected 1024 to {65535 - PORTS + 1}."
+        )
+    elif settings.host != LOOPBACK and settings.port <= WORKERS[1] and last >= WORKERS[0]:
+        found.add(
+            f"--port: {settings.port} to {last} are ports of the models' processes ({WORKERS[0]} to {WORKERS[1]}). Choose others."
+        )
+    elif not _can_listen(settings.host, 0):
+        found.add(
+            f"--listen: {settings.host} is no address of this machine. Give the one at which the other machines reach it."
+        )
+    else:
+        _check_ports(settings, found)
+    _check_memory(settings, found)
+    found.raise_all()
+
+
+def _check_ports(settings: NodeSettings, found: Mistakes) -> None:
+    # beyond loopback Ray listens on all addresses, whatever it is told
+    host = LOOPBACK if settings.host == LOOPBACK else ""
+    for port, what in settings.ports.items():
+        if not _can_listen(host, port):
+            found.add(
+                f"--port: port {port} ({what}) is in use. Stop what uses it, or name the first of {PORTS} free ports with --port."
+            )
+
+
+def _check_memory(settings: NodeSettings, found: Mistakes) -> None:
+    free, total = memory.free_bytes(), memory.total_bytes()
+    if free is not None and free < _NEEDED_BYTES:
+        found.add(
+            f"This machine has {free // memory.MIB} MiB of free memory, and a node takes {_NEEDED_BYTES // memory.MIB} MiB without "
+            "any model. End something else."
+        )
+    asked = settings.resources.get("memory", 0)
+    if total is not None and asked > total:
+        found.add(
+            f"--resources: memory: this machine has {total / 1024**3:.1f} GiB, and {asked / 1024**3:.1f} GiB are to be offered. Offer less."
+        )
+
+
+def _can_listen(host: str, port: int) -> bool:
+    """Whether a port is free at an address of this machine (empty: at all of them)."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except OSError:
+            return False
+    return host not in ("0.0.0.0", "::")
+
+
+class Node:
+    """
+    The processes of a node.
+
+    Args:
+        settings: Which passed `check`.
+
+    Attributes:
+        pid: Of the process that holds all others; 0 while there is none.
+    """
+
+    def __init__(self, settings: NodeSettings) -> None:
+        self._settings = settings
+        self._folder: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._words: deque[str] = deque(maxlen=_WORDS)
+        self._said = threading.Event()  # that it runs, that it never will, or nothing any more
+        self._failure: str | None = None
+        self._runs = self._left = False
+        self._stopping, self._over = threading.Event(), threading.Event()
+        self.pid = 0
+
+    @property
+    def _hand_over_s(self) -> float:
+        return _HAND_OVER_S if self._settings.head else 0.0
+
+    def start(self) -> None:
+        """
+        Have it run. The thread that calls this must live as long as the node: the kernel ends the node with it.
+
+        Raises:
+            ConfigError: It does not, and why.
+        """
+        self._folder = Path(
+            tempfile.mkdtemp(prefix="unilect-")
+        )  # mode 0700, as its sockets have none
+        host = self._settings.address.rpartition(":")[0]
+        told = {
+            "DASHBOARD_METRIC_PORT": str(self._settings.port + PORTS - 1),
+            # a head takes the cluster along: nobody is there to hand anything to
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(self._hand_over_s),
+        }
+        try:
+            process = subprocess.Popen(
+                python_command(_CHILD),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=child_environment() | ray_environment(host, self._settings.token) | told,
+                start_new_session=True,  # Ctrl-C in the terminal is ours to handle
+            )
+        except OSError as error:  # no memory, no more processes
+            raise ConfigError(
+                f"Ray cannot be started on this machine: {error.strerror or error}."
+            ) from error
+        self._process, self.pid = process, process.pid
+        threading.Thread(target=self._hear, daemon=True).start()
+        self._tell()
+        if not self._said.wait(_START_TIMEOUT_S):
+            raise ConfigError(f"Ray did not start within {_START_TIMEOUT_S:.0f} s on this machine.")
+        if not self._runs:
+            raise ConfigError(self._failure or self._last_words())
+
+    def watch(self, on_end: Callable[[str], None]) -> None:
+        """Tell, in a thread, why the node has ended, unless `stop` ended it; empty where it was drained."""
+        threading.Thread(target=self._watch, args=(on_end,), daemon=True).start()
+
+    def stop(self) -> None:
+        """End its processes, and wait until they are gone."""
+        self._stopping.set()
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.pid = 0
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _tell(self) -> None:
+        """Say to the child what it is to do; what it fails with is heard from it."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        settings = self._settings
+        told = {
+            "parent": os.getpid(),
+            "head": settings.head,
+            "version": settings.version,
+            "hand_over_s": self._hand_over_s,
+            "arguments": list(_arguments(settings, f"{self._folder}/r")),
+        }
+        with suppress(ConnectionError), self._process.stdin as words:
+            words.write(msgspec.json.encode(told) + b"\n")
+
+    def _hear(self) -> None:
+        """Read what it says to its end: a pipe that nobody reads would stop it."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for raw in lines:
+                line = raw.decode(errors="replace").rstrip()
+                log.debug("node: %s", line)
+                self._words.append(line)
+                if line.startswith('{"failed"'):
+                    self._failure = str(json.loads(line)["failed"])
+                elif line.startswith('{"left"'):
+                    self._left = True
+                elif _STARTED in line:
+                    self._runs = True
+                    self._said.set()
+        self._process.wait()
+        self._over.set()
+        self._said.set()
+
+    def _watch(self, on_end: Callable[[str], None]) -> None:
+        assert self._process is not None
+        self._process.wait()
+        self._over.wait()
+        if not self._stopping.is_set():
+            on_end("" if self._left else self._last_words())
+
+    def _last_words(self) -> str:
+        errors = [line for line in self._words if "rror" in line]
+        last = (errors or list(self._words) or ["it said nothing"])[-1]
+        return f"Ray has ended on this machine: {last[:400]}"
+
+
+def _arguments(settings: NodeSettings, folder: str) -> Iterator[str]:
+    """The command line of `ray start`."""
+    yield from ("start", "--block", "--disable-usage-stats", "--include-log-monitor=false")
+    yield from (f"--node-ip-address={settings.host}", f"--temp-dir={folder}")
+    yield f"--object-store-memory={_OBJECT_STORE_BYTES}"
+    yield f"--labels=unilect/version={settings.version}"
+    if settings.head:
+        yield f"--address={settings.head}"
+    else:
+        yield from ("--head", "--no-monitor", "--include-dashboard=false")
+    for port, (option, (_, of_head)) in enumerate(_PORTS.items(), settings.port):
+        if not (of_head and settings.head):
+            yield f"--{option}={port}"
+    first, last = (0, 0) if is_alone(settings.host) else WORKERS
+    yield from (f"--min-worker-port={first}", f"--max-worker-port={last}")
+    others = dict(settings.resources)
+    for name, option in (("cpu", "num-cpus"), ("gpu", "num-gpus"), ("memory", "memory")):
+        if (given := others.pop(name, None)) is not None:
+            yield f"--{option}={given}"
+    if others:
+        yield f"--resources={json.dumps(others)}"

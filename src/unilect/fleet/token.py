@@ -1,0 +1,116 @@
+"""
+The token of a cluster: a node, a gateway or a command that does not know it is refused by the cluster's processes.
+
+It is in a file that its user alone can read, and Ray is told where; it is never in a command line, a log or an error.
+
+Source: https://docs.ray.io/en/latest/ray-security/token-auth.html
+"""
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from unilect.config.hints import FLEET_TOKEN_VARIABLE
+from unilect.config.store import data_folder
+from unilect.errors import ConfigError
+
+_FILE = "fleet-token"
+_TOKEN = re.compile(r"[!-~]{16,512}")
+_HOW = "Write the text that the file on the machine of `unilect fleet start` holds."
+
+
+def default_file(environment: Mapping[str, str]) -> Path | None:
+    """Where the token of this user's cluster is, which may not exist; None where there is no folder for a user's data."""
+    folder = data_folder(environment)
+    return None if folder is None else folder / _FILE
+
+
+def made(file: Path) -> Path:
+    """
+    The file of a token, which is made where there is none.
+
+    Raises:
+        ConfigError: It cannot be written or read, or holds none.
+    """
+    if not file.exists():
+        with suppress(FileExistsError):  # another command has made it just now
+            _write(file, secrets.token_hex(32))
+    return checked(file)
+
+
+def checked(file: Path) -> Path:
+    """
+    The file, where it holds a token and nobody else can read it.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    try:
+        mode, text = file.stat().st_mode, file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no text"
+        raise ConfigError(
+            f"{file}: the token of the cluster cannot be read ({why}). {_HOW}"
+        ) from error
+    if not _TOKEN.fullmatch(text.strip()):
+        raise ConfigError(f"{file}: holds no token of a cluster. {_HOW}")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(
+            f"{file}: others can read the token of the cluster (mode {mode & 0o777:04o}). Forbid it: chmod 600 {file}"
+        )
+    return file
+
+
+def of_variable(environment: Mapping[str, str], file: Path | None, in_use: bool) -> Path | None:
+    """
+    The token of the environment, put into a file; None where the environment has none.
+
+    Args:
+        file: Where to.
+        in_use: A node of this user goes by the token in that file, which must not change then.
+
+    Raises:
+        ConfigError: It is none, or cannot be written.
+    """
+    token = environment.get(FLEET_TOKEN_VARIABLE, "").strip()
+    if not token:
+        return None
+    if not _TOKEN.fullmatch(token):
+        raise ConfigError(f"{FLEET_TOKEN_VARIABLE}: holds no token of a cluster. {_HOW}")
+    if file is None:
+        raise ConfigError(
+            f"{FLEET_TOKEN_VARIABLE}: there is no folder for this user's data to keep it in. Set HOME, or use --token-file."
+        )
+    if file.exists() and file.read_text().strip() != token:
+        if in_use:
+            raise ConfigError(
+                f"{FLEET_TOKEN_VARIABLE}: a node of another cluster runs here with the token in {file}. "
+                "Put this one into a file, and name it with --token-file."
+            )
+        file.unlink()
+    if not file.exists():
+        _write(file, token)
+    return checked(file)
+
+
+def _write(file: Path, token: str) -> None:
+    """Make the file with all that it holds at once; another one that is there stays, and is a FileExistsError."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write(token)
+        try:
+            os.link(draft, file)
+        finally:
+            draft.unlink()
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"{file}: the token of the cluster cannot be kept there ({error.strerror})."
+        ) from error
