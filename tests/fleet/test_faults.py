@@ -10,6 +10,7 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ from unilect.config.server import Config, ModelConfig
 
 KILLS = int(os.environ.get("UNILECT_KILLS", "2"))
 STREAMS = 20
-TOKENS = 150
+TOKENS = 400
+LEFT_S, WATCHED_S = 0.2, 0.3
 pytestmark = [
     pytest.mark.heavy,
     pytest.mark.asyncio(loop_scope="module"),
@@ -73,13 +75,16 @@ async def test_replicas_that_are_killed(running: Site) -> None:
     for kill in range(KILLS):
         seen = list[int]()
         streams = asyncio.gather(*(story(running, number, seen) for number in range(STREAMS)))
-        at = draw.randrange(100, STREAMS * TOKENS // 4)
+        at = draw.randrange(20, 400)
         await until(lambda: _reached(seen, at))
         victim = draw.choice(replicas(running))
-        (engine,) = [pid for pid in descendants(victim) if "llama" in said(pid)] or [victim]
-        os.kill(victim if kill % 2 == 0 else engine, signal.SIGKILL)
+        engines = [pid for pid in descendants(victim) if "unilect.engines" in said(pid)]
+        assert engines
+        before = running.registry.get(None).retries
+        os.kill(victim if kill % 2 == 0 else draw.choice(engines), signal.SIGKILL)
 
         assert expected == await streams
+        assert running.registry.get(None).retries > before
         await until(lambda: _are(running, 2, victim if kill % 2 == 0 else 0))
 
 
@@ -90,3 +95,49 @@ async def _reached(seen: list[int], at: int) -> bool:
 async def _are(running: Site, count: int, gone: int) -> bool:
     found = replicas(running)
     return len(found) == count and gone not in found
+
+
+async def test_a_client_that_leaves(running: Site) -> None:
+    """The engine of a replica stops within 200 ms of its client's leaving: it makes no token more."""
+    async with running.post(stream=True, max_tokens=4000, ignore_eos=True) as response:
+        await response.content.readline()
+        (busy,) = [pid for replica in replicas(running) if await _works(pid := _engine(replica))]
+    await asyncio.sleep(LEFT_S)
+
+    assert not await _works(busy)
+
+
+async def test_a_conversation_stays(running: Site) -> None:
+    """The second turn of a conversation comes to the replica that has the first one in its cache."""
+    for number in range(6):
+        messages = [{"role": "user", "content": f"Tell me a story about {number} cats and a sea."}]
+        first = await whole(running, messages)
+        messages += [first["choices"][0]["message"], {"role": "user", "content": "Go on."}]
+        used = (await whole(running, messages))["usage"]
+        assert used["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"] - 4
+
+
+async def whole(running: Site, messages: list[Any]) -> Any:
+    """An answer to a conversation."""
+    async with running.post(messages=messages, max_tokens=12, temperature=0) as response:
+        assert 200 == response.status
+        return await response.json()
+
+
+def _engine(replica: int) -> int:
+    """The process of a replica's engine."""
+    (engine,) = [pid for pid in descendants(replica) if "unilect.engines.gguf" in said(pid)]
+    return engine
+
+
+async def _works(pid: int) -> bool:
+    """Whether a process uses the processor: for an idle engine it is nothing."""
+    before = _ticks(pid)
+    await asyncio.sleep(WATCHED_S)
+    return _ticks(pid) - before >= 3
+
+
+def _ticks(pid: int) -> int:
+    """The hundredths of a second of processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

@@ -81,8 +81,17 @@ class RayBackend:
             )
             told = await self._ask(wire.FACTS, None, timeout_s)
             self._facts = wire.read(wire.Facts, told)
-            self.capabilities = self._facts.capabilities
+            self.capabilities = self._of_all(self._facts.capabilities)
             self._life = life
+
+    def _of_all(self, one: Capabilities) -> Capabilities:
+        """What all replicas can do together: the rest of the requests waits here, where turns are fair."""
+        most = self._deployment.most
+        return replace(
+            one,
+            slots=one.slots and one.slots * most,
+            max_in_flight=one.max_in_flight and one.max_in_flight * most,
+        )
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
