@@ -5,7 +5,10 @@ Only processes that a test has started are ended, by their ids: `ray stop` would
 """
 
 import os
+import random
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,13 +17,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from loopback import free_port
-
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 20.0
 _STORE_BYTES = 100_000_000
 _REPLICA = "ray::ServeReplica:"
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
 
 
 class Node:
@@ -31,10 +32,12 @@ class Node:
         host: Its address.
         port: Of the head.
         folder: For its sockets and logs.
+        token: The file that has the cluster's token.
     """
 
     def __init__(self, host: str, head: str, folder: str, cpus: int) -> None:
         self.host, self.head, self.folder, self._cpus = host, head, folder, cpus
+        self.token = f"{folder}/token"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -53,7 +56,7 @@ class Node:
         with log.open("wb") as out:
             self._process = subprocess.Popen(
                 command, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
-                env=os.environ | _ENVIRONMENT, start_new_session=True,
+                env=os.environ | _ENVIRONMENT | {"RAY_AUTH_TOKEN_PATH": self.token}, start_new_session=True,
             )  # fmt: skip
         until = time.monotonic() + START_TIMEOUT_S
         while b"Ray runtime started" not in log.read_bytes():
@@ -96,14 +99,24 @@ class Node:
 def cluster(*cpus: int) -> Iterator[list[Node]]:
     """A cluster of nodes with so many processors, the head first; 127.0.0.1 would be replaced by the machine's own address."""
     with tempfile.TemporaryDirectory(prefix="ur", ignore_cleanup_errors=True) as folder, ExitStack() as stack:  # fmt: skip
-        head = f"127.0.0.2:{free_port()}"
+        head = f"127.0.0.2:{_port()}"
         nodes = [
             Node(f"127.0.0.{number}", head, folder, count) for number, count in enumerate(cpus, 2)
         ]
+        Path(nodes[0].token).write_text(secrets.token_hex(32))
         for node in nodes:
             stack.callback(node.stop)
             node.start()
         yield nodes
+
+
+def _port() -> int:
+    """A free port that no other process of the machine is given by chance: Ray's servers share a port with whoever has it."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
 
 
 def descendants(pid: int) -> list[int]:

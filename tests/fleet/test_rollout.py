@@ -46,7 +46,7 @@ async def gateway(nodes: list[Node]) -> AsyncIterator[Gateway]:
         async def serve(name: str, replicas: Any = 2, source: str = "demo:", **fields: Any) -> Site:
             fields = {"threads": 1, "parallel": 4, "resources": {"cpu": 0.1}} | fields
             model = ModelConfig(source=source, replicas=replicas, **fields)
-            fleet = FleetConfig(address=nodes[0].head)
+            fleet = FleetConfig(address=nodes[0].head, token_file=nodes[0].token)
             config = Config(port=0, models={name: model}, fleet=fleet, log_level="error")
             return await stack.enter_async_context(site(config))
 
@@ -105,7 +105,9 @@ async def test_settings_that_differ(gateway: Gateway, nodes: list[Node]) -> None
     assert len(answers) >= 2
     assert all(one == expected for one in answers)
     assert expected == await stories(second) == await stories(changed)
-    await until(lambda: _holds(lambda: len(processes(nodes)) == 2 and not before & processes(nodes)))
+    await until(
+        lambda: _holds(lambda: len(processes(nodes)) == 2 and not before & processes(nodes))
+    )
 
 
 async def test_settings_that_fail(gateway: Gateway, nodes: list[Node]) -> None:
