@@ -23,6 +23,7 @@ import report
 import engine
 
 PARALLEL = 32  # places of all replicas together
+SETTLE_S = 1.0  # Ray's processes are never idle
 #: name -> what stands in the model's table
 KINDS = {"local": "", "1 replica": "replicas = 1", "2 replicas": "replicas = 2"}
 _TABLE = """
@@ -90,7 +91,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="servers, by part of their names")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = engine.measure(contestants(given.only, Path(folder)), given.rounds)
+        all = contestants(given.only, Path(folder))
+        found = engine.measure(all, given.rounds, settle_s=SETTLE_S)
     show(found)
     rows = [
         {"name": name, "clients": clients} | asdict(one)

@@ -60,7 +60,8 @@ class Node:
             )  # fmt: skip
         until = time.monotonic() + START_TIMEOUT_S
         while b"Ray runtime started" not in log.read_bytes():
-            assert self._process.poll() is None and time.monotonic() < until, log.read_text()
+            assert self._process.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
             time.sleep(0.05)
 
     @property
@@ -83,16 +84,10 @@ class Node:
         """End all of it."""
         if self._process is None:
             return
-        ours = descendants(self._process.pid)
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        for pid in ours:
+        for pid in [self._process.pid, *descendants(self._process.pid)]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self._process.wait()
 
 
 @contextmanager

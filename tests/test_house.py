@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_206,
+    "": 2_355,
     "cli": 2_060,
     "cli/connect": 956,
-    "config": 1_859,
+    "config": 2_000,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
@@ -34,17 +34,18 @@ BUDGETS = {
     "dialects/llamacpp": 730,
     "dialects/messages": 1_018,
     "dialects/ollama": 1_031,
-    "dialects/openai": 762,
+    "dialects/openai": 765,
     "dialects/responses": 2_009,
     "engines": 227,
     "engines/chatglm": 555,
     "engines/gguf": 2_181,
-    "engines/process": 810,
-    "engines/transformers": 3_792,
+    "engines/process": 826,
+    "engines/transformers": 3_686,
+    "fleet": 668,
     "gateway": 2_713,
-    "http": 931,
+    "http": 934,
     "parameters": 734,
-    "routing": 3_854,
+    "routing": 3_856,
     "server": 2_062,
     "store": 2_333,
     "store/migrations": 9,
@@ -55,7 +56,7 @@ BUDGETS = {
     "upstreams/fastchat": 660,
     "upstreams/llamacpp": 788,
     "upstreams/openai": 1_814,
-    "web": 1_298,
+    "web": 1_342,
 }
 
 #: Where the environment is read or passed on, and why.

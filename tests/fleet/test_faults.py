@@ -5,7 +5,6 @@ Replicas and raylets that are killed: every greedy answer is whole, and that of 
 """
 
 import asyncio
-import json
 import os
 import random
 import signal
@@ -15,14 +14,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from inprocess import Site, site, until
+from inprocess import Site, site
 
+from fleet_load import holds, seen_so_many, stories
 from ray_cluster import descendants, replicas_of, said
-from unilect.config.model import Replicas
 from unilect.config.server import Config, ModelConfig
 
 KILLS = int(os.environ.get("UNILECT_KILLS", "2"))
-STREAMS = 20
 TOKENS = 400
 LEFT_S, WATCHED_S = 0.2, 0.3
 pytestmark = [
@@ -47,36 +45,13 @@ def replicas(running: Site) -> list[int]:
     return replicas_of(child.pid)
 
 
-async def story(running: Site, number: int, seen: list[int] | None = None) -> Any:
-    """The text, the usage and the last frame of a greedy stream."""
-    said, used, last = "", None, ""
-    body = {
-        "messages": [{"role": "user", "content": f"Tell me a story about {number} dogs."}],
-        "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True,
-        "stream": True, "stream_options": {"include_usage": True},
-    }  # fmt: skip
-    async with running.post(**body) as response:
-        assert 200 == response.status, await response.text()
-        async for line in response.content:
-            if line.startswith(b"data: ") and (last := line[6:].strip().decode()) != "[DONE]":
-                frame = json.loads(last)
-                assert "error" not in frame, frame
-                used = frame.get("usage") or used
-                for choice in frame["choices"]:
-                    said += choice["delta"].get("content") or ""
-                if seen is not None:
-                    seen.append(number)
-    return said, used["completion_tokens"], last
-
-
 async def test_replicas_that_are_killed(running: Site) -> None:
     """Twenty streams go on when a replica is killed, also those that wait for their turn, and the replica comes back."""
-    expected = await asyncio.gather(*(story(running, number) for number in range(STREAMS)))
+    expected = await stories(running, TOKENS)
     for kill in range(KILLS):
         seen = list[int]()
-        streams = asyncio.gather(*(story(running, number, seen) for number in range(STREAMS)))
-        at = draw.randrange(20, 400)
-        await until(lambda: _reached(seen, at))
+        streams = asyncio.ensure_future(stories(running, TOKENS, seen))
+        await seen_so_many(seen, draw.randrange(20, 400))
         victim = draw.choice(replicas(running))
         engines = [pid for pid in descendants(victim) if "unilect.engines" in said(pid)]
         assert engines
@@ -85,16 +60,12 @@ async def test_replicas_that_are_killed(running: Site) -> None:
 
         assert expected == await streams
         assert running.registry.get(None).retries > before
-        await until(lambda: _are(running, 2, victim if kill % 2 == 0 else 0))
+        await are_two(running, victim if kill % 2 == 0 else 0)
 
 
-async def _reached(seen: list[int], at: int) -> bool:
-    return len(seen) >= at
-
-
-async def _are(running: Site, count: int, gone: int) -> bool:
-    found = replicas(running)
-    return len(found) == count and gone not in found
+async def are_two(running: Site, gone: int) -> None:
+    """Wait until there are two replicas, and one is gone."""
+    await holds(lambda: len(found := replicas(running)) == 2 and gone not in found)
 
 
 async def test_a_client_that_leaves(running: Site) -> None:

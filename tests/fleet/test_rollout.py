@@ -1,24 +1,27 @@
 """Models that change on a cluster of two nodes, under load; and nodes that die."""
 
 import asyncio
-import json
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+import aiohttp
 import pytest
 import pytest_asyncio
-from inprocess import Site, site, until
+from inprocess import Site, site
 
+from fleet_load import STREAMS, holds, seen_so_many, stories, story
 from ray_cluster import Node, cluster
+from serving import serve
 from unilect.config.fleet import FleetConfig
 from unilect.config.server import Config, ModelConfig
 from unilect.errors import UnilectError
 
 KILLS = int(os.environ.get("UNILECT_KILLS", "1"))
-STREAMS = 20
 TOKENS = 120
 pytestmark = [
     pytest.mark.heavy,
@@ -53,32 +56,6 @@ async def gateway(nodes: list[Node]) -> AsyncIterator[Gateway]:
         yield serve
 
 
-async def story(running: Site, number: int, seen: list[int]) -> tuple[str, int, str]:
-    """The text, the tokens and the last frame of a greedy stream."""
-    said, tokens, last = "", 0, ""
-    body = {
-        "messages": [{"role": "user", "content": f"Tell me a story about {number} dogs."}],
-        "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True,
-        "stream": True, "stream_options": {"include_usage": True},
-    }  # fmt: skip
-    async with running.post(**body) as response:
-        assert 200 == response.status, await response.text()
-        async for line in response.content:
-            if line.startswith(b"data: ") and (last := line[6:].strip().decode()) != "[DONE]":
-                frame = json.loads(last)
-                assert "error" not in frame, frame
-                tokens = (frame.get("usage") or {}).get("completion_tokens", tokens)
-                said += "".join(one["delta"].get("content") or "" for one in frame["choices"])
-                seen.append(number)
-    return said, tokens, last
-
-
-async def stories(running: Site, seen: list[int] | None = None) -> list[tuple[str, int, str]]:
-    """Twenty at once."""
-    seen = [] if seen is None else seen
-    return await asyncio.gather(*(story(running, number, seen) for number in range(STREAMS)))
-
-
 def processes(nodes: list[Node]) -> set[int]:
     """The replicas of all nodes."""
     return {pid for node in nodes for pid in node.replicas()}
@@ -91,11 +68,11 @@ async def test_settings_that_differ(gateway: Gateway, nodes: list[Node]) -> None
     third = await gateway("m")
     assert (2, before) == (len(before), processes(nodes))
 
-    expected, served, answers = await stories(first), asyncio.Event(), list[Any]()
+    expected, served, answers = await stories(first, TOKENS), asyncio.Event(), list[Any]()
 
     async def load(running: Site) -> None:
         while not served.is_set():
-            answers.append(await stories(running))
+            answers.append(await stories(running, TOKENS))
 
     loads = [asyncio.create_task(load(one)) for one in (first, third)]
     changed = await gateway("m", parallel=5)
@@ -104,24 +81,48 @@ async def test_settings_that_differ(gateway: Gateway, nodes: list[Node]) -> None
 
     assert len(answers) >= 2
     assert all(one == expected for one in answers)
-    assert expected == await stories(second) == await stories(changed)
-    await until(
-        lambda: _holds(lambda: len(processes(nodes)) == 2 and not before & processes(nodes))
-    )
+    assert expected == await stories(second, TOKENS) == await stories(changed, TOKENS)
+    await holds(lambda: len(processes(nodes)) == 2 and not before & processes(nodes))
 
 
-async def test_settings_that_fail(gateway: Gateway, nodes: list[Node]) -> None:
+async def test_a_reload(nodes: list[Node]) -> None:
+    """A server whose file changes, and that gets SIGHUP, has the replicas replaced, and no answer fails or differs."""
+    table = f"""
+        [fleet]
+        address = "{nodes[0].head}"
+        token_file = "{nodes[0].token}"
+        [models.r]
+        source = "demo:"
+        replicas = 2
+        resources = {{ cpu = 0.1 }}
+        threads = 1
+        parallel = """
+    with serve(config=f"{table}4") as server:
+        async with aiohttp.ClientSession() as client:
+            running: Any = Site(server.root, *cast(Any, (None, client, None)))
+            expected, before, answers = await stories(running, TOKENS), processes(nodes), 0
+            (server.log.parent / "unilect.toml").write_text(f"{table}5")
+            os.kill(server.pid, signal.SIGHUP)
+            while before & processes(nodes):
+                assert expected == await stories(running, TOKENS)
+                answers += 1
+            assert expected == await stories(running, TOKENS)
+    assert answers
+
+
+async def test_settings_that_fail(gateway: Gateway, nodes: list[Node], tmp_path: Path) -> None:
     """Where new replicas cannot start the reason is told, and the old ones go on; settings that start replace them."""
-    old = await gateway("e", source="echo:old")
-    before = processes(nodes)
-    with pytest.raises(UnilectError) as failure:
-        await gateway("e", source="echo:new", options={"failing_starts": 9})
+    (broken := tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
+    old = await gateway("e")
+    before, text = processes(nodes), await said(old)
+    failure = await refused(gateway("e", source=str(broken)))
 
-    assert "failing_starts" in str(failure.value)
-    assert "old" == await said(old)
+    assert "broken.gguf" in failure.message
     assert before == processes(nodes)
-    new = await gateway("e", source="echo:new")
-    assert ("new", "new") == (await said(old), await said(new))
+    assert text == await said(old)
+    new = await gateway("e", parallel=5)
+    assert [text, text] == [await said(old), await said(new)]
+    assert not before & processes(nodes)
 
 
 async def said(running: Site) -> str:
@@ -137,43 +138,46 @@ async def test_a_cluster_that_is_full(gateway: Gateway) -> None:
         ({"gpu": 1}, "a replica needs 1 GPU, and the largest node has 0"),
         ({"cpu": 0.95}, "a replica needs 0.95 CPU"),
     ):
-        with pytest.raises(UnilectError) as failure:
-            await gateway("f", replicas=3, source="echo:x", resources=resources, start_timeout_s=4)
-        assert why in failure.value.message
-        assert failure.value.retry_after_s
+        failure = await refused(gateway("f", 3, resources=resources, start_timeout_s=4))
+        assert why in failure.message
+        assert failure.retry_after_s
+
+
+async def refused(starting: Awaitable[Site]) -> UnilectError:
+    """The error of a gateway that cannot start."""
+    with pytest.raises(ExceptionGroup) as group:
+        await starting
+    (error,) = group.value.exceptions
+    assert isinstance(error, UnilectError)
+    return error
 
 
 async def test_a_node_that_dies(gateway: Gateway, nodes: list[Node]) -> None:
     """The answers of a node's replicas go on at another one's, and with the node its replica comes back."""
     running = await gateway("n", resources={"cpu": 0.55})
-    expected = await stories(running)
+    expected = await stories(running, TOKENS)
     for _ in range(KILLS):
         lost, seen = nodes[1].replicas(), list[int]()
-        streams = asyncio.ensure_future(stories(running, seen))
-        at = draw.randrange(50, STREAMS * TOKENS // 4)
-        await until(lambda: _holds(lambda: len(seen) >= at))
+        streams = asyncio.ensure_future(stories(running, TOKENS, seen))
+        await seen_so_many(seen, draw.randrange(50, STREAMS * TOKENS // 4))
         nodes[1].kill()
         assert expected == await streams
         assert lost
         await asyncio.to_thread(nodes[1].start)
-        await until(lambda: _holds(lambda: len(nodes[1].replicas()) >= 1))
+        await holds(lambda: len(nodes[1].replicas()) >= 1)
 
 
 async def test_the_gateways_node_that_dies(gateway: Gateway, nodes: list[Node]) -> None:
     """A gateway whose own node dies, and with it the cluster, connects again when it is back: its answers go on, and who comes meanwhile waits."""
     running = await gateway("h")
-    expected, seen = await stories(running), list[int]()
-    streams = asyncio.ensure_future(stories(running, seen))
-    await until(lambda: _holds(lambda: len(seen) >= 200))
+    expected, seen = await stories(running, TOKENS), list[int]()
+    streams = asyncio.ensure_future(stories(running, TOKENS, seen))
+    await seen_so_many(seen, 200)
     nodes[0].kill()
-    late = asyncio.ensure_future(story(running, 3, []))
+    late = asyncio.ensure_future(story(running, 3, TOKENS, []))
     await asyncio.to_thread(nodes[1].stop)
     for node in nodes:
         await asyncio.to_thread(node.start)
 
     assert expected == await streams
     assert expected[3] == await late
-
-
-async def _holds(condition: Callable[[], bool]) -> bool:
-    return condition()

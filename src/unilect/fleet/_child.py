@@ -7,10 +7,8 @@ Frames pass through it unread.
 
 import asyncio
 import logging
-import os
 import threading
 import time
-import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -102,9 +100,12 @@ class Middle:
             writer.write(frames.of_error(BackendUnavailable(str(failure), retry_after_s=5)))
         except (RayError, RayServeException) as failure:
             writer.write(frames.of_error(BackendError(_rollout.last_line(failure))))
-        except Exception as failure:  # noqa: BLE001 - a flaw of one call is not the end of the others
-            traceback.print_exc()
-            writer.write(frames.of_error(BackendError(_rollout.last_line(failure))))
+        except BaseException as failure:
+            if isinstance(
+                failure, Exception
+            ):  # a flaw of ours: who asks is told, and the log has it
+                writer.write(frames.of_error(BackendError(_rollout.last_line(failure))))
+            raise
         finally:
             for task in (work, left):
                 if task is not None:
@@ -191,7 +192,6 @@ class Middle:
 
 def serve_calls(settings: dict[str, Any]) -> dict[str, Any]:
     """Connect, and answer calls."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     until = time.monotonic() + settings["patience_s"]
     while True:
         try:

@@ -17,6 +17,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray._private.state import available_resources_per_node
 from ray.exceptions import RayError
 from ray.serve.api import RunTarget
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
@@ -162,16 +163,19 @@ def lacking(wanted: Mapping[str, Any]) -> str | None:
     needs |= wanted.get("resources", {})
     if kind := needs.pop("accelerator_type", None):
         needs[f"accelerator_type:{kind}"] = 0.001
-    free = ray.available_resources()  # type: ignore[no-untyped-call]
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    # Ray's public functions tell what is free on all nodes together, and a replica needs it on one.
+    free = list(available_resources_per_node().values())  # type: ignore[no-untyped-call]
+    if any(all(node.get(name, 0) >= need for name, need in needs.items()) for node in free):
+        return None
     for name, need in needs.items():
-        most = max((node.get(name, 0) for node in nodes), default=0)
+        most, now = (max((node.get(name, 0) for node in of), default=0) for of in (nodes, free))
         if most < need:
             return f"a replica needs {need:g} {name}, and the largest node has {most:g}. Change `resources`, or add a node."
-        if free.get(name, 0) < need:
-            total = sum(node.get(name, 0) for node in nodes)
-            return f"a replica needs {need:g} {name}, and {free.get(name, 0):g} of {total:g} are free. Add a node, or lower `replicas`."
-    return None
+        if now < need:
+            return f"a replica needs {need:g} {name}, and no node has more than {now:g} free. Add a node, or lower `replicas`."
+    wanted_of = ", ".join(f"{need:g} {name}" for name, need in needs.items())
+    return f"a replica needs {wanted_of}, and no node has all of it free. Add a node, or lower `replicas`."
 
 
 def last_line(error: BaseException) -> str:

@@ -15,8 +15,8 @@ from torchside import SETTINGS, need, running
 need("torch", "transformers", "llguidance", "safetensors")
 
 from engine import chat
-from unilect.demo import FOLDER
 from unilect import frames
+from unilect.demo import FOLDER
 from unilect.engines.transformers._child import AdapterParts, Child
 from unilect.errors import BackendError, BackendUnavailable
 from unilect.requests import EmbeddingRequest
