@@ -180,13 +180,17 @@ def loaded(one: Contestant, pid: int, clients: int, number: int) -> Figures:
 
 
 def measure(
-    all: list[Contestant], rounds: int, beside: Callable[[int], None] | None = None
+    all: list[Contestant],
+    rounds: int,
+    beside: Callable[[int], None] | None = None,
+    settle_s: float = 20.0,
 ) -> dict[str, dict[int, list[Figures]]]:
     """
     All loads of all contestants, by name and number of clients.
 
     Args:
         beside: Called with the number of clients in each round, when all have had that load; for what is no server.
+        settle_s: How long to wait, after a load, until its server has nothing left to do.
     """
     found: dict[str, dict[int, list[Figures]]] = {
         one.name: {clients: [] for clients in REQUESTS} for one in all
@@ -208,7 +212,7 @@ def measure(
             for clients in REQUESTS:
                 for one, pid in up[turn:] + up[:turn]:
                     found[one.name][clients].append(loaded(one, pid, clients, number + 1))
-                    processes.settle(pid)  # what it does afterwards is not the next one's
+                    processes.settle(pid, settle_s)  # what it does afterwards is not the next one's
                 if beside is not None:
                     beside(clients)
     return found

@@ -61,6 +61,16 @@ class Replicas(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     min: Annotated[int, described("The fewest; 0 for none while nobody asks.", ge=0, le=1000)] = 1
     max: Annotated[int, described("The most.", ge=1, le=1000)] = 1
+    up_after_s: Annotated[
+        float,
+        described(
+            "So long there must be too many requests before a replica is added.", ge=0, le=86400
+        ),
+    ] = 2.0
+    down_after_s: Annotated[
+        float,
+        described("So long there must be too few before one is stopped.", ge=0, le=86400),
+    ] = 60.0
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from unilect.fleet import _state
-from unilect.fleet._child import app_of
+from unilect.fleet._rollout import app_of
 
 # The names of Serve's controller are not public; what it returns is that of its documented REST API (ServeInstanceDetails), which
 # needs Ray's dashboard, a server more.

@@ -8,42 +8,37 @@ Frames pass through it unread.
 import asyncio
 import logging
 import threading
-import traceback
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import ray
 from ray import serve
-from ray.exceptions import RayActorError, RayError
-from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.exceptions import (
+    LocalRayletDiedError,
+    NodeDiedError,
+    ObjectLostError,
+    RayActorError,
+    RayError,
+    RaySystemError,
+    WorkerCrashedError,
+)
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
 from unilect import frames
 from unilect.engines.process import child
 from unilect.errors import BackendError, BackendUnavailable, EngineDied, UnilectError
-from unilect.fleet import wire
-from unilect.fleet._replica import FAILED, Replica
+from unilect.fleet import _rollout, wire
 
 _BACKLOG = 2048
-_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-_STARTS = 2  # attempts of Ray to start a replica before it gives a model up
-_DRAIN_S = 3600.0  # the longest answer that a replica may finish before it is stopped
-_CHECK_S = 2.0
-_SURGE_PERCENT = 100  # replicas more than there should be, while others are replaced
-_FULL = 0.75  # of the requests that a replica takes: from then on there should be another one
-_UP_AFTER_S, _DOWN_AFTER_S = 2.0, 60.0
-
-_SERVED: Any = serve.deployment(
-    Replica,
-    name="engine",
-    graceful_shutdown_timeout_s=_DRAIN_S,
-    graceful_shutdown_wait_loop_s=0.5,
-    health_check_period_s=_CHECK_S,
-    max_constructor_retry_count=_STARTS,
-    max_surge_percent=_SURGE_PERCENT,
-    request_router_config=RequestRouterConfig(request_router_class=_ROUTER),
-)
+_LOOK_S = 1.0  # between two looks at whether a model has a replica, while a call waits for one
+_PAUSE_S = 0.1  # before a call is sent once more, of which no replica has taken notice
+_RECONNECT_S = 1.0
+#: What Ray says when a replica, its node, or what it had made is gone.
+_DIED = (
+    RayActorError, NodeDiedError, WorkerCrashedError, ObjectLostError, LocalRayletDiedError, RaySystemError,
+)  # fmt: skip
 
 
 class Middle:
@@ -52,11 +47,11 @@ class Middle:
 
     Args:
         settings: `address`: of the cluster; empty to start one on this machine, which ends with this process.
-            `object_store_bytes`: of one that is started.
+            `object_store_bytes`: of one that is started. `patience_s`: how long to wait for a raylet on this machine, beyond the first try.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._handles: dict[str, Any] = {}
+        self._models: dict[str, tuple[wire.Deployment, Any]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._loop = asyncio.new_event_loop()
         own = {
@@ -98,16 +93,19 @@ class Middle:
             writer.write(frames.of_error(error))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
-        except RayActorError:
+        except _DIED:
             died = EngineDied("The model's replica died during the answer. Send the request again.")
             writer.write(frames.of_error(died))
         except (BackPressureError, DeploymentUnavailableError) as failure:
             writer.write(frames.of_error(BackendUnavailable(str(failure), retry_after_s=5)))
         except (RayError, RayServeException) as failure:
-            writer.write(frames.of_error(BackendError(_first_line(failure))))
-        except Exception as failure:  # noqa: BLE001 - a flaw of one call is not the end of the others
-            traceback.print_exc()
-            writer.write(frames.of_error(BackendError(_first_line(failure))))
+            writer.write(frames.of_error(BackendError(_rollout.last_line(failure))))
+        except BaseException as failure:
+            if isinstance(
+                failure, Exception
+            ):  # a flaw of ours: who asks is told, and the log has it
+                writer.write(frames.of_error(BackendError(_rollout.last_line(failure))))
+            raise
         finally:
             for task in (work, left):
                 if task is not None:
@@ -120,7 +118,8 @@ class Middle:
         elif asked.what == "deploy":
             deployment = wire.read(wire.Deployment, asked.body)
             async with self._locks.setdefault(deployment.name, asyncio.Lock()):
-                await asyncio.to_thread(self._deploy, deployment, bytes(asked.body))
+                handle = await asyncio.to_thread(_rollout.bring, deployment, bytes(asked.body))
+                self._models[deployment.name] = deployment, handle
             writer.write(wire.value(True))
         else:
             async for item in self._items(asked):
@@ -128,82 +127,81 @@ class Middle:
                 await writer.drain()
 
     async def _items(self, asked: wire.Asked) -> AsyncIterator[bytes]:
-        """What a replica says to a call; it is told when nobody listens any longer."""
-        if (handle := self._handles.get(asked.model)) is None:
-            raise BackendUnavailable("The model is not on the cluster. Try again.", retry_after_s=1)
-        answer = handle.options(session_id=asked.session).answer.remote(bytes(asked.body))
-        whole = False
-        try:
-            async for item in answer:
-                yield item
-            whole = True
-        finally:
-            if not whole:
-                answer.cancel()
-
-    def _deploy(self, made: wire.Deployment, body: bytes) -> None:
         """
-        Have a model on the cluster as it is told, with as many replicas as it needs at least.
+        What a replica says to a call; it is told when nobody listens any longer.
 
         Raises:
-            BackendUnavailable: It does not start; the message says why.
+            BackendUnavailable: The model has no replica within its `start_timeout_s`.
         """
-        app = app_of(made.name)
-        deployment = _SERVED.options(
-            max_ongoing_requests=made.in_flight, ray_actor_options=made.resources, **_scale(made)
+        if (found := self._models.get(asked.model)) is None:
+            raise BackendUnavailable("The model is not on the cluster. Try again.", retry_after_s=1)
+        made, handle = found
+        handle, until = (
+            handle.options(session_id=asked.session),
+            time.monotonic() + made.start_timeout_s,
         )
-        known = serve.status().applications.get(app)
-        if known is None or known.status != "RUNNING":
+        while True:
+            answer, whole = handle.answer.remote(bytes(asked.body)), False
             try:
-                serve.run(deployment.bind(body), name=app, route_prefix=None)
-            except (RuntimeError, RayError, RayServeException) as error:
-                raise BackendUnavailable(self._why(app, error)) from error
-        handle = serve.get_app_handle(app)
-        self._handles[made.name] = handle.options(stream=True)
+                if await self._taken(answer, made, until):
+                    async for item in answer:
+                        yield item
+                    whole = True
+                    return
+                whole = True
+            finally:
+                if not whole:
+                    answer.cancel()
+            await asyncio.sleep(_PAUSE_S)
 
-    def _why(self, app: str, error: BaseException) -> str:
-        """Our own words out of Ray's report of a failed start, where they are there."""
-        found = serve.status().applications.get(app)
-        told = [str(error)]
-        if found is not None:
-            told += [found.message, *(one.message for one in found.deployments.values())]
-        for text in told:
-            if (at := text.find(FAILED)) >= 0:
-                return text[at + len(FAILED) :].splitlines()[0]
-        return f"Ray cannot start the model: {_first_line(error)}"
+    async def _taken(self, answer: Any, made: wire.Deployment, until: float) -> bool:
+        """
+        Wait until a replica has taken a call: its first item says no more than that.
 
+        Returns:
+            False where the replica died before: nobody has begun the call, and it can be sent once more.
 
-def _scale(made: wire.Deployment) -> dict[str, Any]:
-    """How many replicas, as Serve is told."""
-    if made.least == made.most:
-        return {"num_replicas": made.least}
-    scaling = AutoscalingConfig(
-        min_replicas=made.least,
-        max_replicas=made.most,
-        initial_replicas=max(1, made.least),
-        target_ongoing_requests=max(1.0, made.in_flight * _FULL),
-        upscale_delay_s=_UP_AFTER_S,
-        downscale_delay_s=_DOWN_AFTER_S,
-    )
-    return {"autoscaling_config": scaling}
+        Raises:
+            BackendUnavailable: There was no replica for too long.
+        """
+        first = asyncio.ensure_future(anext(answer))
+        try:
+            while not first.done():
+                await asyncio.wait([first], timeout=_LOOK_S)
+                if not first.done() and time.monotonic() > until:
+                    await self._check_replicas(made)
+            await first
+        except _DIED:
+            if time.monotonic() > until:
+                raise
+            return False
+        finally:
+            first.cancel()
+        return True
 
-
-def app_of(model: str) -> str:
-    """The name of a model's application on the cluster."""
-    return f"unilect {model}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return (lines[-1] if lines else type(error).__name__)[:500]
+    async def _check_replicas(self, made: wire.Deployment) -> None:
+        """
+        Raises:
+            BackendUnavailable: The model has no replica.
+        """
+        if await asyncio.to_thread(_rollout.replicas_of, made.name):
+            return  # they are busy: the gateway knows how long a request may wait for its turn
+        late = await asyncio.to_thread(_rollout.late, made)
+        raise BackendUnavailable(late, retry_after_s=5)
 
 
 def serve_calls(settings: dict[str, Any]) -> dict[str, Any]:
     """Connect, and answer calls."""
-    try:
-        return Middle(settings).start(settings["socket_path"])
-    except (ConnectionError, RuntimeError, RayError) as error:
-        raise ValueError(f"Ray cannot be reached or started: {_first_line(error)}") from error
+    until = time.monotonic() + settings["patience_s"]
+    while True:
+        try:
+            return Middle(settings).start(settings["socket_path"])
+        except (ConnectionError, RuntimeError, RayError) as error:
+            if time.monotonic() > until:
+                why = _rollout.last_line(error)
+                raise ValueError(f"Ray cannot be reached or started: {why}") from error
+            ray.shutdown()
+            time.sleep(_RECONNECT_S)
 
 
 if __name__ == "__main__":

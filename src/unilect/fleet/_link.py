@@ -10,13 +10,15 @@ from unilect import frames
 from unilect.config.fleet import FleetConfig, head_of
 from unilect.config.server import process_environment
 from unilect.engines.process.child_process import ChildProcess, python_command
-from unilect.errors import BackendError, BackendTimeout, BackendUnavailable
+from unilect.errors import BackendError, BackendTimeout, EngineDied
 from unilect.fleet import token, wire
 from unilect.fleet.environment import ray_environment
 
 _CHILD = "unilect.fleet._child"
 _START_TIMEOUT_S = 120.0
+_RECONNECT_S = 60.0
 _OBJECT_STORE_BYTES = 100 * 1024 * 1024  # what crosses is small, and does not lie in it
+_LOST = "The connection to the cluster was lost during the answer. Send the request again."
 Replies: TypeAlias = AsyncGenerator[frames.Reply, None]
 
 
@@ -36,11 +38,17 @@ class Link:
         self.child = ChildProcess(
             "fleet",
             python_command(_CHILD),
-            lambda socket_path: settings | {"socket_path": socket_path},
+            lambda socket_path: (
+                settings | {"socket_path": socket_path, "patience_s": self._patience_s()}
+            ),
             start_timeout_s=_START_TIMEOUT_S,
             environment=ray_environment(head_of(fleet).rpartition(":")[0], _token(fleet)),
         )
         self._users: set[str] = set()
+
+    def _patience_s(self) -> float:
+        """How long it may wait for a raylet: a wrong address is told at once, and one that has served comes back."""
+        return _RECONNECT_S if self.child.starts else 0.0
 
     async def start(self, model: str) -> int:
         """
@@ -62,25 +70,30 @@ class Link:
         if not self._users:
             await self.child.aclose()
 
-    async def value(self, asked: wire.Asked, timeout_s: float) -> bytes:
+    async def value(
+        self, asked: wire.Asked, timeout_s: float, first_s: float | None = None
+    ) -> bytes:
         """
         The value that a question is answered with, as msgpack.
 
         Raises:
             UnilectError: As is answered; or the process is gone.
         """
-        async with aclosing(self.replies(asked, timeout_s)) as replies:
+        async with aclosing(self.replies(asked, timeout_s, first_s)) as replies:
             async for reply in replies:
                 if value := bytes(reply.value):
                     return value
         raise BackendError("The model's replica sent an empty answer.")
 
-    async def replies(self, asked: wire.Asked, timeout_s: float) -> Replies:
+    async def replies(
+        self, asked: wire.Asked, timeout_s: float, first_s: float | None = None
+    ) -> Replies:
         """
         All replies to a question. Closing the generator tells the replica that nobody waits any longer.
 
         Args:
             timeout_s: The longest time without a reply.
+            first_s: The longest time until a replica has taken the call, where that is another one.
 
         Raises:
             UnilectError: As is answered; or the process is gone.
@@ -88,15 +101,14 @@ class Link:
         try:
             reader, writer = await asyncio.open_unix_connection(self.child.socket_path)
         except OSError as error:
-            raise BackendUnavailable(
-                "The connection to the cluster is being restored. Try again.", retry_after_s=1
-            ) from error
+            raise EngineDied(_LOST) from error
         try:
             writer.write(frames.packed(asked))
-            last = False
+            last, wait_s = False, timeout_s if first_s is None else first_s
             while not last:
-                async with asyncio.timeout(timeout_s):
+                async with asyncio.timeout(wait_s):
                     body = await frames.read(reader)
+                wait_s = timeout_s
                 reply = frames.reply_of(body)
                 last = reply.last
                 yield reply
@@ -105,7 +117,7 @@ class Link:
                 "Timeout: the model's replica sent nothing for too long. The answer was aborted."
             ) from error
         except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise BackendError("The model's replica ended during the answer.") from error
+            raise EngineDied(_LOST) from error
         finally:
             writer.close()
 

@@ -58,6 +58,7 @@ class Replica:
 
     async def answer(self, body: bytes) -> AsyncGenerator[bytes, None]:
         """The frames that answer a call, several in one piece where they came faster than they were taken."""
+        yield wire.TAKEN
         try:
             call = frames.call_of(body)
             IN_HAND.set(Context(request_id=call.request_id, caller=call.owner))

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ray import exceptions
-from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, its stub lacks it
+from ray._raylet import GcsClient
 
 LABEL = "unilect/version"
 _ALIVE = 0  # GcsNodeInfo.GcsNodeState

@@ -26,7 +26,7 @@ from unilect.backend import (
     NativeFacts,
 )
 from unilect.config.fleet import FleetConfig, resources_of
-from unilect.config.model import ModelConfig
+from unilect.config.model import ModelConfig, Replicas
 from unilect.context import in_hand, whose
 from unilect.errors import ConfigError
 from unilect.extras import install
@@ -35,6 +35,7 @@ from unilect.fleet._link import Link, link_of
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
 from unilect.tasks import apart, shared
 
+_TOLD_WITHIN_S = 10.0  # of a limit that the process in the middle keeps itself
 _PLACES_BESIDE = 4  # calls that count tokens and the like, beside the answers
 
 
@@ -79,10 +80,19 @@ class RayBackend:
         name, timeout_s = self._deployment.name, self._config.start_timeout_s
         life = await self._link.start(name)
         deploy = wire.Asked("deploy", name, body=frames.raw(self._deployment))
-        await self._link.value(deploy, timeout_s)
+        await self._link.value(deploy, timeout_s + _TOLD_WITHIN_S)
         self._facts = wire.read(wire.Facts, await self._ask(wire.FACTS, None, timeout_s))
-        self.capabilities = self._facts.capabilities
+        self.capabilities = self._of_all(self._facts.capabilities)
         self._life = life
+
+    def _of_all(self, one: Capabilities) -> Capabilities:
+        """What all replicas can do together: the rest of the requests waits here, where turns are fair."""
+        most = self._deployment.most
+        return replace(
+            one,
+            slots=one.slots and one.slots * most,
+            max_in_flight=one.max_in_flight and one.max_in_flight * most,
+        )
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
@@ -94,7 +104,8 @@ class RayBackend:
         if not self.capabilities.passes_unknown:
             request = replace(request, raw_fields={})
         asked = self._asked(operation, request, _session(request))
-        async with aclosing(self._link.replies(asked, self._config.timeout_s)) as replies:
+        replies = self._link.replies(asked, self._config.timeout_s, self._taken_within_s)
+        async with aclosing(replies):
             async for reply in replies:
                 if reply.events:
                     yield frames.events_of(reply)
@@ -132,7 +143,14 @@ class RayBackend:
         return msgspec.msgpack.decode(told, type=wire.METHODS[name][1])
 
     async def _ask(self, operation: str, given: Any, timeout_s: float) -> Any:
-        return msgspec.Raw(await self._link.value(self._asked(operation, given), timeout_s))
+        asked = self._asked(operation, given)
+        return msgspec.Raw(await self._link.value(asked, timeout_s, self._taken_within_s))
+
+    @property
+    def _taken_within_s(self) -> float:
+        """How long it may take until a replica takes a call: the first one must start, and then have a place."""
+        config = self._config
+        return config.start_timeout_s + config.queue_timeout_s + _TOLD_WITHIN_S
 
     def _asked(self, operation: str, given: Any, session: str = "") -> wire.Asked:
         owner = "" if self._config.share_cache else whose()
@@ -182,10 +200,9 @@ def backend(spec: BackendSpec) -> Backend:
     """
     check_installed()
     config = spec.config
-    replicas = config.replicas or 1
-    least, most = (
-        (replicas, replicas) if isinstance(replicas, int) else (replicas.min, replicas.max)
-    )
+    replicas, parallel = config.replicas or 1, config.parallel or 16
+    if isinstance(replicas, int):
+        replicas = Replicas(min=replicas, max=replicas)
     plain = replace(config, replicas=None, resources={}, accelerator=None)
     fleet: FleetConfig = spec.shared.get(FleetConfig, FleetConfig())
     deployment = wire.Deployment(
@@ -194,9 +211,12 @@ def backend(spec: BackendSpec) -> Backend:
         _absolute(config.sources[0]),
         msgspec.json.encode(plain),
         config.threads or 1,
-        least,
-        most,
-        (config.parallel or 16) + _PLACES_BESIDE,
+        replicas.min,
+        replicas.max,
+        replicas.up_after_s,
+        replicas.down_after_s,
+        parallel,
+        parallel + _PLACES_BESIDE,
         resources_of(spec.name, config),
         config.start_timeout_s,
     )

@@ -69,7 +69,9 @@ class Deployment(Struct):
         config: Its settings, as JSON.
         threads: Processor threads of each replica's engine.
         least, most: How many replicas; the number follows the requests in flight where they differ.
-        in_flight: The requests that a replica takes at a time.
+        up_after_s, down_after_s: How long there are to be more or fewer requests before the number follows.
+        parallel: The requests that a replica answers at a time.
+        in_flight: Those that it takes, with those that wait in it.
         resources: What Ray keeps for each replica, as `ray.remote` names it.
         start_timeout_s: How long a replica may take until it is ready.
     """
@@ -81,6 +83,9 @@ class Deployment(Struct):
     threads: int
     least: int
     most: int
+    up_after_s: float
+    down_after_s: float
+    parallel: int
     in_flight: int
     resources: dict[str, Any]
     start_timeout_s: float
@@ -103,6 +108,10 @@ def read(kind: Any, body: Raw) -> Any:
         msgspec.DecodeError: It is none.
     """
     return msgspec.msgpack.decode(body, type=kind)
+
+
+#: the first frame of each answer: a replica has taken the call, and it goes to no other one
+TAKEN = frames.packed(frames.Reply())
 
 
 def value(of: Any) -> bytes:

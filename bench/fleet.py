@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""
+What the fleet costs a model: time to the first token and tokens per second of one GGUF file as a local child, as one replica on a Ray
+cluster of this machine, and as two replicas.
+
+Each engine has one thread. The load is streamed chat completions of exactly 64 tokens each, with short prompts of which no two are the
+same, from 1, 8 and 32 clients at once; every client sends its requests one after the other. All servers are up at the same time and take
+turns; the median of the rounds counts, and what the fleet costs is told as a ratio of the same rounds. The model is that of bench/engine.py.
+
+usage: bench/fleet.py [--rounds 5] [--only NAME ...]
+"""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+
+import processes
+import report
+
+import engine
+
+PARALLEL = 32  # places of all replicas together
+SETTLE_S = 1.0  # Ray's processes are never idle
+#: name -> what stands in the model's table
+KINDS = {"local": "", "1 replica": "replicas = 1", "2 replicas": "replicas = 2"}
+_TABLE = """
+[models.m]
+source = "{model}"
+threads = 1
+parallel = {parallel}
+context = {context}
+{replicas}
+{resources}
+"""
+
+
+def contestants(wanted: Sequence[str], folder: Path) -> list[engine.Contestant]:
+    """The servers whose names have one of the wanted parts, the local one first."""
+    found = []
+    for name, replicas in KINDS.items():
+        if wanted and not any(part in name for part in wanted):
+            continue
+        file, port = folder / f"{name}.toml", processes.free_port()
+        table = _TABLE.format(
+            model=engine.model(),
+            parallel=PARALLEL // 2 if name == "2 replicas" else PARALLEL,
+            context=engine.CONTEXT,
+            replicas=replicas,
+            resources="resources = { cpu = 0.1 }" if replicas else "",
+        )
+        file.write_text(table)
+        command = [processes.unilect(), "serve", "--config", file, "--port", port]
+        command += ["--log-level", "warning"]
+        found.append(engine.Contestant(name, [str(part) for part in command], port))
+    return found
+
+
+def ratios(
+    found: dict[str, dict[int, list[engine.Figures]]], ours: str, of: str, what: str
+) -> list[str]:
+    """A figure of one server to that of another, within the rounds."""
+    pairs = (zip(found[ours][clients], found[of][clients], strict=True) for clients in engine.REQUESTS)  # fmt: skip
+    return [
+        f"{median(getattr(a, what) / getattr(b, what) for a, b in pair):.2f}x" for pair in pairs
+    ]
+
+
+def show(found: dict[str, dict[int, list[engine.Figures]]]) -> None:
+    """A table for each figure: medians, and what the fleet costs and brings."""
+    columns = ["server", *(f"{clients} streams" for clients in engine.REQUESTS)]
+    for what, title in engine.TITLES.items():
+        if what == "gateway_cpu_us":
+            continue
+        rows: list[list[object]] = [
+            [name, *(median(getattr(one, what) for one in loads[count]) for count in engine.REQUESTS)]
+            for name, loads in found.items()
+        ]  # fmt: skip
+        for ours, of in (("1 replica", "local"), ("2 replicas", "1 replica")):
+            if ours in found and of in found:
+                rows.append([f"{ours} / {of}", *ratios(found, ours, of, what)])
+        print(f"\n{title}\n{report.table(columns, rows)}")
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description="What the fleet costs a model.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=[], help="servers, by part of their names")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        all = contestants(given.only, Path(folder))
+        found = engine.measure(all, given.rounds, settle_s=SETTLE_S)
+    show(found)
+    rows = [
+        {"name": name, "clients": clients} | asdict(one)
+        for name, loads in found.items()
+        for clients, figures in loads.items()
+        for one in figures
+    ]
+    settings = {"tokens": engine.TOKENS, "context": engine.CONTEXT, "parallel": PARALLEL}
+    report.write(
+        "fleet",
+        report.versions("unilect", "xllamacpp", "ray"),
+        settings=settings | vars(given),
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""What every backend promises, and what the official client expects, of models that are replicas."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import python_client
+from results import KNOWLEDGE, Results, assert_passed, run
+
+from engine import ENGINES, SOURCES
+from serving import KEY, serve
+from unilect.backend import Backend
+from unilect.config.server import ModelConfig
+from unilect.routing import sources
+from unilect.testing import check_backend
+
+pytestmark = pytest.mark.heavy
+CHECKS = [name for name in python_client.CHECKS if KNOWLEDGE or name not in python_client.KNOWLEDGE]
+_TABLE = """
+api_keys = ["{key}"]
+[models.demo]
+source = "demo:"
+replicas = 2
+resources = {{ cpu = 0.5 }}
+"""
+
+
+def replicated(engine: str) -> Backend:
+    """The bundled model as two replicas."""
+    config = ModelConfig(source=SOURCES[engine], replicas=2, resources={"cpu": 0.5})
+    return sources.model("m", config).pool.members[0].backend
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_the_contract(engine: str) -> None:
+    """Replicas keep the contract of a backend, whatever engine they hold."""
+    await check_backend(lambda: replicated(engine))
+
+
+@pytest.fixture(scope="module")
+def results() -> Iterator[Results]:
+    """What the newest client says of a server with two replicas."""
+    with serve(config=_TABLE.format(key=KEY)) as server:
+        yield run([sys.executable, "-W", "error", str(Path(python_client.__file__))], server)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_official_client(results: Results, check: str) -> None:
+    """What the check's docstring says is true for replicas, too."""
+    assert_passed(results, check)

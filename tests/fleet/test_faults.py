@@ -1,0 +1,114 @@
+"""
+Replicas and raylets that are killed: every greedy answer is whole, and that of an undisturbed run; what dies comes back by itself.
+
+`UNILECT_KILLS=20` kills each so many times.
+"""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from inprocess import Site, site
+
+from fleet_load import holds, seen_so_many, stories
+from ray_cluster import descendants, replicas_of, said
+from unilect.config.server import Config, ModelConfig
+
+KILLS = int(os.environ.get("UNILECT_KILLS", "2"))
+TOKENS = 400
+LEFT_S, WATCHED_S = 0.2, 0.3
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(180 + 60 * KILLS),
+]
+draw = random.Random(13)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running() -> AsyncIterator[Site]:
+    """A server of two replicas, on a cluster of its own."""
+    model = ModelConfig(source="demo:", replicas=2, threads=1, resources={"cpu": 0.5}, parallel=4)
+    async with site(Config(port=0, models={"demo": model}, log_level="error")) as serving:
+        yield serving
+
+
+def replicas(running: Site) -> list[int]:
+    """The processes of the replicas."""
+    (child,) = running.registry.get(None).pool.members[0].backend.children
+    return replicas_of(child.pid)
+
+
+async def test_replicas_that_are_killed(running: Site) -> None:
+    """Twenty streams go on when a replica is killed, also those that wait for their turn, and the replica comes back."""
+    expected = await stories(running, TOKENS)
+    for kill in range(KILLS):
+        seen = list[int]()
+        streams = asyncio.ensure_future(stories(running, TOKENS, seen))
+        await seen_so_many(seen, draw.randrange(20, 400))
+        victim = draw.choice(replicas(running))
+        engines = [pid for pid in descendants(victim) if "unilect.engines" in said(pid)]
+        assert engines
+        before = running.registry.get(None).retries
+        os.kill(victim if kill % 2 == 0 else draw.choice(engines), signal.SIGKILL)
+
+        assert expected == await streams
+        assert running.registry.get(None).retries > before
+        await are_two(running, victim if kill % 2 == 0 else 0)
+
+
+async def are_two(running: Site, gone: int) -> None:
+    """Wait until there are two replicas, and one is gone."""
+    await holds(lambda: len(found := replicas(running)) == 2 and gone not in found)
+
+
+async def test_a_client_that_leaves(running: Site) -> None:
+    """The engine of a replica stops within 200 ms of its client's leaving: it makes no token more."""
+    async with running.post(stream=True, max_tokens=4000, ignore_eos=True) as response:
+        await response.content.readline()
+        (busy,) = [pid for replica in replicas(running) if await _works(pid := _engine(replica))]
+    await asyncio.sleep(LEFT_S)
+
+    assert not await _works(busy)
+
+
+async def test_a_conversation_stays(running: Site) -> None:
+    """The second turn of a conversation comes to the replica that has the first one in its cache."""
+    for number in range(6):
+        messages = [{"role": "user", "content": f"Tell me a story about {number} cats and a sea."}]
+        first = await whole(running, messages)
+        messages += [first["choices"][0]["message"], {"role": "user", "content": "Go on."}]
+        used = (await whole(running, messages))["usage"]
+        assert used["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"] - 4
+
+
+async def whole(running: Site, messages: list[Any]) -> Any:
+    """An answer to a conversation."""
+    async with running.post(messages=messages, max_tokens=12, temperature=0) as response:
+        assert 200 == response.status
+        return await response.json()
+
+
+def _engine(replica: int) -> int:
+    """The process of a replica's engine."""
+    (engine,) = [pid for pid in descendants(replica) if "unilect.engines.gguf" in said(pid)]
+    return engine
+
+
+async def _works(pid: int) -> bool:
+    """Whether a process uses the processor: for an idle engine it is nothing."""
+    before = _ticks(pid)
+    await asyncio.sleep(WATCHED_S)
+    return _ticks(pid) - before >= 3
+
+
+def _ticks(pid: int) -> int:
+    """The hundredths of a second of processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
