@@ -21,7 +21,7 @@ KEYS = {"greedy": "sk-greedy-0123456789", "modest": "sk-modest-0123456789"}
 MODEST = ("modest", "second", "third")
 KEYS |= {name: f"sk-{name}-0123456789" for name in MODEST[1:]}
 TEXT = "an answer of some tokens"
-TIMED = "UNILECT_TIMED" in os.environ  # the machine is quiet
+TIMED = "UNILECT_TEST_TIMED" in os.environ  # the machine is quiet
 
 
 @asynccontextmanager

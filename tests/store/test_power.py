@@ -1,7 +1,7 @@
 """
 A loss of power: what was confirmed is there afterwards, and the database is sound.
 
-`UNILECT_POWER=5000` loses power so many times, instead of the number below, and prints what was seen.
+`UNILECT_TEST_POWER=5000` loses power so many times, instead of the number below, and prints what was seen.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from power import Disk, Event
 from unilect.store.answers import Answers
 from unilect.store.database import Database
 
-LOSSES = int(os.environ.get("UNILECT_POWER", "150"))
+LOSSES = int(os.environ.get("UNILECT_TEST_POWER", "150"))
 TRANSACTIONS = 60
 CHILD = str(Path(__file__).with_name("power_child.py"))
 
@@ -97,11 +97,11 @@ def after(disk: Disk, folder: Path, dice: random.Random) -> set[str] | None:
             file.unlink()
 
 
-@pytest.mark.timeout(0 if "UNILECT_POWER" in os.environ else 180)
+@pytest.mark.timeout(0 if "UNILECT_TEST_POWER" in os.environ else 180)
 def test_a_loss_of_power(tmp_path: Path) -> None:
     """Wherever power is lost, and whatever of the last writes reached the disk, all that was confirmed is there, and the file is sound."""
     seen = lose(recorded(tmp_path, "FULL"), tmp_path, LOSSES)
-    if "UNILECT_POWER" in os.environ:
+    if "UNILECT_TEST_POWER" in os.environ:
         print(f"\n{LOSSES} losses: {seen}")
 
     assert (0, 0) == seen[:2]
