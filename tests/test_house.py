@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_355,
+    "": 2_359,
     "cli": 2_060,
     "cli/connect": 956,
-    "config": 1_984,
+    "config": 2_026,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_181,
     "engines/process": 826,
     "engines/transformers": 3_686,
-    "fleet": 517,
+    "fleet": 908,
     "gateway": 2_713,
     "http": 934,
     "parameters": 734,

@@ -24,6 +24,7 @@ from unilect.engines.process import child
 from unilect.errors import BackendError, BackendUnavailable, EngineDied, UnilectError
 from unilect.fleet import wire
 from unilect.fleet._replica import FAILED, Replica
+from unilect.fleet._supply import NAMESPACE, Offers
 
 _BACKLOG = 2048
 _ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
@@ -59,6 +60,7 @@ class Middle:
         self._handles: dict[str, Any] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._loop = asyncio.new_event_loop()
+        self._offers = Offers() if settings["address"] else None  # no other machine can join else
         own = {
             "_node_ip_address": "127.0.0.1",
             "include_dashboard": False,
@@ -66,7 +68,7 @@ class Middle:
         }
         ray.init(
             address=settings["address"] or "local",
-            namespace="unilect",
+            namespace=NAMESPACE,
             log_to_driver=False,
             logging_level=logging.WARNING,
             configure_logging=False,
@@ -149,6 +151,8 @@ class Middle:
             BackendUnavailable: It does not start; the message says why.
         """
         app = app_of(made.name)
+        if self._offers is not None:
+            self._offers.offer(made.name, made.files)
         deployment = _SERVED.options(
             max_ongoing_requests=made.in_flight, ray_actor_options=made.resources, **_scale(made)
         )

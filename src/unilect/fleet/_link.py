@@ -1,12 +1,13 @@
 """The gateway's side of the process that holds its connection to Ray; the models of one configuration share it."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
 from unilect import frames
 from unilect.config.fleet import FleetConfig, head_of
+from unilect.config.server import process_environment
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.errors import BackendError, BackendTimeout, BackendUnavailable
 from unilect.fleet import wire
@@ -15,6 +16,8 @@ _CHILD = "unilect.fleet._child"
 _START_TIMEOUT_S = 120.0
 _OBJECT_STORE_BYTES = 100 * 1024 * 1024  # what crosses is small, and does not lie in it
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+#: Ray's own, which every process of a cluster with TLS needs: https://docs.ray.io/en/latest/ray-core/configure.html#tls-authentication
+_TLS = ("RAY_USE_TLS", "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 Replies: TypeAlias = AsyncGenerator[frames.Reply, None]
 
 
@@ -36,7 +39,7 @@ class Link:
             python_command(_CHILD),
             lambda socket_path: settings | {"socket_path": socket_path},
             start_timeout_s=_START_TIMEOUT_S,
-            environment=_ENVIRONMENT | _token(fleet),
+            environment=_ENVIRONMENT | _tls(process_environment()) | _token(fleet),
         )
         self._users: set[str] = set()
 
@@ -106,6 +109,11 @@ class Link:
             raise BackendError("The model's replica ended during the answer.") from error
         finally:
             writer.close()
+
+
+def _tls(environment: Mapping[str, str]) -> dict[str, str]:
+    """How Ray finds the certificates of its cluster; they are files."""
+    return {name: environment[name] for name in _TLS if name in environment}
 
 
 def _token(fleet: FleetConfig) -> dict[str, str]:

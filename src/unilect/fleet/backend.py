@@ -10,7 +10,6 @@ from contextlib import aclosing
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,13 +24,15 @@ from unilect.backend import (
     Description,
     NativeFacts,
 )
-from unilect.config.fleet import FleetConfig, resources_of
+from unilect.config.fleet import FleetConfig, cache_folder, resources_of
 from unilect.config.model import ModelConfig
+from unilect.config.server import process_environment
 from unilect.context import in_hand, whose
-from unilect.errors import ConfigError
+from unilect.errors import BackendUnavailable, ConfigError
 from unilect.extras import install
 from unilect.fleet import wire
 from unilect.fleet._link import Link, link_of
+from unilect.fleet.files import Digests, absolute, named_by
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
 
 _PLACES_BESIDE = 4  # calls that count tokens and the like, beside the answers
@@ -45,13 +46,17 @@ class RayBackend:
         deployment: How it is to run there.
         config: Its settings.
         link: The connection.
+        sends: Nodes may lack the model's files, and get them from here.
 
     Attributes:
         capabilities: As its engine's; unknown before the start.
     """
 
-    def __init__(self, deployment: wire.Deployment, config: ModelConfig, link: Link) -> None:
+    def __init__(
+        self, deployment: wire.Deployment, config: ModelConfig, link: Link, sends: bool = False
+    ) -> None:
         self._deployment = deployment
+        self._sends = sends
         self._config = config
         self._link = link
         self._life = 0  # of the connection, for which the model is known to be there
@@ -74,13 +79,32 @@ class RayBackend:
             if self._facts is not None and self._life == life:
                 return
             timeout_s = self._config.start_timeout_s
-            await self._link.value(
-                wire.Asked("deploy", name, body=frames.raw(self._deployment)), timeout_s
-            )
+            deployment = frames.raw(await self._with_files())
+            await self._link.value(wire.Asked("deploy", name, body=deployment), timeout_s)
             told = await self._ask(wire.FACTS, None, timeout_s)
             self._facts = wire.read(wire.Facts, told)
             self.capabilities = self._facts.capabilities
             self._life = life
+
+    async def _with_files(self) -> wire.Deployment:
+        """
+        The deployment, with what nodes may have to be sent: read whole here, once for each version of a file.
+
+        Raises:
+            BackendUnavailable: It cannot be read.
+        """
+        made = self._deployment
+        if not self._sends:
+            return made
+        config = msgspec.json.decode(made.config, type=ModelConfig)
+        digests = Digests(cache_folder(process_environment()))
+        try:
+            return replace(made, files=await asyncio.to_thread(named_by, config, digests))
+        except ConfigError as error:
+            raise BackendUnavailable(
+                "The model's files cannot be read. Try again, or ask the operator.",
+                reason=f"models.{made.name}: {error}",
+            ) from error
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
@@ -132,7 +156,7 @@ class RayBackend:
     def _asked(self, operation: str, given: Any, session: str = "") -> wire.Asked:
         owner = "" if self._config.share_cache else whose()
         call = frames.Call(
-            operation, frames.raw(given), owner=owner, request_id=in_hand().request_id
+            operation, wire.given(given), owner=owner, request_id=in_hand().request_id
         )
         return wire.Asked("call", self._deployment.name, session, frames.raw(call))
 
@@ -181,12 +205,12 @@ def backend(spec: BackendSpec) -> Backend:
     least, most = (
         (replicas, replicas) if isinstance(replicas, int) else (replicas.min, replicas.max)
     )
-    plain = replace(config, replicas=None, resources={}, accelerator=None)
+    plain = absolute(replace(config, replicas=None, resources={}, accelerator=None))
     fleet: FleetConfig = spec.shared.get(FleetConfig, FleetConfig())
     deployment = wire.Deployment(
         spec.name,
         version("unilect"),
-        _absolute(config.sources[0]),
+        plain.sources[0],
         msgspec.json.encode(plain),
         config.threads or 1,
         least,
@@ -194,11 +218,7 @@ def backend(spec: BackendSpec) -> Backend:
         (config.parallel or 16) + _PLACES_BESIDE,
         resources_of(spec.name, config),
         config.start_timeout_s,
+        cache_bytes=int(fleet.file_cache_gib * 2**30),
     )
-    return RayBackend(deployment, config, link_of(spec.shared, fleet))
-
-
-def _absolute(source: str) -> str:
-    """A source whose path does not depend on where a process runs."""
-    path = Path(source).expanduser()
-    return str(path.resolve()) if path.exists() else source
+    link = link_of(spec.shared, fleet)
+    return RayBackend(deployment, config, link, sends=bool(fleet.address))
