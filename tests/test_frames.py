@@ -1,25 +1,39 @@
 """Tests of unilect.frames: what is packed is read again, and what is no frame is told."""
 
 import asyncio
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
+from msgspec.structs import replace
 
 from unilect import frames
 from unilect.errors import (
     BackendError,
+    BackendTimeout,
     BackendUnavailable,
     ContextLengthExceeded,
+    EngineDied,
     InternalError,
     InvalidRequest,
+    OutOfMemory,
+    QueueFull,
+    RequestKilledEngine,
     UnilectError,
+    UnsupportedOperation,
+    UnsupportedParameter,
 )
 from unilect.events import (
     Event,
+    Extra,
     Finish,
+    Opaque,
     Progress,
     ReasoningDelta,
+    RefusalDelta,
     TextDelta,
     TokenLogprob,
     ToolCallDelta,
@@ -34,7 +48,21 @@ EVENTS: list[Event] = [
     ToolCallDelta(0, "{}", "call_1", "f"),
     Finish("tool_calls"),
     Usage(3, 4, 1),
+    RefusalDelta("No.", 1),
+    Finish("stop", 1, stop="\n"),
+    Usage(3, 4, 1, 2, counters={"draft": 1.5}),
+    Opaque(Extra(chunk={"a": [1, None]}, native={"b": "中"}), 0),
+    TextDelta("x", extra=Extra(choice={"c": {"d": True}}, delta={"e": ""}), tokens=3),
 ]
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
 HUGE = FunctionDefinition("f", parameters={"type": "string", "maxLength": 2**64})
 
 
@@ -52,6 +80,50 @@ async def test_events_there_and_back() -> None:
 
     assert reply.last
     assert EVENTS == frames.events_of(reply)
+
+
+async def test_fields_that_were_not_read() -> None:
+    """Further fields of an upstream that are JSON still arrive as the values that they are; those of other kinds as they were."""
+    extra = Extra(
+        chunk={"a": Raw(b'{"b": [1, 2.5, null]}'), "c": 3},
+        choice={"d": Raw('"中🙂"'.encode())},
+        delta={"e": Raw(b"true")},
+        call={"f": Raw(b"[]")},
+        native={"g": Raw(b"18446744073709551615")},
+    )
+    read = Extra(
+        chunk={"a": {"b": [1, 2.5, None]}, "c": 3},
+        choice={"d": "中🙂"},
+        delta={"e": True},
+        call={"f": []},
+        native={"g": 2**64 - 1},
+    )
+    events: list[Event] = [
+        TextDelta("x", extra=extra),
+        ToolCallDelta(0, "{", extra=extra),
+        Opaque(extra),
+        Usage(1, 2, extra=extra),
+    ]
+
+    told = frames.events_of(frames.reply_of(await body_of(frames.of_events(events))))
+
+    assert [replace(event, extra=read) for event in events] == told  # type: ignore[type-var]
+
+
+@given(JSON)
+async def test_any_field_that_was_not_read(value: Any) -> None:
+    """Any JSON value of a further field arrives as it was."""
+    event = Opaque(Extra(chunk={"a": Raw(msgspec.json.encode(value))}))
+
+    (told,) = frames.events_of(frames.reply_of(await body_of(frames.of_events([event]))))
+
+    assert isinstance(told, Opaque)
+    assert {"a": value} == told.extra.chunk
+
+
+def test_every_event_has_a_place() -> None:
+    """No kind of event is without a test of its way."""
+    assert {*get_args(Event)} == {type(event) for event in EVENTS}
 
 
 async def test_calls_and_values() -> None:
@@ -84,6 +156,13 @@ def test_numbers_that_are_too_large(request_: Any, param: str | None) -> None:
     [
         (InvalidRequest("No.", param="stop"), InvalidRequest),
         (BackendUnavailable("Later.", retry_after_s=5), BackendUnavailable),
+        (UnsupportedParameter("No.", param="top_k"), UnsupportedParameter),
+        (UnsupportedOperation("No."), UnsupportedOperation),
+        (BackendTimeout("Late."), BackendTimeout),
+        (EngineDied("Oh."), EngineDied),
+        (OutOfMemory("Full."), OutOfMemory),
+        (QueueFull("Full.", retry_after_s=2.5), QueueFull),
+        (RequestKilledEngine("Oh."), RequestKilledEngine),
         (InternalError("Oh."), BackendError),
     ],
 )
@@ -94,6 +173,7 @@ async def test_errors(error: UnilectError, expected: type[UnilectError]) -> None
 
     assert (error.message, error.param) == (caught.value.message, caught.value.param)
     assert error.retry_after_s == caught.value.retry_after_s
+    assert expected is type(caught.value)
 
 
 async def test_too_long_a_prompt_keeps_its_numbers() -> None:

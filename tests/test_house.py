@@ -23,10 +23,10 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_402,
+    "": 2_406,
     "cli": 2_458,
     "cli/connect": 1_019,
-    "config": 2_020,
+    "config": 2_062,
     "constraints": 1_137,
     "demo": 12,
     "dialects": 223,
@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_249,
     "engines/process": 826,
     "engines/transformers": 3_697,
-    "fleet": 1_388,
+    "fleet": 1_781,
     "gateway": 2_810,
     "http": 934,
     "parameters": 734,

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import io
 import json
 import os
 import random
@@ -17,7 +18,9 @@ import pytest
 from aiohttp import web
 
 from loopback import served
+from unilect import frames
 from unilect.demo import MODEL
+from unilect.events import Event, Usage
 
 TIMEOUT_S = 60.0
 COMMIT = "c0ffee" + "0" * 34
@@ -35,6 +38,28 @@ try:
     print(json.dumps({"path": str(path), "parts": parts, "sizes": sorted(sizes)}))
 except ConfigError as error:
     print(json.dumps({"error": str(error), "parts": parts, "sizes": sorted(sizes)}))
+"""
+#: A replica of the fleet as Ray makes one, with a model of the hub, and what it says.
+REPLICA = """
+import asyncio, sys
+from importlib.metadata import version
+import msgspec
+from unilect import frames
+from unilect.config.model import ModelConfig
+from unilect.fleet import wire
+from unilect.fleet._replica import Replica
+from unilect.testing import chat
+async def main():
+    source = "gguf:org/repo/model.gguf"
+    config = msgspec.json.encode(ModelConfig(source=source, threads=1, parallel=1))
+    made = wire.Deployment("m", version("unilect"), source, config, 1, 1, 1, 4, {}, 60)
+    replica = object.__new__(Replica)
+    await replica.__init__(msgspec.msgpack.encode(made))
+    call = frames.Call("chat", wire.given(chat("Hello!", max_tokens=5)))
+    async for item in replica.answer(msgspec.msgpack.encode(call)):
+        sys.stdout.buffer.write(item)
+    await replica._backend.aclose()
+asyncio.run(main())
 """
 
 
@@ -458,3 +483,25 @@ def test_a_folder_in_parts(hub: Hub, tmp_path: Path) -> None:
 def test_folders_that_are_none(hub: Hub, tmp_path: Path, location: str, said: str) -> None:
     """A repository that does not exist, one without a model, and a path are told as such."""
     assert said in fetch(hub, tmp_path, location, "local_folder").error
+
+
+def test_a_replica_of_the_fleet(hub: Hub, tmp_path: Path) -> None:
+    """A replica fetches a model of the hub itself, into the cache of its node, and answers."""
+    hub.files["org/repo/model.gguf"] = MODEL.read_bytes()
+
+    done = subprocess.run(
+        [sys.executable, "-c", REPLICA],
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        env=environment(hub, tmp_path),
+    )
+
+    assert 0 == done.returncode, done.stderr.decode()
+    reader = io.BytesIO(done.stdout)
+    events = list[Event]()
+    while head := reader.read(4):
+        body = reader.read(int.from_bytes(head, "big"))
+        events += frames.events_of(frames.reply_of(body))
+    (usage,) = [event for event in events if isinstance(event, Usage)]
+    assert 0 < usage.completion_tokens <= 5
+    assert [*tmp_path.rglob("snapshots/*/model.gguf")]

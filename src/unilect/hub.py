@@ -66,10 +66,15 @@ def local_file(location: str, on_progress: OnProgress) -> Path:
         file = _chosen(repo, quantization)
     else:
         return path
+    files = parts(file)
+    return _fetch_all(repo, files, on_progress, _sizes(repo) if len(files) > 1 else {})[0]
+
+
+def parts(file: str) -> list[str]:
+    """The names of all files of a model that is named by one: several where it is the first of several, `...-00001-of-00003.gguf`."""
     part = _PART.search(file)
     count = int(part.group(1)) if part is not None else 1
-    files = [file.replace("-00001-of-", f"-{number:05}-of-") for number in range(1, count + 1)]
-    return _fetch_all(repo, files, on_progress, _sizes(repo) if count > 1 else {})[0]
+    return [file.replace("-00001-of-", f"-{number:05}-of-") for number in range(1, count + 1)]
 
 
 def is_here(location: str) -> bool:
@@ -189,7 +194,7 @@ def local_folder(location: str, on_progress: OnProgress) -> Path:
             f"{location}: there is no such folder. Name a folder with a model of transformers, or one of the hub as org/name."
         )
     sizes = _sizes(location)
-    files = _once([name for name in sizes if _FOLDER_FILE.search(name)])
+    files = of_folder(sizes)
     if "config.json" not in files:
         others = ggufs(sizes)
         which = "; it holds GGUF files: " + listed(others) if others else " (no config.json)"
@@ -199,6 +204,11 @@ def local_folder(location: str, on_progress: OnProgress) -> Path:
         )
     found = _fetch_all(location, files, on_progress, sizes)
     return found[files.index("config.json")].parent
+
+
+def of_folder(names: Iterable[str]) -> list[str]:
+    """Which files of a folder a model of transformers, an adapter or a tokenizer needs, by their paths in it."""
+    return _once([name for name in names if _FOLDER_FILE.search(name)])
 
 
 def _once(files: list[str]) -> list[str]:

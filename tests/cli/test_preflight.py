@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,19 @@ def test_nothing_is_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         told = check(tmp_path, f"port = {taken.getsockname()[1]}\n", capsys)
 
     assert "OK" == told[-1]
+
+
+def test_replicas_without_ray(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Ray is not installed, a model with replicas is told with the command that installs it; with Ray it is accepted."""
+    text = "[models.m]\nreplicas = 2\n"
+    monkeypatch.setattr("unilect.fleet.backend.find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        check(tmp_path, text, capsys)
+    told = capsys.readouterr().err
+    assert "c.toml:2: models.m: replicas: requires Ray. Install it with `pip install " in told
+    assert "[fleet]" in told
+    monkeypatch.undo()
+    if find_spec("ray") is not None:
+        assert "OK" == check(tmp_path, text, capsys)[-1]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilect.config.fleet import FleetConfig, head_of, resources_of
+from unilect.config.fleet import FleetConfig, cache_folder, head_of, resources_of
 from unilect.config.load import load
 from unilect.config.model import ModelConfig
 from unilect.errors import ConfigError
@@ -75,6 +75,20 @@ def sources_of(config: ModelConfig) -> None:
     from unilect.routing import sources
 
     sources.model("m", config)
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"HOME": "/home/me"}, "/home/me/.cache/unilect/fleet"),
+        ({"HOME": "/home/me", "XDG_CACHE_HOME": "/c"}, "/c/unilect/fleet"),
+        ({"XDG_CACHE_HOME": "c"}, None),  # which the standard has ignored, too
+        ({}, None),
+    ],
+)
+def test_cache_folder(environment: dict[str, str], folder: str | None) -> None:
+    """Files that were sent are kept in the user's cache."""
+    assert (Path(folder) if folder else None) == cache_folder(environment)
 
 
 def test_resources() -> None:

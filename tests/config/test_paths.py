@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from unilect.config.paths import placed, placed_server
+from unilect.config.paths import moved, placed, placed_server
 
 
 @pytest.fixture
@@ -91,3 +91,39 @@ def test_without_a_file(folder: Path) -> None:
         {"tls_cert": "c.pem", "tls_key": "~/k"}, None
     )
     assert {"tls_cert": str(folder / "c.pem")} == placed_server({"tls_cert": "c.pem"}, folder)
+
+
+def test_moved() -> None:
+    """All that an engine reads may be moved, each with its scheme and its scale; what is written to, a name and a template stay."""
+    values = {
+        "source": [
+            "gguf:/a/x.gguf",
+            "/a/hf",
+            "hf:org/name",
+            "demo:",
+            "http://h/v1",
+            "chatglm:/a/b",
+        ],
+        "mmproj": "/a/m.gguf",
+        "tokenizer": None,
+        "lora": ["/a/l=0.5", "/a/l"],
+        "chat_template": "/a/t.jinja",
+        "completion_template": "chatml",
+        "slot_save_path": "/a/slots",
+        "threads": 3,
+    }
+
+    assert values | {
+        "source": [
+            "gguf:/b/x.gguf",
+            "/b/hf",
+            "hf:org/name",
+            "demo:",
+            "http://h/v1",
+            "chatglm:/b/b",
+        ],
+        "mmproj": "/b/m.gguf",
+        "lora": ["/b/l=0.5", "/b/l"],
+        "chat_template": "/b/t.jinja",
+    } == moved(values, lambda path: path.replace("/a/", "/b/"))
+    assert "{{ '/a/x' }}" == moved({"source": "", "chat_template": "{{ '/a/x' }}"}, str.upper)["chat_template"]  # fmt: skip

@@ -1,6 +1,8 @@
 """The settings of the fleet: the table `[fleet]` of a configuration, and what a model with `replicas` may ask of its nodes."""
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Struct
@@ -33,6 +35,22 @@ class FleetConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             "File with the token that the nodes of the cluster know. Default: the one that `unilect fleet start` or `join` has written."
         ),
     ] = None
+    file_cache_gib: Annotated[
+        float,
+        described(
+            "How much each node keeps of the model files that were sent to it, in GiB: the least recently used go first. Files in use "
+            "stay, also beyond this.",
+            ge=0,
+            le=1_000_000,
+        ),
+    ] = 100.0
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path | None:
+    """Where this machine keeps files that were sent to it; None where its user has no such folder."""
+    cache, home = environment.get("XDG_CACHE_HOME", ""), environment.get("HOME", "")
+    folder = Path(cache) if cache else Path(home) / ".cache"
+    return folder / "unilect" / "fleet" if folder.is_absolute() else None
 
 
 def head_of(config: FleetConfig) -> str:

@@ -3,7 +3,7 @@ Paths among the options: those of a file are relative to its folder, and `~` is 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,42 @@ def placed(values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
     return changed
 
 
+def moved(values: Mapping[str, Any], move: Callable[[str], str]) -> dict[str, Any]:
+    """
+    The options of a model with the paths of all that its engine reads changed; `slot_save_path` is written to, and stays.
+
+    Args:
+        values: The options, of the right types.
+        move: Given a path, or what may be a name of the hub, returns what to write instead.
+    """
+    changed = dict(values)
+    source = values["source"]
+    changed["source"] = (
+        _moved_source(source, move)
+        if isinstance(source, str)
+        else [_moved_source(one, move) for one in source]
+    )
+    for name in ("mmproj", "tokenizer"):
+        if values.get(name):
+            changed[name] = move(values[name])
+    for name in _TEMPLATES:
+        if values.get(name) and _is_path(values[name]):
+            changed[name] = move(values[name])
+    if values.get("lora"):
+        paths = [adapter_of(text)[0] for text in values["lora"]]
+        changed["lora"] = [
+            move(path) + text.removeprefix(path)
+            for path, text in zip(paths, values["lora"], strict=True)
+        ]
+    return changed
+
+
+def _moved_source(source: str, move: Callable[[str], str]) -> str:
+    if (local := _LOCAL.match(source)) is not None:
+        return f"{local[1]}:{move(local[2])}"
+    return source if _SCHEME.match(source) or source in ("", "demo") else move(source)
+
+
 def _at(path: str, folder: Path | None) -> str:
     if path.startswith("~"):
         try:
@@ -99,7 +135,11 @@ def _adapter(text: str, folder: Path | None) -> str:
 
 
 def _template(text: str, folder: Path | None) -> str:
+    return _at(text, folder) if _is_path(text) else text
+
+
+def _is_path(template: str) -> bool:
     """A path among templates has a slash or a file's ending; Jinja has braces, and the names of formats have neither."""
-    if "{" in text or "\n" in text or not ("/" in text or _FILE_NAME.search(text)):
-        return text
-    return _at(text, folder)
+    if "{" in template or "\n" in template:
+        return False
+    return "/" in template or _FILE_NAME.search(template) is not None

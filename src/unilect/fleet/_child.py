@@ -30,6 +30,7 @@ from unilect import frames
 from unilect.engines.process import child
 from unilect.errors import BackendError, BackendUnavailable, EngineDied, UnilectError
 from unilect.fleet import _rollout, wire
+from unilect.fleet._supply import NAMESPACE, Offers
 
 _BACKLOG = 2048
 _LOOK_S = 1.0  # between two looks at whether a model has a replica, while a call waits for one
@@ -54,6 +55,7 @@ class Middle:
         self._models: dict[str, tuple[wire.Deployment, Any]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._loop = asyncio.new_event_loop()
+        self._offers = Offers() if settings["address"] else None  # no other machine can join else
         own = {
             "_node_ip_address": "127.0.0.1",
             "include_dashboard": False,
@@ -61,7 +63,7 @@ class Middle:
         }
         ray.init(
             address=settings["address"] or "local",
-            namespace="unilect",
+            namespace=NAMESPACE,
             log_to_driver=False,
             logging_level=logging.WARNING,
             configure_logging=False,
@@ -118,6 +120,8 @@ class Middle:
         elif asked.what == "deploy":
             deployment = wire.read(wire.Deployment, asked.body)
             async with self._locks.setdefault(deployment.name, asyncio.Lock()):
+                if self._offers is not None:
+                    await asyncio.to_thread(self._offers.offer, deployment.name, deployment.files)
                 handle = await asyncio.to_thread(_rollout.bring, deployment, bytes(asked.body))
                 self._models[deployment.name] = deployment, handle
             writer.write(wire.value(True))

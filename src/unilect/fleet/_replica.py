@@ -15,11 +15,14 @@ from typing import Any
 import msgspec
 
 from unilect import backend, frames
+from unilect.config.fleet import cache_folder
 from unilect.config.model import ModelConfig
+from unilect.config.server import process_environment
 from unilect.context import IN_HAND, Context
 from unilect.errors import BackendError, ConfigError, UnilectError, UnsupportedOperation
 from unilect.events import Event
 from unilect.fleet import _loopback, wire
+from unilect.fleet.files import Cache, Pieces, placed
 from unilect.routing import sources
 
 log = logging.getLogger("unilect")
@@ -50,11 +53,31 @@ class Replica:
             )
         config = msgspec.json.decode(made.config, type=ModelConfig)
         try:
-            spec = sources.spec_of(made.name, made.source, config, made.threads)
+            config = await self._with_files(config, made)
+            spec = sources.spec_of(made.name, config.sources[0], config, made.threads)
             self._backend = sources.backend(spec)
             await self._backend.start()
         except (UnilectError, ConfigError) as error:
             raise StartFailed(str(error)) from error
+
+    async def _with_files(self, config: ModelConfig, made: wire.Deployment) -> ModelConfig:
+        """
+        The settings with the paths of this node; what is not here is fetched first.
+
+        Raises:
+            ConfigError: It cannot be fetched or kept.
+        """
+        if not made.files:
+            return config
+        if (folder := cache_folder(process_environment())) is None:
+            raise ConfigError(
+                "the node has no folder for model files: there is neither HOME nor XDG_CACHE_HOME."
+            )
+        self._cache = Cache(
+            folder, made.cache_bytes, made.start_timeout_s
+        )  # in use while this lives
+        places = await asyncio.to_thread(self._cache.places, made.files, _from_gateways())
+        return placed(config, places)
 
     async def answer(self, body: bytes) -> AsyncGenerator[bytes, None]:
         """The frames that answer a call, several in one piece where they came faster than they were taken."""
@@ -65,7 +88,7 @@ class Replica:
             if (kind := wire.GENERATES.get(call.operation)) is None:
                 yield wire.value(await self._value(call))
                 return
-            made = self._backend.generate(wire.read(kind, call.body))
+            made = self._backend.generate(wire.taken(kind, call.body))
             async with aclosing(_gathered(made)) as batches:
                 async for batch in batches:
                     yield frames.of_events(batch)
@@ -87,7 +110,7 @@ class Replica:
         method = getattr(self._backend, call.operation, None)
         if types is None or method is None:
             raise UnsupportedOperation(f"The model's backend has no `{call.operation}`.")
-        given = wire.read(types[0], call.body)
+        given = wire.taken(types[0], call.body)
         if call.operation == "count_tokens":
             (of,) = given
             given = (of.chat or of.completion or of.prompt,)
@@ -100,6 +123,12 @@ class Replica:
             backend.native_facts(self._backend),
             [name for name in wire.METHODS if hasattr(self._backend, name)],
         )
+
+
+def _from_gateways() -> Pieces:
+    from unilect.fleet._supply import Asked  # Ray is there where a replica is
+
+    return Asked()
 
 
 async def _gathered(batches: backend.Batches) -> backend.Batches:

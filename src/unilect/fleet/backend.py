@@ -10,7 +10,6 @@ from contextlib import aclosing
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,13 +24,15 @@ from unilect.backend import (
     Description,
     NativeFacts,
 )
-from unilect.config.fleet import FleetConfig, resources_of
+from unilect.config.fleet import FleetConfig, cache_folder, resources_of
 from unilect.config.model import ModelConfig, Replicas
+from unilect.config.server import process_environment
 from unilect.context import in_hand, whose
-from unilect.errors import ConfigError
+from unilect.errors import BackendUnavailable, ConfigError
 from unilect.extras import install
 from unilect.fleet import wire
 from unilect.fleet._link import Link, link_of
+from unilect.fleet.files import Digests, absolute, named_by
 from unilect.requests import ChatRequest, CompletionRequest, Prompt
 from unilect.tasks import apart, shared
 
@@ -47,13 +48,17 @@ class RayBackend:
         deployment: How it is to run there.
         config: Its settings.
         link: The connection.
+        sends: Nodes may lack the model's files, and get them from here.
 
     Attributes:
         capabilities: As its engine's; unknown before the start.
     """
 
-    def __init__(self, deployment: wire.Deployment, config: ModelConfig, link: Link) -> None:
+    def __init__(
+        self, deployment: wire.Deployment, config: ModelConfig, link: Link, sends: bool = False
+    ) -> None:
         self._deployment = deployment
+        self._sends = sends
         self._config = config
         self._link = link
         self._life = 0  # of the connection, for which the model is known to be there
@@ -79,7 +84,7 @@ class RayBackend:
     async def _bring_up(self) -> None:
         name, timeout_s = self._deployment.name, self._config.start_timeout_s
         life = await self._link.start(name)
-        deploy = wire.Asked("deploy", name, body=frames.raw(self._deployment))
+        deploy = wire.Asked("deploy", name, body=frames.raw(await self._with_files()))
         await self._link.value(deploy, timeout_s + _TOLD_WITHIN_S)
         self._facts = wire.read(wire.Facts, await self._ask(wire.FACTS, None, timeout_s))
         self.capabilities = self._of_all(self._facts.capabilities)
@@ -93,6 +98,26 @@ class RayBackend:
             slots=one.slots and one.slots * most,
             max_in_flight=one.max_in_flight and one.max_in_flight * most,
         )
+
+    async def _with_files(self) -> wire.Deployment:
+        """
+        The deployment, with what nodes may have to be sent: read whole here, once for each version of a file.
+
+        Raises:
+            BackendUnavailable: It cannot be read.
+        """
+        made = self._deployment
+        if not self._sends:
+            return made
+        config = msgspec.json.decode(made.config, type=ModelConfig)
+        digests = Digests(cache_folder(process_environment()))
+        try:
+            return replace(made, files=await asyncio.to_thread(named_by, config, digests))
+        except ConfigError as error:
+            raise BackendUnavailable(
+                "The model's files cannot be read. Try again, or ask the operator.",
+                reason=f"models.{made.name}: {error}",
+            ) from error
 
     def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
         """Answer a request; see `Backend`."""
@@ -155,7 +180,7 @@ class RayBackend:
     def _asked(self, operation: str, given: Any, session: str = "") -> wire.Asked:
         owner = "" if self._config.share_cache else whose()
         call = frames.Call(
-            operation, frames.raw(given), owner=owner, request_id=in_hand().request_id
+            operation, wire.given(given), owner=owner, request_id=in_hand().request_id
         )
         return wire.Asked("call", self._deployment.name, session, frames.raw(call))
 
@@ -203,12 +228,12 @@ def backend(spec: BackendSpec) -> Backend:
     replicas, parallel = config.replicas or 1, config.parallel or 16
     if isinstance(replicas, int):
         replicas = Replicas(min=replicas, max=replicas)
-    plain = replace(config, replicas=None, resources={}, accelerator=None)
+    plain = absolute(replace(config, replicas=None, resources={}, accelerator=None))
     fleet: FleetConfig = spec.shared.get(FleetConfig, FleetConfig())
     deployment = wire.Deployment(
         spec.name,
         version("unilect"),
-        _absolute(config.sources[0]),
+        plain.sources[0],
         msgspec.json.encode(plain),
         config.threads or 1,
         replicas.min,
@@ -219,11 +244,7 @@ def backend(spec: BackendSpec) -> Backend:
         parallel + _PLACES_BESIDE,
         resources_of(spec.name, config),
         config.start_timeout_s,
+        cache_bytes=int(fleet.file_cache_gib * 2**30),
     )
-    return RayBackend(deployment, config, link_of(spec.shared, fleet))
-
-
-def _absolute(source: str) -> str:
-    """A source whose path does not depend on where a process runs."""
-    path = Path(source).expanduser()
-    return str(path.resolve()) if path.exists() else source
+    link = link_of(spec.shared, fleet)
+    return RayBackend(deployment, config, link, sends=bool(fleet.address))

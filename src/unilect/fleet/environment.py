@@ -7,9 +7,12 @@ switched off, as they are by default on Windows and macOS; then the node stays a
 Source: https://github.com/ray-project/ray/blob/ray-2.60.0/python/ray/_private/ray_constants.py (ENABLE_RAY_CLUSTER)
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 _MANY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+#: Ray's own, which every process of a cluster with TLS needs: https://docs.ray.io/en/latest/ray-core/configure.html#tls-authentication
+_TLS = ("RAY_USE_TLS", "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 _ALONE = ("", "127.0.0.1", "localhost", "::1", "[::1]")
 
 
@@ -35,3 +38,8 @@ def ray_environment(host: str, token: Path | None) -> dict[str, str]:
     if token is not None:
         told |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     return told
+
+
+def tls_of(environment: Mapping[str, str]) -> dict[str, str]:
+    """How Ray finds the certificates of its cluster, of the variables of this process; they are files."""
+    return {name: environment[name] for name in _TLS if name in environment}

@@ -4,15 +4,25 @@ What the gateway, the process that holds its connection to Ray, and the replicas
 A call for a replica passes the process in the middle unread, as do its replies.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from unilect import frames
 from unilect.backend import Capabilities, Description, NativeFacts
+from unilect.fleet.files import Item
 from unilect.ranking import Ranking, RerankRequest
-from unilect.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Embeddings, Prompt
+from unilect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Embeddings,
+    Prompt,
+    Request,
+)
 
 Ask: TypeAlias = Literal["deploy", "call", "ping"]
 FACTS = "facts"
@@ -74,6 +84,8 @@ class Deployment(Struct):
         in_flight: Those that it takes, with those that wait in it.
         resources: What Ray keeps for each replica, as `ray.remote` names it.
         start_timeout_s: How long a replica may take until it is ready.
+        files: What its settings name and the gateway has: nodes that lack it fetch it from there.
+        cache_bytes: How much a node keeps of such files.
     """
 
     name: str
@@ -89,6 +101,8 @@ class Deployment(Struct):
     in_flight: int
     resources: dict[str, Any]
     start_timeout_s: float
+    files: list[Item] = []
+    cache_bytes: int = 0
 
 
 class Facts(Struct):
@@ -112,6 +126,40 @@ def read(kind: Any, body: Raw) -> Any:
 
 #: the first frame of each answer: a replica has taken the call, and it goes to no other one
 TAKEN = frames.packed(frames.Reply())
+
+
+def given(what: Any) -> Raw:
+    """
+    What a call is given, inside of a frame: the raw fields of a request are JSON, which msgpack has as bytes.
+
+    Raises:
+        InvalidRequest: It holds a number that no frame can hold.
+    """
+    return frames.raw(_with_fields(what, lambda json: Raw(msgspec.msgpack.encode(bytes(json)))))
+
+
+def taken(kind: Any, body: Raw) -> Any:
+    """
+    What `given` put into a frame.
+
+    Raises:
+        msgspec.DecodeError: It is no such thing.
+    """
+    return _with_fields(
+        read(kind, body), lambda told: Raw(msgspec.msgpack.decode(told, type=bytes))
+    )
+
+
+def _with_fields(what: Any, change: Callable[[Raw], Raw]) -> Any:
+    """A request with other raw fields, or what holds requests."""
+    if isinstance(what, tuple):
+        return tuple(_with_fields(one, change) for one in what)
+    if isinstance(what, Counted):
+        return Counted(_with_fields(what.chat, change), _with_fields(what.completion, change), what.prompt)  # fmt: skip
+    if not isinstance(what, Request) or not what.raw_fields:
+        return what
+    fields = {name: change(of) for name, of in what.raw_fields.items()}
+    return replace(what, raw_fields=fields)
 
 
 def value(of: Any) -> bytes:
