@@ -70,9 +70,9 @@ class Node:
         assert self._process is not None
         return next(pid for pid in descendants(self._process.pid) if "/raylet/raylet" in said(pid))
 
-    def replicas(self) -> list[int]:
-        """The processes of the replicas that it has."""
-        return replicas_of(self.raylet)
+    def replicas(self, model: str) -> list[int]:
+        """The processes of the replicas of a model that it has."""
+        return replicas_of(self.raylet, model)
 
     def kill(self) -> None:
         """Kill the raylet; what it has started ends with it."""
@@ -136,6 +136,6 @@ def said(pid: int) -> str:
         return ""
 
 
-def replicas_of(pid: int) -> list[int]:
-    """The processes of replicas among the descendants of a process."""
-    return [one for one in descendants(pid) if said(one).startswith(_REPLICA)]
+def replicas_of(pid: int, model: str) -> list[int]:
+    """The processes of a model's replicas among the descendants of a process."""
+    return [one for one in descendants(pid) if said(one).startswith(f"{_REPLICA}unilect {model}:")]

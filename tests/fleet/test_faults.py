@@ -42,7 +42,7 @@ async def running() -> AsyncIterator[Site]:
 def replicas(running: Site) -> list[int]:
     """The processes of the replicas."""
     (child,) = running.registry.get(None).pool.members[0].backend.children
-    return replicas_of(child.pid)
+    return replicas_of(child.pid, "demo")
 
 
 async def test_replicas_that_are_killed(running: Site) -> None:

@@ -56,17 +56,17 @@ async def gateway(nodes: list[Node]) -> AsyncIterator[Gateway]:
         yield serve
 
 
-def processes(nodes: list[Node]) -> set[int]:
-    """The replicas of all nodes."""
-    return {pid for node in nodes for pid in node.replicas()}
+def processes(nodes: list[Node], model: str) -> set[int]:
+    """The replicas of a model on all nodes."""
+    return {pid for node in nodes for pid in node.replicas(model)}
 
 
 async def test_settings_that_differ(gateway: Gateway, nodes: list[Node]) -> None:
     """A gateway with the same settings replaces no replica, two at once neither; other settings replace all of them, and no answer fails or differs."""
     first, second = await asyncio.gather(gateway("m"), gateway("m"))
-    before = processes(nodes)
+    before = processes(nodes, "m")
     third = await gateway("m")
-    assert (2, before) == (len(before), processes(nodes))
+    assert (2, before) == (len(before), processes(nodes, "m"))
 
     expected, served, answers = await stories(first, TOKENS), asyncio.Event(), list[Any]()
 
@@ -82,7 +82,7 @@ async def test_settings_that_differ(gateway: Gateway, nodes: list[Node]) -> None
     assert len(answers) >= 2
     assert all(one == expected for one in answers)
     assert expected == await stories(second, TOKENS) == await stories(changed, TOKENS)
-    await holds(lambda: len(processes(nodes)) == 2 and not before & processes(nodes))
+    await holds(lambda: len(processes(nodes, "m")) == 2 and not before & processes(nodes, "m"))
 
 
 async def test_a_reload(nodes: list[Node]) -> None:
@@ -100,10 +100,10 @@ async def test_a_reload(nodes: list[Node]) -> None:
     with serve(config=f"{table}4") as server:
         async with aiohttp.ClientSession() as client:
             running: Any = Site(server.root, *cast(Any, (None, client, None)))
-            expected, before, answers = await stories(running, TOKENS), processes(nodes), 0
+            expected, before, answers = await stories(running, TOKENS), processes(nodes, "r"), 0
             (server.log.parent / "unilect.toml").write_text(f"{table}5")
             os.kill(server.pid, signal.SIGHUP)
-            while before & processes(nodes):
+            while before & processes(nodes, "r"):
                 assert expected == await stories(running, TOKENS)
                 answers += 1
             assert expected == await stories(running, TOKENS)
@@ -114,15 +114,15 @@ async def test_settings_that_fail(gateway: Gateway, nodes: list[Node], tmp_path:
     """Where new replicas cannot start the reason is told, and the old ones go on; settings that start replace them."""
     (broken := tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
     old = await gateway("e")
-    before, text = processes(nodes), await said(old)
+    before, text = processes(nodes, "e"), await said(old)
     failure = await refused(gateway("e", source=str(broken)))
 
     assert "broken.gguf" in failure.message
-    assert before == processes(nodes)
+    assert before == processes(nodes, "e")
     assert text == await said(old)
     new = await gateway("e", parallel=5)
     assert [text, text] == [await said(old), await said(new)]
-    assert not before & processes(nodes)
+    assert not before & processes(nodes, "e")
 
 
 async def said(running: Site) -> str:
@@ -157,14 +157,14 @@ async def test_a_node_that_dies(gateway: Gateway, nodes: list[Node]) -> None:
     running = await gateway("n", resources={"cpu": 0.55})
     expected = await stories(running, TOKENS)
     for _ in range(KILLS):
-        lost, seen = nodes[1].replicas(), list[int]()
+        lost, seen = nodes[1].replicas("n"), list[int]()
         streams = asyncio.ensure_future(stories(running, TOKENS, seen))
         await seen_so_many(seen, draw.randrange(50, STREAMS * TOKENS // 4))
         nodes[1].kill()
         assert expected == await streams
         assert lost
         await asyncio.to_thread(nodes[1].start)
-        await holds(lambda: len(nodes[1].replicas()) >= 1)
+        await holds(lambda: len(nodes[1].replicas("n")) >= 1)
 
 
 async def test_the_gateways_node_that_dies(gateway: Gateway, nodes: list[Node]) -> None:

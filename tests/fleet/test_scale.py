@@ -30,7 +30,7 @@ async def running() -> AsyncIterator[Site]:
 def replicas(running: Site) -> int:
     """How many there are."""
     (child,) = running.registry.get(None).pool.members[0].backend.children
-    return len(replicas_of(child.pid))
+    return len(replicas_of(child.pid, "demo"))
 
 
 async def ask(running: Site, tokens: int = 8) -> str:

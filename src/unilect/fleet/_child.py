@@ -103,9 +103,7 @@ class Middle:
         except (RayError, RayServeException) as failure:
             writer.write(frames.of_error(BackendError(_rollout.last_line(failure))))
         except BaseException as failure:
-            if isinstance(
-                failure, Exception
-            ):  # a flaw of ours: who asks is told, and the log has it
+            if isinstance(failure, Exception):  # a flaw of ours; asyncio logs it
                 writer.write(frames.of_error(BackendError(_rollout.last_line(failure))))
             raise
         finally:

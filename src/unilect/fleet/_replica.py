@@ -21,7 +21,7 @@ from unilect.config.server import process_environment
 from unilect.context import IN_HAND, Context
 from unilect.errors import BackendError, ConfigError, UnilectError, UnsupportedOperation
 from unilect.events import Event
-from unilect.fleet import _loopback, wire
+from unilect.fleet import wire
 from unilect.fleet.files import Cache, Pieces, placed
 from unilect.routing import sources
 
@@ -45,6 +45,8 @@ class Replica:
     """
 
     async def __init__(self, deployment: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
+        from unilect.fleet import _loopback  # Ray is there where a replica is
+
         _loopback.keep()
         made = wire.read(wire.Deployment, msgspec.Raw(deployment))
         if made.version != (here := version("unilect")):
