@@ -33,7 +33,7 @@ from unilect.extras import install
 from unilect.fleet import wire
 from unilect.fleet._link import Link, link_of
 from unilect.fleet.files import Digests, absolute, named_by
-from unilect.requests import ChatRequest, CompletionRequest, Prompt, Request
+from unilect.requests import ChatRequest, CompletionRequest, Prompt
 from unilect.tasks import apart, shared
 
 _TOLD_WITHIN_S = 10.0  # of a limit that the process in the middle keeps itself
@@ -126,7 +126,7 @@ class RayBackend:
     async def _answer(self, request: ChatRequest | CompletionRequest) -> Batches:
         await self.start()
         operation = "chat" if isinstance(request, ChatRequest) else "completion"
-        asked = self._asked(operation, _sent(request), _session(request))
+        asked = self._asked(operation, request, _session(request))
         replies = self._link.replies(asked, self._config.timeout_s, self._taken_within_s)
         async with aclosing(replies):
             async for reply in replies:
@@ -162,8 +162,7 @@ class RayBackend:
             given = (_counted(given[0]),)
         elif name in ("tokenize", "tokenize_plain") and len(given) == 1:
             given = (*given, False)
-        sent = tuple(map(_sent, given))
-        told = await self._ask(name, sent, self._config.timeout_s)
+        told = await self._ask(name, given, self._config.timeout_s)
         return msgspec.msgpack.decode(told, type=wire.METHODS[name][1])
 
     async def _ask(self, operation: str, given: Any, timeout_s: float) -> Any:
@@ -201,16 +200,11 @@ def _session(request: ChatRequest | CompletionRequest) -> str:
     return hashed.hexdigest()[:32]
 
 
-def _sent(of: Any) -> Any:
-    """A request without what an engine does not look at: its fields as they were written are JSON, which no frame can hold."""
-    return replace(of, raw_fields={}) if isinstance(of, Request) else of
-
-
 def _counted(of: ChatRequest | CompletionRequest | Prompt) -> wire.Counted:
     if isinstance(of, ChatRequest):
-        return wire.Counted(chat=_sent(of))
+        return wire.Counted(chat=of)
     if isinstance(of, CompletionRequest):
-        return wire.Counted(completion=_sent(of))
+        return wire.Counted(completion=of)
     return wire.Counted(prompt=of)
 
 
