@@ -52,7 +52,7 @@ from unilect.testing import chat
 async def main():
     source = "gguf:org/repo/model.gguf"
     config = msgspec.json.encode(ModelConfig(source=source, threads=1, parallel=1))
-    made = wire.Deployment("m", version("unilect"), source, config, 1, 1, 1, 4, {}, 60)
+    made = wire.Deployment("m", version("unilect"), source, config, 1, 1, 1, 2, 60, 4, 4, {}, 60)
     replica = object.__new__(Replica)
     await replica.__init__(msgspec.msgpack.encode(made))
     call = frames.Call("chat", wire.given(chat("Hello!", max_tokens=5)))

@@ -30,7 +30,9 @@ def deployment(source: str = "echo:", **changes: Any) -> bytes:
     """A model as it is told to Ray."""
     options = changes.pop("options", {})
     config = msgspec.json.encode(ModelConfig(source=source, **options))
-    made = wire.Deployment("m", version("unilect"), source, config, 1, 1, 1, 8, {}, LIMIT_S)
+    made = wire.Deployment(
+        "m", version("unilect"), source, config, 1, 1, 1, 2, 60, 4, 8, {}, LIMIT_S
+    )
     return msgspec.msgpack.encode(msgspec.structs.replace(made, **changes))
 
 
@@ -55,7 +57,8 @@ async def replies(replica: Any, body: bytes) -> list[frames.Reply]:
     found = list[frames.Reply]()
     while not reader.at_eof():
         found.append(frames.reply_of(await frames.read(reader)))
-    return found
+    assert frames.Reply() == found[0]  # that it is taken
+    return found[1:]
 
 
 async def value(replica: Any, operation: str, given: Any, kind: Any) -> Any:

@@ -45,9 +45,6 @@ class Replica:
     """
 
     async def __init__(self, deployment: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
-        from unilect.fleet import _loopback  # Ray is there where a replica is
-
-        _loopback.keep()
         made = wire.read(wire.Deployment, msgspec.Raw(deployment))
         if made.version != (here := version("unilect")):
             raise StartFailed(

@@ -25,7 +25,7 @@ from ray.serve.deployment import Deployment
 from ray.serve.exceptions import RayServeException
 
 from unilect.errors import BackendUnavailable
-from unilect.fleet import wire
+from unilect.fleet import _loopback, wire
 from unilect.fleet._replica import FAILED, Replica
 
 _NAME = "engine"
@@ -40,8 +40,18 @@ _COUNTED_S = 1.0  # between two counts of the requests in flight
 _RETRY_AFTER_S = 5.0
 _WORKING = ("NOT_STARTED", "DEPLOYING")
 _router: Any = _ROUTER  # by its name, though its type says otherwise
+
+
+class Served(Replica):
+    """A replica as Serve starts it, whose ports stay where those of its node are."""
+
+    async def __init__(self, deployment: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
+        _loopback.keep()
+        await super().__init__(deployment)  # type: ignore[misc]
+
+
 _SERVED: Deployment = serve.deployment(
-    Replica,
+    Served,
     name=_NAME,
     graceful_shutdown_timeout_s=_DRAIN_S,
     graceful_shutdown_wait_loop_s=0.5,
