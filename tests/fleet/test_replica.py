@@ -167,6 +167,7 @@ async def test_a_caller_that_leaves() -> None:
     replica = await started()
     replica._backend = Endless()
     async with asyncio.timeout(LIMIT_S), aclosing(replica.answer(call("chat", chat()))) as answer:
+        await anext(answer)  # that it is taken
         await anext(answer)
     assert stopped.is_set()
 

@@ -47,7 +47,7 @@ class Served(Replica):
 
     async def __init__(self, deployment: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
         _loopback.keep()
-        await super().__init__(deployment)  # type: ignore[misc]
+        await super().__init__(deployment)
 
 
 _SERVED: Deployment = serve.deployment(
