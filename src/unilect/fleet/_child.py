@@ -7,9 +7,12 @@ Frames pass through it unread.
 
 import asyncio
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -36,6 +39,7 @@ _BACKLOG = 2048
 _LOOK_S = 1.0  # between two looks at whether a model has a replica, while a call waits for one
 _PAUSE_S = 0.1  # before a call is sent once more, of which no replica has taken notice
 _RECONNECT_S = 1.0
+_SILENT_S = 15.0  # without a word of the cluster's head, which other nodes may share
 #: What Ray says when a replica, its node, or what it had made is gone.
 _DIED = (
     RayActorError, NodeDiedError, WorkerCrashedError, ObjectLostError, LocalRayletDiedError, RaySystemError,
@@ -78,6 +82,7 @@ class Middle:
             asyncio.start_unix_server(self._serve, socket_path, backlog=_BACKLOG)
         )
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        threading.Thread(target=_end_with_node, daemon=True).start()
         return {"nodes": len(ray.nodes())}
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -190,6 +195,31 @@ class Middle:
             return  # they are busy: the gateway knows how long a request may wait for its turn
         late = await asyncio.to_thread(_rollout.late, made)
         raise BackendUnavailable(late, retry_after_s=5)
+
+
+def _end_with_node() -> None:
+    """
+    End this process when its node is gone, or when nothing is heard of the cluster: it is started again, and connects anew.
+
+    Ray ends a driver so only after some losses: one whose cluster was started anew at the same address waits for ever.
+    """
+    node, heard = ray.get_runtime_context().get_node_id(), time.monotonic()
+
+    def look() -> None:
+        nonlocal heard
+        while True:
+            with suppress(RayError, RuntimeError, OSError, ValueError):
+                nodes = ray.nodes()  # type: ignore[no-untyped-call]
+                alive = any(one["NodeID"] == node and one["Alive"] for one in nodes)
+                heard = time.monotonic() if alive else 0.0
+            time.sleep(_LOOK_S)
+
+    threading.Thread(target=look, daemon=True).start()
+    while time.monotonic() - heard < _SILENT_S:
+        time.sleep(_LOOK_S)
+    print("the node of this process is gone, or its cluster does not answer", file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def serve_calls(settings: dict[str, Any]) -> dict[str, Any]:

@@ -83,12 +83,19 @@ def bring(made: wire.Deployment, body: bytes) -> Any:
     """
     app, digest = app_of(made.name), hashlib.sha256(body).hexdigest()[:16]
     try:
-        failed = _state(app) == "DEPLOY_FAILED"
+        before = _state(app)
+        failed = before == "DEPLOY_FAILED"
         _tell(made, body, f"{digest} {time.time_ns()}" if failed else digest)
         until = time.monotonic() + made.start_timeout_s
         while (state := _state(app)) in _WORKING or state is None:
             if time.monotonic() > until:
-                raise BackendUnavailable(late(made), retry_after_s=_RETRY_AFTER_S)
+                why = late(made)
+                if before in (
+                    None,
+                    "DELETING",
+                ):  # else it would take what others wait for, when nobody wants it
+                    serve.delete(app, _blocking=False)
+                raise BackendUnavailable(why, retry_after_s=_RETRY_AFTER_S)
             time.sleep(_LOOK_S)
         if state == "DEPLOY_FAILED":
             raise BackendUnavailable(_why(app), retry_after_s=_RETRY_AFTER_S)
