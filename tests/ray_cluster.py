@@ -98,7 +98,9 @@ def cluster(*cpus: int) -> Iterator[list[Node]]:
         nodes = [
             Node(f"127.0.0.{number}", head, folder, count) for number, count in enumerate(cpus, 2)
         ]
-        Path(nodes[0].token).write_text(secrets.token_hex(32))
+        token = Path(nodes[0].token)
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
         for node in nodes:
             stack.callback(node.stop)
             node.start()

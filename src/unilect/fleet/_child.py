@@ -209,7 +209,7 @@ def _end_with_node() -> None:
         nonlocal heard
         while True:
             with suppress(RayError, RuntimeError, OSError, ValueError):
-                nodes = ray.nodes()  # type: ignore[no-untyped-call]
+                nodes = ray.nodes()
                 alive = any(one["NodeID"] == node and one["Alive"] for one in nodes)
                 heard = time.monotonic() if alive else 0.0
             time.sleep(_LOOK_S)
