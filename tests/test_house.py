@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_181,
     "engines/process": 826,
     "engines/transformers": 3_686,
-    "fleet": 668,
+    "fleet": 706,
     "gateway": 2_713,
     "http": 934,
     "parameters": 734,
