@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_249,
     "engines/process": 826,
     "engines/transformers": 3_697,
-    "fleet": 1_808,
+    "fleet": 1_819,
     "gateway": 2_810,
     "http": 934,
     "parameters": 734,

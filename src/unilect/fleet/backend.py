@@ -6,6 +6,7 @@ Source: https://docs.ray.io/en/latest/serve/model_composition.html (handles), an
 
 import asyncio
 import hashlib
+import time
 from contextlib import aclosing
 from functools import partial
 from importlib.metadata import version
@@ -28,7 +29,7 @@ from unilect.config.fleet import FleetConfig, cache_folder, resources_of
 from unilect.config.model import ModelConfig, Replicas
 from unilect.config.server import process_environment
 from unilect.context import in_hand, whose
-from unilect.errors import BackendUnavailable, ConfigError
+from unilect.errors import BackendUnavailable, ConfigError, EngineDied
 from unilect.extras import install
 from unilect.fleet import wire
 from unilect.fleet._link import Link, link_of
@@ -37,6 +38,7 @@ from unilect.requests import ChatRequest, CompletionRequest, Prompt
 from unilect.tasks import apart, shared
 
 _TOLD_WITHIN_S = 10.0  # of a limit that the process in the middle keeps itself
+_PAUSE_S = 0.1
 _PLACES_BESIDE = 4  # calls that count tokens and the like, beside the answers
 
 
@@ -124,14 +126,23 @@ class RayBackend:
         return self._answer(request)
 
     async def _answer(self, request: ChatRequest | CompletionRequest) -> Batches:
-        await self.start()
         operation = "chat" if isinstance(request, ChatRequest) else "completion"
-        asked = self._asked(operation, request, _session(request))
-        replies = self._link.replies(asked, self._config.timeout_s, self._taken_within_s)
-        async with aclosing(replies):
-            async for reply in replies:
-                if reply.events:
-                    yield frames.events_of(reply)
+        until, taken = time.monotonic() + self._config.start_timeout_s, False
+        while True:
+            try:
+                await self.start()
+                asked = self._asked(operation, request, _session(request))
+                replies = self._link.replies(asked, self._config.timeout_s, self._taken_within_s)
+                async with aclosing(replies):
+                    async for reply in replies:
+                        taken = True
+                        if reply.events:
+                            yield frames.events_of(reply)
+                return
+            except EngineDied:  # of a connection that was lost before a replica had the call, nobody has noticed anything
+                if taken or time.monotonic() > until:
+                    raise
+            await asyncio.sleep(_PAUSE_S)  # the end of the process is noticed meanwhile
 
     def __getattr__(self, name: str) -> Any:
         """What its engine has beside `generate`: the methods of `Embeds`, `Tokenizes` and so on."""
