@@ -9,7 +9,7 @@ import msgspec
 from unilect.fleet import running
 from unilect.fleet.running import Running
 
-SLEEPS = "import time; time.sleep(60)"
+SLEEPS = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_DFL); print(flush=True); time.sleep(60)"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 
 
@@ -61,7 +61,9 @@ def test_what_is_left_behind(tmp_path: Path) -> None:
 
 def test_end(tmp_path: Path) -> None:
     """A process is ended by SIGTERM, and one that is gone or is another one is left alone."""
-    with subprocess.Popen([sys.executable, "-c", SLEEPS]) as process:
+    with subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it may have inherited that SIGTERM is ignored
         one = Running(process.pid, running.started_at(process.pid) or 0, "a:1", "b", "/t")
         other = msgspec.structs.replace(one, started=one.started - 1)
 

@@ -125,7 +125,7 @@ def test_backends() -> None:
     """Every scheme of the table has an entry point, whose factory can be imported."""
     schemes = plugins.ours(plugins.BACKENDS)
 
-    assert KIND_OF.keys() == schemes.keys()
+    assert KIND_OF.keys() == schemes.keys() - {"ray"}  # stands for any kind, with `replicas`
     assert all(callable(entry.load()) for entry in schemes.values())
 
 
