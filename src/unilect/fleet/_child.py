@@ -118,9 +118,7 @@ class Middle:
             writer.close()
 
     async def _answer(self, asked: wire.Asked, writer: asyncio.StreamWriter) -> None:
-        if asked.what == "ping":
-            writer.write(wire.value(True))
-        elif asked.what == "deploy":
+        if asked.what == "deploy":
             deployment = wire.read(wire.Deployment, asked.body)
             async with self._locks.setdefault(deployment.name, asyncio.Lock()):
                 if self._offers is not None:

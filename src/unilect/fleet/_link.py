@@ -133,4 +133,6 @@ def _token(fleet: FleetConfig) -> Path | None:
 
 def link_of(shared: dict[Any, Any], fleet: FleetConfig) -> Link:
     """The process that the models of one configuration share."""
-    return shared.setdefault(Link, Link(fleet))  # type: ignore[no-any-return]
+    if Link not in shared:
+        shared[Link] = Link(fleet)
+    return shared[Link]  # type: ignore[no-any-return]

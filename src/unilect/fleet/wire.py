@@ -24,7 +24,7 @@ from unilect.requests import (
     Request,
 )
 
-Ask: TypeAlias = Literal["deploy", "call", "ping"]
+Ask: TypeAlias = Literal["deploy", "call"]
 FACTS = "facts"
 #: the operations whose replies are batches of events, and what they get
 GENERATES: dict[str, Any] = {"chat": ChatRequest, "completion": CompletionRequest}
@@ -56,7 +56,7 @@ class Asked(Struct):
     What the process in the middle is asked.
 
     Attributes:
-        what: Bring a model to the cluster; hand a call to one of its replicas; say that it is there.
+        what: Bring a model to the cluster; hand a call to one of its replicas.
         model: Which.
         session: Calls with the same one go to the same replica where they can; empty for any.
         body: The Deployment, or the Call.

@@ -38,15 +38,12 @@ MOST_SILENT = (
     4096  # a burst of clients that shake hands at the same time is none to push each other out
 )
 PROGRESS_BYTES = 16 * 1024
-HEAD_BYTES = (
-    64 * 1024
-)  # aiohttp bounds each line and their number, and takes any line breaks before the first
-FRAMING_BYTES = (
-    256 * 1024
-)  # beside as much as the body has: chunks of five bytes may go on, those of one byte may be 65,536
-DISCARDED_BYTES = (
-    8 * 1024 * 1024
-)  # a client that reads only once it has sent all learns why it was refused
+#: aiohttp bounds each line and their number, and takes any line breaks before the first.
+HEAD_BYTES = 64 * 1024
+#: Beside as much as the body has: chunks of five bytes may go on, those of one byte may be 65,536.
+FRAMING_BYTES = 256 * 1024
+#: A client that reads only once it has sent all learns why it was refused.
+DISCARDED_BYTES = 8 * 1024 * 1024
 UNANSWERED = 3  # so many retransmissions or probes in a row
 CHECKED_AT_ONCE = 5_000  # connections whose writing one sweep looks at, in a few milliseconds
 TOLD_EVERY_S = 10.0
