@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_406,
+    "": 2_408,
     "cli": 2_458,
     "cli/connect": 1_019,
     "config": 2_062,
@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_249,
     "engines/process": 826,
     "engines/transformers": 3_697,
-    "fleet": 1_819,
+    "fleet": 1_885,
     "gateway": 2_810,
     "http": 934,
     "parameters": 734,

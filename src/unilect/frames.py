@@ -179,6 +179,16 @@ def reply_of(body: bytes) -> Reply:
     return reply
 
 
+def reply_in(frame: bytes) -> Reply:
+    """
+    The reply in a whole frame; see `reply_of`.
+
+    Raises:
+        UnilectError: As `reply_of`.
+    """
+    return reply_of(frame[_HEAD_BYTES:])
+
+
 def _error_of(failed: ErrorReply) -> UnilectError:
     """What a child says of a request, as an error."""
     kind = _ERRORS.get(failed.kind, BackendError)

@@ -12,11 +12,13 @@ from engine import ENGINES, SOURCES
 from serving import KEY, serve
 from unilect.backend import Backend
 from unilect.config.server import ModelConfig
+from unilect.events import TextDelta, Usage
 from unilect.routing import sources
-from unilect.testing import check_backend
+from unilect.testing import chat, check_backend
 
 pytestmark = pytest.mark.heavy
 CHECKS = [name for name in python_client.CHECKS if KNOWLEDGE or name not in python_client.KNOWLEDGE]
+LARGE = (1_000_000, 3_000_000, 15_000_000)
 _TABLE = """
 api_keys = ["{key}"]
 [models.demo]
@@ -36,6 +38,24 @@ def replicated(engine: str) -> Backend:
 async def test_the_contract(engine: str) -> None:
     """Replicas keep the contract of a backend, whatever engine they hold."""
     await check_backend(lambda: replicated(engine))
+
+
+async def test_large_requests() -> None:
+    """A request of any size that the server takes is answered: one of more bytes than Serve's gRPC takes goes as an object."""
+    config = ModelConfig(source="echo:", replicas=1, resources={"cpu": 0.1})
+    model = sources.model("m", config).pool.members[0].backend
+    await model.start()
+    try:
+        for size in LARGE:
+            said = str(size) + " a" * (size // 2)
+            made = model.generate(chat(said, stream=True, max_tokens=len(str(size))))
+            events = [event async for batch in made for event in batch]
+            told = "".join(event.text for event in events if isinstance(event, TextDelta))
+            assert str(size) == told
+            (used,) = [event for event in events if isinstance(event, Usage)]
+            assert used.prompt_tokens >= size // 2
+    finally:
+        await model.aclose()
 
 
 @pytest.fixture(scope="module")

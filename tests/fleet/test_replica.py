@@ -24,6 +24,7 @@ from unilect.requests import ChatRequest, EmbeddingRequest
 from unilect.testing import chat
 
 LIMIT_S = 30.0
+NODE = "a1b2"
 
 
 def deployment(source: str = "echo:", **changes: Any) -> bytes:
@@ -39,6 +40,7 @@ def deployment(source: str = "echo:", **changes: Any) -> bytes:
 async def started(*args: Any, **changes: Any) -> Any:
     """A replica that is ready."""
     replica: Any = object.__new__(Replica)
+    replica.node = NODE
     await replica.__init__(deployment(*args, **changes))
     return replica
 
@@ -50,15 +52,15 @@ def call(operation: str, given: Any = None, **fields: str) -> bytes:
 
 async def replies(replica: Any, body: bytes) -> list[frames.Reply]:
     """All that a replica answers."""
+    items = [item async for item in replica.answer(body)]
+    assert NODE == wire.node_of(items[0])
     reader = asyncio.StreamReader()
-    async for item in replica.answer(body):
-        reader.feed_data(item)
+    reader.feed_data(b"".join(items[1:]))
     reader.feed_eof()
     found = list[frames.Reply]()
     while not reader.at_eof():
         found.append(frames.reply_of(await frames.read(reader)))
-    assert frames.Reply() == found[0]  # that it is taken
-    return found[1:]
+    return found
 
 
 async def value(replica: Any, operation: str, given: Any, kind: Any) -> Any:

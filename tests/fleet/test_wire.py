@@ -7,12 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
 from unilect import frames
 from unilect.backend import Adapter, Capabilities, Description, NativeFacts
+from unilect.errors import BackendError, UnilectError
+from unilect.events import TextDelta
 from unilect.fleet import wire
 from unilect.fleet.files import File, Item
 from unilect.ranking import Document, Ranking, RerankRequest
@@ -200,3 +202,18 @@ def test_what_is_no_message(body: bytes) -> None:
     for kind in (wire.Deployment, wire.Facts, wire.Asked, *(takes for takes, _ in wire.METHODS.values())):  # fmt: skip
         with suppress(msgspec.DecodeError):
             wire.read(kind, msgspec.Raw(body))
+
+
+def test_the_node_of_a_call() -> None:
+    """The first frame of an answer names the node of the replica."""
+    assert "a1b2" == wire.node_of(wire.taken_on("a1b2"))
+
+
+@given(st.binary(max_size=64))
+@example(wire.value(1))
+@example(frames.of_events([TextDelta("a")]))
+@example(frames.of_error(BackendError("failed")))
+def test_no_node(frame: bytes) -> None:
+    """Anything else is an error of ours."""
+    with pytest.raises(UnilectError):
+        assert wire.node_of(frame) is None

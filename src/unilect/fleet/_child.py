@@ -2,19 +2,17 @@
 The process that holds the gateway's connection to a Ray cluster: it brings models there and hands calls to their replicas.
 
 It is a process of its own because a driver of Ray ends with the raylet of its node; the gateway does not, and starts it again.
-Frames pass through it unread.
+Frames pass through it unread. They come from the replica's process itself over gRPC, which Serve has for calls between deployments; as
+objects of Ray's they come later and cost more.
 """
 
 import asyncio
 import logging
-import os
-import sys
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Any
 
+import grpc
 import msgspec
 import ray
 from ray import serve
@@ -33,13 +31,15 @@ from unilect import frames
 from unilect.engines.process import child
 from unilect.errors import BackendError, BackendUnavailable, EngineDied, UnilectError
 from unilect.fleet import _rollout, wire
+from unilect.fleet._nodes import LOOK_S, Nodes
 from unilect.fleet._supply import NAMESPACE, Offers
 
 _BACKLOG = 2048
-_LOOK_S = 1.0  # between two looks at whether a model has a replica, while a call waits for one
 _PAUSE_S = 0.1  # before a call is sent once more, of which no replica has taken notice
 _RECONNECT_S = 1.0
-_SILENT_S = 15.0  # without a word of the cluster's head, which other nodes may share
+_LARGE_BYTES = (
+    2 * 1024 * 1024
+)  # a call beyond it goes as an object of Ray: a replica takes 4 MB over gRPC unless its node says otherwise
 #: What Ray says when a replica, its node, or what it had made is gone.
 _DIED = (
     RayActorError, NodeDiedError, WorkerCrashedError, ObjectLostError, LocalRayletDiedError, RaySystemError,
@@ -74,6 +74,7 @@ class Middle:
             **({} if settings["address"] else own),
         )
         serve.start(proxy_location="Disabled")
+        self._nodes = Nodes(self._loop, ray.get_runtime_context().get_node_id())
 
     def start(self, socket_path: str) -> dict[str, Any]:
         """Serve, in a thread."""
@@ -82,7 +83,7 @@ class Middle:
             asyncio.start_unix_server(self._serve, socket_path, backlog=_BACKLOG)
         )
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        threading.Thread(target=_end_with_node, daemon=True).start()
+        self._nodes.watch()
         return {"nodes": len(ray.nodes())}
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -105,7 +106,7 @@ class Middle:
             writer.write(frames.of_error(died))
         except (BackPressureError, DeploymentUnavailableError) as failure:
             writer.write(frames.of_error(BackendUnavailable(str(failure), retry_after_s=5)))
-        except (RayError, RayServeException) as failure:
+        except (RayError, RayServeException, grpc.RpcError) as failure:
             writer.write(frames.of_error(BackendError(_rollout.last_line(failure))))
         except BaseException as failure:
             if isinstance(failure, Exception):  # a flaw of ours; asyncio logs it
@@ -127,62 +128,64 @@ class Middle:
                 self._models[deployment.name] = deployment, handle
             writer.write(wire.value(True))
         else:
-            async for item in self._items(asked):
-                writer.write(item)
-                await writer.drain()
+            await self._call(asked, writer)
 
-    async def _items(self, asked: wire.Asked) -> AsyncIterator[bytes]:
+    async def _call(self, asked: wire.Asked, writer: asyncio.StreamWriter) -> None:
         """
-        What a replica says to a call; it is told when nobody listens any longer.
+        Have a replica answer a call, and tell it when nobody listens any longer.
 
         Raises:
             BackendUnavailable: The model has no replica within its `start_timeout_s`.
+            EngineDied: The replica's node is gone.
         """
         if (found := self._models.get(asked.model)) is None:
             raise BackendUnavailable("The model is not on the cluster. Try again.", retry_after_s=1)
         made, handle = found
-        handle, until = (
-            handle.options(session_id=asked.session),
-            time.monotonic() + made.start_timeout_s,
-        )
+        body, until = bytes(asked.body), time.monotonic() + made.start_timeout_s
+        # For one call it has this name only; for all calls of a process it is a variable, RAY_SERVE_USE_GRPC_BY_DEFAULT.
+        handle = handle.options(session_id=asked.session, _by_reference=len(body) > _LARGE_BYTES)
         while True:
-            answer, whole = handle.answer.remote(bytes(asked.body)), False
+            answer, whole = handle.answer.remote(body), False
             try:
-                if await self._taken(answer, made, until):
-                    async for item in answer:
-                        yield item
+                if (node := await self._taken(answer, made, until)) is not None:
+                    async with self._nodes.taken(node):
+                        async for item in answer:
+                            writer.write(item)
+                            await writer.drain()
                     whole = True
                     return
-                whole = True
             finally:
                 if not whole:
                     answer.cancel()
             await asyncio.sleep(_PAUSE_S)
 
-    async def _taken(self, answer: Any, made: wire.Deployment, until: float) -> bool:
+    async def _taken(self, answer: Any, made: wire.Deployment, until: float) -> str | None:
         """
-        Wait until a replica has taken a call: its first item says no more than that.
+        Wait until a replica has taken a call: its first item says so.
 
         Returns:
-            False where the replica died before: nobody has begun the call, and it can be sent once more.
+            The replica's node. None where the replica died before, or may have: nobody has begun the call, and it can be sent once more.
 
         Raises:
             BackendUnavailable: There was no replica for too long.
         """
-        first = asyncio.ensure_future(anext(answer))
+        first, deaths = asyncio.ensure_future(anext(answer)), self._nodes.deaths
         try:
             while not first.done():
-                await asyncio.wait([first], timeout=_LOOK_S)
-                if not first.done() and time.monotonic() > until:
+                await asyncio.wait([first], timeout=LOOK_S)
+                if first.done():
+                    break
+                if time.monotonic() > until:
                     await self._check_replicas(made)
-            await first
+                if self._nodes.deaths > deaths:
+                    return None  # it may have been sent there
+            return wire.node_of(await first)
         except _DIED:
             if time.monotonic() > until:
                 raise
-            return False
+            return None
         finally:
             first.cancel()
-        return True
 
     async def _check_replicas(self, made: wire.Deployment) -> None:
         """
@@ -193,31 +196,6 @@ class Middle:
             return  # they are busy: the gateway knows how long a request may wait for its turn
         late = await asyncio.to_thread(_rollout.late, made)
         raise BackendUnavailable(late, retry_after_s=5)
-
-
-def _end_with_node() -> None:
-    """
-    End this process when its node is gone, or when nothing is heard of the cluster: it is started again, and connects anew.
-
-    Ray ends a driver so only after some losses: one whose cluster was started anew at the same address waits for ever.
-    """
-    node, heard = ray.get_runtime_context().get_node_id(), time.monotonic()
-
-    def look() -> None:
-        nonlocal heard
-        while True:
-            with suppress(RayError, RuntimeError, OSError, ValueError):
-                nodes = ray.nodes()
-                alive = any(one["NodeID"] == node and one["Alive"] for one in nodes)
-                heard = time.monotonic() if alive else 0.0
-            time.sleep(_LOOK_S)
-
-    threading.Thread(target=look, daemon=True).start()
-    while time.monotonic() - heard < _SILENT_S:
-        time.sleep(_LOOK_S)
-    print("the node of this process is gone, or its cluster does not answer", file=sys.stderr)
-    sys.stderr.flush()
-    os._exit(1)
 
 
 def serve_calls(settings: dict[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,12 @@ class Replica:
 
     Args:
         deployment: A `wire.Deployment`, as msgpack.
+
+    Attributes:
+        node: The id of its node.
     """
+
+    node = ""
 
     async def __init__(self, deployment: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
         made = wire.read(wire.Deployment, msgspec.Raw(deployment))
@@ -80,7 +85,7 @@ class Replica:
 
     async def answer(self, body: bytes) -> AsyncGenerator[bytes, None]:
         """The frames that answer a call, several in one piece where they came faster than they were taken."""
-        yield wire.TAKEN
+        yield wire.taken_on(self.node)
         try:
             call = frames.call_of(body)
             IN_HAND.set(Context(request_id=call.request_id, caller=call.owner))

@@ -47,6 +47,7 @@ class Served(Replica):
 
     async def __init__(self, deployment: bytes) -> None:  # type: ignore[misc]  # Ray waits for it
         _loopback.keep()
+        self.node = ray.get_runtime_context().get_node_id()
         await super().__init__(deployment)
 
 

@@ -10,9 +10,12 @@ Source: https://github.com/ray-project/ray/blob/ray-2.60.0/python/ray/_private/r
 from collections.abc import Mapping
 from pathlib import Path
 
+from unilect.frames import MAX_FRAME_BYTES
+
 _MANY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 #: Ray's own, which every process of a cluster with TLS needs: https://docs.ray.io/en/latest/ray-core/configure.html#tls-authentication
 _TLS = ("RAY_USE_TLS", "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
+_AROUND_BYTES = 64 * 1024  # of a frame, in what Serve makes of it
 _ALONE = ("", "127.0.0.1", "localhost", "::1", "[::1]")
 
 
@@ -33,6 +36,7 @@ def ray_environment(host: str, token: Path | None) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
         "RAY_COLOR_PREFIX": "0",
+        "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(MAX_FRAME_BYTES + _AROUND_BYTES),
         _MANY: "0" if is_alone(host) else "1",
     }
     if token is not None:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from unilect import frames
 from unilect.backend import Capabilities, Description, NativeFacts
+from unilect.errors import BackendError
 from unilect.fleet.files import Item
 from unilect.ranking import Ranking, RerankRequest
 from unilect.requests import (
@@ -124,8 +125,22 @@ def read(kind: Any, body: Raw) -> Any:
     return msgspec.msgpack.decode(body, type=kind)
 
 
-#: the first frame of each answer: a replica has taken the call, and it goes to no other one
-TAKEN = frames.packed(frames.Reply())
+def taken_on(node: str) -> bytes:
+    """The first frame of each answer: a replica of this node has taken the call, and it goes to no other one."""
+    return value(node)
+
+
+def node_of(frame: bytes) -> str:
+    """
+    The node that `taken_on` names.
+
+    Raises:
+        BackendError: The frame says something else.
+    """
+    try:
+        return msgspec.msgpack.decode(frames.reply_in(frame).value, type=str)
+    except msgspec.DecodeError as error:
+        raise BackendError("A replica began its answer with an invalid frame.") from error
 
 
 def given(what: Any) -> Raw:
