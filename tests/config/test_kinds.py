@@ -108,6 +108,13 @@ def test_a_default_is_not_set() -> None:
     assert ["m"] == list(registry(Config(models={"m": given})).models)
 
 
+def test_options_of_replicas() -> None:
+    """How many requests a replica takes, and how long its start may take, is asked of any model with replicas."""
+    check_options("m", ModelConfig(replicas=2, parallel=2, start_timeout_s=9), {"echo:": "echo"})
+    with pytest.raises(ConfigError, match="parallel: applies to"):
+        check_options("m", ModelConfig(parallel=2), {"echo:": "echo"})
+
+
 def test_options_of_one_of_several_sources() -> None:
     """An option that one source of a model has is for that one, and is refused where none has it."""
     sources = [SOURCES["openai"], SOURCES["demo"]]

@@ -1,10 +1,11 @@
 """What every backend promises, and what the official client expects, of models that are replicas."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 import python_client
 from results import KNOWLEDGE, Results, assert_passed, run
 
@@ -40,22 +41,31 @@ async def test_the_contract(engine: str) -> None:
     await check_backend(lambda: replicated(engine))
 
 
-async def test_large_requests() -> None:
-    """A request of any size that the server takes is answered: one of more bytes than Serve's gRPC takes goes as an object."""
-    config = ModelConfig(source="echo:", replicas=1, resources={"cpu": 0.1})
+@pytest_asyncio.fixture
+async def echo() -> AsyncIterator[Backend]:
+    """Two replicas of an engine without a limit of its own."""
+    config = ModelConfig(source="echo:", replicas=2, parallel=3, resources={"cpu": 0.1})
     model = sources.model("m", config).pool.members[0].backend
     await model.start()
-    try:
-        for size in LARGE:
-            said = str(size) + " a" * (size // 2)
-            made = model.generate(chat(said, stream=True, max_tokens=len(str(size))))
-            events = [event async for batch in made for event in batch]
-            told = "".join(event.text for event in events if isinstance(event, TextDelta))
-            assert str(size) == told
-            (used,) = [event for event in events if isinstance(event, Usage)]
-            assert used.prompt_tokens >= size // 2
-    finally:
-        await model.aclose()
+    yield model
+    await model.aclose()
+
+
+async def test_large_requests(echo: Backend) -> None:
+    """A request of any size that the server takes is answered: one of more bytes than Serve's gRPC takes goes as an object."""
+    for size in LARGE:
+        said = str(size) + " a" * (size // 2)
+        made = echo.generate(chat(said, stream=True, max_tokens=len(str(size))))
+        events = [event async for batch in made for event in batch]
+        told = "".join(event.text for event in events if isinstance(event, TextDelta))
+        assert str(size) == told
+        (used,) = [event for event in events if isinstance(event, Usage)]
+        assert used.prompt_tokens >= size // 2
+
+
+async def test_a_limit(echo: Backend) -> None:
+    """Replicas of an engine without a limit of its own take `parallel` requests each; the rest waits in the gateway."""
+    assert 6 == echo.capabilities.max_in_flight
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,7 @@ _ONLY = {
     ("echo",): "options",
     (*ENGINES, "echo"): "replicas resources accelerator",
 }
+_REPLICATED = ("parallel", "start_timeout_s")  # which each model has that runs as replicas
 #: option -> the kinds that have it; what is not here, all have
 OPTIONS = {option: kinds for kinds, options in _ONLY.items() for option in options.split()}
 
@@ -72,6 +73,8 @@ def check_options(name: str, config: ModelConfig, kinds: Mapping[str, str]) -> N
     found, default = Mistakes(), ModelConfig()
     for option in ModelConfig.__struct_fields__:
         is_set = getattr(config, option) != getattr(default, option)
+        if config.replicas is not None and option in _REPLICATED:
+            continue
         if is_set and not has(option, kinds.values()):
             found.add(
                 f"models.{name}: {option}: applies to {in_words(OPTIONS[option])}; it has no effect on "

@@ -93,12 +93,14 @@ class RayBackend:
         self._life = life
 
     def _of_all(self, one: Capabilities) -> Capabilities:
-        """What all replicas can do together: the rest of the requests waits here, where turns are fair."""
+        """
+        What all replicas can do together: the rest of the requests waits here, where turns are fair. An engine without a limit of its own
+        has `parallel`.
+        """
         most = self._deployment.most
+        each = one.max_in_flight or (None if one.slots else self._deployment.parallel)
         return replace(
-            one,
-            slots=one.slots and one.slots * most,
-            max_in_flight=one.max_in_flight and one.max_in_flight * most,
+            one, slots=one.slots and one.slots * most, max_in_flight=each and each * most
         )
 
     async def _with_files(self) -> wire.Deployment:
@@ -234,7 +236,7 @@ def backend(spec: BackendSpec) -> Backend:
     """
     check_installed()
     config = spec.config
-    replicas, parallel = config.replicas or 1, config.parallel or 16
+    replicas, parallel = config.replicas or 1, config.parallel
     if isinstance(replicas, int):
         replicas = Replicas(min=replicas, max=replicas)
     plain = absolute(replace(config, replicas=None, resources={}, accelerator=None))
