@@ -13,15 +13,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from unilect.fleet.environment import ray_environment
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 20.0
 _STORE_BYTES = 100_000_000
 _REPLICA = "ray::ServeReplica:"
-_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 
 
 class Node:
@@ -35,8 +37,11 @@ class Node:
         token: The file that has the cluster's token.
     """
 
-    def __init__(self, host: str, head: str, folder: str, cpus: int) -> None:
+    def __init__(
+        self, host: str, head: str, folder: str, cpus: int, within: Sequence[str] = ()
+    ) -> None:
         self.host, self.head, self.folder, self._cpus = host, head, folder, cpus
+        self._within = within
         self.token = f"{folder}/token"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -49,14 +54,15 @@ class Node:
             if here
             else [f"--address={self.head}"]
         )
-        command = [str(Path(sys.executable).with_name("ray")), "start", "--block", *where]
+        ray = str(Path(sys.executable).with_name("ray"))
+        command = [*self._within, ray, "start", "--block", *where]
         command += [f"--node-ip-address={self.host}", f"--num-cpus={self._cpus}"]
         command += [f"--object-store-memory={_STORE_BYTES}", "--disable-usage-stats"]
         log = Path(self.folder) / f"{self.host}.log"
         with log.open("wb") as out:
             self._process = subprocess.Popen(
                 command, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
-                env=os.environ | _ENVIRONMENT | {"RAY_AUTH_TOKEN_PATH": self.token}, start_new_session=True,
+                env=os.environ | ray_environment(self.host, Path(self.token)) | _ENVIRONMENT, start_new_session=True,
             )  # fmt: skip
         until = time.monotonic() + START_TIMEOUT_S
         while b"Ray runtime started" not in log.read_bytes():
@@ -94,20 +100,28 @@ class Node:
 def cluster(*cpus: int) -> Iterator[list[Node]]:
     """A cluster of nodes with so many processors, the head first; 127.0.0.1 would be replaced by the machine's own address."""
     with tempfile.TemporaryDirectory(prefix="ur", ignore_cleanup_errors=True) as folder, ExitStack() as stack:  # fmt: skip
-        head = f"127.0.0.2:{_port()}"
+        head = f"127.0.0.2:{free_port()}"
         nodes = [
             Node(f"127.0.0.{number}", head, folder, count) for number, count in enumerate(cpus, 2)
         ]
-        token = Path(nodes[0].token)
-        token.touch(mode=0o600)
-        token.write_text(secrets.token_hex(32))
-        for node in nodes:
-            stack.callback(node.stop)
-            node.start()
+        stack.enter_context(running(nodes))
         yield nodes
 
 
-def _port() -> int:
+@contextmanager
+def running(nodes: Sequence[Node]) -> Iterator[None]:
+    """Nodes that run, the head first, with a token of their own."""
+    token = Path(nodes[0].token)
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    with ExitStack() as stack:
+        for node in nodes:
+            stack.callback(node.stop)
+            node.start()
+        yield
+
+
+def free_port() -> int:
     """A free port that no other process of the machine is given by chance: Ray's servers share a port with whoever has it."""
     while True:
         port = random.randrange(20_000, 30_000)

@@ -36,6 +36,10 @@ def ray_environment(host: str, token: Path | None) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
         "RAY_COLOR_PREFIX": "0",
+        # a node without a network is given up after 15 to 24 s; Ray's own figures are up to 65 s
+        "RAY_health_check_period_ms": "3000",
+        "RAY_health_check_timeout_ms": "5000",
+        "RAY_health_check_failure_threshold": "3",
         "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(MAX_FRAME_BYTES + _AROUND_BYTES),
         _MANY: "0" if is_alone(host) else "1",
     }
