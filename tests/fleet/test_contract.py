@@ -1,16 +1,11 @@
-"""What every backend promises, and what the official client expects, of models that are replicas."""
+"""What every backend promises, of models that are replicas."""
 
-import sys
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-import python_client
-from results import KNOWLEDGE, Results, assert_passed, run
 
 from engine import ENGINES, SOURCES
-from serving import KEY, serve
 from unilect.backend import Backend
 from unilect.config.server import ModelConfig
 from unilect.events import TextDelta, Usage
@@ -18,15 +13,7 @@ from unilect.routing import sources
 from unilect.testing import chat, check_backend
 
 pytestmark = pytest.mark.heavy
-CHECKS = [name for name in python_client.CHECKS if KNOWLEDGE or name not in python_client.KNOWLEDGE]
 LARGE = (1_000_000, 3_000_000, 15_000_000)
-_TABLE = """
-api_keys = ["{key}"]
-[models.demo]
-source = "demo:"
-replicas = 2
-resources = {{ cpu = 0.5 }}
-"""
 
 
 def replicated(engine: str) -> Backend:
@@ -52,7 +39,7 @@ async def echo() -> AsyncIterator[Backend]:
 
 
 async def test_large_requests(echo: Backend) -> None:
-    """A request of any size that the server takes is answered: one of more bytes than Serve's gRPC takes goes as an object."""
+    """A request of any size that the server takes is answered, also one of more bytes than Serve takes unless it is told."""
     for size in LARGE:
         said = str(size) + " a" * (size // 2)
         made = echo.generate(chat(said, stream=True, max_tokens=len(str(size))))
@@ -66,16 +53,3 @@ async def test_large_requests(echo: Backend) -> None:
 async def test_a_limit(echo: Backend) -> None:
     """Replicas of an engine without a limit of its own take `parallel` requests each; the rest waits in the gateway."""
     assert 6 == echo.capabilities.max_in_flight
-
-
-@pytest.fixture(scope="module")
-def results() -> Iterator[Results]:
-    """What the newest client says of a server with two replicas."""
-    with serve(config=_TABLE.format(key=KEY)) as server:
-        yield run([sys.executable, "-W", "error", str(Path(python_client.__file__))], server)
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_the_official_client(results: Results, check: str) -> None:
-    """What the check's docstring says is true for replicas, too."""
-    assert_passed(results, check)

@@ -81,6 +81,7 @@ async def test_settings_that_differ(gateway: Gateway, nodes: list[Node]) -> None
 
     assert len(answers) >= 2
     assert all(one == expected for one in answers)
+    assert [0, 0] == [one.registry.get(None).retries for one in (first, third)]
     assert expected == await stories(second, TOKENS) == await stories(changed, TOKENS)
     await holds(lambda: len(processes(nodes, "m")) == 2 and not before & processes(nodes, "m"))
 

@@ -37,9 +37,6 @@ from unilect.fleet._supply import NAMESPACE, Offers
 _BACKLOG = 2048
 _PAUSE_S = 0.1  # before a call is sent once more, of which no replica has taken notice
 _RECONNECT_S = 1.0
-_LARGE_BYTES = (
-    2 * 1024 * 1024
-)  # a call beyond it goes as an object of Ray: a replica takes 4 MB over gRPC unless its node says otherwise
 #: What Ray says when a replica, its node, or what it had made is gone.
 _DIED = (
     RayActorError, NodeDiedError, WorkerCrashedError, ObjectLostError, LocalRayletDiedError, RaySystemError,
@@ -142,8 +139,7 @@ class Middle:
             raise BackendUnavailable("The model is not on the cluster. Try again.", retry_after_s=1)
         made, handle = found
         body, until = bytes(asked.body), time.monotonic() + made.start_timeout_s
-        # For one call it has this name only; for all calls of a process it is a variable, RAY_SERVE_USE_GRPC_BY_DEFAULT.
-        handle = handle.options(session_id=asked.session, _by_reference=len(body) > _LARGE_BYTES)
+        handle = handle.options(session_id=asked.session)
         while True:
             answer, whole = handle.answer.remote(body), False
             try:

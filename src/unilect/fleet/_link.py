@@ -12,7 +12,7 @@ from unilect.config.server import process_environment
 from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.errors import BackendError, BackendTimeout, EngineDied
 from unilect.fleet import token, wire
-from unilect.fleet.environment import ray_environment, tls_of
+from unilect.fleet.environment import CONNECTION, ray_environment, tls_of
 
 _CHILD = "unilect.fleet._child"
 _START_TIMEOUT_S = 120.0
@@ -43,7 +43,8 @@ class Link:
             ),
             start_timeout_s=_START_TIMEOUT_S,
             environment=ray_environment(head_of(fleet).rpartition(":")[0], _token(fleet))
-            | tls_of(process_environment()),
+            | tls_of(process_environment())
+            | CONNECTION,
         )
         self._users: set[str] = set()
 

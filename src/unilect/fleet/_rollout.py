@@ -27,6 +27,7 @@ from ray.serve.exceptions import RayServeException
 from unilect.errors import BackendUnavailable
 from unilect.fleet import _loopback, wire
 from unilect.fleet._replica import FAILED, Replica
+from unilect.fleet.environment import REPLICA
 
 _NAME = "engine"
 _ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
@@ -106,8 +107,9 @@ def bring(made: wire.Deployment, body: bytes) -> Any:
 
 
 def _tell(made: wire.Deployment, body: bytes, version: str) -> None:
+    actor = made.resources | {"runtime_env": {"env_vars": REPLICA}}
     deployment = _SERVED.options(
-        max_ongoing_requests=made.in_flight, ray_actor_options=made.resources, **_scale(made)
+        max_ongoing_requests=made.in_flight, ray_actor_options=actor, **_scale(made)
     )
     # Serve compares versions, but makes one up for each call of `run`, so that every start of a gateway would replace all replicas. To say
     # which one it is takes this mark; its test is that a second gateway changes nothing.

@@ -15,7 +15,12 @@ from unilect.frames import MAX_FRAME_BYTES
 _MANY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 #: Ray's own, which every process of a cluster with TLS needs: https://docs.ray.io/en/latest/ray-core/configure.html#tls-authentication
 _TLS = ("RAY_USE_TLS", "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
-_AROUND_BYTES = 64 * 1024  # of a frame, in what Serve makes of it
+#: Serve takes 4 MB in one message else; a frame is within what Serve makes of it
+_LARGE = {"RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(MAX_FRAME_BYTES + 64 * 1024)}
+#: For the gateway's connection: answers come over gRPC instead of as objects of Ray.
+CONNECTION = {"RAY_SERVE_USE_GRPC_BY_DEFAULT": "1", **_LARGE}
+#: For replicas, which start processes while gRPC is at work: its own preparations for a fork end many of the new processes at once.
+REPLICA = {"GRPC_ENABLE_FORK_SUPPORT": "0", **_LARGE}
 _ALONE = ("", "127.0.0.1", "localhost", "::1", "[::1]")
 
 
@@ -40,7 +45,6 @@ def ray_environment(host: str, token: Path | None) -> dict[str, str]:
         "RAY_health_check_period_ms": "3000",
         "RAY_health_check_timeout_ms": "5000",
         "RAY_health_check_failure_threshold": "3",
-        "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(MAX_FRAME_BYTES + _AROUND_BYTES),
         _MANY: "0" if is_alone(host) else "1",
     }
     if token is not None:
