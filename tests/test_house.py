@@ -24,7 +24,7 @@ MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 2_408,
-    "cli": 2_458,
+    "cli": 2_471,
     "cli/connect": 1_019,
     "config": 2_065,
     "constraints": 1_137,
@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_249,
     "engines/process": 826,
     "engines/transformers": 3_697,
-    "fleet": 1_887,
+    "fleet": 1_888,
     "gateway": 2_810,
     "http": 934,
     "parameters": 734,

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -221,3 +222,21 @@ def test_a_node_leaves(head: Head, tmp_path: Path) -> None:
         assert node.wait() == 0, node.text
     assert [] == psutil.wait_procs(tree, STOP_TIMEOUT_S)[1]
     assert [HEAD] == [each["address"] for each in status(head.home)["nodes"]]
+
+
+def test_a_node_that_ray_ends(head: Head, tmp_path: Path) -> None:
+    """A node whose Ray has ended says so and joins again by itself, and it can be drained then."""
+    words = joining(head, "--token-file", str(head.token), *SMALL)
+    with running(tmp_path, *words, until="is a node") as node:
+        (raylet,) = [one for one in node.tree() if one.name() == "raylet"]
+        raylet.kill()
+        over = time.monotonic() + START_TIMEOUT_S
+        while node.text.count("is a node") < 2:
+            assert node.process.poll() is None, node.text
+            assert time.monotonic() < over, node.text
+            time.sleep(0.05)
+        code, text = said(head.home, "drain", NODE)
+
+        assert (code, node.wait()) == (0, 0), text + node.text
+    assert "Ray has ended on this machine" in node.text
+    assert "It joins again when it can." in node.text

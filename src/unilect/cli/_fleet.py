@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +33,7 @@ from unilect.fleet.environment import is_alone, ray_environment
 _ASK = "unilect.fleet._ask"
 _ASK_TIMEOUT_S = 90.0  # beside what is waited for
 _STOP_TIMEOUT_S = 900.0
+_AGAIN_S = 5.0  # between two attempts to join again
 _DISCARD = 9  # a port to which nothing is sent: the kernel only picks a way
 
 
@@ -69,7 +71,8 @@ def start(
         return
     settings = or_exit(lambda: commands.checked(given))
     wanted = or_exit(lambda: _head_settings(settings.fleet, listen, port, resources))
-    with _node(wanted) as ended:
+    with ExitStack() as stack:
+        ended = or_exit(lambda: stack.enter_context(_node(wanted)))
         print(_start_screen(wanted), flush=True)
         ended.ends_with(lambda: os.kill(os.getpid(), signal.SIGTERM))
         commands.serve(given, lambda config: _into(config, wanted.address, wanted.token))
@@ -80,18 +83,42 @@ def start(
 def join(
     head: str, token_file: Path | None, resources: str | None, listen: str | None, port: int | None
 ) -> None:
-    """Be a node until SIGTERM, or until the node was drained."""
+    """
+    Be a node until SIGTERM, or until the node was drained. Where Ray ends it, as it does with one that had no network for a while, or
+    with its head, the node joins again as soon as it can.
+    """
     or_exit(_need_ray)
     wanted = or_exit(lambda: _node_settings(head, token_file, resources, listen, port))
+    told, why = "", or_exit(lambda: _be_node(wanted))
+    while why:
+        if why != told:
+            print(f"unilect: {why} It joins again when it can.", file=sys.stderr, flush=True)
+        told = why
+        time.sleep(_AGAIN_S)
+        try:
+            why = _be_node(wanted)
+        except ConfigError as error:
+            why = str(error)
+    print("This node was drained, and has left the cluster.")
+
+
+def _be_node(wanted: node.NodeSettings) -> str:
+    """
+    Be a node until it ends by itself.
+
+    Returns:
+        Why it has; empty where it was drained.
+
+    Raises:
+        ConfigError: It does not start, and why.
+    """
     with _node(wanted) as ended:
         print(f"{wanted.host} is a node of the cluster at {wanted.address}.")
         print(f"{_ports(wanted)}   stop: Ctrl-C", flush=True)
         over = threading.Event()
         ended.ends_with(over.set)
         over.wait()
-        if ended.why:
-            fail(ended.why)
-        print("This node was drained, and has left the cluster.")
+        return ended.why or ""
 
 
 def status(config: Path | None, address: str | None, as_json: bool) -> None:
@@ -288,7 +315,12 @@ class _Ended:
 
 @contextmanager
 def _node(wanted: node.NodeSettings) -> Iterator[_Ended]:
-    """The node, which others on this machine find, until the block ends; SIGTERM and Ctrl-C end the block where nobody else handles them."""
+    """
+    The node, which others on this machine find, until the block ends; SIGTERM and Ctrl-C end the block where nobody else handles them.
+
+    Raises:
+        ConfigError: It does not start, and why.
+    """
 
     def leave(number: int, frame: object) -> NoReturn:
         raise SystemExit(0)
@@ -298,7 +330,7 @@ def _node(wanted: node.NodeSettings) -> Iterator[_Ended]:
     one = node.Node(wanted)
     try:
         print("Ray starts on this machine ...", file=sys.stderr, flush=True)
-        or_exit(one.start)
+        one.start()
         with running.told(process_environment(), wanted.address, wanted.host, wanted.token):
             yield _Ended(one)
     finally:
