@@ -1,12 +1,14 @@
 """What every backend promises, of models that are replicas."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 
 from engine import ENGINES, SOURCES
+from ray_cluster import Node, cluster
 from unilect.backend import Backend
+from unilect.config.fleet import FleetConfig
 from unilect.config.server import ModelConfig
 from unilect.events import TextDelta, Usage
 from unilect.routing import sources
@@ -16,16 +18,27 @@ pytestmark = pytest.mark.heavy
 LARGE = (1_000_000, 3_000_000, 15_000_000)
 
 
-def replicated(engine: str) -> Backend:
-    """The bundled model as two replicas."""
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[Node]]:
+    """Two nodes, each with room for one replica of a model."""
+    with cluster(1, 1) as found:
+        yield found
+
+
+def replicated(engine: str, head: Node) -> Backend:
+    """The bundled model as a replica on each node."""
+    fleet = FleetConfig(address=head.head, token_file=head.token)
     config = ModelConfig(source=SOURCES[engine], replicas=2, resources={"cpu": 0.5})
-    return sources.model("m", config).pool.members[0].backend
+    found = sources.model(engine, config, shared={FleetConfig: fleet})
+    return found.pool.members[0].backend
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-async def test_the_contract(engine: str) -> None:
-    """Replicas keep the contract of a backend, whatever engine they hold."""
-    await check_backend(lambda: replicated(engine))
+async def test_the_contract(engine: str, nodes: list[Node]) -> None:
+    """Replicas on two nodes keep the contract of a backend, whatever engine they hold."""
+    await check_backend(lambda: replicated(engine, nodes[0]))
+
+    assert [1, 1] == [len(node.replicas(engine)) for node in nodes]
 
 
 @pytest_asyncio.fixture
