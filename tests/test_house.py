@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_406,
+    "": 2_416,
     "cli": 2_458,
     "cli/connect": 1_019,
     "config": 2_062,
@@ -38,14 +38,14 @@ BUDGETS = {
     "dialects/responses": 2_021,
     "engines": 227,
     "engines/chatglm": 555,
-    "engines/gguf": 2_249,
+    "engines/gguf": 2_248,
     "engines/process": 826,
     "engines/transformers": 3_697,
     "fleet": 1_819,
     "gateway": 2_810,
-    "http": 934,
+    "http": 950,
     "parameters": 734,
-    "routing": 3_861,
+    "routing": 3_863,
     "server": 2_101,
     "store": 2_486,
     "store/migrations": 9,
