@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_416,
+    "": 2_420,
     "cli": 2_458,
     "cli/connect": 1_019,
     "config": 2_062,
@@ -56,7 +56,7 @@ BUDGETS = {
     "upstreams/fastchat": 660,
     "upstreams/llamacpp": 788,
     "upstreams/openai": 1_814,
-    "web": 1_379,
+    "web": 1_387,
 }
 
 #: Where the environment is read or passed on, and why.
