@@ -5,9 +5,16 @@ from collections.abc import Callable
 from typing import Any
 
 import hypothesis
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-_SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+#: That making examples is slow says more of the machine than of them.
+_SETTINGS = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 
 def given(

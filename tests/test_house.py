@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_408,
+    "": 2_422,
     "cli": 2_471,
     "cli/connect": 1_019,
     "config": 2_065,
@@ -38,14 +38,14 @@ BUDGETS = {
     "dialects/responses": 2_021,
     "engines": 227,
     "engines/chatglm": 555,
-    "engines/gguf": 2_249,
+    "engines/gguf": 2_248,
     "engines/process": 826,
     "engines/transformers": 3_697,
     "fleet": 1_888,
     "gateway": 2_810,
-    "http": 934,
+    "http": 950,
     "parameters": 734,
-    "routing": 3_861,
+    "routing": 3_863,
     "server": 2_101,
     "store": 2_486,
     "store/migrations": 9,
@@ -56,7 +56,7 @@ BUDGETS = {
     "upstreams/fastchat": 660,
     "upstreams/llamacpp": 788,
     "upstreams/openai": 1_814,
-    "web": 1_379,
+    "web": 1_387,
 }
 
 #: Where the environment is read or passed on, and why.

@@ -77,6 +77,7 @@ class UnilectError(Exception):
         param: The request parameter at fault, or None.
         retry_after_s: Seconds after which a retry makes sense, or None.
         reason: What the operator is told instead of the message: why, with addresses and a server's own words. No client sees it.
+        logged: What the log of a request tells instead, where the message or the reason has a backend's own words: they may repeat the request.
         connection_failed: No connection was made, or it ended before a byte of an answer came: no request's doing.
     """
 
@@ -93,24 +94,28 @@ class UnilectError(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
         reason: str | None = None,
+        logged: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = message
-        self.param = param
-        self.retry_after_s = retry_after_s
-        self.reason = reason
+        self.message, self.reason, self.logged = message, reason, logged
+        self.param, self.retry_after_s = param, retry_after_s
 
     @property
     def for_operator(self) -> str:
-        """What is said to whoever runs the server: the reason where there is one, else the message."""
+        """What is said to whoever runs the server where no request is in hand: the reason where there is one, else the message."""
         return self.reason or self.message
+
+    @property
+    def for_log(self) -> str:
+        """What the log tells of a request: nothing that a backend has said, as that may repeat the request."""
+        return self.logged or self.for_operator
 
     def reword(self, change: Callable[[str], str]) -> None:
         """Change all texts, such as to take secrets out of them."""
-        self.message = change(self.message)
+        for name in ("message", "param", "reason", "logged"):
+            if (text := getattr(self, name)) is not None:
+                setattr(self, name, change(text))
         self.args = (self.message,)
-        self.reason = None if self.reason is None else change(self.reason)
-        self.param = None if self.param is None else change(self.param)
 
     def for_client(self, request_id: str) -> Self:
         """The same error, with the request's id where the log knows more than the client may be told; one error may be told to several."""

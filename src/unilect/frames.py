@@ -88,6 +88,7 @@ class ErrorReply(Struct):
     retry_after_s: float | None = None
     prompt_tokens: int | None = None  # of a prompt that is too long, as is the next
     context: int | None = None
+    logged: str | None = None
 
 
 class Reply(Struct, omit_defaults=True):
@@ -146,7 +147,9 @@ def _values(of: dict[str, Any]) -> dict[str, Any]:
 
 def of_error(error: UnilectError) -> bytes:
     """A frame of an error."""
-    reply = ErrorReply(type(error).__name__, error.message, error.param, error.retry_after_s)
+    reply = ErrorReply(
+        type(error).__name__, error.message, error.param, error.retry_after_s, logged=error.logged
+    )
     if isinstance(error, errors.ContextLengthExceeded):
         reply.prompt_tokens, reply.context = error.prompt_tokens, error.context
     return packed(Reply(error=reply, last=True))
@@ -192,7 +195,12 @@ def reply_in(frame: bytes) -> Reply:
 def _error_of(failed: ErrorReply) -> UnilectError:
     """What a child says of a request, as an error."""
     kind = _ERRORS.get(failed.kind, BackendError)
-    error = kind(failed.message, param=failed.param, retry_after_s=failed.retry_after_s)
+    error = kind(
+        failed.message,
+        param=failed.param,
+        retry_after_s=failed.retry_after_s,
+        logged=failed.logged,
+    )
     if isinstance(error, errors.ContextLengthExceeded):
         error.counted(failed.prompt_tokens, failed.context)
     return error

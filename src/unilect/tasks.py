@@ -45,7 +45,7 @@ class Tasks:
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._running.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), UnilectError):
-            log.error("%s failed: %s", task.get_name(), error.for_operator)
+            log.error("%s failed: %s", task.get_name(), error.for_log)
 
 
 async def shared(task: "asyncio.Task[_Result]") -> _Result:

@@ -247,7 +247,7 @@ async def test_an_upstream_that_repeats_its_key(caplog: pytest.LogCaptureFixture
 
 
 async def test_a_client_is_told_what_to_ask_for(caplog: pytest.LogCaptureFixture) -> None:
-    """A client's error holds no address and no word of the upstream, but the id under which the log has why."""
+    """A client's error holds no address and no word of the upstream, but the id under which the log has which known fault that names."""
     async with scripted(says(answer(b'{"error":{"message":"CUDA error"}}', "500 Oops"))) as server:
         config = Config(models={"m": ModelConfig(source=server.url, model="x")})
         async with serving_models(config, sources.registry(config)) as app:
@@ -259,7 +259,7 @@ async def test_a_client_is_told_what_to_ask_for(caplog: pytest.LogCaptureFixture
     assert "CUDA" not in str(body)
     assert str(server.port) not in str(body)
     (line,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    assert "was answered with status 500: CUDA error" in line
+    assert "was answered with status 500 (it names: cuda error; its words " in line
     assert f"({request_id})" in line
 
 

@@ -1,51 +1,36 @@
 """A server in this process with keys, limits, a ledger on a file and reloads, and a client of it."""
 
 import asyncio
-import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from unilect.config import load as config_load
+from reloading import Reloadable
 from unilect.context import Context
 from unilect.gateway.ledger import LedgerBook
 from unilect.gateway.limits import LimitBook
-from unilect.routing import sources
-from unilect.routing.discovery import Discovery
-from unilect.routing.registry import Model, Registry
-from unilect.server.listener import Listener
-from unilect.server.reload import Reloader, Source
+from unilect.routing.registry import Model
 
 TOP = "port = 0\napi_keys = ['one', 'two']\n[store]\nurl = 'sqlite:///unilect.db'\nledger = 'required'\n"
 
 
-class Rig:
+class Rig(Reloadable):
     """
     A server in this process, and its file.
 
     Attributes:
-        url: Its address.
         client: A client.
-        listener, registry, reloader: Its parts.
     """
 
     def __init__(
         self, folder: Path, client: aiohttp.ClientSession, models: Sequence[Model]
     ) -> None:
-        self.file, self.client, self.url = folder / "unilect.toml", client, ""
-        config = self._read()
-        self.registry = Registry(models) if models else sources.registry(config)
-        self.discovery = Discovery(config, self.registry)
-        self.listener = Listener(config, self.registry)
-        source = Source(config_load.origin_of(self.file), self._read)
-        self.reloader = Reloader(source, config, self.registry, self.discovery, self.listener)
-
-    def _read(self) -> Any:
-        return config_load.load(self.file, environment={})
+        super().__init__(folder / "unilect.toml", models)
+        self.client = client
 
     @property
     def requests(self) -> dict[str, Context]:
@@ -65,9 +50,7 @@ class Rig:
 
     async def reload(self, text: str, top: str = TOP) -> None:
         """Go by another configuration."""
-        new = self.file.with_suffix(".new")
-        new.write_text(top + text)
-        os.replace(new, self.file)
+        self.write(top + text)
         await self.reloader.reload("a test")
 
     def post(self, key: str = "one", path: str = "chat/completions", **body: Any) -> Any:
@@ -117,20 +100,5 @@ async def rig(folder: Path, text: str, models: Sequence[Model] = ()) -> AsyncIte
     (folder / "unilect.toml").write_text(TOP + text)
     async with aiohttp.ClientSession() as client:
         server = Rig(folder, client, models)
-        try:
-            await server.registry.start(server.registry.models)
-            await server.discovery.start()
-            (server.url,) = await server.listener.listen()
+        async with server.running():
             yield server
-        finally:
-            await server.reloader.aclose()
-            await server.listener.aclose()
-            await server.discovery.aclose()
-            await server.registry.aclose()
-
-
-async def until(true: Callable[[], object]) -> None:
-    """Return once something is so."""
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.005)

@@ -83,9 +83,15 @@ def check(seen: list[Seen], rows: list[dict[str, Any]]) -> tuple[int, int]:
             assert (row["status"], row["finish"]) in [(499, "lost"), (499, ""), (200, "stop")]
             assert one.delivered <= row["completion"] <= one.delivered + 32
         assert row["cost"] == row["prompt"] + 2 * row["completion"]
-    unseen = [row for row in by_id.values() if row["completion"] > 32]
+    # one that is not streamed may have its row when the server dies, and not yet be sent
+    unseen = [row for row in by_id.values() if row["completion"] > 32 and not _is_unsent(row)]
     assert [] == unseen
     return whole, cut
+
+
+def _is_unsent(row: dict[str, Any]) -> bool:
+    """An answer of those that are not streamed (`streams`), recorded whole: the row comes before the answer is sent."""
+    return (200, "stop", 0) == (row["status"], row["finish"], row["prompt"] % 4)
 
 
 async def killed_again_and_again(url: str, times: int, folder: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from rigged import Rig, rig, until
+from rigged import Rig, rig
 
+from reloading import until
 from unilect.errors import RequestCancelled, StoreUnavailable
 from unilect.store.ledger import Row
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rigged import TOP, rig, until
+from rigged import TOP, rig
 
 from appserver import upstream
+from reloading import until
 from scripted import DONE, Exchange, answer, chunked, delta, frames, scripted
 from unilect.backend import Batches
 from unilect.errors import RequestCancelled

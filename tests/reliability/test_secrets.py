@@ -31,6 +31,8 @@ WORDS = {name: f"canary-{name}-8a2e4b6d1f07" for name in ("prompt", "system", "t
 IMAGE = base64.b64encode(b"canary-image-0b5c7d9e1a3f").decode()
 BEARER = {"Authorization": f"Bearer {KEYS['caller']}"}
 TIMEOUT = ClientTimeout(total=60)
+#: A template that refuses a prompt with the prompt's own words.
+STRICT = "{% for one in messages %}{% if 'canary' in one.content %}{{ raise_exception(one.content) }}{% endif %}{{ one.content }}{% endfor %}"
 
 
 class Told:
@@ -70,9 +72,7 @@ def _around(data: bytes, form: bytes) -> bytes:
 
 class Upstream:
     """
-    A server that repeats its key in every way in which one can fail, and what it was asked where it refuses that.
-
-    What a server that fails says is the operator's reason, and stands in the log: it would have the texts that it repeated.
+    A server that repeats its key, and all that it was asked, in every way in which one can fail.
     """
 
     def __init__(self) -> None:
@@ -82,9 +82,7 @@ class Upstream:
         """An answer as the last word of the last message wants it."""
         body = await request.json()
         how = str(body["messages"][-1]["content"]).split()[-1]
-        repeated = (
-            f"{request.headers['Authorization']} {json.dumps(body) if how == '400' else 'no'}"
-        )
+        repeated = f"{WORDS['prompt']} {request.headers['Authorization']} {json.dumps(body)}"
         if how.isdigit():
             error = {
                 "error": {"message": repeated, "type": "x", "code": repeated, "param": repeated}
@@ -125,6 +123,7 @@ def running(form: str, store: str, redis: RedisServer, folder: Path, far: int) -
         tiny_gguf.make(folder / "m.gguf"),
         tiny_gguf.make_projector(folder / "p.gguf"),
     )
+    strict = tiny_gguf.make(folder / "s.gguf", template=STRICT)
     admin = free_port()
     config = f"""
         api_keys = ["$CALLER"]
@@ -146,6 +145,8 @@ def running(form: str, store: str, redis: RedisServer, folder: Path, far: int) -
         [models.near]
         source = "{model}"
         mmproj = "{projector}"
+        [models.strict]
+        source = "{strict}"
         [models.far]
         source = "http://127.0.0.1:{far}/v1"
         api_key = "$FAR"
@@ -187,9 +188,11 @@ def asked() -> list[tuple[str, Any]]:
             for stream in (False, True):
                 body = {"model": model, "messages": talk, "stream": stream, "max_tokens": 2}
                 found.append(("/v1/chat/completions", body))
-    for how in ("400", "401", "403", "404", "429", "500", "503", "html", "gone", "broken", "error", "cut", "fine"):  # fmt: skip
+    for how in ("400", "401", "403", "404", "429", "500", "502", "503", "html", "gone", "broken", "error", "cut", "fine"):  # fmt: skip
         talk = [system, {"role": "user", "content": f"{WORDS['prompt']} {how}"}]
         found += [("/v1/chat/completions", {"model": "far", "messages": talk, "stream": stream}) for stream in (False, True)]  # fmt: skip
+    refused = {"model": "strict", "messages": talks["sound"][1:], "max_tokens": 2}
+    found += [("/v1/chat/completions", {**refused, "stream": stream}) for stream in (False, True)]
     sound = {"model": "near", "max_tokens": 2}
     found += [
         ("/v1/responses", {**sound, "input": WORDS["prompt"], "store": False, "max_tokens": None}),

@@ -310,7 +310,7 @@ async def test_why_a_backend_is_out_is_told_once(
     url, gone = first.source, second.source.removesuffix("/v1").removeprefix("http://")
     assert sorted(
         [
-            f"m: {url} fails: POST {url}/chat/completions was answered with status 500: out of memory for *** [31m (req_7)",
+            f"m: {url} fails: POST {url}/chat/completions was answered with status 500 (it names: out of memory; its words may repeat the request, and are left out). (req_7)",
             f"m: {second.source} is out: The model's server cannot be reached: connection refused by {gone}. (req_7)",
         ]
     ) == sorted(lines)

@@ -2,10 +2,9 @@
 
 import asyncio
 import json
-import os
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hypothesis import strategies as st
 
 from certificates import certificate, needs_openssl
 from engine import chat, process
+from reloading import Reloadable, until
 from scripted import Exchange, scripted
 from unilect.config import load as config_load
 from unilect.config.server import Config
@@ -30,7 +30,6 @@ from unilect.routing.discovery import Discovery
 from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
 from unilect.routing.service import Service
-from unilect.server.listener import Listener
 from unilect.server.reload import Reloader, Source
 from unilect.testing.echo import Echo
 
@@ -38,39 +37,8 @@ HI = [{"role": "user", "content": "Hi"}]
 TOP = "port = 0\n[store]\nurl = 'sqlite://'\n"
 
 
-class Server:
-    """
-    A server in this process, and its file.
-
-    Attributes:
-        file: Its configuration.
-        reads: How often that was read.
-        url: Its address.
-        registry: Its models.
-        reloader: Reloads it.
-    """
-
-    def __init__(self, file: Path, look_s: float) -> None:
-        self.file, self.reads, self.url = file, 0, ""
-        config = self.read()
-        self.registry = sources.registry(config)
-        self.discovery = Discovery(config, self.registry)
-        self.listener = Listener(config, self.registry)
-        source = Source(config_load.origin_of(file), self.read)
-        self.reloader = Reloader(
-            source, config, self.registry, self.discovery, self.listener, look_s=look_s
-        )
-
-    def read(self) -> Config:
-        """The configuration that the file has now."""
-        self.reads += 1
-        return config_load.load(self.file, environment={})
-
-    def write(self, text: str) -> None:
-        """Put another file in its place, as editors do."""
-        new = self.file.with_suffix(".new")
-        new.write_text(text)
-        os.replace(new, self.file)
+class Server(Reloadable):
+    """A server in this process, whose models are echoes."""
 
     def echo(self, name: str) -> Echo:
         """The first backend of a model."""
@@ -92,17 +60,9 @@ async def serving(tmp_path: Path, text: str, look_s: float = 0.01) -> AsyncItera
     """A server of a configuration."""
     file = tmp_path / "unilect.toml"
     file.write_text(text)
-    server = Server(file, look_s)
-    try:
-        await server.registry.start(server.registry.models)
-        await server.discovery.start()
-        (server.url,) = await server.listener.listen()
+    server = Server(file, look_s=look_s)
+    async with server.running():
         yield server
-    finally:
-        await server.reloader.aclose()
-        await server.listener.aclose()
-        await server.discovery.aclose()
-        await server.registry.aclose()
 
 
 @pytest.fixture
@@ -130,13 +90,6 @@ async def stream(
         assert response.ok
         await response.content.readany()
         yield response
-
-
-async def until(true: Callable[[], object]) -> None:
-    """Return once something is so."""
-    async with asyncio.timeout(20):
-        while not true():
-            await asyncio.sleep(0.005)
 
 
 # What changes

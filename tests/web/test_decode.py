@@ -202,6 +202,33 @@ async def test_what_is_wrong_beside_a_long_text(
     assert max(sizes) < LARGE_BYTES // 10
 
 
+async def test_one_pass_in_a_turn() -> None:
+    """Of several large bodies one is passed over in each turn of the event loop, also when one of their clients leaves."""
+    turn, passes = 0, list[int]()
+
+    async def turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def decode(body: bytes, raw_fields: Any) -> ChatRequest:
+        passes.append(turn)
+        return DECODER.decode(body, raw_fields)
+
+    body = BODY[:-1] + b',"z":"' + b"y" * LARGE_BYTES + b'"}'
+    ticking = asyncio.create_task(turns())
+    asked = [asyncio.create_task(decoded(Asked(body), decode)) for _ in range(8)]  # type: ignore[arg-type]
+    while not passes:
+        await asyncio.sleep(0)
+    asked[3].cancel()
+    done, _ = await asyncio.wait(asked)
+    ticking.cancel()
+
+    assert (8, 1) == (len(done), sum(one.cancelled() for one in done))
+    assert len(passes) == len(set(passes)) == 7
+
+
 async def test_no_json_behind_a_long_text() -> None:
     """Where a large body is no JSON is told of the body as it came."""
     body = b'{"x":"' + b"y" * LARGE_BYTES + b'",}'

@@ -1,7 +1,7 @@
 """
 Reasons for connection failures and error answers of an upstream, for the operator: with its address and its error text.
 
-Clients do not get these texts.
+Clients do not get these texts, and the log of a request gets them without the server's words.
 """
 
 import errno
@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from unilect.http.error_bodies import clean, error_text, plain
+from unilect.http.error_bodies import clean, error_text, for_log, plain
 from unilect.redact import redacted
 
 MAX_TOLD = 300  # characters of what a server said
@@ -63,24 +63,27 @@ def _of_system(error: OSError, where: str) -> str:
     return f"no connection to {where} ({clean(error.strerror or str(error))})"
 
 
-def of_answer(asked: str, status: int, headers: Mapping[str, str], body: bytes) -> str:
+def of_answer(
+    asked: str, status: int, headers: Mapping[str, str], body: bytes, hint: str = ""
+) -> tuple[str, str]:
     """
-    An error answer with its status and the server's error text.
+    An error answer with its status and the server's error text; and what the log of a request tells of it, without that text.
 
     Args:
         asked: The method and the URL, `POST http://host/v1/x`.
+        hint: What the operator may do.
     """
     words = error_text(body) if plain(body) is not None else ""
     if words in ("", "no reason given"):
         words = clean(body[:2000].decode("utf-8", "replace"))
-    words = words[:MAX_TOLD]
     method, _, url = asked.partition(" ")
     told = f"{method} {redacted(url)} was answered with status {status}"
     if status == 404 and (better := likely_base(url)):
         told += f"; the base URL is likely {redacted(better)}"
+    logged = f"{told}{for_log(words)}.{hint}"
     if 300 <= status < 400:
         told += f", a redirect to {redacted(clean(headers.get('location')))}, which is not followed"
-    return f"{told}: {words}" if words else f"{told}."
+    return f"{told}: {words[:MAX_TOLD]}{hint}" if words else f"{told}.{hint}", logged
 
 
 def likely_base(url: str) -> str:

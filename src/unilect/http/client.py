@@ -49,6 +49,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 EVENTS = "text/event-stream"
 MAX_IDLE = 64  # kept connections to one server
+_NO_KEY = " No key is configured for it: set `api_key` (`unilect chat`: --api-key)."
 _LONGEST_PAUSE_S = 7 * 86_400.0  # that a Retry-After is believed
 _ANNOUNCEMENTS = (b"HTTP/1.1 1", b"HTTP/1.0 1")  # 100 Continue and its like, before the real answer
 
@@ -258,11 +259,8 @@ class HttpServer:
             if error.status >= 429 and error.reason is None:
                 method, path, _ = request.split(b" ", 2)
                 asked = f"{method.decode()} {self._root}{path.decode()}"
-                error.reason = of_answer(asked, status, response.headers, body)
-                if status in (401, 403) and not self._has_key:
-                    error.reason += (
-                        " No key is configured for it: set `api_key` (`unilect chat`: --api-key)."
-                    )
+                hint = _NO_KEY if status in (401, 403) and not self._has_key else ""
+                error.reason, error.logged = of_answer(asked, status, response.headers, body, hint)
             raise
         raise no_stream(response.kind, body)
 

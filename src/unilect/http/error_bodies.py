@@ -2,7 +2,8 @@
 The error formats of upstreams, translated to unilect's errors.
 
 An error about the *request* has the upstream's text, cleaned, because the client can fix it. An error of the
-*upstream* has a general text.
+*upstream* has a general text. The log gets neither: a server may repeat the request in any form (cut, escaped, as token ids), so that
+nothing that is taken out of its text would leave a safe rest. The log says which of a few known faults the text names.
 
 Source: https://platform.openai.com/docs/guides/error-codes
 """
@@ -26,6 +27,8 @@ _T = TypeVar("_T")
 #: Statuses that say that the request is at fault.
 REFUSED = frozenset({400, 404, 409, 413, 422})
 _PATH = re.compile(r"(?<![\w:/.#])(?:/[\w.@+-]+){2,}|[A-Za-z]:\\\S+")
+#: What an error begins with that a server reports as its own.
+REPORTED = "The model's server reported an error"
 #: How servers say that they have no such URL, and how that they have no such model.
 _NO_PATH = re.compile(
     r"^\s*(404[: ]*)?(page |file |resource |the requested url .*)?not found\W*$|invalid url|unknown_url|cannot (post|get) "
@@ -103,10 +106,39 @@ def error_text(body: bytes) -> str:
 
 def no_stream(kind: str, body: bytes) -> UnilectError:
     """The error for an answer of status 200 that is not an event stream: the error in its body, or its content type."""
+    told = "The backend answered a request for a stream with something else"
     return parse_error(plain(body)) or BackendError(
-        "The backend answered a request for a stream with something else "
-        f"({clean(kind.partition(';')[0] or 'no content type')})."
+        f"{told} ({clean(kind.partition(';')[0] or 'no content type')}).", logged=f"{told}."
     )
+
+
+#: What servers say of their own faults, in lower case and with spaces for underscores.
+_FAULTS = (
+    "api key", "billing", "connection", "cublas", "cuda error", "deadline", "disk", "driver", "forbidden", "hip error", "internal server error",
+    "kv cache", "license", "maintenance", "metal error", "no space left", "not enough memory", "not found", "not implemented", "out of memory",
+    "overloaded", "permission", "quota", "rate limit", "time out", "timed out", "timeout", "unauthorized", "unavailable", "unsupported",
+)  # fmt: skip
+
+
+def for_log(text: str) -> str:
+    """
+    What the log tells of a server's text of any length: the faults that it names, and no word of its own.
+
+    >>> for_log("CUDA error: my secret prompt")
+    ' (it names: cuda error; its words may repeat the request, and are left out)'
+    """
+    if not text.strip():
+        return ""
+    words = text[:2000].lower().replace("_", " ")
+    named = [fault for fault in _FAULTS if fault in words]
+    told = f"it names: {', '.join(named)}; " if named else ""
+    return f" ({told}its words may repeat the request, and are left out)"
+
+
+def reported(text: Any) -> BackendError:
+    """The error for a fault of its own that a server tells in its answer."""
+    words = clean(text)
+    return BackendError(f"{REPORTED}: {words}", logged=f"{REPORTED}{for_log(words)}.")
 
 
 def plain(body: bytes) -> Any:
@@ -206,7 +238,7 @@ def _judged(error: dict[str, Any], refused: bool) -> UnilectError:
     elif number in REFUSED or kind == "invalid_request_error":
         refused = True
     if not refused:
-        return BackendError(f"The model's server reported an error: {message}")
+        return reported(error["message"])
     param = error.get("param")
     return InvalidRequest(
         f"The model's server refused the request: {message}",

@@ -205,7 +205,7 @@ class Continuation:
         """What of the answer to what was asked last the client does not have."""
         if self.lost is None:
             return batches
-        about, why = in_hand().request_id, self.lost.for_operator
+        about, why = in_hand().request_id, self.lost.for_log
         log.info("an answer that was interrupted goes on (%s): %s", about, why)
         if self._seam is not None:
             return continued(batches, self._seam, self.lost)

@@ -307,6 +307,7 @@ class Pool:
             "the operator.",
             retry_after_s=max(1.0, rest_s),
             reason=None if last is None else last.for_operator,
+            logged=None if last is None else last.for_log,
         )
 
     def record_result(
@@ -339,8 +340,9 @@ class Pool:
     def _told(self, member: Member, error: UnilectError, was_out: bool, fails: bool = True) -> None:
         """Tell the log once that a backend is out, or fails; and look after one that is out."""
         about = in_hand().request_id
-        # a server that refuses a request may repeat it, and what is said of a request its client is told
-        words = error.for_operator if fails else f"{type(error).__name__}, {error.status}"
+        # what a server says of a request it may repeat; of a request that is refused its client is told
+        words = error.for_log if about else error.for_operator
+        words = words if fails else f"{type(error).__name__}, {error.status}"
         told = words.removeprefix(f"{self._name}: ") + (f" ({about})" if about else "")
         if member.breaker.open and not was_out:
             log.warning("%s: %s is out: %s", self._name, member.source, told)

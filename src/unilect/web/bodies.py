@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
+from unilect.bounds import LARGE_BYTES, one_pass
 from unilect.errors import BackendUnavailable, BodyTooLarge, RequestTimeout
 
 SMALL_BYTES = 64 * 1024
@@ -78,7 +79,12 @@ class Bodies:
                             "The server is reading too many large requests. Send the request again.",
                             retry_after_s=self._pace_s,
                         )
-            return bytes(body)
+            if len(body) <= LARGE_BYTES:
+                return bytes(body)
+            async with one_pass():
+                whole = bytes(body)
+                await asyncio.sleep(0)
+            return whole
         except TimeoutError as error:
             raise self._too_slow() from error
         finally:

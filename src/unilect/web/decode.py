@@ -30,7 +30,7 @@ from aiohttp import web
 from msgspec import Raw, Struct
 from msgspec.structs import force_setattr
 
-from unilect.bounds import LARGE_BYTES, MAX_FIELDS, check_body
+from unilect.bounds import LARGE_BYTES, MAX_FIELDS, check_body, one_pass
 from unilect.errors import InvalidRequest, WrongType
 from unilect.requests import Prompt, Request
 from unilect.web.streaming import SHORTENED
@@ -111,16 +111,18 @@ async def _in_steps(
     body: bytes, short: bytes, decode: Callable[[bytes, RawFields | None], AskedT]
 ) -> AskedT:
     """A large body, with others served between the passes over it; what is wrong is looked for in its shortened form first."""
-    try:
-        if short:
-            decode(short, None)
-    except InvalidRequest as error:
-        if error.param:  # a place in the body is told of the body itself
-            raise
-    raw = raw_fields_of(body.removeprefix(codecs.BOM_UTF8))
-    await asyncio.sleep(0)
-    asked = decode(body, raw)
-    await asyncio.sleep(0)
+    async with one_pass():
+        try:
+            if short:
+                decode(short, None)
+        except InvalidRequest as error:
+            if error.param:  # a place in the body is told of the body itself
+                raise
+        raw = raw_fields_of(body.removeprefix(codecs.BOM_UTF8))
+        await asyncio.sleep(0)
+    async with one_pass():
+        asked = decode(body, raw)
+        await asyncio.sleep(0)
     return asked
 
 

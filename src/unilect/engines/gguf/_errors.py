@@ -10,7 +10,7 @@ from typing import Any
 from unilect.engines.gguf._images import BROKEN
 from unilect.errors import BackendError, InvalidRequest, UnilectError
 from unilect.http.client import raise_for_answer
-from unilect.http.error_bodies import error_text, unknown_token
+from unilect.http.error_bodies import error_text, reported, unknown_token
 
 #: What llama.cpp says of a part of a request that it cannot use, and the parameters that the part may have come from.
 _TOLD = {
@@ -22,8 +22,6 @@ _TOLD = {
 }
 #: What llama.cpp says of images; of texts it says neither.
 _OF_IMAGES = ("Failed to load image", "Failed to tokenize prompt")
-#: What every answer of status 500 begins with here.
-TOLD = "The model's server reported an error"
 _STRAYS = "does not match the expected"
 
 
@@ -40,7 +38,7 @@ def raise_for_child(status: int, headers: Mapping[str, str], body: bytes) -> Non
         UnilectError: As `raise_for_answer` otherwise.
     """
     if status == 500:
-        raise fault(BackendError(f"{TOLD}: {error_text(body)}"))
+        raise fault(reported(error_text(body)))
     raise_for_answer(status, headers, body)
 
 
@@ -49,7 +47,7 @@ def fault(error: BackendError) -> UnilectError:
     if any(words in error.message for words in _TOLD):
         return InvalidRequest(error.message)
     if _STRAYS in error.message:
-        return StrayAnswer(error.message)
+        return StrayAnswer(error.message, logged=error.logged)
     return error
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from unilect.engines.gguf._errors import TOLD
 from unilect.errors import BackendError, InvalidRequest
 from unilect.http.client import HttpServer
+from unilect.http.error_bodies import REPORTED
 from unilect.tools.turns import Takes, Turn, learnt, placed, probes, stands_out
 from unilect.upstreams.llamacpp.frames import Rendered
 
@@ -47,7 +47,7 @@ async def _prompt(server: HttpServer, turns: Sequence[Turn]) -> str | None:
     except InvalidRequest:
         return None
     except BackendError as error:
-        if TOLD not in error.message:  # what its Jinja raises is told with 500
+        if REPORTED not in error.message:  # what its Jinja raises is told with 500
             raise
         return None
     return msgspec.json.decode(answer, type=Rendered).prompt

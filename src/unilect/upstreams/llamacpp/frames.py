@@ -37,7 +37,7 @@ from unilect.events import (
     Usage,
 )
 from unilect.http.client import raise_for_answer
-from unilect.http.error_bodies import clean, refused_request, too_long
+from unilect.http.error_bodies import clean, refused_request, reported, too_long
 
 _BUSY_RETRY_S = 1.0
 NO_PROBABILITY = -9999.0  # OpenAI's figure for a token that is not among the likeliest
@@ -391,7 +391,7 @@ def raise_told(error: Any) -> None:
         raise refused_request(msgspec.json.encode(error))
     if code in (503, "503") or error.get("type") == "unavailable_error":
         raise Busy
-    raise BackendError(f"The model's server reported an error: {clean(error.get('message'))}")
+    raise reported(error.get("message"))
 
 
 def raise_for(status: int, headers: Mapping[str, str], body: bytes) -> None:

@@ -1,0 +1,76 @@
+"""A server in this process that is reloaded from its file."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from unilect.config import load as config_load
+from unilect.config.server import Config
+from unilect.routing import sources
+from unilect.routing.discovery import Discovery
+from unilect.routing.registry import Model, Registry
+from unilect.server.listener import Listener
+from unilect.server.reload import Reloader, Source
+
+
+class Reloadable:
+    """
+    A server in this process, and its file.
+
+    Args:
+        models: What it serves instead of its configuration's models; none for those.
+        more: For the `Reloader`.
+
+    Attributes:
+        file: Its configuration.
+        reads: How often that was read.
+        url: Its address.
+        registry: Its models.
+        discovery, listener, reloader: Its other parts.
+    """
+
+    def __init__(self, file: Path, models: Sequence[Model] = (), **more: Any) -> None:
+        self.file, self.reads, self.url = file, 0, ""
+        config = self.read()
+        self.registry = Registry(models) if models else sources.registry(config)
+        self.discovery = Discovery(config, self.registry)
+        self.listener = Listener(config, self.registry)
+        source = Source(config_load.origin_of(file), self.read)
+        self.reloader = Reloader(
+            source, config, self.registry, self.discovery, self.listener, **more
+        )
+
+    def read(self) -> Config:
+        """The configuration that the file has now."""
+        self.reads += 1
+        return config_load.load(self.file, environment={})
+
+    def write(self, text: str) -> None:
+        """Put another file in its place, as editors do."""
+        new = self.file.with_suffix(".new")
+        new.write_text(text)
+        os.replace(new, self.file)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """It listens until the block ends."""
+        try:
+            await self.registry.start(self.registry.models)
+            await self.discovery.start()
+            (self.url,) = await self.listener.listen()
+            yield
+        finally:
+            await self.reloader.aclose()
+            await self.listener.aclose()
+            await self.discovery.aclose()
+            await self.registry.aclose()
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Return once something is so."""
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.005)
