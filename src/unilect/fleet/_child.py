@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ import msgspec
 import ray
 from ray import serve
 from ray.exceptions import (
+    ActorAlreadyExistsError,
     LocalRayletDiedError,
     NodeDiedError,
     ObjectLostError,
@@ -37,6 +39,7 @@ from unilect.fleet._supply import NAMESPACE, Offers
 _BACKLOG = 2048
 _PAUSE_S = 0.1  # before a call is sent once more, of which no replica has taken notice
 _RECONNECT_S = 1.0
+_SERVE_STARTS = 20
 #: What Ray says when a replica, its node, or what it had made is gone.
 _DIED = (
     RayActorError, NodeDiedError, WorkerCrashedError, ObjectLostError, LocalRayletDiedError, RaySystemError,
@@ -70,7 +73,7 @@ class Middle:
             configure_logging=False,
             **({} if settings["address"] else own),
         )
-        serve.start(proxy_location="Disabled")
+        _start_serve()
         self._nodes = Nodes(self._loop, ray.get_runtime_context().get_node_id())
 
     def start(self, socket_path: str) -> dict[str, Any]:
@@ -139,7 +142,7 @@ class Middle:
             raise BackendUnavailable("The model is not on the cluster. Try again.", retry_after_s=1)
         made, handle = found
         body, until = bytes(asked.body), time.monotonic() + made.start_timeout_s
-        handle = handle.options(session_id=asked.session)
+        handle = handle.options(stream=True, session_id=asked.session)
         while True:
             answer, whole = handle.answer.remote(body), False
             try:
@@ -192,6 +195,16 @@ class Middle:
             return  # they are busy: the gateway knows how long a request may wait for its turn
         late = await asyncio.to_thread(_rollout.late, made)
         raise BackendUnavailable(late, retry_after_s=5)
+
+
+def _start_serve() -> None:
+    """Have Serve run on the cluster, without its HTTP proxies; another gateway may start it at the same moment."""
+    for _ in range(_SERVE_STARTS - 1):
+        with suppress(ActorAlreadyExistsError):
+            serve.start(proxy_location="Disabled")
+            return
+        time.sleep(_PAUSE_S)
+    serve.start(proxy_location="Disabled")
 
 
 def serve_calls(settings: dict[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def bring(made: wire.Deployment, body: bytes) -> Any:
             time.sleep(_LOOK_S)
         if state == "DEPLOY_FAILED":
             raise BackendUnavailable(_why(app), retry_after_s=_RETRY_AFTER_S)
-        return serve.get_app_handle(app).options(stream=True)
+        return serve.get_app_handle(app)
     except (RuntimeError, ValueError, RayError, RayServeException) as error:
         raise BackendUnavailable(f"Ray cannot start the model: {last_line(error)}") from error
 

@@ -17,10 +17,19 @@ _MANY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _TLS = ("RAY_USE_TLS", "RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 #: Serve takes 4 MB in one message else; a frame is within what Serve makes of it
 _LARGE = {"RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(MAX_FRAME_BYTES + 64 * 1024)}
-#: For the gateway's connection: answers come over gRPC instead of as objects of Ray.
-CONNECTION = {"RAY_SERVE_USE_GRPC_BY_DEFAULT": "1", **_LARGE}
-#: For replicas, which start processes while gRPC is at work: its own preparations for a fork end many of the new processes at once.
-REPLICA = {"GRPC_ENABLE_FORK_SUPPORT": "0", **_LARGE}
+#: For the gateway's connection: answers come over gRPC instead of as objects of Ray, and on the event loop that hands them on.
+CONNECTION = {
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+    **_LARGE,
+}
+#: For replicas. They start processes while gRPC is at work: its own preparations for a fork end many of the new processes at once. What
+#: they run of ours only waits, for engines that are processes of their own, and needs no thread beside Serve's.
+REPLICA = {
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    **_LARGE,
+}
 _ALONE = ("", "127.0.0.1", "localhost", "::1", "[::1]")
 
 
