@@ -304,6 +304,7 @@ def heldout_rows(seed: int) -> list[dict[str, Any]]:
             break
     rows += heldout_agents(Random(f"heldout agents {seed}"))
     rows += heldout_sums_by_tool(Random(f"heldout sums by tool {seed}"))
+    rows += heldout_introductions(Random(f"heldout introductions {seed}"))
     return sorted(rows, key=lambda row: str(row["skill"]))
 
 
@@ -406,6 +407,20 @@ def heldout_sums_by_tool(r: Random) -> list[dict[str, Any]]:
             call = {"name": use.name, "arguments": use.arguments}
             row |= {"skill": "sum call", "expect": {"call": call}}
         rows.append(row)
+    return rows
+
+
+def heldout_introductions(r: Random) -> list[dict[str, Any]]:
+    """Make the held-out requests in which somebody says a name while tools are offered; none is to be called."""
+    rows: list[dict[str, Any]] = []
+    for number in range(HELDOUT_PER_SKILL):
+        d = Draw(r, heldout=True, lang="zh" if r.random() < 0.4 else "en")
+        given = agents.outfit(d) if number % 2 else tools.outfit(d)
+        fact, x = facts.MEMORY[d.lang]["name"], facts.value(d, "memory", "name")
+        user = {"role": "user", "content": d.ask(fact.tell, x=x)}
+        row = {"skill": "introductions beside tools", "expect": {"text": fact.reply.format(x=x)}}
+        row |= {"tools": [tool.schema for tool in given]}
+        rows.append(row | {"messages": [*any_system(d), user]})
     return rows
 
 

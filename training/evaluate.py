@@ -97,13 +97,13 @@ def main() -> None:
                 json.dumps(choice, ensure_ascii=False),
             )
     failed = False
-    print(f"{'skill':<18} {'right':>5} {'of':>5} {'percent':>8}")
+    print(f"{'skill':<27} {'right':>5} {'of':>5} {'percent':>8}")
     for skill, results in score.items():
         if not results:
             continue
         share = 100 * sum(results) / len(results)
         failed |= share < LEAST
-        print(f"{skill:<18} {sum(results):>5} {len(results):>5} {share:>8.1f}")
+        print(f"{skill:<27} {sum(results):>5} {len(results):>5} {share:>8.1f}")
     sys.exit(int(failed))
 
 
