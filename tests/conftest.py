@@ -1,5 +1,6 @@
 """Fixtures that several folders of tests share."""
 
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from unilect.context import IN_HAND
 
 #: How many modules the account of a whole run names.
 LONGEST = 25
+# What is started with SIGHUP ignored, as by nohup, leaves it so, and the servers of tests would not reload.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -65,6 +68,15 @@ def same_numbers() -> None:
 def nothing_in_hand() -> None:
     """A test that answers a request in its own task leaves none to those after it."""
     IN_HAND.set(None)
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """Leave signals as they were: a server that ran in this process ignores them in the end, and so would all that are started from it."""
+    before = {one: signal.getsignal(one) for one in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    yield
+    for one, handler in before.items():
+        signal.signal(one, handler)
 
 
 @pytest.fixture(scope="session")
