@@ -163,7 +163,7 @@ class Middle:
         Wait until a replica has taken a call: its first item says so.
 
         Returns:
-            The replica's node. None where the replica died before, or may have: nobody has begun the call, and it can be sent once more.
+            The replica's node. None where the replica, or the node that may have it, died before: the call can be sent once more.
 
         Raises:
             BackendUnavailable: There was no replica for too long.
