@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from functools import cache
 from itertools import chain
@@ -19,6 +19,8 @@ from unilect.context import IN_HAND
 
 #: How many modules the account of a whole run names.
 LONGEST = 25
+#: How long a test that is over its time has to end, fixtures included, before it is told so once more.
+OVERTIME_S = 30.0
 # What is started with SIGHUP ignored, as by nohup, leaves it so, and the servers of tests would not reload.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -32,6 +34,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=heavy)
     left_out = set(heavy)
     items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer() -> Generator[None, object, object]:
+    """Repeat the signal of a timeout: an event loop swallows what is raised in one of its callbacks, and the run would hang for ever."""
+    result = yield
+    left_s, _ = signal.getitimer(signal.ITIMER_REAL)
+    signal.setitimer(signal.ITIMER_REAL, left_s, OVERTIME_S)
+    return result
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
