@@ -22,6 +22,7 @@ from unilect.fleet._rollout import app_of
 _CONTROLLER, _SERVE = "SERVE_CONTROLLER_ACTOR", "serve"
 _TIMEOUT_S = 15.0
 _LOOK_S = 0.5
+_NOTICED_S = 25.0  # a node that has come back stands there twice until the head gives its former life up
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
@@ -159,20 +160,7 @@ def _look(pids: list[int]) -> dict[str, Any]:
 
 def _drain(head: Any, which: str, timeout_s: float) -> dict[str, Any]:
     """Drain the node of this address, name or id, and wait until it has left."""
-    found = _state.nodes(head)
-    meant = [
-        node
-        for node in found
-        if which in (node["address"], node["host"])
-        or (len(which) >= 4 and node["id"].startswith(which))
-    ]
-    if len(meant) != 1:
-        shown = ", ".join(f"{node['address']} ({node['id'][:8]})" for node in found)
-        many = "several nodes" if meant else "no node"
-        raise _state.Refused(
-            f"{which} is {many} of the cluster. Name one by its address or the beginning of its id: {shown}."
-        )
-    (node,) = meant
+    node = _meant(head, which)
     if node["head"]:
         raise _state.Refused(
             f"{which} is the head, with which the cluster ends. Stop it with `unilect fleet stop` on its machine."
@@ -188,6 +176,33 @@ def _drain(head: Any, which: str, timeout_s: float) -> dict[str, Any]:
             )
         time.sleep(_LOOK_S)
     return {"node": node["address"], "id": node["id"]}
+
+
+def _meant(head: Any, which: str) -> dict[str, Any]:
+    """
+    The node of this address, name or id.
+
+    Raises:
+        Refused: There is none, or more than one.
+    """
+    until = time.monotonic() + _NOTICED_S
+    while True:
+        found = _state.nodes(head)
+        meant = [
+            node
+            for node in found
+            if which in (node["address"], node["host"])
+            or (len(which) >= 4 and node["id"].startswith(which))
+        ]
+        if len(meant) == 1:
+            return meant[0]
+        if not meant or time.monotonic() > until:
+            shown = ", ".join(f"{node['address']} ({node['id'][:8]})" for node in found)
+            many = "several nodes" if meant else "no node"
+            raise _state.Refused(
+                f"{which} is {many} of the cluster. Name one by its address or the beginning of its id: {shown}."
+            )
+        time.sleep(_LOOK_S)
 
 
 def main() -> None:

@@ -40,10 +40,13 @@ _BACKLOG = 2048
 _PAUSE_S = 0.1  # before a call is sent once more, of which no replica has taken notice
 _RECONNECT_S = 1.0
 _SERVE_STARTS = 20
+_GONE = "The model's replica died during the answer. Send the request again."
 #: What Ray says when a replica, its node, or what it had made is gone.
 _DIED = (
     RayActorError, NodeDiedError, WorkerCrashedError, ObjectLostError, LocalRayletDiedError, RaySystemError,
 )  # fmt: skip
+#: What gRPC says when its connection to a replica's process broke; of UNAVAILABLE Ray makes one of the above.
+_CUT = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABORTED)
 
 
 class Middle:
@@ -102,11 +105,14 @@ class Middle:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         except _DIED:
-            died = EngineDied("The model's replica died during the answer. Send the request again.")
-            writer.write(frames.of_error(died))
+            writer.write(frames.of_error(EngineDied(_GONE)))
+        except grpc.aio.AioRpcError as failure:
+            cut = failure.code() in _CUT
+            why = EngineDied(_GONE) if cut else BackendError(_rollout.last_line(failure))
+            writer.write(frames.of_error(why))
         except (BackPressureError, DeploymentUnavailableError) as failure:
             writer.write(frames.of_error(BackendUnavailable(str(failure), retry_after_s=5)))
-        except (RayError, RayServeException, grpc.RpcError) as failure:
+        except (RayError, RayServeException) as failure:
             writer.write(frames.of_error(BackendError(_rollout.last_line(failure))))
         except BaseException as failure:
             if isinstance(failure, Exception):  # a flaw of ours; asyncio logs it
