@@ -2,7 +2,7 @@
 Conversations of agents: longer system prompts, tools for files and commands, results that tell of
 an error, and questions after a result.
 
-The stage "agents" alone has them, so what the stage before it is trained on stays as it is.
+The stage "base" has none of them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ REQUESTS: dict[str, dict[str, list[str]]] = _AGENTS["requests"]
 ANSWERS: dict[str, dict[str, str]] = _AGENTS["answers"]
 SYSTEMS: dict[str, list[str]] = _AGENTS["systems"]
 AGAIN: dict[str, list[str]] = _AGENTS["again"]
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def system(d: Draw) -> str:
@@ -44,18 +45,31 @@ def outfit(d: Draw) -> list[Tool]:
     return found
 
 
-def _file(d: Draw) -> str:
+def _odd(d: Draw) -> str:
+    """Make a word of pieces in an order that no word has: syllables, letters, beginnings and ends of words."""
+    found = []
+    for _ in range(d.r.randint(2, 4)):
+        word = str(d.pick([*words.THINGS, *words.ANIMALS]))
+        cut = d.r.randint(1, len(word))
+        syllable = d.pick(words.SYLLABLES)
+        found.append(d.pick([syllable, syllable, d.pick(LETTERS), word[:cut], word[-cut:]]))
+    return "".join(found).lower()
+
+
+def _file(d: Draw, odd: float = 0.0) -> str:
+    if odd and d.chance(odd):
+        return f"{_odd(d)}.{d.pick(_AGENTS['endings'])}"
     stem = d.pick([*words.THINGS, *words.ANIMALS]) if d.chance(0.4) else d.synthetic().lower()
     if d.chance(0.1):
         stem = stem.upper() if d.chance(0.5) else stem.capitalize()
     return f"{stem}.{d.pick(_AGENTS['endings'])}"
 
 
-def _path(d: Draw) -> str:
-    return (d.pick(_AGENTS["folders"]) if d.chance(0.25) else "") + _file(d)
+def _path(d: Draw, odd: float) -> str:
+    return (d.pick(_AGENTS["folders"]) if d.chance(0.25) else "") + _file(d, odd)
 
 
-def values(d: Draw, kind: str) -> dict[str, str]:
+def values(d: Draw, kind: str, odd: float = 0.0) -> dict[str, str]:
     """Draw the arguments of a call, from our side of the split."""
 
     def make() -> tuple[tuple[object, ...], dict[str, str]]:
@@ -64,10 +78,10 @@ def values(d: Draw, kind: str) -> dict[str, str]:
             return ("any", d.r.random()), {"path": folder if d.chance(0.6) else folder[:-1] or "."}
         if kind == "run":
             common = d.pick(_AGENTS["commands"])
-            made = f"{d.pick(_AGENTS['runners'])} {_path(d)}"
+            made = f"{d.pick(_AGENTS['runners'])} {_path(d, odd)}"
             found = {"command": common if d.chance(0.3) else made}
             return (("any", d.r.random()) if found["command"] == common else ("call", made)), found
-        found = {"path": _path(d)}
+        found = {"path": _path(d, odd)}
         if kind == "write":
             found["text"] = tools.phrase(d)
         return ("call", kind, *found.values()), found
@@ -76,7 +90,7 @@ def values(d: Draw, kind: str) -> dict[str, str]:
     return result
 
 
-def _result(d: Draw, kind: str, v: dict[str, str]) -> tuple[str, str]:
+def _result(d: Draw, kind: str, v: dict[str, str], odd: float) -> tuple[str, str]:
     """Make up what the tool answers, and what the assistant says then."""
     said = ANSWERS[d.lang]
     if d.chance(0.1):
@@ -87,7 +101,7 @@ def _result(d: Draw, kind: str, v: dict[str, str]) -> tuple[str, str]:
         text = d.pick(["ok", "done", "OK", '{"ok": true}', "File written.", f"Wrote {v['path']}"])
         return text, said["write"].format(**v)
     if kind == "list":
-        files = [_file(d) for _ in range(d.r.randint(1, 4))]
+        files = [_file(d, odd) for _ in range(d.r.randint(1, 4))]
         text = json.dumps(files) if d.chance(0.2) else "\n".join(files)
         return text, said["list"].format(found=("、" if d.lang == "zh" else ", ").join(files), **v)
     found = tools.phrase(d) if d.chance(0.75) else str(d.r.randint(0, 999))
@@ -98,13 +112,13 @@ def _result(d: Draw, kind: str, v: dict[str, str]) -> tuple[str, str]:
     return text, said[kind].format(found=found, **v)
 
 
-def request(d: Draw, tool: Tool) -> Use:
-    """Ask for what the tool does."""
+def request(d: Draw, tool: Tool, odd: float = 0.0) -> Use:
+    """Ask for what the tool does; `odd` is the share of files whose names are made of unusual pieces."""
     if tool.kind not in KINDS:
         return tools.request(d, tool)
-    v = values(d, tool.kind)
+    v = values(d, tool.kind, odd)
     user = d.ask(REQUESTS[d.lang][tool.kind], prefix=tool.kind != "write", **v)
-    result, answer = _result(d, tool.kind, v)
+    result, answer = _result(d, tool.kind, v, odd)
     arguments = {tool.params[k]: x for k, x in v.items()}
     return Use(user, tool.schema["name"], arguments, result, answer)
 

@@ -207,6 +207,36 @@ def with_agents_tools(d: Draw) -> Conversation:
     return {"messages": messages, "tools": [tool.schema for tool in given]}
 
 
+def with_results(d: Draw) -> Conversation:
+    """Answer from the results of agents' tools two to four times; half of them list files."""
+    given = agents.outfit(d)
+    own = [tool for tool in given if tool.kind in agents.KINDS]
+    lists = [tool for tool in own if tool.kind == "list"] or own
+    messages = [{"role": "system", "content": agents.system(d)}] if d.chance(0.6) else []
+    for _ in range(d.pick([2, 2, 3, 4])):
+        tool = d.pick(lists if d.chance(0.5) else own)
+        messages += use_messages(agents.request(d, tool, 0.3), whole=True)
+    return {"messages": messages, "tools": [tool.schema for tool in given]}
+
+
+def beside_tools(d: Draw) -> Conversation:
+    """Introduce oneself and exchange phrases while tools are offered; sometimes use one then."""
+    own = d.chance(0.4)
+    given = agents.outfit(d) if own else tools.outfit(d)
+    messages: list[Message] = (
+        [{"role": "system", "content": agents.system(d)}] if d.chance(0.3) else any_system(d)
+    )
+    told, asked = facts.memory(d)
+    phrases = [small_talk(d) for _ in range(d.pick([0, 1, 1, 2]))]
+    turns = [*told, *phrases] if d.chance(0.7) else [*phrases, *told]
+    messages += messages_of(turns + (asked if d.chance(0.5) else []))
+    if d.chance(0.4):
+        tool = d.pick(given)
+        use = agents.request(d, tool) if own else tools.request(d, tool)
+        messages += use_messages(use, whole=d.chance(0.5))
+    return {"messages": messages, "tools": [tool.schema for tool in given]}
+
+
 def with_sums_by_tool(d: Draw) -> Conversation:
     """Calculate with tools one to three times, with other talk and questions about results between."""
     given = sums_by_tool.outfit(d)
@@ -276,6 +306,8 @@ MAKERS = {
     "fields": with_fields,
     "whole fields": with_whole_fields,
     "greetings": greetings,
+    "results": with_results,
+    "beside tools": beside_tools,
 }
 
 

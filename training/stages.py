@@ -37,6 +37,8 @@ class Stage:
         rate: of Muon; half for AdamW
         fall: part of the steps in which the rate falls to 0
         shares: what a conversation is mostly about -> its share
+        after: the stage whose weights it goes on with; empty: the one before
+        mean_with: the stage with whose weights its own are averaged in the end; empty: none
     """
 
     name: str
@@ -47,6 +49,8 @@ class Stage:
     rate: float
     fall: float
     shares: dict[str, float]
+    after: str = ""
+    mean_with: str = ""
 
 
 def load(path: Path) -> list[Stage]:
@@ -67,6 +71,13 @@ def prepare(stage: Stage, out: Path, seed: int) -> Path:
     return folder
 
 
+def mean(first: Path, second: Path, path: Path) -> None:
+    """Write the mean of two stages' weights; https://arxiv.org/abs/2203.05482."""
+    one, other = torch.load(first), torch.load(second)
+    model = {name: torch.lerp(of, other["model"][name], 0.5) for name, of in one["model"].items()}
+    train.save(path, **(one | {"model": model}))
+
+
 def main() -> None:
     """Run the stages that are not finished."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -76,18 +87,23 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    stopper, before = train.Stopper(), None
+    stopper = train.Stopper()
+    made: dict[str, Path] = {}
+    last: Path | None = None
     for stage in load(args.stages):
         folder = prepare(stage, args.out, args.seed)
-        weights = folder / "model.pt"
-        if not weights.exists():
+        last, before = folder / "model.pt", made[stage.after] if stage.after else last
+        if not last.exists():
             print(f"stage {stage.name}", flush=True)
             plan = train.Plan(stage.steps, rate=stage.rate, fall=stage.fall, start=before)
             torch.manual_seed(args.seed)
             train.train(folder, args.out / "tokenizer", plan, args.seed + stage.seed, stopper)
-        before = weights
-    if before:
-        shutil.copy(before, args.out / "model.pt")
+        if stage.mean_with:
+            mean(made[stage.mean_with], last, folder / "mean.pt")
+            last = folder / "mean.pt"
+        made[stage.name] = last
+    if last:
+        shutil.copy(last, args.out / "model.pt")
 
 
 if __name__ == "__main__":
