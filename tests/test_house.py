@@ -41,7 +41,7 @@ BUDGETS = {
     "engines/gguf": 2_248,
     "engines/process": 826,
     "engines/transformers": 3_697,
-    "fleet": 1_906,
+    "fleet": 1_918,
     "gateway": 2_810,
     "http": 950,
     "parameters": 734,
