@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from unilect.config.fleet import FleetConfig, cache_folder, head_of, resources_of
@@ -111,6 +111,8 @@ def test_resources() -> None:
 
 
 @given(st.one_of(st.text(max_size=30), st.floats(), st.integers()))
+@example(float("inf"))
+@example("9" * 400)
 def test_any_size(size: str | float) -> None:
     """Any value is a size in whole bytes, not below 0, or an error that says what a size is."""
     config = ModelConfig(replicas=1, resources={"memory": size})

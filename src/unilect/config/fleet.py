@@ -1,5 +1,6 @@
 """The settings of the fleet: the table `[fleet]` of a configuration, and what a model with `replicas` may ask of its nodes."""
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from unilect.errors import ConfigError
 from unilect.mistakes import Mistakes
 
 _ADDRESS = re.compile(r"(?:ray://)?([^\s/:@]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})")
+_MOST_BYTES = 2**63  # Ray's
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]i?B)?")
 _RESOURCE = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
 _COUNT = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,4})?", re.ASCII)
@@ -127,7 +129,7 @@ def resources_of(name: str, config: ModelConfig) -> dict[str, Any]:
                 )
             else:
                 told["memory"] = size
-        elif isinstance(given, bool | str) or given < 0:
+        elif isinstance(given, bool | str) or not 0 <= given < math.inf:
             found.add(
                 f"models.{name}: resources: {key}: {given!r} is no number. Write how much of it a replica needs, such as 1 or 0.5.",
                 ("models", name, "resources"),
@@ -177,8 +179,9 @@ def _number(text: str) -> float | None:
 def _bytes(given: object) -> int | None:
     """A size in bytes; None where it is none."""
     if isinstance(given, int | float) and not isinstance(given, bool):
-        return int(given) if given >= 0 else None
-    matched = _SIZE.fullmatch(str(given))
-    if matched is None:
+        size = given
+    elif matched := _SIZE.fullmatch(str(given)):
+        size = float(matched[1]) * _UNITS.get(matched[2] or "", 1)
+    else:
         return None
-    return int(float(matched[1]) * _UNITS.get(matched[2] or "", 1))
+    return int(size) if 0 <= size < _MOST_BYTES else None
