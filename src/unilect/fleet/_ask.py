@@ -22,7 +22,9 @@ from unilect.fleet._rollout import app_of
 _CONTROLLER, _SERVE = "SERVE_CONTROLLER_ACTOR", "serve"
 _TIMEOUT_S = 15.0
 _LOOK_S = 0.5
-_NOTICED_S = 25.0  # a node that has come back stands there twice until the head gives its former life up
+_NOTICED_S = (
+    25.0  # a node that has come back stands there twice until the head gives its former life up
+)
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
