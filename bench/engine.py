@@ -26,12 +26,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 
 import aiohttp
 import processes
@@ -39,6 +40,7 @@ import report
 
 HERE = Path(__file__).parent
 MODEL = processes.CACHE / "random-64m-q8.gguf"
+WIDTH = 512
 TOKENS, CONTEXT, PARALLEL, THREADS = 64, 512, 32, 1
 LLAMA_CPP_PYTHON = ("llama-cpp-python", "llama-cpp-python[server]")
 REQUESTS = {1: 6, 8: 2, 32: 1}  # clients -> requests of each
@@ -65,12 +67,13 @@ class Figures:
     gateway_cpu_us: float | None  # for a token, without the engine; None where there is no gateway
 
 
-def model() -> Path:
-    """The model's file; made where it does not exist yet."""
-    if not MODEL.exists():
+def model(width: int = WIDTH) -> Path:
+    """The file of a model of this width; made where it does not exist yet."""
+    file = MODEL if width == WIDTH else MODEL.with_name(f"random-width-{width}-q8.gguf")
+    if not file.exists():
         python = processes.environment("model", "gguf", "numpy", "safetensors", "tokenizers")
-        subprocess.run([python, HERE / "random_model.py", MODEL], check=True)
-    return MODEL
+        subprocess.run([python, HERE / "random_model.py", file, str(width)], check=True)
+    return file
 
 
 def contestants(wanted: Sequence[str]) -> list[Contestant]:
@@ -168,9 +171,9 @@ async def load(one: Contestant, clients: int, requests: int, number: int) -> tup
     return tokens / taken_s, median(chain.from_iterable(firsts))
 
 
-def loaded(one: Contestant, pid: int, clients: int, number: int) -> Figures:
+def loaded(one: Contestant, pid: int, clients: int, requests: int, number: int) -> Figures:
     """One load, and what the server's processes spent on it."""
-    requests, gateway = REQUESTS[clients], one.name.startswith("unilect")
+    gateway = one.name.startswith("unilect")
     before, before_gateway = processes.cpu_s(pid), processes.cpu_s(pid, children=False)
     tokens_per_s, first_s = asyncio.run(load(one, clients, requests, number))
     spent_s = processes.cpu_s(pid) - before
@@ -184,6 +187,7 @@ def measure(
     rounds: int,
     beside: Callable[[int], None] | None = None,
     settle_s: float = 20.0,
+    loads: Mapping[int, int] = MappingProxyType(REQUESTS),
 ) -> dict[str, dict[int, list[Figures]]]:
     """
     All loads of all contestants, by name and number of clients.
@@ -191,9 +195,10 @@ def measure(
     Args:
         beside: Called with the number of clients in each round, when all have had that load; for what is no server.
         settle_s: How long to wait, after a load, until its server has nothing left to do.
+        loads: Numbers of clients, and of the requests of each.
     """
     found: dict[str, dict[int, list[Figures]]] = {
-        one.name: {clients: [] for clients in REQUESTS} for one in all
+        one.name: {clients: [] for clients in loads} for one in all
     }
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -209,9 +214,9 @@ def measure(
         for number in range(rounds):
             print(f"round {number + 1} of {rounds}", file=sys.stderr)
             turn = number % len(up)
-            for clients in REQUESTS:
+            for clients, requests in loads.items():
                 for one, pid in up[turn:] + up[:turn]:
-                    found[one.name][clients].append(loaded(one, pid, clients, number + 1))
+                    found[one.name][clients].append(loaded(one, pid, clients, requests, number + 1))
                     processes.settle(pid, settle_s)  # what it does afterwards is not the next one's
                 if beside is not None:
                     beside(clients)

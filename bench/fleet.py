@@ -5,9 +5,10 @@ cluster of this machine, and as two replicas.
 
 Each engine has one thread. The load is streamed chat completions of exactly 64 tokens each, with short prompts of which no two are the
 same, from 1, 8 and 32 clients at once; every client sends its requests one after the other. All servers are up at the same time and take
-turns; the median of the rounds counts, and what the fleet costs is told as a ratio of the same rounds. The model is that of bench/engine.py.
+turns; the median of the rounds counts, and what the fleet costs is told as a ratio of the same rounds. The model is that of bench/engine.py,
+or a wider one.
 
-usage: bench/fleet.py [--rounds 5] [--only NAME ...]
+usage: bench/fleet.py [--rounds 5] [--width 512] [--clients 1 8 32] [--only NAME ...]
 """
 
 import argparse
@@ -23,6 +24,11 @@ import report
 import engine
 
 PARALLEL = 32  # places of all replicas together
+REQUESTS = {
+    1: 6,
+    8: 2,
+    32: 3,
+}  # clients -> requests of each: replicas that end one after the other count little
 SETTLE_S = 1.0  # Ray's processes are never idle
 #: name -> what stands in the model's table
 KINDS = {"local": "", "1 replica": "replicas = 1", "2 replicas": "replicas = 2"}
@@ -37,7 +43,7 @@ context = {context}
 """
 
 
-def contestants(wanted: Sequence[str], folder: Path) -> list[engine.Contestant]:
+def contestants(wanted: Sequence[str], width: int, folder: Path) -> list[engine.Contestant]:
     """The servers whose names have one of the wanted parts, the local one first."""
     found = []
     for name, replicas in KINDS.items():
@@ -45,7 +51,7 @@ def contestants(wanted: Sequence[str], folder: Path) -> list[engine.Contestant]:
             continue
         file, port = folder / f"{name}.toml", processes.free_port()
         table = _TABLE.format(
-            model=engine.model(),
+            model=engine.model(width),
             parallel=PARALLEL // 2 if name == "2 replicas" else PARALLEL,
             context=engine.CONTEXT,
             replicas=replicas,
@@ -62,7 +68,7 @@ def ratios(
     found: dict[str, dict[int, list[engine.Figures]]], ours: str, of: str, what: str
 ) -> list[str]:
     """A figure of one server to that of another, within the rounds."""
-    pairs = (zip(found[ours][clients], found[of][clients], strict=True) for clients in engine.REQUESTS)  # fmt: skip
+    pairs = (zip(found[ours][clients], found[of][clients], strict=True) for clients in found[ours])  # fmt: skip
     return [
         f"{median(getattr(a, what) / getattr(b, what) for a, b in pair):.2f}x" for pair in pairs
     ]
@@ -70,13 +76,14 @@ def ratios(
 
 def show(found: dict[str, dict[int, list[engine.Figures]]]) -> None:
     """A table for each figure: medians, and what the fleet costs and brings."""
-    columns = ["server", *(f"{clients} streams" for clients in engine.REQUESTS)]
+    loads = list(next(iter(found.values())))
+    columns = ["server", *(f"{clients} streams" for clients in loads)]
     for what, title in engine.TITLES.items():
         if what == "gateway_cpu_us":
             continue
         rows: list[list[object]] = [
-            [name, *(median(getattr(one, what) for one in loads[count]) for count in engine.REQUESTS)]
-            for name, loads in found.items()
+            [name, *(median(getattr(one, what) for one in figures[count]) for count in loads)]
+            for name, figures in found.items()
         ]  # fmt: skip
         for ours, of in (("1 replica", "local"), ("2 replicas", "1 replica")):
             if ours in found and of in found:
@@ -88,11 +95,14 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description="What the fleet costs a model.")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--width", type=int, default=engine.WIDTH, help="of the model")
+    parser.add_argument("--clients", type=int, nargs="+", default=list(REQUESTS), choices=REQUESTS)
     parser.add_argument("--only", nargs="*", default=[], help="servers, by part of their names")
     given = parser.parse_args()
+    loads = {clients: REQUESTS[clients] for clients in given.clients}
     with tempfile.TemporaryDirectory() as folder:
-        all = contestants(given.only, Path(folder))
-        found = engine.measure(all, given.rounds, settle_s=SETTLE_S)
+        all = contestants(given.only, given.width, Path(folder))
+        found = engine.measure(all, given.rounds, settle_s=SETTLE_S, loads=loads)
     show(found)
     rows = [
         {"name": name, "clients": clients} | asdict(one)

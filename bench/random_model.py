@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """
-A model of random weights in the shape of a real one: llama architecture, about 64 million parameters, ChatML.
+A model of random weights in the shape of a real one: llama architecture, about 64 million parameters (WIDTH 1536: 474), ChatML.
 
 As GGUF it is Q8_0; as a folder of transformers it is the same shape and the same kind of weights in float32.
 
@@ -9,7 +9,7 @@ here from syllables, so nothing is downloaded. Everything is seeded: the same fi
 special tokens and of the single bytes are zero, so the likeliest token is never one of them: an answer does not end before
 `max_tokens`, and every token is a text of its own.
 
-usage: bench/random_model.py PATH.gguf | FOLDER     takes about 20 s; needs gguf, numpy, safetensors and tokenizers
+usage: bench/random_model.py PATH.gguf | FOLDER [WIDTH]     takes about 20 s; needs gguf, numpy, safetensors and tokenizers
 """
 
 import json
@@ -24,7 +24,8 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCABULARY, CONTEXT = 32_000, 4096
-WIDTH, LAYERS, HEADS, KV_HEADS, FEED_FORWARD = 512, 16, 8, 4, 1408
+LAYERS, WIDTH = 16, int(sys.argv[2]) if len(sys.argv) > 2 else 512
+HEADS, KV_HEADS, FEED_FORWARD = WIDTH // 64, WIDTH // 128, WIDTH * 11 // 4
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
