@@ -15,9 +15,11 @@ a streamed and a whole answer cannot disagree. Rules:
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import DecodeError, Meta, Struct
+from msgspec.json import Decoder
 
 FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+_decode_object = Decoder(dict[str, Any]).decode
 
 
 class TokenLogprob(Struct, frozen=True, gc=False):
@@ -182,6 +184,13 @@ class ToolCall(Struct):
     name: str
     arguments: str
     extra: dict[str, Any] = {}
+
+    def given(self) -> dict[str, Any] | None:
+        """The arguments as an object; None where they are no JSON object."""
+        try:
+            return _decode_object(self.arguments or "{}")
+        except (DecodeError, UnicodeError, RecursionError):
+            return None
 
 
 class Choice(Struct):

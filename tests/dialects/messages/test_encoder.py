@@ -15,6 +15,7 @@ from unilect.events import (
     Event,
     Extra,
     Finish,
+    FinishReason,
     Opaque,
     Progress,
     ReasoningDelta,
@@ -298,6 +299,30 @@ def test_a_whole_call_that_a_limit_has_cut() -> None:
     )
 
     assert (body["content"], body["stop_reason"]) == ([tool("c0", "f", {})], "max_tokens")
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool_calls"])
+def test_a_call_that_a_stop_word_has_cut(reason: FinishReason) -> None:
+    """A call that the client's stop word has cut is no reason to run a tool: the stop reason names the word, and a whole message has no such call."""
+    calls: list[Event] = [ToolCallDelta(0, "{}", "c0", "f"), ToolCallDelta(1, '{"x', "c1", "g")]
+    ending: list[Event] = [Finish(reason, stop="END"), Usage(3, 2)]
+    body = whole(calls, ending, stop_words=["END"])
+    last = stream(calls, ending, stop_words=["END"])[-2]["delta"]
+
+    assert [tool("c0", "f", {})] == body["content"]
+    assert ("stop_sequence", "END") == (body["stop_reason"], body["stop_sequence"])
+    assert {"stop_reason": "stop_sequence", "stop_sequence": "END"} == last
+
+
+def test_calls_before_a_stop_word() -> None:
+    """Calls that were complete before the client's stop word came are a reason to run tools."""
+    calls: list[Event] = [ToolCallDelta(0, '{"x": 1}', "c0", "f"), ToolCallDelta(1, "", "c1", "g")]
+    ending: list[Event] = [Finish("stop", stop="END"), Usage(3, 2)]
+    body = whole(calls, ending, stop_words=["END"])
+
+    assert [tool("c0", "f", {"x": 1}), tool("c1", "g", {})] == body["content"]
+    assert "tool_use" == body["stop_reason"]
+    assert "tool_use" == stream(calls, ending, stop_words=["END"])[-2]["delta"]["stop_reason"]
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,28 @@ async def test_arguments_that_are_no_object(written: str) -> None:
     assert [whole] == rest
 
 
+@pytest.mark.parametrize("finish", ["length", "stop"])
+async def test_a_call_that_is_cut(finish: str) -> None:
+    """A call that `num_predict` or the client's stop word has cut is none."""
+    calls = [
+        {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"x": 1}'}},
+        {"index": 1, "id": "b", "function": {"name": "g", "arguments": '{"y": '}},
+    ]
+    end = delta(finish=finish)
+    end["choices"][0]["stop_reason"] = "END" if finish == "stop" else None
+    body = stream_of(frames(delta(tool_calls=calls), end, USAGE, DONE))
+    options = {"stop": ["END"], "num_predict": 9}
+    fields: Any = {"messages": ASK, "tools": [WEATHER], "options": options}
+    async with scripted(says(body)) as server, serving(upstream(server.url)) as app:
+        told = await streamed(app, "/api/chat", **fields)
+        whole = (await post(app, "/api/chat", **fields))[1]
+
+    call = {"id": "a", "function": {"index": 0, "name": "f", "arguments": {"x": 1}}}
+    assert [call] == whole["message"]["tool_calls"]
+    assert [[call]] == [row["message"]["tool_calls"] for row in told if "tool_calls" in row["message"]]  # fmt: skip
+    assert [finish] * 2 == [whole["done_reason"], told[-1]["done_reason"]]
+
+
 async def test_thoughts() -> None:
     """Thoughts stand apart from the text, in rows and whole, and go back into the model's history."""
     body = frames(delta(reasoning_content="hm"), delta(content="ok"), delta(finish="stop"), USAGE, DONE)  # fmt: skip

@@ -81,6 +81,7 @@ class MessageEncoder:
         self._tried = 0  # the same when they were last seen to be incomplete
         self._held: dict[int, list[_Piece]] = {}
         self._calls: set[int] = set()
+        self._is_cut = False  # a call that was told, or would be, has no end
 
     def encode(self, batch: list[Event]) -> bytes:
         """The events for a batch."""
@@ -131,11 +132,11 @@ class MessageEncoder:
             content.append(self._thought(choice.reasoning))
         if text := (choice.text or "") + (choice.refusal or ""):
             content.append({"type": "text", "text": text})
-        finish = choice.finish_reason or "stop"
-        # what a limit has cut is no call; the stop reason says that something is missing
-        calls = [
-            call for call in choice.tool_calls if finish != "length" or _input(call) is not None
-        ]
+        finish, calls = choice.finish_reason or "stop", choice.tool_calls
+        if finish == "length" or choice.stop in self._stop_words:
+            # what a limit or the client's stop word has cut is no call; the stop reason says that something is missing
+            calls = [call for call in calls if call.given() is not None]
+        self._is_cut = len(calls) < len(choice.tool_calls)
         content += map(_call, calls)
         self._usage = answer.usage
         reason, word = self._stop(finish, choice.stop, bool(choice.tool_calls))
@@ -256,6 +257,9 @@ class MessageEncoder:
             signature = self._thought("".join(self._thoughts))["signature"]
             delta = {"type": "signature_delta", "signature": signature}
             frames.append(_event("content_block_delta", {"index": self._number, "delta": delta}))
+        elif self._key >= 0 and self._size:
+            self._tried = 0
+            self._is_cut |= not self._is_complete()
         self._key = _NO_BLOCK
         frames.append(_event("content_block_stop", {"index": self._number}))
 
@@ -277,9 +281,10 @@ class MessageEncoder:
 
     def _stop(self, reason: str, word: str | None, has_calls: bool) -> tuple[str, str | None]:
         """The reason for which a message ended, and the client's stop word where it was one."""
-        if has_calls and reason in _OF_CALLS:
+        is_word = reason in _OF_CALLS and word in self._stop_words
+        if has_calls and reason in _OF_CALLS and not (is_word and self._is_cut):
             return "tool_use", None
-        if reason == "stop" and word in self._stop_words:
+        if is_word:
             return "stop_sequence", word
         used = self._usage.completion_tokens
         if reason == "length" and used and (self._limit is None or used < self._limit):
@@ -314,16 +319,8 @@ def _call(call: ToolCall) -> dict[str, Any]:
     Raises:
         BackendError: Its arguments are no JSON object.
     """
-    if (given := _input(call)) is None:
+    if (given := call.given()) is None:
         raise BackendError(
             f"The model called the tool {call.name[:100]!r} with arguments that are no JSON object. Send the request again."
         )
     return _tool_use(call.id, call.name, given)
-
-
-def _input(call: ToolCall) -> dict[str, Any] | None:
-    """The arguments of a call; None where they are no JSON object."""
-    try:
-        return msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None

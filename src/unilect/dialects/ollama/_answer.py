@@ -20,6 +20,7 @@ from unilect.dialects.ollama._messages import Said, context_of
 from unilect.errors import BackendError, UnilectError
 from unilect.events import (
     Answer,
+    Choice,
     Event,
     Finish,
     ReasoningDelta,
@@ -101,15 +102,22 @@ class RowEncoder:
         run: The request on its way; it was taken in just now.
         shape: What a row holds.
         said: The conversation so far, where the last row gives a `context`; None where it does not.
+        stop_words: The client's own.
     """
 
     def __init__(
-        self, model: str, run: Run, shape: Shape, said: Sequence[Said] | None = None
+        self,
+        model: str,
+        run: Run,
+        shape: Shape,
+        said: Sequence[Said] | None = None,
+        stop_words: Sequence[str] = (),
     ) -> None:
         self._model = model
         self._run = run
         self._shape = shape
         self._said = said
+        self._stop_words = frozenset(stop_words)
         self._began = time.perf_counter()
         self._usage = Usage(0, 0)
         self._reason: str | None = None
@@ -152,8 +160,9 @@ class RowEncoder:
             case Finish(reason):
                 self._reason = reason
                 if self._calls:
-                    [choice] = fold([self._calls]).choices
-                    return self._row(self._shape(calls=_calls(choice.tool_calls)))
+                    [choice] = fold([[*self._calls, event]]).choices
+                    if calls := self._called(choice):
+                        return self._row(self._shape(calls=calls))
         return b""
 
     def keep_alive(self) -> bytes:
@@ -174,8 +183,15 @@ class RowEncoder:
         [choice] = answer.choices[:1]
         self._usage, self._reason = answer.usage, choice.finish_reason
         text = (choice.text or "") + (choice.refusal or "")
-        told = self._shape(text, choice.reasoning or "", _calls(choice.tool_calls))
+        told = self._shape(text, choice.reasoning or "", self._called(choice))
         return self._row(told | self._last(choice.text or ""), choice.logprobs)
+
+    def _called(self, choice: Choice) -> list[dict[str, Any]]:
+        """The calls of an answer; what a limit or the client's stop word has cut is none."""
+        calls = choice.tool_calls
+        if choice.finish_reason == "length" or choice.stop in self._stop_words:
+            calls = [call for call in calls if call.given() is not None]
+        return _calls(calls)
 
     def _check_ignored(self) -> None:
         """
@@ -230,13 +246,11 @@ def _calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
 
 
 def _object(call: ToolCall) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+    if (given := call.given()) is None:
         raise BackendError(
             f"The model called `{call.name[:100]}` with arguments that are no JSON object. Send the request again."
-        ) from error
-    return found
+        )
+    return given
 
 
 def _token(token: TokenLogprob, alternatives: bool = True) -> dict[str, Any]:

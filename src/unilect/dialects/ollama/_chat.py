@@ -282,7 +282,7 @@ async def _answered(
     run.left_out, run.limit_name = left_out, "options.num_predict"
     is_chat = isinstance(asked, OllamaChatRequest)
     shape = answers.chat_shape if is_chat else answers.generate_shape
-    encoder = answers.RowEncoder(asked.model or "", run, shape, said)
+    encoder = answers.RowEncoder(asked.model or "", run, shape, said, generation.stop_words)
     try:
         return await respond(request, run, encoder, answers.ROWS)
     finally:
