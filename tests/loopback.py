@@ -45,9 +45,15 @@ def served(*routes: web.RouteDef) -> Iterator[int]:
         loop.close()
 
 
+_GIVEN: set[int] = set()  # whoever has one may not listen yet
+
+
 def free_port() -> int:
-    """A port on which nobody listens, for a server that cannot choose one itself; the system gives none of these to others."""
+    """A port on which nobody listens, for a server that cannot choose one itself; the system gives none of these to others, and this gives none twice."""
     while True:
         port = 20_000 + secrets.randbelow(12_000)
+        if port in _GIVEN:
+            continue
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            _GIVEN.add(port)
             return port

@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_422,
+    "": 2_429,
     "cli": 2_471,
     "cli/connect": 1_019,
     "config": 2_068,
@@ -33,7 +33,7 @@ BUDGETS = {
     "dialects/fastchat": 900,
     "dialects/llamacpp": 730,
     "dialects/messages": 1_018,
-    "dialects/ollama": 1_031,
+    "dialects/ollama": 1_042,
     "dialects/openai": 765,
     "dialects/responses": 2_021,
     "engines": 227,

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from inprocess import Site, site
+from inprocess import Site, site, until
 
-from fleet_load import holds, seen_so_many, stories
+from fleet_load import seen_so_many, stories
 from ray_cluster import descendants, replicas_of, said
 from unilect.config.server import Config, ModelConfig
 
@@ -52,27 +52,38 @@ async def test_replicas_that_are_killed(running: Site) -> None:
         seen = list[int]()
         streams = asyncio.ensure_future(stories(running, TOKENS, seen))
         await seen_so_many(seen, draw.randrange(20, 400))
-        victim = draw.choice(replicas(running))
-        engines = [pid for pid in descendants(victim) if "unilect.engines" in said(pid)]
-        assert engines
+        victim, engine = draw.choice(await at_work(running))
         before = running.registry.get(None).retries
-        os.kill(victim if kill % 2 == 0 else draw.choice(engines), signal.SIGKILL)
+        os.kill(victim if kill % 2 == 0 else engine, signal.SIGKILL)
 
         assert expected == await streams
         assert running.registry.get(None).retries > before
         await are_two(running, victim if kill % 2 == 0 else 0)
 
 
+async def at_work(running: Site) -> list[tuple[int, int]]:
+    """The replicas whose engines do something, each with its engine."""
+    pairs = [(replica, engine) for replica in replicas(running) for engine in _engines(replica)]
+    works = await asyncio.gather(*(_works(engine) for _, engine in pairs))
+    return [pair for pair, is_busy in zip(pairs, works, strict=True) if is_busy]
+
+
 async def are_two(running: Site, gone: int) -> None:
-    """Wait until there are two replicas, and one is gone."""
-    await holds(lambda: len(found := replicas(running)) == 2 and gone not in found)
+    """Wait until there are two replicas, one is gone, and each has an engine that is loaded: it does nothing any more."""
+
+    async def loaded() -> bool:
+        found = replicas(running)
+        engines = [engine for replica in found for engine in _engines(replica)]
+        return 2 == len(found) == len(engines) and gone not in found and not await at_work(running)
+
+    await until(loaded)
 
 
 async def test_a_client_that_leaves(running: Site) -> None:
     """The engine of a replica stops within 200 ms of its client's leaving: it makes no token more."""
     async with running.post(stream=True, max_tokens=4000, ignore_eos=True) as response:
         await response.content.readline()
-        (busy,) = [pid for replica in replicas(running) if await _works(pid := _engine(replica))]
+        [(_, busy)] = await at_work(running)
     await asyncio.sleep(LEFT_S)
 
     assert not await _works(busy)
@@ -95,10 +106,9 @@ async def whole(running: Site, messages: list[Any]) -> Any:
         return await response.json()
 
 
-def _engine(replica: int) -> int:
-    """The process of a replica's engine."""
-    (engine,) = [pid for pid in descendants(replica) if "unilect.engines.gguf" in said(pid)]
-    return engine
+def _engines(replica: int) -> list[int]:
+    """The process of a replica's engine; none while it starts."""
+    return [pid for pid in descendants(replica) if "unilect.engines.gguf" in said(pid)]
 
 
 async def _works(pid: int) -> bool:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from redis_server import RedisServer, redis_server
+from unilect.gateway import _redis
 from unilect.gateway._counters import MINUTE_US, Claim, Counters, MemoryCounters
 from unilect.gateway._redis import RedisCounters
 
@@ -35,6 +36,12 @@ def server() -> Iterator[RedisServer]:
     """A Redis server."""
     with redis_server() as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no Redis server that is away."""
+    monkeypatch.setattr(_redis, "ANSWER_TIMEOUT_S", 60.0)
 
 
 @pytest.fixture(params=["memory", "redis"])

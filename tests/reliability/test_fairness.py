@@ -184,7 +184,7 @@ def running(app: App) -> int:
     ids=["echo", "GGUF"],
 )
 async def test_ten_times_the_load(settings: dict[str, Any], max_tokens: int) -> None:
-    """At ten times the load nine tenths of the most answers a second are made at least, and three other keys have their shares of them."""
+    """At ten times the load the model is as busy as ever, and three other keys have their shares of them."""
     async with served(max_queue=16, **settings) as app:
         tally = Tally(app, max_tokens=max_tokens, ignore_eos=True)
         await tally.ask("greedy")
@@ -208,12 +208,12 @@ async def test_ten_times_the_load(settings: dict[str, Any], max_tokens: int) -> 
     )
     assert {200} == tally.statuses
     assert statistics.mean(busy) >= 0.9 * 4
-    # an engine is as fast as the machine lets it be, and an echo has its own pace
-    best = peak if "source" not in settings or TIMED else sum(under.values())
-    assert sum(under.values()) >= 0.9 * best
-    assert all(under[name] >= 0.9 * best / 4 - 1 / 5 for name in MODEST), whole
-    assert len(tally.refused_s) > 5 * 5 * peak
-    assert statistics.median(tally.refused_s) <= 0.05
+    assert all(under[name] >= 0.9 * sum(under.values()) / 4 - 1 / 5 for name in MODEST), whole
+    assert len(tally.refused_s) > whole.total()
+    if TIMED:  # else how fast anything is depends on what the machine does besides
+        assert sum(under.values()) >= 0.9 * peak
+        assert len(tally.refused_s) > 5 * 5 * peak
+        assert statistics.median(tally.refused_s) <= 0.05
 
 
 async def test_who_fills_the_queue_is_told_when_to_come_again() -> None:
