@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_429,
+    "": 2_430,
     "cli": 2_471,
     "cli/connect": 1_019,
     "config": 2_068,
@@ -39,13 +39,13 @@ BUDGETS = {
     "engines": 227,
     "engines/chatglm": 555,
     "engines/gguf": 2_248,
-    "engines/process": 826,
+    "engines/process": 829,
     "engines/transformers": 3_697,
     "fleet": 1_920,
     "gateway": 2_810,
     "http": 950,
     "parameters": 734,
-    "routing": 3_863,
+    "routing": 3_883,
     "server": 2_101,
     "store": 2_486,
     "store/migrations": 9,

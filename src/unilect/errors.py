@@ -379,10 +379,12 @@ class EngineDied(BackendError):
 
     Attributes:
         blamed: It died of this request, as far as is known.
+        from_outside: Somebody else ended it: it died of no request.
     """
 
     code = "engine_died"
     blamed = False
+    from_outside = False
 
 
 class OutOfMemory(BackendError):

@@ -4,8 +4,9 @@ Failover: the backends that one request is sent to, one after the other, until o
 The model's backends first, each once; then those of its fallback, as long as its caller's retries are of use
 (`routing/_retry_budget.py`). An invalid request is not retried, nor is a request that
 crashed an engine: it would crash the others, too. A request that was in an engine when it died of another one is sent to the same
-engine once more, which knows the suspects and lets them run one at a time. Of an answer that its client has a part of, the next backend
-of the same model makes the rest, where it can (`_resume.py`).
+engine once more, which knows the suspects and lets them run one at a time; where the engine was ended from outside, to another backend,
+if one has room at once. Of an answer that its client has a part of, the next backend of the same model makes the rest, where it can
+(`_resume.py`).
 """
 
 import asyncio
@@ -227,10 +228,13 @@ class Failover:
             return True
         if not self.continuation.fails(failure):
             return False
-        innocent = isinstance(failure, EngineDied) and not failure.blamed
-        if innocent and member not in self._revived and member in self._model.pool.members:
-            self._again, self._failure = member, None
+        if isinstance(failure, EngineDied) and not failure.blamed and self._comes_back(member):
+            self._failure = None
             self._revived |= {member}
+            if failure.from_outside and self._has_room_elsewhere():
+                self.tried.discard(member)  # in case that the other one fails, too
+            else:
+                self._again = member
             return True
         free = (
             failure.connection_failed or self.continuation.begun
@@ -241,6 +245,19 @@ class Failover:
                 self.tried |= set(self._model.pool.members)  # nobody else is asked
                 self._other = None
         return _elsewhere(failure)
+
+    def _comes_back(self, member: Member) -> bool:
+        """Whether a backend whose engine has died is to be asked once more."""
+        return member not in self._revived and member in self._model.pool.members
+
+    def _has_room_elsewhere(self) -> bool:
+        """Whether another backend has room at once; of those that cannot go on with the answer none is asked any more."""
+        pool, tried = self._model.pool, set(self.tried)
+        if self.continuation.begun:
+            tried |= {one for one in pool.members if one.backend.capabilities.resumes is None}
+        if has_room := pool.has_room(tried):
+            self.tried |= tried
+        return has_room
 
     def _go_on(self, error: UnilectError) -> None:
         """

@@ -153,13 +153,18 @@ class FairQueue:
         """Seconds between two turns while all places are taken, as the last requests tell; None where there were none."""
         return None if self._mean_s is None else self._mean_s / self.places
 
+    @property
+    def has_room(self) -> bool:
+        """Whether there is a free place, and nobody waits for it."""
+        return not self._order.length and len(self._running) < self.places
+
     def position(self, ticket: Ticket) -> int:
         """The place of one that waits in the order as it is now."""
         return self._order.position(ticket, max(1, round(self._mean)))
 
     def enter_at_once(self) -> _Waiting | None:
         """A place for the request in hand, as `enter` gives it; None where it has to wait, or to be refused."""
-        if self._order.length or len(self._running) >= self.places:
+        if not self.has_room:
             return None
         ticket = self._ticket()
         self._order.pass_by(ticket)

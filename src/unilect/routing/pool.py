@@ -123,6 +123,11 @@ class Member:
         """Whether an engine of it has died, and does not serve again yet."""
         return any(one.comes_back and not one.processes for one in children(self.backend))
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a request would not wait for its turn."""
+        return not self.queues or self.queues[0].has_room
+
     def enter(self) -> Backend | QueuedBackend:
         """The started backend for one request more, behind its queues, if it has places."""
         self.served += 1
@@ -290,6 +295,10 @@ class Pool:
             for member in rest
             if not member.breaker.unreachable and not member.breaker.rest_s(now_s)
         ]
+
+    def has_room(self, tried: Collection[Member]) -> bool:
+        """Whether a backend that was not tried, and is worth asking, would take a request at once."""
+        return any(one.has_room and not one.is_coming_back for one in self._free(tried))
 
     def none_left(self, last: UnilectError | None = None) -> UnilectError:
         """

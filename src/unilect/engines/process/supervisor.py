@@ -55,6 +55,7 @@ class Supervisor:
         self._watchdog = Watchdog(look, self._hung, self._well, hang_timeout_s)
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
         self._ended_life, self._solved = 0, 0  # the last that died, and what `_died` said of it
+        self._outside = False  # somebody else ended that one
         self._hung_life, self._hung_at = 0, 0.0
         process.on_death = self._died
 
@@ -133,9 +134,11 @@ class Supervisor:
             died.blamed = True
             raise died from error
         what = "hung" if hung else "died during the answer"
-        raise EngineDied(
-            f"The model's engine {what} and is restarting. Send the request again."
-        ) from error
+        died = EngineDied(f"The model's engine {what} and is restarting. Send the request again.")
+        died.from_outside = ticket.life <= process.replaced or (
+            ticket.life == self._ended_life and self._outside
+        )
+        raise died from error
 
     def _died(self, life: int) -> int:
         """
@@ -146,8 +149,8 @@ class Supervisor:
         """
         if life > self._ended_life:
             before = self._hung_at if self._hung_life == life else None
-            outside = self._hung_life != life and self.process.ended_from_outside
-            self._ended_life, self._solved = life, self.suspects.died(life, before, outside)
+            self._outside = self._hung_life != life and self.process.ended_from_outside
+            self._ended_life, self._solved = life, self.suspects.died(life, before, self._outside)
         return self._solved if life == self._ended_life else 0
 
     async def _look(self) -> bool:
