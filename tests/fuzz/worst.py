@@ -32,6 +32,8 @@ MENDED = (
     "/completion: prompts",
     "/embedding: escapes",
 )
+#: What is as much work as anybody may ask for, four million tokens to be embedded: its client leaves before its end.
+LONG = frozenset({"/api/embed: 2,048 texts"})
 
 
 def bodies(size: int) -> Iterator[tuple[str, str, Callable[[], bytes]]]:
