@@ -383,8 +383,7 @@ class EngineDied(BackendError):
     """
 
     code = "engine_died"
-    blamed = False
-    from_outside = False
+    blamed = from_outside = False
 
 
 class OutOfMemory(BackendError):
