@@ -23,8 +23,8 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_430,
-    "cli": 2_471,
+    "": 2_429,
+    "cli": 2_486,
     "cli/connect": 1_019,
     "config": 2_068,
     "constraints": 1_137,
@@ -41,11 +41,11 @@ BUDGETS = {
     "engines/gguf": 2_248,
     "engines/process": 829,
     "engines/transformers": 3_697,
-    "fleet": 1_920,
+    "fleet": 1_957,
     "gateway": 2_810,
     "http": 950,
     "parameters": 734,
-    "routing": 3_883,
+    "routing": 3_894,
     "server": 2_101,
     "store": 2_486,
     "store/migrations": 9,

@@ -16,12 +16,12 @@ import pytest
 import pytest_asyncio
 from inprocess import Site, site, until
 
-from fleet_load import seen_so_many, stories
+from fleet_load import seen_so_many, stories, story
 from ray_cluster import descendants, replicas_of, said
 from unilect.config.server import Config, ModelConfig
 
 KILLS = int(os.environ.get("UNILECT_KILLS", "2"))
-TOKENS = 400
+TOKENS, LONG = 400, 1800
 LEFT_S, WATCHED_S = 0.2, 0.3
 pytestmark = [
     pytest.mark.heavy,
@@ -59,6 +59,20 @@ async def test_replicas_that_are_killed(running: Site) -> None:
         assert expected == await streams
         assert running.registry.get(None).retries > before
         await are_two(running, victim if kill % 2 == 0 else 0)
+
+
+async def test_two_faults_in_one_answer(running: Site) -> None:
+    """An answer whose replica is killed, and then the one that has gone on with it, is whole."""
+    expected = await story(running, 1, LONG, [])
+    seen = list[int]()
+    stream = asyncio.ensure_future(story(running, 1, LONG, seen))
+    for _ in range(2):
+        await seen_so_many(seen, len(seen) + 20)
+        [(victim, _)] = await at_work(running)
+        os.kill(victim, signal.SIGKILL)
+
+    assert expected == await stream
+    await are_two(running, 0)
 
 
 async def at_work(running: Site) -> list[tuple[int, int]]:

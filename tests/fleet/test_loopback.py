@@ -4,6 +4,7 @@ import ipaddress
 import json
 import signal
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,20 @@ def test_serving_into_it(cluster: Command, home: Path) -> None:
     words = ("start", "--config", "unilect.toml", "--address", f"127.0.0.1:{port}")
     with running(home, *words, until="in a browser") as gateway:
         assert ask(gateway) == "Hello there!"
+
+
+def test_a_model_is_removed(cluster: Command, home: Path) -> None:
+    """`fleet remove` takes a model off the cluster, and refuses one that is not there; a gateway that still has it says so at once."""
+    code, text = said(home, "remove", "nobody")
+    assert (1, True) == (code, "nobody is no model of the cluster. Name one of these: m." in text)
+
+    code, text = said(home, "remove", "m")
+    assert (0, "m has left the cluster.") == (code, text.strip())
+    assert [] == status(home)["models"]
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask(cluster)
+    told = json.load(refused.value)["error"]["message"]
+    assert (503, True) == (refused.value.code, "`unilect fleet remove`" in told), told
 
 
 def test_nothing_to_stop(tmp_path: Path) -> None:

@@ -258,6 +258,20 @@ async def test_an_engine_that_dies(life: int) -> None:
     assert (2, 1, True) == (len(mortal.asked), len(seeds), None not in seeds)
 
 
+@pytest.mark.parametrize(
+    ("lives", "text"),
+    [((3, 5, 7), "Hello, 世界!"), ((3, 3), "Hel"), ((3, 2), "Hel"), ((1, 3, 5, 7), "Hello, ")],
+)
+async def test_an_engine_that_dies_again(lives: tuple[int, ...], text: str) -> None:
+    """A stream outlives further deaths of its engine where its client got more of it between them, three of them at most."""
+    mortal = Mortal(*lives)
+    client = await Client(mortal).asks(chat(stream=True, temperature=0))
+
+    assert text == client.text
+    assert (text != "Hello, 世界!") == isinstance(client.error, EngineDied)
+    assert len(lives) + (client.error is None) == len(mortal.asked)
+
+
 async def test_the_seed_of_a_request() -> None:
     """An answer is made again with its client's seed; one that leaves nothing to chance needs none, and a whole one is made anew."""
     for fields, seed in (({"seed": 7}, 7), ({"temperature": 0}, None)):

@@ -161,6 +161,13 @@ def drain(config: Path | None, address: str | None, which: str, timeout_s: float
     print(f"{told['node']} has left the cluster.")
 
 
+def remove(config: Path | None, address: str | None, model: str, timeout_s: float) -> None:
+    """Take a model off the cluster, and wait until its replicas are gone."""
+    cluster = or_exit(lambda: _cluster(config, address))
+    told = _asked(cluster, {"what": "remove", "model": model, "timeout_s": timeout_s}, timeout_s)
+    print(f"{told['model']} has left the cluster.")
+
+
 def stop() -> None:
     """Stop the nodes of this user on this machine: gateways finish their answers first."""
     found = running.found(process_environment())

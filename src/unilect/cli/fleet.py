@@ -1,4 +1,4 @@
-"""The commands for clusters: `unilect fleet start|join|status|drain|stop`."""
+"""The commands for clusters: `unilect fleet start|join|status|drain|remove|stop`."""
 
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -105,6 +105,21 @@ def drain(
     from unilect.cli import _fleet
 
     _fleet.drain(config, address, node, timeout)
+
+
+@app.command()
+def remove(
+    model: Annotated[str, typer.Argument(help="Its name, as `fleet status` shows it.")],
+    config: ConfigFile = None,
+    address: Address = None,
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="The longest time to wait for it.")
+    ] = 600.0,
+) -> None:
+    """Take a model off the cluster that no gateway has any more: its replicas finish what they answer, and end."""
+    from unilect.cli import _fleet
+
+    _fleet.remove(config, address, model, timeout)
 
 
 @app.command()

@@ -1,5 +1,5 @@
 """
-The process that answers one question about a cluster: reads it as a JSON line, `status` or `drain`, prints the answer as one, and ends.
+The process that answers one question about a cluster: reads it as a JSON line, `status`, `drain` or `remove`, prints the answer as one, and ends.
 
 What nodes there are the head tells. Models, replicas and memory need a driver, which runs on machines of the cluster only.
 """
@@ -8,9 +8,12 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray import serve
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -30,7 +33,7 @@ _NOTICED_S = (
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
     """
     Args:
-        asked: `what`, `address` of the head, and for `drain` the `node` and `timeout_s`.
+        asked: `what`, `address` of the head, for `drain` the `node`, for `remove` the `model`, and for both `timeout_s`.
 
     Raises:
         Refused: The cluster does not answer, or does not do it.
@@ -38,24 +41,38 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     head = _state.client(asked["address"])
     if asked["what"] == "drain":
         return _drain(head, asked["node"], asked["timeout_s"])
-    found = _state.nodes(head)
-    told: dict[str, Any] = {"address": asked["address"], "nodes": found, "models": None}
+    with _driver(asked["address"]) as is_node:
+        if asked["what"] == "remove":
+            if not is_node:
+                raise _state.Refused(
+                    "Models are removed on machines of the cluster only; this one has not joined it."
+                )
+            return _remove(asked["model"], asked["timeout_s"])
+        found = _state.nodes(head)
+        models = _models() if is_node else None
+        if models is not None:
+            _measure(found, models)
+    return {"address": asked["address"], "nodes": found, "models": models}
+
+
+@contextmanager
+def _driver(address: str) -> Iterator[bool]:
+    """A connection to the cluster; false where this machine is no node of it."""
     try:
         ray.init(
-            address=asked["address"],
+            address=address,
             namespace="unilect",
             log_to_driver=False,
             logging_level=logging.ERROR,
             configure_logging=False,
         )
-    except (ConnectionError, RuntimeError, RayError):  # this machine is no node
-        return told
+    except (ConnectionError, RuntimeError, RayError):
+        yield False
+        return
     try:
-        told["models"] = models = _models()
-        _measure(found, models)
+        yield True
     finally:
         ray.shutdown()
-    return told
 
 
 def _models() -> list[dict[str, Any]]:
@@ -178,6 +195,24 @@ def _drain(head: Any, which: str, timeout_s: float) -> dict[str, Any]:
             )
         time.sleep(_LOOK_S)
     return {"node": node["address"], "id": node["id"]}
+
+
+def _remove(name: str, timeout_s: float) -> dict[str, Any]:
+    """Take a model off the cluster, and wait until its replicas have finished what they answer and are gone."""
+    there = [model["name"] for model in _models()]
+    if name not in there:
+        shown = ", ".join(sorted(there)) or "it has none"
+        raise _state.Refused(f"{name} is no model of the cluster. Name one of these: {shown}.")
+    serve.delete(app_of(name), _blocking=False)
+    until = time.monotonic() + timeout_s
+    while any(model["name"] == name for model in _models()):
+        if time.monotonic() > until:
+            raise _state.Refused(
+                f"{name} takes nothing new, and is not gone within {timeout_s:.0f} s: its replicas finish what they answer. "
+                "`unilect fleet status` shows them; the same command waits on."
+            )
+        time.sleep(_LOOK_S)
+    return {"model": name}
 
 
 def _meant(head: Any, which: str) -> dict[str, Any]:

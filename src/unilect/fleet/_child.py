@@ -41,12 +41,19 @@ _PAUSE_S = 0.1  # before a call is sent once more, of which no replica has taken
 _RECONNECT_S = 1.0
 _SERVE_STARTS = 20
 _GONE = "The model's replica died during the answer. Send the request again."
+_REMOVED = (
+    "The model is not on the cluster any more: it was removed (`unilect fleet remove`), or could not be placed again. Ask the operator to "
+    "start the gateway again, which brings it back."
+)
 #: What Ray says when a replica, its node, or what it had made is gone.
 _DIED = (
     RayActorError, NodeDiedError, WorkerCrashedError, ObjectLostError, LocalRayletDiedError, RaySystemError,
 )  # fmt: skip
 #: What gRPC says when its connection to a replica's process broke; of UNAVAILABLE Ray makes one of the above.
 _CUT = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABORTED)
+
+#: What a call may end with.
+_FAILURES = UnilectError, RayError, RayServeException, grpc.aio.AioRpcError
 
 
 class Middle:
@@ -100,20 +107,10 @@ class Middle:
             if work.done():
                 work.result()
                 await writer.drain()
-        except UnilectError as error:
-            writer.write(frames.of_error(error))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
-        except _DIED:
-            writer.write(frames.of_error(EngineDied(_GONE)))
-        except grpc.aio.AioRpcError as failure:
-            cut = failure.code() in _CUT
-            why = EngineDied(_GONE) if cut else BackendError(_rollout.last_line(failure))
-            writer.write(frames.of_error(why))
-        except (BackPressureError, DeploymentUnavailableError) as failure:
-            writer.write(frames.of_error(BackendUnavailable(str(failure), retry_after_s=5)))
-        except (RayError, RayServeException) as failure:
-            writer.write(frames.of_error(BackendError(_rollout.last_line(failure))))
+        except _FAILURES as failure:
+            writer.write(frames.of_error(_meaning(failure)))
         except BaseException as failure:
             if isinstance(failure, Exception):  # a flaw of ours; asyncio logs it
                 writer.write(frames.of_error(BackendError(_rollout.last_line(failure))))
@@ -201,6 +198,22 @@ class Middle:
             return  # they are busy: the gateway knows how long a request may wait for its turn
         late = await asyncio.to_thread(_rollout.late, made)
         raise BackendUnavailable(late, retry_after_s=5)
+
+
+def _meaning(failure: Exception) -> UnilectError:
+    """What an error of ours, of Ray's or of gRPC's means to the gateway."""
+    match failure:
+        case UnilectError():
+            return failure
+        case DeploymentUnavailableError():
+            return BackendUnavailable(_REMOVED, retry_after_s=60)
+        case BackPressureError():
+            return BackendUnavailable(str(failure), retry_after_s=5)
+        case grpc.aio.AioRpcError() if failure.code() in _CUT:
+            return EngineDied(_GONE)
+    if isinstance(failure, _DIED):
+        return EngineDied(_GONE)
+    return BackendError(_rollout.last_line(failure))
 
 
 def _start_serve() -> None:

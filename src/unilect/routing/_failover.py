@@ -4,15 +4,16 @@ Failover: the backends that one request is sent to, one after the other, until o
 The model's backends first, each once; then those of its fallback, as long as its caller's retries are of use
 (`routing/_retry_budget.py`). An invalid request is not retried, nor is a request that
 crashed an engine: it would crash the others, too. A request that was in an engine when it died of another one is sent to the same
-engine once more, which knows the suspects and lets them run one at a time; where the engine was ended from outside, to another backend,
+engine once more, which knows the suspects and lets them run one at a time, and again as long as its answer gets further; where the engine was ended from outside, to another backend,
 if one has room at once. Of an answer that its client has a part of, the next backend of the same model makes the rest, where it can
 (`_resume.py`).
 """
 
 import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 
 from unilect.backend import Capabilities
 from unilect.context import in_hand
@@ -34,6 +35,10 @@ from unilect.routing.registry import Model
 
 _ELSEWHERE = frozenset({429, 502, 503, 504})
 _NOBODY: Set[Member] = frozenset()
+_NO_DEATHS: Mapping[Member, tuple[int, int]] = MappingProxyType({})
+_MOST_DEATHS = (
+    4  # of the engines of a backend for one request, however far its answer came each time
+)
 #: What another backend would not change, or would suffer from, too; and where the client has waited long enough.
 _OF_THE_REQUEST = (AnswerTooLong, CheckerUnavailable, EngineDied, QueueTimeout)
 
@@ -102,7 +107,7 @@ class Failover:
     """
 
     __slots__ = (
-        "_again", "_answered", "_asked", "_context", "_failure", "_judges", "_model", "_other", "_retries", "_revived",
+        "_again", "_answered", "_asked", "_context", "_deaths", "_failure", "_judges", "_model", "_other", "_retries",
         "_seen", "asked", "continuation", "request", "tried", "uncounted",
     )  # fmt: skip
 
@@ -125,7 +130,7 @@ class Failover:
         self._seen: tuple[str, ...] = (model.name,)
         self._failure: UnilectError | None = None
         self._again: Member | None = None
-        self._revived: Set[Member] = _NOBODY
+        self._deaths = _NO_DEATHS
         self._answered = False
         self._context = in_hand()
         # where there is nobody else to ask, no retry is counted
@@ -230,7 +235,6 @@ class Failover:
             return False
         if isinstance(failure, EngineDied) and not failure.blamed and self._comes_back(member):
             self._failure = None
-            self._revived |= {member}
             if failure.from_outside and self._has_room_elsewhere():
                 self.tried.discard(member)  # in case that the other one fails, too
             else:
@@ -247,8 +251,15 @@ class Failover:
         return _elsewhere(failure)
 
     def _comes_back(self, member: Member) -> bool:
-        """Whether a backend whose engine has died is to be asked once more."""
-        return member not in self._revived and member in self._model.pool.members
+        """
+        Whether a backend whose engine has died is to be asked once more: after a first death, and after a further one if the client
+        has got more of the answer since, since a request that kills its engine does so again at the same place.
+        """
+        deaths, told = self._deaths.get(member, (0, -1))
+        told_now = self.continuation.tokens
+        self._deaths = {**self._deaths, member: (deaths + 1, told_now)}
+        goes_on = told_now > told and deaths + 1 < _MOST_DEATHS
+        return goes_on and member in self._model.pool.members
 
     def _has_room_elsewhere(self) -> bool:
         """Whether another backend has room at once; of those that cannot go on with the answer none is asked any more."""

@@ -144,6 +144,11 @@ class Continuation:
         self._seed: int | None = None
         self._told = _NOTHING  # most requests need no more
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens of the answer the client has, where somebody could go on with it."""
+        return self._told.whole().tokens
+
     def leased(self, can: Capabilities) -> None:
         """A backend is about to answer, which can do so much; where nobody could go on, nothing is kept."""
         if self._streams and not self.begun:
