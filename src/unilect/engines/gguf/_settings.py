@@ -40,7 +40,7 @@ def child_settings(
         "lora": lora,
         "mmproj": None if embedding else config.mmproj,
         "chat_template": template,
-        "tried_templates": [] if embedding else [template] if template else head.templates,
+        "tried_templates": [] if embedding else to_try(path, head, template),
         "trial_model": str(DEMO),
         "cache_ram_mib": 0 if embedding else config.cache_ram_mib,
         "engines": engines,
@@ -50,6 +50,12 @@ def child_settings(
         "pooling": config.pooling or pooling,
         "slot_save_path": config.slot_save_path,
     }
+
+
+def to_try(path: Path, head: GgufHead, template: str | None) -> list[str]:
+    """The chat templates to try before the model is loaded: all that somebody else has written."""
+    own = [] if path.samefile(DEMO) else head.templates
+    return own if template is None else [template]
 
 
 def template_of(given: str | None) -> tuple[str | None, list[str]]:
