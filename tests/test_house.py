@@ -23,8 +23,8 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_429,
-    "cli": 2_486,
+    "": 2_431,
+    "cli": 2_484,
     "cli/connect": 1_019,
     "config": 2_068,
     "constraints": 1_137,

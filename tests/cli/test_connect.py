@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from loopback import served
 from serving import Server, serve

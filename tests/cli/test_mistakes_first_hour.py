@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from appserver import App, serving
 from configured import merged
@@ -246,12 +246,12 @@ def test_a_model_in_upper_case() -> None:
 @pytest.mark.parametrize(
     ("arguments", "what", "to_do"),
     [
-        ("serve --model x.gguf", "No such option: --model.", "`unilect serve path/to/model.gguf`"),
-        ("serve -m=x.gguf", "No such option: -m.", "`unilect serve path/to/model.gguf`"),
-        ("serve x.gguf --ctx-size 4096", "No such option: --ctx-size.", "Use --context"),
-        ("worker x.gguf -ngl 99", "No such option: -ngl.", "Use --gpu-layers."),
+        ("serve --model x.gguf", "No such option '--model'.", "`unilect serve path/to/model.gguf`"),
+        ("serve -m=x.gguf", "No such option '-m'.", "`unilect serve path/to/model.gguf`"),
+        ("serve x.gguf --ctx-size 4096", "No such option '--ctx-size'.", "Use --context"),
+        ("worker x.gguf -ngl 99", "No such option '-ngl'.", "Use --gpu-layers."),
         ("serve --tensor-parallel-size 2", "No such option", "docs/configuration.md"),
-        ("serve --contxt 3", "No such option: --contxt", "--context"),
+        ("serve --contxt 3", "No such option '--contxt'.", "--context"),
         ("serve --port abc", "'--port'", "valid integer"),
         ("run qwen3", "No such command 'run'.", "`unilect chat SOURCE`"),
         ("pull qwen3", "No such command 'pull'.", "`unilect serve gguf:org/repo/file.gguf`"),
@@ -341,6 +341,35 @@ def test_the_version() -> None:
     done = CliRunner().invoke(cli.app, ["--version"])
 
     assert (0, True) == (done.exit_code, bool(re.fullmatch(r"unilect \d+\.\d+\.\d+\S*\n", done.output)))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("unilect se", "plain,serve"), ("unilect serve --cont", "plain,--context"), ("unilect keys rot", "plain,rotate")],
+)  # fmt: skip
+def test_completion(typed: str, offered: str) -> None:
+    """A shell that asks gets the commands and flags that begin with what is typed."""
+    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    done = CliRunner().invoke(
+        cli.app,
+        prog_name="unilect",
+        env=asked | {"_UNILECT_COMPLETE": "bash_complete"},
+    )
+
+    assert f"{offered}\n" == done.output
+
+
+@pytest.mark.parametrize("command", ["models", "keys list"])
+def test_an_interrupted_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends a command with 130, the code that shells have for it, and without a word."""
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unilect.config.load.load", interrupted)
+    done = CliRunner().invoke(cli.app, command.split())
+
+    assert (130, "") == (done.exit_code, done.output)
 
 
 async def refusal(config: Config) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from msgspec import Struct
-from typer.testing import CliRunner, Result
 
 from unilect.cli.main import app
 from unilect.demo import MODEL

@@ -1,52 +1,56 @@
 """The commands for clusters: `unilect fleet start|join|status|drain|remove|stop`."""
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
 
-import typer
+import click
 
-from unilect.cli.keys import AsJson
+from unilect.cli._options import FILE, Group, as_json, config_file
 
-app = typer.Typer(no_args_is_help=True, help="Commands for models on several machines.")
+_config = config_file("its [fleet] is used")
+_resources = click.option(
+    "--resources",
+    metavar="NAME=N,...",
+    help="What the machine offers, such as cpu=8,gpu=1,memory=24GiB [what it has].",
+)
+_first_port = click.option(
+    "--port", type=int, metavar="N", help="First of the 9 ports of Ray [6379]."
+)
+_address = click.option(
+    "--address", metavar="HOST:PORT", help="Head of the cluster [that of this machine]."
+)
+_timeout = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="The longest time to wait for it.",
+)
 
-ConfigFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--config", readable=False, help="TOML configuration file; its [fleet] is used."),
-]
-Resources: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME=N,...",
-        help="What the machine offers, such as cpu=8,gpu=1,memory=24GiB [what it has].",
-    ),
-]
-FirstPort: TypeAlias = Annotated[
-    int | None, typer.Option(metavar="N", help="First of the 9 ports of Ray [6379].")
-]
-Address: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="Head of the cluster [that of this machine]."),
-]
+
+@click.group(cls=Group)
+def app() -> None:
+    """Commands for models on several machines."""
 
 
 @app.command()
+@_config
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    help="Address of this machine at which others join [none can].",
+)
+@_first_port
+@_resources
+@click.option(
+    "--address", metavar="HOST:PORT", help="Start no cluster, and serve into this one, which runs."
+)
 def start(
-    config: ConfigFile = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address of this machine at which others join [none can].",
-        ),
-    ] = None,
-    port: FirstPort = None,
-    resources: Resources = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Start no cluster, and serve into this one, which runs."
-        ),
-    ] = None,
+    config: Path | None,
+    listen: str | None,
+    port: int | None,
+    resources: str | None,
+    address: str | None,
 ) -> None:
     """Start a cluster with this machine as its head, and serve the models of a configuration, until SIGTERM."""
     from unilect.cli import _fleet
@@ -55,26 +59,26 @@ def start(
 
 
 @app.command()
+@click.argument("head", metavar="HEAD[:PORT]", help="As `fleet start` has printed it.")
+@click.option(
+    "--token-file",
+    type=FILE,
+    metavar="FILE",
+    help="File with the cluster's token [UNILECT_FLEET_TOKEN, or as at the last time].",
+)
+@_resources
+@click.option(
+    "--listen",
+    metavar="ADDRESS",
+    help="Address of this machine for the others [the one that reaches the head].",
+)
+@_first_port
 def join(
-    head: Annotated[
-        str, typer.Argument(metavar="HEAD[:PORT]", help="As `fleet start` has printed it.")
-    ],
-    token_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File with the cluster's token [UNILECT_FLEET_TOKEN, or as at the last time].",
-        ),
-    ] = None,
-    resources: Resources = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address of this machine for the others [the one that reaches the head].",
-        ),
-    ] = None,
-    port: FirstPort = None,
+    head: str,
+    token_file: Path | None,
+    resources: str | None,
+    listen: str | None,
+    port: int | None,
 ) -> None:
     """Make this machine a node of a cluster, until SIGTERM."""
     from unilect.cli import _fleet
@@ -83,7 +87,10 @@ def join(
 
 
 @app.command()
-def status(config: ConfigFile = None, address: Address = None, as_json: AsJson = False) -> None:
+@_config
+@_address
+@as_json
+def status(config: Path | None, address: str | None, as_json: bool) -> None:
     """List the nodes, models and replicas of a cluster, with their memory and load."""
     from unilect.cli import _fleet
 
@@ -91,16 +98,11 @@ def status(config: ConfigFile = None, address: Address = None, as_json: AsJson =
 
 
 @app.command()
-def drain(
-    node: Annotated[
-        str, typer.Argument(help="Its address, host name, or the beginning of its id.")
-    ],
-    config: ConfigFile = None,
-    address: Address = None,
-    timeout: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="The longest time to wait for it.")
-    ] = 600.0,
-) -> None:
+@click.argument("node", help="Its address, host name, or the beginning of its id.")
+@_config
+@_address
+@_timeout
+def drain(node: str, config: Path | None, address: str | None, timeout: float) -> None:
     """Have a node hand its replicas over and leave: it takes nothing new, and finishes what it answers."""
     from unilect.cli import _fleet
 
@@ -108,14 +110,11 @@ def drain(
 
 
 @app.command()
-def remove(
-    model: Annotated[str, typer.Argument(help="Its name, as `fleet status` shows it.")],
-    config: ConfigFile = None,
-    address: Address = None,
-    timeout: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="The longest time to wait for it.")
-    ] = 600.0,
-) -> None:
+@click.argument("model", help="Its name, as `fleet status` shows it.")
+@_config
+@_address
+@_timeout
+def remove(model: str, config: Path | None, address: str | None, timeout: float) -> None:
     """Take a model off the cluster that no gateway has any more: its replicas finish what they answer, and end."""
     from unilect.cli import _fleet
 

@@ -1,69 +1,75 @@
-"""The commands for API keys of the store: `unilect keys create|limit|list|revoke|rotate`."""
+"""The commands for API keys of the store: `unilect keys create|limit|digest|list|revoke|rotate`."""
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
 
-import typer
+import click
 
-app = typer.Typer(no_args_is_help=True, help="Commands for API keys in the store.")
+from unilect.cli._options import Group, as_json, config_file
 
-ConfigFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--config", readable=False, help="TOML configuration file; its [store] is used."),
-]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Name: TypeAlias = Annotated[str, typer.Argument(help="The key's name, or its id.")]
+_config = config_file("its [store] is used")
+_name = click.argument("name", help="The key's name, or its id.")
+
+
+@click.group(cls=Group)
+def app() -> None:
+    """Commands for API keys in the store."""
 
 
 @app.command()
+@click.argument("name", help="What to call the key.")
+@_config
+@click.option("--owner", default="", help="Whose key it is.")
+@click.option("--expires", help="When it ends: 30d, 12h, 90m or 3600s [never].")
+@click.option("--models", metavar="A,B", help="The models that it may use [all].")
+@click.option(
+    "--limit",
+    multiple=True,
+    metavar="NAME=NUMBER",
+    help="A limit of the key, such as tokens_per_day=1000; may be given several times (docs/limits.md).",
+)
+@as_json
 def create(
-    name: Annotated[str, typer.Argument(help="What to call the key.")],
-    config: ConfigFile = None,
-    owner: Annotated[str, typer.Option(help="Whose key it is.")] = "",
-    expires: Annotated[
-        str | None, typer.Option(help="When it ends: 30d, 12h, 90m or 3600s [never].")
-    ] = None,
-    models: Annotated[
-        str | None, typer.Option(metavar="A,B", help="The models that it may use [all].")
-    ] = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=NUMBER",
-            help="A limit of the key, such as tokens_per_day=1000; may be given several times (docs/limits.md).",
-        ),
-    ] = None,
-    as_json: AsJson = False,
+    name: str,
+    config: Path | None,
+    owner: str,
+    expires: str | None,
+    models: str | None,
+    limit: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Make a key, and print it. It is not shown again."""
     from unilect.cli import _keys
 
-    _keys.create(config, name, owner, expires, models, limit or [], as_json)
+    _keys.create(config, name, owner, expires, models, limit, as_json)
 
 
 @app.command()
+@_name
+@_config
+@click.option(
+    "--limit",
+    multiple=True,
+    metavar="NAME=NUMBER",
+    help="A limit that the key has from now on; may be given several times (docs/limits.md).",
+)
+@click.option(
+    "--none",
+    multiple=True,
+    metavar="NAME",
+    help="A limit that the key has no more; may be given several times.",
+)
+@as_json
 def limit(
-    name: Name,
-    config: ConfigFile = None,
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=NUMBER",
-            help="A limit that the key has from now on; may be given several times (docs/limits.md).",
-        ),
-    ] = None,
-    none: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="A limit that the key has no more; may be given several times."
-        ),
-    ] = None,
-    as_json: AsJson = False,
+    name: str,
+    config: Path | None,
+    limit: tuple[str, ...],
+    none: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Change the limits of a key, on every running server within a second. Limits that are not named stay."""
     from unilect.cli import _keys
 
-    _keys.limit(config, name, limit or [], none or [], as_json)
+    _keys.limit(config, name, limit, none, as_json)
 
 
 @app.command("digest")
@@ -75,7 +81,9 @@ def print_digest() -> None:
 
 
 @app.command("list")
-def list_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
+@_config
+@as_json
+def list_keys(config: Path | None, as_json: bool) -> None:
     """List the keys; the secrets are not stored."""
     from unilect.cli import _keys
 
@@ -83,7 +91,10 @@ def list_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def revoke(name: Name, config: ConfigFile = None, as_json: AsJson = False) -> None:
+@_name
+@_config
+@as_json
+def revoke(name: str, config: Path | None, as_json: bool) -> None:
     """End a key, on every running server within a second."""
     from unilect.cli import _keys
 
@@ -91,14 +102,16 @@ def revoke(name: Name, config: ConfigFile = None, as_json: AsJson = False) -> No
 
 
 @app.command()
-def rotate(
-    name: Name,
-    config: ConfigFile = None,
-    overlap: Annotated[
-        str, typer.Option(help="How long the old secret can still be used: 24h, 30m, 0s ...")
-    ] = "24h",
-    as_json: AsJson = False,
-) -> None:
+@_name
+@_config
+@click.option(
+    "--overlap",
+    default="24h",
+    show_default=True,
+    help="How long the old secret can still be used: 24h, 30m, 0s ...",
+)
+@as_json
+def rotate(name: str, config: Path | None, overlap: str, as_json: bool) -> None:
     """Print a new secret for a key; the old one can be used for a while."""
     from unilect.cli import _keys
 

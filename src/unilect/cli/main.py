@@ -1,22 +1,36 @@
 """The command line: flags become calls, nothing else."""
 
 import functools
-import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
-import typer
-from typer.core import TyperCommand, TyperGroup
+import click
 
 from unilect.cli import _foreign_flags as foreign_flags
 from unilect.cli import fleet, keys, store
+from unilect.cli._options import FILE, Group, as_json, config_file
 
 
-class _Group(TyperGroup):
+class _Command(click.Command):
+    """A command; for a flag of another server the error names the one to use here."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse its arguments."""
+        own = {name for parameter in self.params for name in parameter.opts}
+        for arg in args[: args.index("--")] if "--" in args else args:
+            flag = arg.partition("=")[0]
+            if flag not in own and (hint := foreign_flags.of_flag(flag)):
+                ctx.fail(f"No such option {flag!r}. {hint}")
+        return super().parse_args(ctx, args)
+
+
+class _Commands(Group):
     """The commands; for a command of another server the error names the one to use here."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    command_class = _Command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """The command of these arguments."""
         hint = foreign_flags.of_command(args[0]) if args and args[0] not in self.commands else ""
         if hint:
@@ -24,118 +38,79 @@ class _Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class _Command(TyperCommand):
-    """A command; for a flag of another server the error names the one to use here."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse its arguments."""
-        own = {name for parameter in self.params for name in parameter.opts}
-        for arg in args[: args.index("--")] if "--" in args else args:
-            flag = arg.partition("=")[0]
-            if flag not in own and (hint := foreign_flags.of_flag(flag)):
-                ctx.fail(f"No such option: {flag}. {hint}")
-        return super().parse_args(ctx, args)
-
-
-app = typer.Typer(
-    name="unilect",
-    cls=_Group,
-    help="Serve any local language model with an OpenAI-compatible API.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+_config = config_file()
+_servers_config = config_file("its [admin] is asked")
+_host = click.option("--host", help="Address to listen on [127.0.0.1].")
+_port = click.option("--port", type=int, help="Port [8000]; 0 picks a free one.")
+_api_key = click.option("--api-key", multiple=True, help="API key for clients; may be repeated.")
+_url = click.option("--url", help="Base URL of a running server: http://host:port/v1.")
+_model = click.option("--model", help="Model name [the first model].")
+_servers_key = click.option(
+    "--api-key",
+    envvar="UNILECT_API_KEY",
+    show_envvar=True,
+    help="API key for the server at --url.",
 )
-
-ConfigFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--config", readable=False, help="TOML configuration file; flags override it."),
-]
-Host: TypeAlias = Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")]
-Port: TypeAlias = Annotated[int | None, typer.Option(help="Port [8000]; 0 picks a free one.")]
-ApiKey: TypeAlias = Annotated[
-    list[str] | None, typer.Option(help="API key for clients; may be repeated.")
-]
-Url: TypeAlias = Annotated[
-    str | None, typer.Option(help="Base URL of a running server: http://host:port/v1.")
-]
-ServersKey: TypeAlias = Annotated[
-    str | None,
-    typer.Option(envvar="UNILECT_API_KEY", help="API key for the server at --url."),
-]
+_ENGINE_FLAGS = {
+    "context": click.option("--context", type=int, help="Context size per request."),
+    "parallel": click.option("--parallel", type=int, help="Concurrent requests [4]."),
+    "threads": click.option("--threads", type=int, help="CPU threads per engine."),
+    "gpu_layers": click.option("--gpu-layers", type=int, help="Layers on the GPU; -1: all."),
+    "lora": click.option(
+        "--lora", multiple=True, help="LoRA adapter, path[=scale]; may be repeated."
+    ),
+    "mmproj": click.option("--mmproj", help="Projector of a vision model."),
+    "chat_template": click.option(
+        "--chat-template",
+        help="Name of a prompt format such as chatml (docs/templates.md), a Jinja template, or its path.",
+    ),
+}
 
 
-def _engine(
-    context: Annotated[int | None, typer.Option(help="Context size per request.")] = None,
-    parallel: Annotated[int | None, typer.Option(help="Concurrent requests [4].")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads per engine.")] = None,
-    gpu_layers: Annotated[int | None, typer.Option(help="Layers on the GPU; -1: all.")] = None,
-    lora: Annotated[
-        list[str] | None, typer.Option(help="LoRA adapter, path[=scale]; may be repeated.")
-    ] = None,
-    mmproj: Annotated[str | None, typer.Option(help="Projector of a vision model.")] = None,
-    chat_template: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of a prompt format such as chatml (docs/templates.md), a Jinja template, or its path."
-        ),
-    ] = None,
-) -> None:
-    """Engine flags: `_with_engine_flags` adds them to a command."""
-
-
-def _with_engine_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the flags of `_engine` behind its own; it gets those that are given as `engine`."""
-    own, more = inspect.signature(command), inspect.signature(_engine)
-    parameters = [one for one in own.parameters.values() if one.name != "engine"]
-    parameters += more.parameters.values()
+def _engine_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the flags of engines behind its own; it gets those that are given as `engine`."""
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
-        engine = {name: given.pop(name) for name in more.parameters}
+        engine = {name: given.pop(name) for name in _ENGINE_FLAGS}
+        engine["lora"] = list(engine["lora"])
         command(**given, engine={name: v for name, v in engine.items() if v not in (None, [])})
 
-    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    for option in reversed(_ENGINE_FLAGS.values()):
+        run = option(run)
     return run
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
-        from importlib.metadata import version
-
-        typer.echo(f"unilect {version('unilect')}")
-        raise typer.Exit
-
-
-@app.callback()
-def unilect(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
-    ] = False,
-) -> None:
+@click.group("unilect", cls=_Commands)
+@click.version_option(
+    package_name="unilect", message="unilect %(version)s", help="Show the version."
+)
+def app() -> None:
     """Serve any local language model with an OpenAI-compatible API."""
 
 
-@app.command(cls=_Command)
-@_with_engine_flags
+@app.command()
+@click.argument(
+    "models",
+    metavar="[[NAME=]SOURCE]...",
+    nargs=-1,
+    help="Models to serve [the bundled one].",
+)
+@_config
+@_host
+@_port
+@_api_key
+@click.option("--insecure-no-auth", is_flag=True, help="Listen beyond loopback without keys.")
+@click.option("--log-level", help="debug, info, warning or error [info].")
+@_engine_flags
 def serve(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME=]SOURCE...", help="Models to serve [the bundled one]."),
-    ] = None,
-    config: ConfigFile = None,
-    host: Host = None,
-    port: Port = None,
-    api_key: ApiKey = None,
-    insecure_no_auth: Annotated[
-        bool, typer.Option("--insecure-no-auth", help="Listen beyond loopback without keys.")
-    ] = False,
-    log_level: Annotated[
-        str | None, typer.Option(help="debug, info, warning or error [info].")
-    ] = None,
-    *,
+    models: tuple[str, ...],
+    config: Path | None,
+    host: str | None,
+    port: int | None,
+    api_key: tuple[str, ...],
+    insecure_no_auth: bool,
+    log_level: str | None,
     engine: dict[str, Any],
 ) -> None:
     """Serve models at http://127.0.0.1:8000/v1."""
@@ -144,38 +119,39 @@ def serve(
     server = {
         "host": host,
         "port": port,
-        "api_keys": api_key or None,
+        "api_keys": list(api_key) or None,
         "insecure_no_auth": insecure_no_auth or None,
         "log_level": log_level,
     }
-    commands.serve(commands.Given(models or [], config, server, engine))
+    commands.serve(commands.Given(list(models), config, server, engine))
 
 
-@app.command(cls=_Command)
-def models(
-    config: ConfigFile = None,
-    url: Url = None,
-    api_key: ServersKey = None,
-) -> None:
+@app.command()
+@_config
+@_url
+@_servers_key
+def models(config: Path | None, url: str | None, api_key: str | None) -> None:
     """List the models of a configuration, or with --url those of a running server."""
     from unilect.cli import _commands as commands
 
     commands.list_models(config, url, api_key)
 
 
-@app.command(cls=_Command)
-@_with_engine_flags
+@app.command()
+@click.argument("source", required=False, help="Model to serve for this chat [the bundled one].")
+@_url
+@_model
+@_servers_key
+@click.option("--system", help="System prompt.")
+@_config
+@_engine_flags
 def chat(
-    source: Annotated[
-        str | None,
-        typer.Argument(metavar="[SOURCE]", help="Model to serve for this chat [the bundled one]."),
-    ] = None,
-    url: Url = None,
-    model: Annotated[str | None, typer.Option(help="Model name [the first model].")] = None,
-    api_key: ServersKey = None,
-    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
-    config: ConfigFile = None,
-    *,
+    source: str | None,
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    system: str | None,
+    config: Path | None,
     engine: dict[str, Any],
 ) -> None:
     """Chat with a model in the terminal."""
@@ -184,26 +160,24 @@ def chat(
     commands.chat(url, model, api_key, system, source, config, engine)
 
 
-@app.command(cls=_Command)
+@app.command()
+@click.argument(
+    "client",
+    required=False,
+    help="codex, claude, opencode, aider ...; without it, all are listed.",
+)
+@click.option("--url", help="Base URL of the running server [http://127.0.0.1:8000/v1].")
+@_model
+@_servers_key
+@click.option("--write", is_flag=True, help="Write the client's configuration file, too.")
+@click.option("--replace", is_flag=True, help="With --write: replace settings with other values.")
 def connect(
-    client: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[CLIENT]",
-            help="codex, claude, opencode, aider ...; without it, all are listed.",
-        ),
-    ] = None,
-    url: Annotated[
-        str | None, typer.Option(help="Base URL of the running server [http://127.0.0.1:8000/v1].")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Model name [the first model].")] = None,
-    api_key: ServersKey = None,
-    write: Annotated[
-        bool, typer.Option("--write", help="Write the client's configuration file, too.")
-    ] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="With --write: replace settings with other values.")
-    ] = False,
+    client: str | None,
+    url: str | None,
+    model: str | None,
+    api_key: str | None,
+    write: bool,
+    replace: bool,
 ) -> None:
     """Print the lines with which a client (Codex, Zed, LangChain ...) uses a running server."""
     from unilect.cli import _commands as commands
@@ -211,49 +185,49 @@ def connect(
     commands.connect(client, url, model, api_key, write, replace)
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
-def compat(
-    name: Annotated[str, typer.Argument(help="llamacpp, chatglm, fastchat, alpaca or ollama.")],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[ARGUMENTS]...",
-            help="Its command line; --help lists its flags.",
-        ),
-    ] = None,
-) -> None:
+# the flags are the other server's own
+@app.command(cls=click.Command, context_settings={"allow_interspersed_args": False})
+@click.argument("name", help="llamacpp, chatglm, fastchat, alpaca or ollama.")
+@click.argument("arguments", nargs=-1, help="Its command line; --help lists its flags.")
+def compat(name: str, arguments: tuple[str, ...]) -> None:
     """Replace an older server: accepts its command line and serves its API."""
     from unilect.cli import _commands as commands
 
-    commands.compat(name, arguments or [])
+    commands.compat(name, list(arguments))
 
 
-@app.command(cls=_Command)
-@_with_engine_flags
+@app.command()
+@click.argument(
+    "source",
+    metavar="[[NAME=]SOURCE]",
+    required=False,
+    help="Model to serve [the configuration's].",
+)
+@_config
+@_host
+@_port
+@_api_key
+@click.option("--fastchat-controller", metavar="URL", help="FastChat controller to register with.")
+@click.option(
+    "--worker-address",
+    metavar="URL",
+    help="URL at which the controller reaches this worker.",
+)
+@click.option("--model-names", metavar="A,B", help="Model names on the controller.")
+@click.option(
+    "--limit-worker-concurrency", type=int, help="Concurrent requests from the controller."
+)
+@_engine_flags
 def worker(
-    source: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME=]SOURCE", help="Model to serve [the configuration's]."),
-    ] = None,
-    config: ConfigFile = None,
-    host: Host = None,
-    port: Port = None,
-    api_key: ApiKey = None,
-    fastchat_controller: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="FastChat controller to register with."),
-    ] = None,
-    worker_address: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="URL at which the controller reaches this worker."),
-    ] = None,
-    model_names: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Model names on the controller.")
-    ] = None,
-    limit_worker_concurrency: Annotated[
-        int | None, typer.Option(help="Concurrent requests from the controller.")
-    ] = None,
-    *,
+    source: str | None,
+    config: Path | None,
+    host: str | None,
+    port: int | None,
+    api_key: tuple[str, ...],
+    fastchat_controller: str | None,
+    worker_address: str | None,
+    model_names: str | None,
+    limit_worker_concurrency: int | None,
     engine: dict[str, Any],
 ) -> None:
     """Serve one model to a unilect on another machine, or to a FastChat controller."""
@@ -262,7 +236,7 @@ def worker(
     server: dict[str, Any] = {
         "host": host,
         "port": port,
-        "api_keys": api_key or None,
+        "api_keys": list(api_key) or None,
         "fastchat_register": fastchat_controller,
         "fastchat_worker_address": worker_address,
         "fastchat_worker_concurrency": limit_worker_concurrency,
@@ -272,69 +246,63 @@ def worker(
     commands.worker(commands.Given(models, config, server, engine), names)
 
 
-@app.command(cls=_Command)
-def usage(
-    config: ConfigFile = None,
-    by: Annotated[
-        str, typer.Option(metavar="A,B", help="Sums for each value of these: key, model, day.")
-    ] = "key,model,day",
-    since: Annotated[
-        str, typer.Option(help="Since when: 7d, 12h, or a day such as 2026-11-01 (UTC).")
-    ] = "30d",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-) -> None:
+@app.command()
+@_config
+@click.option(
+    "--by",
+    metavar="A,B",
+    default="key,model,day",
+    show_default=True,
+    help="Sums for each value of these: key, model, day.",
+)
+@click.option(
+    "--since",
+    default="30d",
+    show_default=True,
+    help="Since when: 7d, 12h, or a day such as 2026-11-01 (UTC).",
+)
+@as_json
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+def usage(config: Path | None, by: str, since: str, as_json: bool, as_csv: bool) -> None:
     """Print what keys have used: requests, tokens and cost, from the ledger in the store."""
     from unilect.cli import _usage
 
     _usage.show(config, by, since, as_json, as_csv)
 
 
-@app.command(cls=_Command)
-def reload(
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", readable=False, help="The server's TOML file; its [admin] is asked."
-        ),
-    ] = None,
-    pid: Annotated[
-        int | None, typer.Option(min=2, help="Send SIGHUP to this server instead.")
-    ] = None,
-) -> None:
+@app.command()
+@_servers_config
+@click.option("--pid", type=click.IntRange(min=2), help="Send SIGHUP to this server instead.")
+def reload(config: Path | None, pid: int | None) -> None:
     """Have a running server reload its configuration file: all of it, or nothing, and the reason (exit code 1)."""
     from unilect.cli import _admin
 
     _admin.reload(config, pid)
 
 
-@app.command(cls=_Command)
-def ps(
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", readable=False, help="The server's TOML file; its [admin] is asked."
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+@app.command()
+@_servers_config
+@as_json
+def ps(config: Path | None, as_json: bool) -> None:
     """List the models and the running requests of a server."""
     from unilect.cli import _admin
 
     _admin.show(config, as_json)
 
 
-app.add_typer(keys.app, name="keys")
-app.add_typer(store.app, name="store")
-app.add_typer(fleet.app, name="fleet")
-config_app = typer.Typer(no_args_is_help=True, help="Commands for configuration files.")
-app.add_typer(config_app, name="config")
+app.add_command(keys.app, "keys")
+app.add_command(store.app, "store")
+app.add_command(fleet.app, "fleet")
+
+
+@app.group("config", cls=Group)
+def config_app() -> None:
+    """Commands for configuration files."""
 
 
 @config_app.command("check")
-def config_check(
-    config: Annotated[Path | None, typer.Argument(readable=False, help="TOML file.")] = None,
-) -> None:
+@click.argument("config", required=False, type=FILE, help="TOML file.")
+def config_check(config: Path | None) -> None:
     """Check a configuration file."""
     from unilect.cli import _commands as commands
 

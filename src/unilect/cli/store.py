@@ -1,17 +1,23 @@
 """The commands for the store: `unilect store check|migrate|backup`."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from unilect.cli.keys import AsJson, ConfigFile
+from unilect.cli._options import FILE, Group, as_json, config_file
 
-app = typer.Typer(no_args_is_help=True, help="Commands for the store.")
+_config = config_file("its [store] is used")
+
+
+@click.group(cls=Group)
+def app() -> None:
+    """Commands for the store."""
 
 
 @app.command()
-def check(config: ConfigFile = None, as_json: AsJson = False) -> None:
+@_config
+@as_json
+def check(config: Path | None, as_json: bool) -> None:
     """Say what the store holds, and whether it is sound (exit code 1 if not). Nothing is changed."""
     from unilect.cli import _store
 
@@ -19,7 +25,8 @@ def check(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def migrate(config: ConfigFile = None) -> None:
+@_config
+def migrate(config: Path | None) -> None:
     """Bring the tables up to date, as a server does when it first uses the store."""
     from unilect.cli import _store
 
@@ -27,9 +34,9 @@ def migrate(config: ConfigFile = None) -> None:
 
 
 @app.command()
-def backup(
-    file: Annotated[Path, typer.Argument(help="The new file.")], config: ConfigFile = None
-) -> None:
+@click.argument("file", type=FILE, help="The new file.")
+@_config
+def backup(file: Path, config: Path | None) -> None:
     """Copy the store into a file, while servers use it."""
     from unilect.cli import _store
 

@@ -28,7 +28,6 @@ from unilect.routing.registry import Registry
 from unilect.server.reload import Reloader, Source, first_message
 
 log = logging.getLogger("unilect")
-_YOUNG_OBJECTS = 10_000  # between two looks of the garbage collector
 
 
 def run(
@@ -117,14 +116,9 @@ async def _start_models(config: Config, registry: Registry, stop: "_Signals") ->
 
 
 def _spare_what_stays() -> None:
-    """
-    Keep the garbage collector from the modules and models: they stay, and a look at all of them finds nothing.
-
-    A request makes some hundred objects, nearly all of which go with their last reference, so young ones are looked at less often.
-    """
+    """Keep the garbage collector from the modules and models: they stay, and a look at all of them finds nothing."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
 
 
 def _spare_generators() -> None:
