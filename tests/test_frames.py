@@ -1,6 +1,7 @@
 """Tests of unilect.frames: what is packed is read again, and what is no frame is told."""
 
 import asyncio
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -194,3 +195,39 @@ async def test_what_is_no_frame() -> None:
         await body_of(b"\xff\xff\xff\xff")
     with pytest.raises(asyncio.IncompleteReadError):
         await body_of(b"\x00\x00\x00\x09abc")
+
+
+async def test_serving_calls(tmp_path: Path) -> None:
+    """A call is answered, its failure is told as what it means, and who leaves has it cancelled."""
+    cancelled, path = asyncio.Event(), str(tmp_path / "s")
+
+    async def answer(body: bytes, writer: asyncio.StreamWriter) -> None:
+        asked = frames.call_of(body).operation
+        if asked == "wait":
+            writer.write(frames.packed(frames.Reply()))
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+        if asked == "fail":
+            raise LookupError("nothing there")
+        writer.write(frames.packed(frames.Reply(value=frames.raw(asked), last=True)))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await frames.serve(reader, writer, answer, lambda error: QueueFull(str(error)))
+
+    async def told(operation: str) -> frames.Reply:
+        reader, writer = await asyncio.open_unix_connection(path)
+        try:
+            writer.write(frames.packed(frames.Call(operation, frames.raw(None))))
+            return frames.reply_of(await frames.read(reader))
+        finally:
+            writer.close()
+
+    async with await asyncio.start_unix_server(serve, path):
+        assert frames.Reply(value=frames.raw("hello"), last=True) == await told("hello")
+        with pytest.raises(QueueFull, match="nothing there"):
+            await told("fail")
+        assert not cancelled.is_set()
+        assert not (await told("wait")).last
+        await cancelled.wait()

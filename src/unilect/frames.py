@@ -10,6 +10,7 @@ Source: https://github.com/msgpack/msgpack/blob/master/spec.md
 """
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -237,3 +238,35 @@ async def read(reader: asyncio.StreamReader) -> bytes:
     if length > MAX_FRAME_BYTES:
         raise BackendError("The engine process sent a frame that is too long.")
     return await reader.readexactly(length)
+
+
+async def serve(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    answer: Callable[[bytes, asyncio.StreamWriter], Coroutine[Any, Any, None]],
+    meaning: Callable[[Exception], UnilectError],
+) -> None:
+    """
+    Serve a connection's one call, until it is answered or its caller has left.
+
+    Args:
+        answer: Gets the body of the call's frame, and writes the replies; it is cancelled when the caller leaves.
+        meaning: What a failure of it is to the caller.
+    """
+    work = left = None
+    try:
+        work = asyncio.create_task(answer(await read(reader), writer))
+        left = asyncio.create_task(reader.read(1))
+        await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    except Exception as error:  # noqa: BLE001 - a flaw of one call is not the process's end
+        writer.write(of_error(meaning(error)))
+    finally:
+        for task in (work, left):
+            if task is not None:
+                task.cancel()
+        writer.close()

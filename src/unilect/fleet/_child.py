@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 import time
+import traceback
 from contextlib import suppress
 from typing import Any
 
@@ -52,7 +53,7 @@ _DIED = (
 #: What gRPC says when its connection to a replica's process broke; of UNAVAILABLE Ray makes one of the above.
 _CUT = (grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABORTED)
 
-#: What a call may end with.
+#: What a call may end with, other than by a flaw of ours.
 _FAILURES = UnilectError, RayError, RayServeException, grpc.aio.AioRpcError
 
 
@@ -97,31 +98,11 @@ class Middle:
         return {"nodes": len(ray.nodes())}
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One question, until it is answered or who asks has left."""
-        work = left = None
-        try:
-            asked = msgspec.msgpack.decode(await frames.read(reader), type=wire.Asked)
-            work = asyncio.create_task(self._answer(asked, writer))
-            left = asyncio.create_task(reader.read(1))
-            await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        except _FAILURES as failure:
-            writer.write(frames.of_error(_meaning(failure)))
-        except BaseException as failure:
-            if isinstance(failure, Exception):  # a flaw of ours; asyncio logs it
-                writer.write(frames.of_error(BackendError(_rollout.last_line(failure))))
-            raise
-        finally:
-            for task in (work, left):
-                if task is not None:
-                    task.cancel()
-            writer.close()
+        """One question."""
+        await frames.serve(reader, writer, self._answer, _meaning)
 
-    async def _answer(self, asked: wire.Asked, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, body: bytes, writer: asyncio.StreamWriter) -> None:
+        asked = msgspec.msgpack.decode(body, type=wire.Asked)
         if asked.what == "deploy":
             deployment = wire.read(wire.Deployment, asked.body)
             async with self._locks.setdefault(deployment.name, asyncio.Lock()):
@@ -201,7 +182,7 @@ class Middle:
 
 
 def _meaning(failure: Exception) -> UnilectError:
-    """What an error of ours, of Ray's or of gRPC's means to the gateway."""
+    """What an error of ours, of Ray's or of gRPC's means to the gateway; a flaw is in the log, too."""
     match failure:
         case UnilectError():
             return failure
@@ -213,6 +194,8 @@ def _meaning(failure: Exception) -> UnilectError:
             return EngineDied(_GONE)
     if isinstance(failure, _DIED):
         return EngineDied(_GONE)
+    if not isinstance(failure, _FAILURES):
+        traceback.print_exception(failure)
     return BackendError(_rollout.last_line(failure))
 
 

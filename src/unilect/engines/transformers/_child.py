@@ -138,30 +138,11 @@ class Child:
             read(output)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One call, until it is answered or its caller has left."""
-        work = left = None
-        try:
-            call = frames.call_of(await frames.read(reader))
-            work = self._loop.create_task(self._answer(call, writer))
-            left = self._loop.create_task(reader.read(1))
-            await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
-                await writer.drain()
-        except UnilectError as error:
-            writer.write(frames.of_error(error))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        except Exception as error:  # noqa: BLE001 - a flaw of one call is not the child's end
-            traceback.print_exc()
-            writer.write(frames.of_error(BackendError(failure(error))))
-        finally:
-            for task in (work, left):
-                if task is not None:
-                    task.cancel()
-            writer.close()
+        """One call."""
+        await frames.serve(reader, writer, self._answer, _meaning)
 
-    async def _answer(self, call: frames.Call, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, body: bytes, writer: asyncio.StreamWriter) -> None:
+        call = frames.call_of(body)
         self._check_adapter(call.adapter)
         if call.operation in ("chat", "completion"):
             await self._generate(call, writer)
@@ -400,6 +381,14 @@ class Child:
                     backend.to_str(), self._model.size, sorted(self._model.stop_ids)
                 )
             return self._grammars
+
+
+def _meaning(error: Exception) -> UnilectError:
+    """What a failed call is told; a flaw of ours is in the log, too."""
+    if isinstance(error, UnilectError):
+        return error
+    traceback.print_exception(error)
+    return BackendError(failure(error))
 
 
 def _template(tokenizer: Any) -> str:
