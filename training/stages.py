@@ -39,6 +39,8 @@ class Stage:
         shares: what a conversation is mostly about -> its share
         after: the stage whose weights it goes on with; empty: the one before
         mean_with: the stage with whose weights its own are averaged in the end; empty: none
+        tokens: in a batch, with padding
+        save_every: steps after which what is needed to go on is saved
     """
 
     name: str
@@ -51,6 +53,8 @@ class Stage:
     shares: dict[str, float]
     after: str = ""
     mean_with: str = ""
+    tokens: int = train.Plan.tokens
+    save_every: int = train.Plan.save_every
 
 
 def load(path: Path) -> list[Stage]:
@@ -95,7 +99,9 @@ def main() -> None:
         last, before = folder / "model.pt", made[stage.after] if stage.after else last
         if not last.exists():
             print(f"stage {stage.name}", flush=True)
-            plan = train.Plan(stage.steps, rate=stage.rate, fall=stage.fall, start=before)
+            plan = train.Plan(
+                stage.steps, stage.tokens, stage.rate, stage.fall, before, stage.save_every
+            )
             torch.manual_seed(args.seed)
             train.train(folder, args.out / "tokenizer", plan, args.seed + stage.seed, stopper)
         if stage.mean_with:
