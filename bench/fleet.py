@@ -3,15 +3,17 @@
 What the fleet costs a model: time to the first token and tokens per second of one GGUF file as a local child, as one replica on a Ray
 cluster of this machine, and as two replicas.
 
-Each engine has one thread. The load is streamed chat completions of exactly 64 tokens each, with short prompts of which no two are the
-same, from 1, 8 and 32 clients at once; every client sends its requests one after the other. All servers are up at the same time and take
-turns; the median of the rounds counts, and what the fleet costs is told as a ratio of the same rounds. The model is that of bench/engine.py,
-or a wider one.
+Each engine has one thread. "half" is one replica with the places of one of the two, whose steps are as wide as theirs; "local half" and
+"2 local" are the same without Ray, in one server: what the machine's cores allow. The load is streamed chat completions of exactly 64 tokens
+each, with short prompts of which no two are the same, from 1, 8 and 32 clients at once; every client sends its requests one after the other.
+All servers are up at the same time and take turns; the median of the rounds counts, and what the fleet costs is told as a ratio of the same
+rounds. The model is that of bench/engine.py, or a wider one.
 
 usage: bench/fleet.py [--rounds 5] [--width 512] [--clients 1 8 32] [--only NAME ...]
 """
 
 import argparse
+import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -30,11 +32,22 @@ REQUESTS = {
     32: 3,
 }  # clients -> requests of each: replicas that end one after the other count little
 SETTLE_S = 1.0  # Ray's processes are never idle
-#: name -> what stands in the model's table
-KINDS = {"local": "", "1 replica": "replicas = 1", "2 replicas": "replicas = 2"}
+#: name -> what stands in the model's table, and the places of each engine
+KINDS = {
+    "local": ("", PARALLEL),
+    "1 replica": ("replicas = 1", PARALLEL),
+    "half": ("replicas = 1", PARALLEL // 2),
+    "2 replicas": ("replicas = 2", PARALLEL // 2),
+    "local half": ("", PARALLEL // 2),
+    "2 local": ("", PARALLEL // 2),
+}
+#: what is told as a ratio to what
+RATIOS = (
+    ("1 replica", "local"), ("2 replicas", "1 replica"), ("2 replicas", "half"), ("2 local", "local half"),
+)  # fmt: skip
 _TABLE = """
 [models.m]
-source = "{model}"
+source = {source}
 threads = 1
 parallel = {parallel}
 context = {context}
@@ -44,15 +57,15 @@ context = {context}
 
 
 def contestants(wanted: Sequence[str], width: int, folder: Path) -> list[engine.Contestant]:
-    """The servers whose names have one of the wanted parts, the local one first."""
+    """The servers that are wanted, all by default, the local one first."""
     found = []
-    for name, replicas in KINDS.items():
-        if wanted and not any(part in name for part in wanted):
+    for name, (replicas, parallel) in KINDS.items():
+        if wanted and name not in wanted:
             continue
         file, port = folder / f"{name}.toml", processes.free_port()
         table = _TABLE.format(
-            model=engine.model(width),
-            parallel=PARALLEL // 2 if name == "2 replicas" else PARALLEL,
+            source=json.dumps([str(engine.model(width))] * (2 if name == "2 local" else 1)),
+            parallel=parallel,
             context=engine.CONTEXT,
             replicas=replicas,
             resources="resources = { cpu = 0.1 }" if replicas else "",
@@ -85,7 +98,11 @@ def show(found: dict[str, dict[int, list[engine.Figures]]]) -> None:
             [name, *(median(getattr(one, what) for one in figures[count]) for count in loads)]
             for name, figures in found.items()
         ]  # fmt: skip
-        for ours, of in (("1 replica", "local"), ("2 replicas", "1 replica")):
+        for ours, of in (
+            ("1 replica", "local"),
+            ("2 replicas", "1 replica"),
+            ("2 replicas", "half"),
+        ):
             if ours in found and of in found:
                 rows.append([f"{ours} / {of}", *ratios(found, ours, of, what)])
         print(f"\n{title}\n{report.table(columns, rows)}")
@@ -97,7 +114,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--width", type=int, default=engine.WIDTH, help="of the model")
     parser.add_argument("--clients", type=int, nargs="+", default=list(REQUESTS), choices=REQUESTS)
-    parser.add_argument("--only", nargs="*", default=[], help="servers, by part of their names")
+    parser.add_argument("--only", nargs="*", default=[], choices=KINDS, help="servers")
     given = parser.parse_args()
     loads = {clients: REQUESTS[clients] for clients in given.clients}
     with tempfile.TemporaryDirectory() as folder:

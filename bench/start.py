@@ -70,7 +70,10 @@ def first_answer(model: str) -> dict[str, float]:
     body = json.dumps(json.loads(REQUEST) | {"model": name}).encode()
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
-        with processes.running(command, port=port, log=Path(folder) / "log") as pid:
+        own = {"XDG_DATA_HOME": folder}  # keys of the user's store would be asked for
+        with processes.running(
+            command, port=port, log=Path(folder) / "log", environment=own
+        ) as pid:
             listens_s = time.perf_counter() - begin
             status, answer = processes.post(port, PATH, body)
             answer_s = time.perf_counter() - begin
