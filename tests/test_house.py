@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_431,
+    "": 2_455,
     "cli": 2_484,
     "cli/connect": 1_019,
     "config": 2_068,
@@ -38,10 +38,10 @@ BUDGETS = {
     "dialects/responses": 2_021,
     "engines": 227,
     "engines/chatglm": 555,
-    "engines/gguf": 2253,
+    "engines/gguf": 2_251,
     "engines/process": 829,
-    "engines/transformers": 3_697,
-    "fleet": 1_957,
+    "engines/transformers": 3_683,
+    "fleet": 1_940,
     "gateway": 2_810,
     "http": 950,
     "parameters": 734,
@@ -72,6 +72,7 @@ CATCH_ALL = {
     "routing/_emulation.py": "a task's flaw is carried to the reader, which raises it",
     "plugins.py": "what somebody else made raises anything; it is told and left out",
     "routing/pool.py": "a flaw in a look at a backend is logged, and is not the last look",
+    "frames.py": "a flaw in one call is told to its caller, and the process goes on",
     "engines/fetched.py": "what a thread raises is carried to who waits, who raises it",
     "engines/transformers/_constraint.py": "llguidance raises the bare class for a grammar that it cannot read",
     "engines/transformers/_child.py": "a flaw in one answer is carried to its reader, and the others go on",
