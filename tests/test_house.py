@@ -23,7 +23,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_455,
+    "": 2_454,
     "cli": 2_484,
     "cli/connect": 1_019,
     "config": 2_068,
@@ -40,13 +40,13 @@ BUDGETS = {
     "engines/chatglm": 555,
     "engines/gguf": 2_251,
     "engines/process": 829,
-    "engines/transformers": 3_683,
-    "fleet": 1_940,
+    "engines/transformers": 3_685,
+    "fleet": 1_943,
     "gateway": 2_810,
     "http": 950,
     "parameters": 734,
     "routing": 3_894,
-    "server": 2_101,
+    "server": 2_099,
     "store": 2_486,
     "store/migrations": 9,
     "store/migrations/versions": 260,

@@ -11,7 +11,7 @@ Source: https://github.com/msgpack/msgpack/blob/master/spec.md
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
@@ -21,6 +21,10 @@ from unilect import errors, events
 from unilect.errors import BackendError, UnilectError
 from unilect.events import Event, Extra
 
+#: writes the replies to a call, of which it gets the body of the frame
+Answer: TypeAlias = Callable[[bytes, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+#: what the failure of a call is to its caller
+Meaning: TypeAlias = Callable[[Exception], UnilectError]
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _HEAD_BYTES = 4
 _KINDS: dict[str, Any] = {
@@ -241,18 +245,9 @@ async def read(reader: asyncio.StreamReader) -> bytes:
 
 
 async def serve(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    answer: Callable[[bytes, asyncio.StreamWriter], Coroutine[Any, Any, None]],
-    meaning: Callable[[Exception], UnilectError],
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer, meaning: Meaning
 ) -> None:
-    """
-    Serve a connection's one call, until it is answered or its caller has left.
-
-    Args:
-        answer: Gets the body of the call's frame, and writes the replies; it is cancelled when the caller leaves.
-        meaning: What a failure of it is to the caller.
-    """
+    """Serve a connection's one call, until it is answered or its caller has left; `answer` is cancelled then."""
     work = left = None
     try:
         work = asyncio.create_task(answer(await read(reader), writer))

@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -91,15 +92,15 @@ class Middle:
         """Serve, in a thread."""
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(
-            asyncio.start_unix_server(self._serve, socket_path, backlog=_BACKLOG)
+            asyncio.start_unix_server(
+                partial(frames.serve, answer=self._answer, meaning=_meaning),
+                socket_path,
+                backlog=_BACKLOG,
+            )
         )
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._nodes.watch()
         return {"nodes": len(ray.nodes())}
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One question."""
-        await frames.serve(reader, writer, self._answer, _meaning)
 
     async def _answer(self, body: bytes, writer: asyncio.StreamWriter) -> None:
         asked = msgspec.msgpack.decode(body, type=wire.Asked)

@@ -17,7 +17,7 @@ need("torch", "transformers", "llguidance", "safetensors")
 from engine import chat
 from unilect import frames
 from unilect.demo import FOLDER
-from unilect.engines.transformers._child import AdapterParts, Child
+from unilect.engines.transformers._child import AdapterParts, Child, meaning
 from unilect.errors import BackendError, BackendUnavailable
 from unilect.requests import EmbeddingRequest
 
@@ -60,10 +60,10 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     child = Child(SETTINGS)
     child._loop.close()
     child._loop = asyncio.get_running_loop()
-    path = str(tmp_path / "s")
+    path, serve = str(tmp_path / "s"), partial(frames.serve, answer=child._answer, meaning=meaning)
     with running(child._batch):
         await asyncio.wrap_future(child._batch.call(partial(child._change, PIRATE)))
-        async with await asyncio.start_unix_server(child._serve, path):
+        async with await asyncio.start_unix_server(serve, path):
             yield Served(child, path)
     child._preparers.shutdown()
 

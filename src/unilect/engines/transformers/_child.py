@@ -108,7 +108,11 @@ class Child:
         """Serve, in threads; what the engine is told."""
         threading.Thread(target=self._run_batch, daemon=True).start()
         self._loop.run_until_complete(
-            asyncio.start_unix_server(self._serve, socket_path, backlog=_BACKLOG)
+            asyncio.start_unix_server(
+                partial(frames.serve, answer=self._answer, meaning=meaning),
+                socket_path,
+                backlog=_BACKLOG,
+            )
         )
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         return {
@@ -136,10 +140,6 @@ class Child:
     def _dispatch(self, outputs: list[tuple[Callable[[Output], None], Output]]) -> None:
         for read, output in outputs:
             read(output)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One call."""
-        await frames.serve(reader, writer, self._answer, _meaning)
 
     async def _answer(self, body: bytes, writer: asyncio.StreamWriter) -> None:
         call = frames.call_of(body)
@@ -383,7 +383,7 @@ class Child:
             return self._grammars
 
 
-def _meaning(error: Exception) -> UnilectError:
+def meaning(error: Exception) -> UnilectError:
     """What a failed call is told; a flaw of ours is in the log, too."""
     if isinstance(error, UnilectError):
         return error
