@@ -9,16 +9,23 @@ each, with short prompts of which no two are the same, from 1, 8 and 32 clients 
 All servers are up at the same time and take turns; the median of the rounds counts, and what the fleet costs is told as a ratio of the same
 rounds. The model is that of bench/engine.py, or a wider one.
 
-usage: bench/fleet.py [--rounds 5] [--width 512] [--clients 1 8 32] [--only NAME ...]
+Two engines fill two cores, and Ray and the gateway need a part of them. `--share 0.5` gives each engine so much of a core, so that there
+is room for what stands beside them, as there is on a machine with more cores; it needs root, and control groups of version 1.
+
+usage: bench/fleet.py [--rounds 5] [--width 512] [--clients 1 8 32] [--share 1.0] [--only NAME ...]
 """
 
 import argparse
 import json
+import os
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from threading import Event, Thread
 
 import processes
 import report
@@ -31,6 +38,9 @@ REQUESTS = {
     8: 2,
     32: 3,
 }  # clients -> requests of each: replicas that end one after the other count little
+GROUPS = Path("/sys/fs/cgroup/cpu")
+PERIOD_US = 20_000
+LOOK_S = 0.1
 SETTLE_S = 1.0  # Ray's processes are never idle
 #: name -> what stands in the model's table, and the places of each engine
 KINDS = {
@@ -108,6 +118,40 @@ def show(found: dict[str, dict[int, list[engine.Figures]]]) -> None:
         print(f"\n{title}\n{report.table(columns, rows)}")
 
 
+@contextmanager
+def held_to(share: float) -> Iterator[None]:
+    """
+    Every engine that is started in the block gets so much of a core.
+
+    Source: https://docs.kernel.org/scheduler/sched-bwc.html
+    """
+    over, groups = Event(), dict[int, Path]()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            for pid in processes.tree(os.getpid()):
+                if pid not in groups and processes.command(pid).endswith(
+                    "unilect.engines.gguf._child"
+                ):
+                    group = groups[pid] = GROUPS / f"unilect-bench-{pid}"
+                    group.mkdir()
+                    (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+                    (group / "cpu.cfs_quota_us").write_text(str(int(PERIOD_US * share)))
+                    (group / "cgroup.procs").write_text(str(pid))
+
+    looking = Thread(target=look)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()
+        for pid, group in groups.items():
+            while processes.command(pid):  # of a replica, which ends after its server
+                time.sleep(LOOK_S)
+            group.rmdir()
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description="What the fleet costs a model.")
@@ -115,9 +159,11 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=engine.WIDTH, help="of the model")
     parser.add_argument("--clients", type=int, nargs="+", default=list(REQUESTS), choices=REQUESTS)
     parser.add_argument("--only", nargs="*", default=[], choices=KINDS, help="servers")
+    parser.add_argument("--share", type=float, default=1.0, help="of a core, for each engine")
     given = parser.parse_args()
     loads = {clients: REQUESTS[clients] for clients in given.clients}
-    with tempfile.TemporaryDirectory() as folder:
+    held = held_to(given.share) if given.share < 1 else nullcontext()
+    with tempfile.TemporaryDirectory() as folder, held:
         all = contestants(given.only, given.width, Path(folder))
         found = engine.measure(all, given.rounds, settle_s=SETTLE_S, loads=loads)
     show(found)

@@ -78,9 +78,7 @@ def spent(pid: int) -> dict[str, float]:
     """The processor time of each part so far, in seconds."""
     found = {"gateway": 0.0, "link": 0.0, "replicas": 0.0, "Ray": 0.0}
     for one in processes.tree(pid):
-        try:
-            said = Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
+        if not (said := processes.command(one)):
             continue
         names = [name for name, mark in PARTS.items() if mark in said]
         part = "gateway" if one == pid else names[0] if names else "Ray"

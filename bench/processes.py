@@ -110,6 +110,14 @@ def tree(pid: int) -> list[int]:
     return [pid, *(found for child in children for found in tree(child))]
 
 
+def command(pid: int) -> str:
+    """The command line of a process; empty for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
+
+
 def cpu_s(pid: int, children: bool = True) -> float:
     """User and system time of a process so far, with its children unless told otherwise."""
     ticks = 0
