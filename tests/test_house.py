@@ -51,7 +51,7 @@ BUDGETS = {
     "store/migrations": 9,
     "store/migrations/versions": 260,
     "testing": 337,
-    "tools": 1_632,
+    "tools": 1_641,
     "upstreams": 0,
     "upstreams/fastchat": 660,
     "upstreams/llamacpp": 788,
