@@ -90,3 +90,21 @@ def test_a_reader_that_has_left(command: str) -> None:
     assert (2 if "check" in command else 1) == done.returncode
     assert ("/nowhere" in command) == bool(done.stderr)
     assert "BrokenPipeError" not in done.stderr
+
+
+@pytest.mark.parametrize("descriptor", [0, 1, 2])
+@pytest.mark.parametrize("command", ["keys digest", "chat --url http://127.0.0.1:1/v1"])
+def test_a_descriptor_that_is_closed(command: str, descriptor: int) -> None:
+    """A command without stdin, stdout or stderr (`<&-`) is one that gets nothing, or tells nobody."""
+    done = subprocess.run(
+        [sys.executable, "-m", "unilect", *command.split()],
+        input="",
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: os.close(descriptor),
+    )
+
+    assert 1 == done.returncode
+    assert ("unilect: " if descriptor != 2 else "") == done.stderr[:9]
+    assert "Traceback" not in done.stderr
