@@ -23,8 +23,8 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
-    "": 2_454,
-    "cli": 2_484,
+    "": 2_464,
+    "cli": 2_523,
     "cli/connect": 1_019,
     "config": 2_068,
     "constraints": 1_137,
@@ -38,14 +38,14 @@ BUDGETS = {
     "dialects/responses": 2_021,
     "engines": 227,
     "engines/chatglm": 555,
-    "engines/gguf": 2_251,
+    "engines/gguf": 2_252,
     "engines/process": 829,
-    "engines/transformers": 3_685,
+    "engines/transformers": 3_689,
     "fleet": 1_943,
     "gateway": 2_810,
     "http": 950,
     "parameters": 734,
-    "routing": 3_894,
+    "routing": 3_918,
     "server": 2_099,
     "store": 2_486,
     "store/migrations": 9,
