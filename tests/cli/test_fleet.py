@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as some
 
 from unilect.cli import _fleet
+from unilect.cli.fleet import app as commands
 from unilect.config.fleet import FleetConfig, resources_here
 from unilect.errors import ConfigError
 from unilect.fleet import running
@@ -91,6 +93,45 @@ def test_an_address_that_is_none(address: str, capsys: pytest.CaptureFixture[str
         with pytest.raises(SystemExit, match="1"):
             command()
         assert f"`{address}` is no HOST:PORT." in refused(capsys)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, "a\udcff"])
+def test_a_host_that_is_none(
+    host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that no host can have is told, wherever it is given."""
+    monkeypatch.setenv("UNILECT_FLEET_TOKEN", TOKEN)
+    for command in (
+        lambda: _fleet.start(None, host, None, None, None),
+        lambda: _fleet.join(host, None, None, None, None),
+        lambda: _fleet.join("10.0.0.1", None, None, host, None),
+    ):
+        with pytest.raises(SystemExit, match="1"):
+            command()
+        assert f"{host!r} is no host name. Write an address" in refused(capsys)
+
+
+@pytest.mark.parametrize("port", [0, -1, 1023, 65528])
+def test_a_port_that_is_none(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first port that cannot be one is told, also 0, which is none to be picked."""
+    monkeypatch.setenv("UNILECT_FLEET_TOKEN", TOKEN)
+    for settings in (
+        lambda: _fleet._head_settings(FleetConfig(), None, port, None),
+        lambda: _fleet._node_settings("10.0.0.1", None, None, "10.0.0.2", port),
+    ):
+        with pytest.raises(ConfigError, match=f"--port: {port} is no first of 9 ports"):
+            settings()
+
+
+@pytest.mark.parametrize("command", ["drain", "remove"])
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e300", "-1"])
+def test_a_time_that_is_none(command: str, seconds: str) -> None:
+    """What is no length of time is told, before anything is asked."""
+    arguments = [command, "x", "--address", "127.0.0.1:1", "--timeout", seconds]
+    done = CliRunner().invoke(commands, arguments)
+
+    assert (2, True) == (done.exit_code, "Invalid value for '--timeout'" in done.output)
+    assert "is not in the range 0<=x<=1000000." in done.output
 
 
 def test_start_elsewhere(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

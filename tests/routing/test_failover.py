@@ -7,7 +7,13 @@ import pytest
 
 from engine import chat
 from unilect.backend import Capabilities
-from unilect.errors import BackendUnavailable, EngineDied, UnilectError
+from unilect.errors import (
+    BackendUnavailable,
+    ContextLengthExceeded,
+    EngineDied,
+    InvalidRequest,
+    UnilectError,
+)
 from unilect.events import TextDelta
 from unilect.routing._failover import Failover
 from unilect.routing.pool import Member
@@ -39,10 +45,28 @@ class Scripted:
         return "answered"
 
 
-def died(blamed: bool = False) -> EngineDied:
+class Engine(Scripted):
+    """An engine that is ended from outside once, and is away until it is started again."""
+
+    def __init__(self) -> None:
+        super().__init__(died(from_outside=True))
+        self.comes_back, self.processes = True, 1
+        self.children = (self,)
+
+    async def start(self) -> None:
+        """Be back."""
+        self.processes = 1
+
+    async def answer(self) -> str:
+        """Be ended, or answer."""
+        self.processes = len(self._errors) ^ 1
+        return await super().answer()
+
+
+def died(blamed: bool = False, from_outside: bool = False) -> EngineDied:
     """The death of an engine."""
     error = EngineDied("The engine died.")
-    error.blamed = blamed
+    error.blamed, error.from_outside = blamed, from_outside
     return error
 
 
@@ -159,3 +183,26 @@ async def test_a_backend_that_was_removed_before_its_death() -> None:
                 await lease.bare.answer()
 
     assert (1, 0) == (first.asked, second.asked)
+
+
+async def test_a_backend_that_was_removed_before_it_was_ended() -> None:
+    """A request whose engine was taken out of the pool and ended from outside is sent to another one: it was no doing of the request."""
+    first, second = Engine(), Scripted()
+    model = model_of(first, second)
+    with Failover(model, chat()) as failover:
+        async for lease in failover:
+            with lease:
+                if first.asked == 0:
+                    model.pool.remove(model.pool.members[0])
+                await lease.bare.answer()
+
+    assert (1, 1) == (first.asked, second.asked)
+
+
+@pytest.mark.parametrize("error", [ContextLengthExceeded("Too long."), InvalidRequest("No.")])
+async def test_another_backend_refuses_what_an_engine_had(error: UnilectError) -> None:
+    """A request that an engine had when it was ended from outside goes back to it where the other backend refuses it."""
+    first, second = Engine(), Scripted(error)
+
+    assert "answered" == await tried(first, second)
+    assert (2, 1) == (first.asked, second.asked)

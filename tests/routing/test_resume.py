@@ -272,6 +272,57 @@ async def test_an_engine_that_dies_again(lives: tuple[int, ...], text: str) -> N
     assert len(lives) + (client.error is None) == len(mortal.asked)
 
 
+class Ended(Mortal):
+    """An engine that is ended from outside after so many letters, and is away until it is started again."""
+
+    def __init__(self, life: int) -> None:
+        error = EngineDied("It was ended.")
+        error.from_outside = True
+        super().__init__(life, error=error)
+        self.comes_back, self.processes = True, 1
+        self.children = (self,)
+
+    async def start(self) -> None:
+        """Be back."""
+        self.processes = 1
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """As `Mortal`."""
+        self.processes = len(self._lives) ^ 1
+        async with aclosing(super().generate(request)) as batches:
+            async for batch in batches:
+                yield batch
+
+
+@pytest.mark.parametrize(
+    ("lives", "more"),
+    [
+        ((), {"text": "Hallo"}),
+        ((), {"text": "Hallo", "can": replace(AGAIN, continues=True)}),
+        ((0,), {"error": InvalidRequest("No.")}),
+        ((), {"text": "!", "can": Capabilities(resumes="text")}),
+    ],
+)
+async def test_an_engine_that_is_ended_from_outside(
+    lives: tuple[int, ...], more: dict[str, Any]
+) -> None:
+    """Where the other backend cannot go on with a stream, the engine that had it makes the rest once it is back."""
+    mortal = Ended(4)
+    client = await Client(mortal, Mortal(*lives, **more)).asks(chat(stream=True, seed=1))
+
+    assert ("Hello, 世界!", None) == (client.text, client.error)
+    assert 2 == len(mortal.asked)
+
+
+async def test_an_engine_whose_answer_another_one_goes_on_with() -> None:
+    """Where the other backend makes the same answer, the engine that was ended is not waited for."""
+    mortal, other = Ended(4), Mortal()
+    client = await Client(mortal, other).asks(chat(stream=True, seed=1))
+
+    assert ("Hello, 世界!", None) == (client.text, client.error)
+    assert (1, 1) == (len(mortal.asked), len(other.asked))
+
+
 async def test_the_seed_of_a_request() -> None:
     """An answer is made again with its client's seed; one that leaves nothing to chance needs none, and a whole one is made anew."""
     for fields, seed in (({"seed": 7}, 7), ({"temperature": 0}, None)):

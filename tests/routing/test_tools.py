@@ -354,6 +354,26 @@ async def test_native_tools_without_a_choice() -> None:
         assert [("user", "Weather?")] == backend.told
 
 
+@pytest.mark.parametrize(
+    ("finish", "called"),
+    [
+        (Finish("length"), False),
+        (Finish("stop", stop="END"), False),
+        (Finish("stop", stop="<|im_end|>"), True),
+        (Finish("stop"), True),
+    ],
+)
+async def test_a_call_that_is_cut(finish: Finish, called: bool) -> None:
+    """What a limit or the client's stop word cuts is no call with a part of its arguments; a model that forgets the end of a call has made it."""
+    text = "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis"
+    backend = Says([TextDelta(text), finish], tool_form="qwen-coder")
+    answer, _, _ = await ran(backend, request(stop=["END"]))
+
+    assert ([("get_weather", {"city": "Paris"})] if called else []) == calls(answer)
+    assert (None if called else text) == answer.choices[0].text
+    assert ("tool_calls" if called else finish.reason) == answer.choices[0].finish_reason
+
+
 @pytest.mark.parametrize("native", [[], ["tools"]])
 async def test_one_call_at_most(native: list[str]) -> None:
     """With `parallel_tool_calls: false` no call is told but the first, whoever has read them."""

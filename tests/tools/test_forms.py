@@ -109,6 +109,26 @@ def test_what_models_write(form: str, text: str) -> None:
         assert not choice.text
 
 
+@pytest.mark.parametrize(("form", "text"), WIRE)
+@pytest.mark.parametrize("reader", ["", "plain"])
+def test_a_call_that_is_cut(form: str, text: str, reader: str) -> None:
+    """Wherever a limit or a stop word cuts a call, it is none, or has all its arguments: none is ever told with a part of one."""
+    for at in range(len(text)):
+        parser = parser_of(reader or form, NAMES)
+        for choice in fold([parser.add(text[:at]), parser.end(is_cut=True)]).choices:
+            assert calls(choice) in ([], [("get_weather", PARIS)]), text[:at]
+
+
+@pytest.mark.parametrize("form", ["dsml", "glm45", "kimi", "kimi3", "qwen-coder"])
+def test_the_second_of_two_calls_is_cut(form: str) -> None:
+    """Of two calls that stand one after the other the first is told also where the second is cut."""
+    both = forms.FORMS[form].calls_text([("get_weather", PARIS), ("get_weather", {"city": "Rome"})])
+    parser = parser_of(form, NAMES)
+    (choice,) = fold([parser.add(both[: both.index("Rome") + 2]), parser.end(is_cut=True)]).choices
+
+    assert [("get_weather", PARIS)] == calls(choice)
+
+
 #: How families call a tool that there is not; behind a mark of theirs such a call is one.
 UNKNOWN = [text.replace("get_weather", "get_rain") for _, text in WIRE]
 MARKED = ("<tool_call>", "<|python_tag|>", "<|python_start|>", "[TOOL_CALLS]", "<｜tool▁calls▁begin｜>", "<｜DSML｜", "<|tool_call", "<|open|>tools", "to=functions.")  # fmt: skip

@@ -215,7 +215,7 @@ def _head_settings(
     """
     host, _, told = head_of(fleet).rpartition(":")
     place = _numbers(listen or host or node.LOOPBACK)
-    first = port or int(told or node.FIRST_PORT)
+    first = int(told or node.FIRST_PORT) if port is None else port
     wanted = node.NodeSettings(
         place, first, _own_token(fleet), resources_here(resources or ""), "", version("unilect")
     )
@@ -265,7 +265,7 @@ def _node_settings(
         raise ConfigError(
             f"--listen: is needed, since the way to {host} does not tell which address of this machine the others reach."
         )
-    first = port or node.FIRST_PORT
+    first = node.FIRST_PORT if port is None else port
     wanted = node.NodeSettings(place, first, file, offered, address, version("unilect"))
     node.check(wanted)
     return wanted
@@ -289,6 +289,10 @@ def _numbers(host: str) -> str:
         return socket.gethostbyname(host) if ":" not in host else host
     except OSError as error:
         raise ConfigError(f"{host}: is not known here ({error.strerror}).") from error
+    except UnicodeError as error:
+        raise ConfigError(
+            f"{host[:100]!r} is no host name. Write an address such as 192.168.1.10."
+        ) from error
 
 
 def _way_to(host: str) -> str:

@@ -4,6 +4,7 @@ What several commands of the command line have in common: options, and how a gro
 Source: https://click.palletsprojects.com/en/stable/api/
 """
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,13 +14,38 @@ import click
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 #: A file that whoever uses it opens, and complains of.
-FILE = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, readable=False)
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+class Command(click.Command):
+    """A command whose texts are texts: Python hands bytes that are no UTF-8 over as half a character each, which nobody can write."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse its arguments."""
+        rest = super().parse_args(ctx, args)
+        for parameter in self.params:
+            given = ctx.params.get(parameter.name or "")
+            texts = given if isinstance(given, tuple) else (given,)
+            for text in texts if parameter.type is click.STRING else ():
+                if text and _is_broken(text):
+                    raise click.BadParameter(f"{text!r} is not UTF-8 text.", ctx, parameter)
+        return rest
+
+
+def _is_broken(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 class Group(click.Group):
     """A group whose help has the commands in the order of their definition; Ctrl-C ends it with the code that shells have for that."""
+
+    command_class = Command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of its commands."""
@@ -28,9 +54,23 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command of these arguments."""
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                _flush()
         except KeyboardInterrupt:
             ctx.exit(130)
+
+
+def _flush() -> None:
+    """Write what was printed: where nobody reads it any more the interpreter would complain of that at its end."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        return  # no space: that the interpreter may complain of
 
 
 def config_file(used: str = "flags override it") -> Decorator:

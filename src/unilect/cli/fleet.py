@@ -6,6 +6,7 @@ import click
 
 from unilect.cli._options import FILE, Group, as_json, config_file
 
+_LONGEST_S = 1_000_000  # twelve days
 _config = config_file("its [fleet] is used")
 _resources = click.option(
     "--resources",
@@ -18,9 +19,19 @@ _first_port = click.option(
 _address = click.option(
     "--address", metavar="HOST:PORT", help="Head of the cluster [that of this machine]."
 )
+
+
+def _seconds(ctx: click.Context, option: click.Parameter, value: float) -> float:
+    """A length of time; `inf` and `nan` are numbers to Python."""
+    if not 0 <= value <= _LONGEST_S:
+        raise click.BadParameter(f"{value:g} is not in the range 0<=x<={_LONGEST_S}.", ctx, option)
+    return value
+
+
 _timeout = click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=float,
+    callback=_seconds,
     default=600.0,
     show_default=True,
     metavar="SECONDS",

@@ -9,10 +9,10 @@ import click
 
 from unilect.cli import _foreign_flags as foreign_flags
 from unilect.cli import fleet, keys, store
-from unilect.cli._options import FILE, Group, as_json, config_file
+from unilect.cli._options import FILE, Command, Group, as_json, config_file
 
 
-class _Command(click.Command):
+class _Command(Command):
     """A command; for a flag of another server the error names the one to use here."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -186,7 +186,7 @@ def connect(
 
 
 # the flags are the other server's own
-@app.command(cls=click.Command, context_settings={"allow_interspersed_args": False})
+@app.command(cls=Command, context_settings={"allow_interspersed_args": False})
 @click.argument("name", help="llamacpp, chatglm, fastchat, alpaca or ollama.")
 @click.argument("arguments", nargs=-1, help="Its command line; --help lists its flags.")
 def compat(name: str, arguments: tuple[str, ...]) -> None:

@@ -5,7 +5,7 @@ The model's backends first, each once; then those of its fallback, as long as it
 (`routing/_retry_budget.py`). An invalid request is not retried, nor is a request that
 crashed an engine: it would crash the others, too. A request that was in an engine when it died of another one is sent to the same
 engine once more, which knows the suspects and lets them run one at a time, and again as long as its answer gets further; where the engine was ended from outside, to another backend,
-if one has room at once. Of an answer that its client has a part of, the next backend of the same model makes the rest, where it can
+if one has room at once, and to the engine again where that one refuses it. Of an answer that its client has a part of, the next backend of the same model makes the rest, where it can
 (`_resume.py`).
 """
 
@@ -24,12 +24,14 @@ from unilect.errors import (
     EngineDied,
     ModelNotFound,
     QueueTimeout,
+    RequestKilledEngine,
     UnilectError,
 )
 from unilect.requests import Request
 from unilect.routing._breaker import is_failure
 from unilect.routing._resume import WHOLE, Continuation
 from unilect.routing._retry_budget import Retries
+from unilect.routing._seam import refuses
 from unilect.routing.pool import Asked, Member
 from unilect.routing.registry import Model
 
@@ -107,8 +109,8 @@ class Failover:
     """
 
     __slots__ = (
-        "_again", "_answered", "_asked", "_context", "_deaths", "_failure", "_judges", "_model", "_other", "_retries",
-        "_seen", "asked", "continuation", "request", "tried", "uncounted",
+        "_again", "_answered", "_asked", "_context", "_deaths", "_failure", "_home", "_judges", "_model", "_other",
+        "_retries", "_seen", "asked", "continuation", "request", "tried", "uncounted",
     )  # fmt: skip
 
     def __init__(
@@ -130,6 +132,7 @@ class Failover:
         self._seen: tuple[str, ...] = (model.name,)
         self._failure: UnilectError | None = None
         self._again: Member | None = None
+        self._home: Member | None = None  # whose engine was ended from outside and comes back
         self._deaths = _NO_DEATHS
         self._answered = False
         self._context = in_hand()
@@ -231,15 +234,21 @@ class Failover:
         if self.continuation.turns(failure):
             self._again, self._failure = member, None
             return True
+        if self._home is not None and self._is_refusal(failure):
+            return self._goes_home(self._home)
         if not self.continuation.fails(failure):
             return False
-        if isinstance(failure, EngineDied) and not failure.blamed and self._comes_back(member):
-            self._failure = None
-            if failure.from_outside and self._has_room_elsewhere():
+        if isinstance(failure, EngineDied) and not failure.blamed:
+            comes_back = self._comes_back(member)
+            elsewhere = failure.from_outside and self._has_room_elsewhere()
+            if comes_back and elsewhere:
                 self.tried.discard(member)  # in case that the other one fails, too
-            else:
+                self._home = member
+            elif comes_back:
                 self._again = member
-            return True
+            if comes_back or elsewhere:
+                self._failure = None
+                return True
         free = (
             failure.connection_failed or self.continuation.begun
         )  # what goes on is not for nothing
@@ -249,6 +258,21 @@ class Failover:
                 self.tried |= set(self._model.pool.members)  # nobody else is asked
                 self._other = None
         return _elsewhere(failure)
+
+    def _is_refusal(self, failure: UnilectError) -> bool:
+        """Whether a backend cannot go on with the answer, or finds fault with a request that another one has taken."""
+        if self.continuation.begun:
+            return failure is self.continuation.lost
+        return refuses(failure) and not isinstance(failure, RequestKilledEngine)
+
+    def _goes_home(self, home: Member) -> bool:
+        """Have the backend asked again that had the request when its engine was ended; whether there is still such a one."""
+        self._home = None
+        if home not in self._model.pool.members:
+            return False
+        self.continuation.returns()
+        self._again, self._failure = home, None
+        return True
 
     def _comes_back(self, member: Member) -> bool:
         """
@@ -289,7 +313,7 @@ class Failover:
             ) from self._failure
         self._seen += (name,)
         self.tried.clear()
-        self._again = None
+        self._again = self._home = None
         self._model.left()
         self._model, self._failure = other, None
         self._model.arrive()

@@ -178,6 +178,10 @@ class Continuation:
         self._given = True
         return True
 
+    def returns(self) -> None:
+        """The backend that has begun the answer is asked again: it is to make the same one."""
+        self._given = False
+
     def asked(
         self, request: ChatRequest | CompletionRequest, can: Capabilities
     ) -> ChatRequest | CompletionRequest:

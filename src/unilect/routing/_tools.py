@@ -262,6 +262,7 @@ class _Reading:
             self._tools = {
                 tool.function.name: tool.function.parameters for tool in request.tools or ()
             }
+        self._stop_words = frozenset(request.stop_words)
         self._parsers: dict[int, Parser | ChannelParser] = {}
         self._tokens = 0
 
@@ -278,7 +279,8 @@ class _Reading:
                 events += self._told(self._parser(event.index).add(event.text), event.index)
             elif isinstance(event, Finish):
                 parser = self._parser(event.index)
-                events += self._told(parser.end(), event.index)
+                is_cut = event.reason == "length" or event.stop in self._stop_words
+                events += self._told(parser.end(is_cut), event.index)
                 called = parser.calls and event.reason == "stop"
                 events.append(replace(event, reason="tool_calls") if called else event)
             else:

@@ -119,8 +119,8 @@ class ChannelParser:
         told, self.held = self.held[: len(self.held) - kept], self.held[len(self.held) - kept :]
         return events + self._tell(told)
 
-    def end(self) -> list[Event]:
-        """The events of what was held back."""
+    def end(self, is_cut: bool = False) -> list[Event]:
+        """The events of what was held back; the arguments, which are JSON, show whether they are whole, however the text has ended."""
         told, self.held = self.held, ""
         return [*self._tell(told), *self._end_message()]
 

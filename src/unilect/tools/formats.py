@@ -64,6 +64,7 @@ _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _SIGNS = " \n;,"
 _CLOSERS = "]}`\n "
 _ENDS = ("<｜tool▁call▁end｜>", "<|tool_call_end|>")
+_CLOSES = ("</function>", "</｜DSML｜invoke>", _CLOSED)
 
 
 class _Marked(dict[str, Mapping[str, Any] | None]):
@@ -76,13 +77,16 @@ class _Marked(dict[str, Mapping[str, Any] | None]):
         return None
 
 
-def calls_of(text: str, tools: Tools, begin: str = "", marked: bool = False) -> tuple[Calls, str]:
+def calls_of(
+    text: str, tools: Tools, begin: str = "", marked: bool = False, is_cut: bool = False
+) -> tuple[Calls, str]:
     """
     The name and the arguments, as JSON text, of each call that a text begins with; and what follows them.
 
     Args:
         begin: The mark of a call, which may stand between two.
         marked: What stood before the text said that it is a call; so does `begin`.
+        is_cut: More of the text would have come: a call whose end is not to be seen is none.
     """
     found: Calls = []
     rest = text.strip()
@@ -98,8 +102,11 @@ def calls_of(text: str, tools: Tools, begin: str = "", marked: bool = False) -> 
         rest = (inside if inside[:1] in "{[<" else f"[{inside}]") + rest[code.end() :]
     while rest:
         forms = _MARKED if begin else _FORMS
-        read = next((made for form in forms if (made := form(rest, tools)) is not None), None)
-        if read is None:
+        form, read = next(
+            ((form, made) for form in forms if (made := form(rest, tools)) is not None),
+            (None, None),
+        )
+        if read is None or (is_cut and form in _UNTIL_THE_END and not _is_closed(rest, read[1])):
             break
         calls, rest = read
         found += calls
@@ -242,6 +249,13 @@ def _gemma(text: str, tools: Tools) -> tuple[Calls, str] | None:
 _FORMS = (_json, _headed, _fenced, _tagged, _python)
 #: Behind a mark only: a bare name may be a word.
 _MARKED = (*_FORMS, _invoked, _opened, _gemma, _listed)
+#: Arguments stand there without quotes, and a model that forgets the end of a call is read all the same.
+_UNTIL_THE_END = (_tagged, _invoked, _opened, _listed)
+
+
+def _is_closed(text: str, rest: str) -> bool:
+    """Whether the end of a call is to be seen, which a text begins with; of GLM's it is the end of the family's mark."""
+    return text.removesuffix(rest).rstrip().endswith(_CLOSES)
 
 
 def _typed(name: str, pairs: list[tuple[str, str]], tools: Tools) -> str:

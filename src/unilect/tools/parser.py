@@ -198,17 +198,17 @@ class Parser:
         """True when as many calls as may be have been told."""
         return self._most is not None and self.calls >= self._most
 
-    def end(self) -> list[Event]:
-        """The events of what was held back."""
+    def end(self, is_cut: bool = False) -> list[Event]:
+        """The events of what was held back; a call that a limit or a stop word has cut is text."""
         text, self._text = self._text, ""
         if not text:
             return []
         if self._state == "thought":
             return [ReasoningDelta(text)]
         if self._state == "call":
-            return self._calls(text, self._family.begin)
+            return self._calls(text, self._family.begin, is_cut=is_cut)
         if self._state == "whole":
-            return self._calls(text, "")
+            return self._calls(text, "", is_cut=is_cut)
         return [TextDelta(text)]
 
     def _advance(self) -> list[Event]:
@@ -295,9 +295,9 @@ class Parser:
         self._fresh = any(isinstance(event, ToolCallDelta) for event in events)
         return events
 
-    def _calls(self, body: str, begin: str, end: str = "") -> list[Event]:
+    def _calls(self, body: str, begin: str, end: str = "", is_cut: bool = False) -> list[Event]:
         """The calls of a text; the text itself where it has none."""
-        found, rest = calls_of(body, self._tools or {}, begin)
+        found, rest = calls_of(body, self._tools or {}, begin, is_cut=is_cut)
         if not found:
             return [TextDelta(begin + body + end)]
         events: list[Event] = []

@@ -14,6 +14,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md (to
 
 import math
 import secrets
+from collections.abc import Container
 from contextlib import aclosing, suppress
 from typing import Any, Literal
 
@@ -325,7 +326,7 @@ async def _made_again(
         answer = _of_channels(answer, tools)
     async with aclosing(answer) as batches:
         async for batch in batches:
-            if events := _parsed(batch, parser):
+            if events := _parsed(batch, parser, request.stop_words):
                 yield events
 
 
@@ -350,15 +351,20 @@ async def _of_channels(answer: Batches, tools: Tools | None) -> Batches:
                 yield events
 
 
-def _parsed(batch: list[Event], parser: Parser) -> list[Event]:
-    """A batch of text as what it means; a text with probabilities is told as it is, for they belong to its tokens."""
+def _parsed(batch: list[Event], parser: Parser, stop_words: Container[str]) -> list[Event]:
+    """
+    A batch of text as what it means; a text with probabilities is told as it is, for they belong to its tokens.
+
+    Args:
+        stop_words: The client's own, of which one may cut a call.
+    """
     events: list[Event] = []
     for event in batch:
         match event:
             case TextDelta(text, _, None):
                 events += parser.add(text)
-            case Finish(reason):
-                events += parser.end()
+            case Finish(reason, stop=stop):
+                events += parser.end(is_cut=reason == "length" or stop in stop_words)
                 calls = parser.calls and reason == "stop"
                 reason = "tool_calls" if calls else reason
                 events.append(msgspec.structs.replace(event, reason=reason))

@@ -232,6 +232,7 @@ class Answer:
             self._written = prompt if isinstance(prompt, str) else reader.text(prompt)
             self._detokenizer = Detokenizer(reader.decode, job.prompt)
         self._stops = StopWords([] if forced is not None else stops)
+        self._own_stops = frozenset(request.stop_words)
         self._made = self._told = self._thought = self._cached = 0
         self._blamed = _blamed(request, forced is not None)
         self._pending: list[TokenLogprob] = []
@@ -317,7 +318,10 @@ class Answer:
             return [TextDelta(text)] if text else []
         events = self._parser.add(text) if text else []
         self.over = self._parser.full
-        return [*events, *self._parser.end()] if reason is not None else events
+        if reason is None:
+            return events
+        is_cut = reason == "length" or self._stops.found in self._own_stops
+        return [*events, *self._parser.end(is_cut)]
 
     def _with_logprobs(self, events: list[Event], last: bool) -> list[Event]:
         """The events, the first text among them with the log probabilities of its tokens; thoughts and calls have none."""
