@@ -24,7 +24,7 @@ MAX_FUNCTION_LINES = 60
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 2_464,
-    "cli": 2_523,
+    "cli": 2_527,
     "cli/connect": 1_019,
     "config": 2_068,
     "constraints": 1_137,

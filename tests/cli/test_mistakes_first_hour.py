@@ -129,6 +129,8 @@ def told(*models: str, **engine: object) -> str:
         ("localhost:8000", "localhost:8000: ", "needs its scheme", "write http://localhost:8000"),
         ("gpu:8000", "gpu:8000: ", "needs its scheme", "write http://gpu:8000"),
         ("ftp://h/x", "ftp://h/x: ", "its scheme is none of", "http:, https:"),
+        ("", "``: ", "has no source", "Write SOURCE or NAME=SOURCE"),
+        ("m=", "`m=`: ", "has no source", "a variable of the shell may be empty"),
         ("my model=OK.GGUF", "my model=OK.GGUF: ", "`my model` can be no model's name", "such as my-model=OK.GGUF"),
     ],
 )  # fmt: skip

@@ -172,6 +172,10 @@ def _add(argument: str, tables: dict[str, ModelConfig]) -> None:
         ConfigError: It is none that can be served, or has no name that a model can have.
     """
     name, source = sources.named(argument, tables)
+    if not source.strip():
+        raise ConfigError(
+            f"`{argument}`: has no source. Write SOURCE or NAME=SOURCE; a variable of the shell may be empty."
+        )
     if name != sources.ALL and (wrong := wrong_name(name)) is not None:
         raise ConfigError(f"{argument}: {wrong}")
     others = tables[name].sources if name in tables else []
