@@ -4,6 +4,7 @@ Ray's processes, for tests of the fleet: raylets with loopback addresses of thei
 Only processes that a test has started are ended, by their ids: `ray stop` would end all of the machine's.
 """
 
+import asyncio
 import os
 import random
 import secrets
@@ -22,6 +23,7 @@ from unilect.fleet.environment import ray_environment
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 20.0
 _STORE_BYTES = 100_000_000
+_WATCHED_S = 0.3
 _REPLICA = "ray::ServeReplica:"
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 
@@ -155,3 +157,21 @@ def said(pid: int) -> str:
 def replicas_of(pid: int, model: str) -> list[int]:
     """The processes of a model's replicas among the descendants of a process."""
     return [one for one in descendants(pid) if said(one).startswith(f"{_REPLICA}unilect {model}:")]
+
+
+def engines_of(replica: int) -> list[int]:
+    """The process of a replica's engine; none while it starts."""
+    return [pid for pid in descendants(replica) if "unilect.engines.gguf" in said(pid)]
+
+
+async def is_at_work(pid: int) -> bool:
+    """Whether a process uses the processor: for an idle engine it is nothing."""
+    before = _ticks(pid)
+    await asyncio.sleep(_WATCHED_S)
+    return _ticks(pid) - before >= 3
+
+
+def _ticks(pid: int) -> int:
+    """The hundredths of a second of processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

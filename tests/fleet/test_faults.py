@@ -9,7 +9,6 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +16,12 @@ import pytest_asyncio
 from inprocess import Site, site, until
 
 from fleet_load import seen_so_many, stories, story
-from ray_cluster import descendants, replicas_of, said
+from ray_cluster import engines_of, is_at_work, replicas_of
 from unilect.config.server import Config, ModelConfig
 
 KILLS = int(os.environ.get("UNILECT_KILLS", "2"))
 TOKENS, LONG = 400, 1800
-LEFT_S, WATCHED_S = 0.2, 0.3
+LEFT_S = 0.2
 pytestmark = [
     pytest.mark.heavy,
     pytest.mark.asyncio(loop_scope="module"),
@@ -80,8 +79,8 @@ async def test_two_faults_in_one_answer(running: Site) -> None:
 
 async def at_work(running: Site) -> list[tuple[int, int]]:
     """The replicas whose engines do something, each with its engine."""
-    pairs = [(replica, engine) for replica in replicas(running) for engine in _engines(replica)]
-    works = await asyncio.gather(*(_works(engine) for _, engine in pairs))
+    pairs = [(replica, engine) for replica in replicas(running) for engine in engines_of(replica)]
+    works = await asyncio.gather(*(is_at_work(engine) for _, engine in pairs))
     return [pair for pair, is_busy in zip(pairs, works, strict=True) if is_busy]
 
 
@@ -90,7 +89,7 @@ async def are_two(running: Site, gone: int) -> None:
 
     async def loaded() -> bool:
         found = replicas(running)
-        engines = [engine for replica in found for engine in _engines(replica)]
+        engines = [engine for replica in found for engine in engines_of(replica)]
         return 2 == len(found) == len(engines) and gone not in found and not await at_work(running)
 
     await until(loaded)
@@ -103,7 +102,7 @@ async def test_a_client_that_leaves(running: Site) -> None:
         [(_, busy)] = await at_work(running)
     await asyncio.sleep(LEFT_S)
 
-    assert not await _works(busy)
+    assert not await is_at_work(busy)
 
 
 async def test_a_conversation_stays(running: Site) -> None:
@@ -121,21 +120,3 @@ async def whole(running: Site, messages: list[Any]) -> Any:
     async with running.post(messages=messages, max_tokens=12, temperature=0) as response:
         assert 200 == response.status
         return await response.json()
-
-
-def _engines(replica: int) -> list[int]:
-    """The process of a replica's engine; none while it starts."""
-    return [pid for pid in descendants(replica) if "unilect.engines.gguf" in said(pid)]
-
-
-async def _works(pid: int) -> bool:
-    """Whether a process uses the processor: for an idle engine it is nothing."""
-    before = _ticks(pid)
-    await asyncio.sleep(WATCHED_S)
-    return _ticks(pid) - before >= 3
-
-
-def _ticks(pid: int) -> int:
-    """The hundredths of a second of processor time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])

@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusters import need_ray
 from unilect import frames
 from unilect.config.model import ModelConfig
+from unilect.config.server import Config
+from unilect.config.store import StoreConfig
 from unilect.demo import MODEL
 from unilect.errors import BackendError, ContextLengthExceeded, UnsupportedOperation
 from unilect.events import Event, Finish, TextDelta, Usage
@@ -21,6 +24,7 @@ from unilect.fleet import wire
 from unilect.fleet._replica import FAILED, Replica, StartFailed, _gathered
 from unilect.fleet.files import Digests, Item, named_by
 from unilect.requests import ChatRequest, EmbeddingRequest
+from unilect.routing import sources
 from unilect.testing import chat
 
 LIMIT_S = 30.0
@@ -122,6 +126,24 @@ async def test_files_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyP
         told = await replies(replica, call("chat", chat("Hello!", max_tokens=3)))
         assert [usage.completion_tokens for reply in told for usage in frames.events_of(reply) if isinstance(usage, Usage)] == [3]  # fmt: skip
         assert not (tmp_path / "unilect" / "fleet" / "items").exists()
+    finally:
+        await replica._backend.aclose()
+
+
+@pytest.mark.parametrize("keys", [["a"], ["a", "b"]])
+async def test_several_callers(keys: list[str]) -> None:
+    """An engine in a replica knows before its start whether the gateway has several callers, as it does in the gateway itself."""
+    need_ray()
+    config = ModelConfig(source=str(MODEL), replicas=1)
+    store = StoreConfig(keys=False)
+    gateway = sources.registry(Config(api_keys=keys, store=store, models={"m": config}))
+    told: Any = gateway.get("m").pool.members[0].backend
+
+    replica = await started(str(MODEL), several_callers=told._deployment.several_callers)
+
+    try:
+        several = replica._backend._partition.at_start()
+        assert ({"cache_ram_mib": 0} if len(keys) > 1 else {}) == several
     finally:
         await replica._backend.aclose()
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -46,11 +46,17 @@ async def gateway(nodes: list[Node]) -> AsyncIterator[Gateway]:
     """Serves a model on the cluster."""
     async with AsyncExitStack() as stack:
 
-        async def serve(name: str, replicas: Any = 2, source: str = "demo:", **fields: Any) -> Site:
+        async def serve(
+            name: str,
+            replicas: Any = 2,
+            source: str = "demo:",
+            api_keys: Sequence[str] = (),
+            **fields: Any,
+        ) -> Site:
             fields = {"threads": 1, "parallel": 4, "resources": {"cpu": 0.1}} | fields
             model = ModelConfig(source=source, replicas=replicas, **fields)
             fleet = FleetConfig(address=nodes[0].head, token_file=nodes[0].token)
-            config = Config(port=0, models={name: model}, fleet=fleet, log_level="error")
+            config = Config(port=0, api_keys=list(api_keys), models={name: model}, fleet=fleet, log_level="error")  # fmt: skip
             return await stack.enter_async_context(site(config))
 
         yield serve
@@ -66,6 +72,9 @@ async def test_settings_that_differ(gateway: Gateway, nodes: list[Node]) -> None
     first, second = await asyncio.gather(gateway("m"), gateway("m"))
     before = processes(nodes, "m")
     third = await gateway("m")
+    await gateway(
+        "m", api_keys=["one", "two"]
+    )  # how many callers it has is no setting of the model
     assert (2, before) == (len(before), processes(nodes, "m"))
 
     expected, served, answers = await stories(first, TOKENS), asyncio.Event(), list[Any]()

@@ -1,6 +1,8 @@
-"""Model files over a real Ray cluster of two nodes with TLS: the second sees nothing of what lies on the first."""
+"""Model files over a real Ray cluster of two and three nodes with TLS: the others see nothing of what lies on the first."""
 
 import asyncio
+import hashlib
+import json
 import os
 import shlex
 import shutil
@@ -11,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,10 @@ from unilect.config.model import ModelConfig
 from unilect.demo import FOLDER, MODEL
 from unilect.routing import sources
 
-HEAD, NODE = "127.0.0.41", "127.0.0.42"
+HEAD, NODE, OTHER = "127.0.0.41", "127.0.0.42", "127.0.0.43"
 RAY = Path(sys.executable).with_name("ray")
 START_S, END_S = 120.0, 20.0
-LARGE_BYTES = 400 * 2**20
+LARGE_BYTES, BOTH_BYTES = 400 * 2**20, 128 * 2**20
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400), needs_openssl]
 
 
@@ -92,7 +94,7 @@ def certified() -> Iterator[tuple[Path, dict[str, str]]]:
     curve = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
     openssl(f"req -x509 {curve} -days 2 -keyout {ca_key} -out {ca} -subj /CN=unilect-test-ca")
     openssl(f"req {curve} -keyout {key} -out {folder}/request.pem -subj /CN=node")
-    names = ",".join(f"IP:{host}" for host in ("127.0.0.1", HEAD, NODE))
+    names = ",".join(f"IP:{host}" for host in ("127.0.0.1", HEAD, NODE, OTHER))
     (folder / "names").write_text(f"subjectAltName=DNS:localhost,{names}\n")
     openssl(
         f"x509 -req -in {folder}/request.pem -CA {ca} -CAkey {ca_key} -CAcreateserial -days 2 -out {cert} -extfile {folder}/names"
@@ -110,28 +112,44 @@ def certified() -> Iterator[tuple[Path, dict[str, str]]]:
 @pytest.fixture(scope="module")
 def cluster(certified: tuple[Path, dict[str, str]]) -> Iterator[str]:
     """The address of a head on this machine, joined by a node that does not see the folder `gateway` and has a cache of its own."""
-    folder, tls = certified
+    folder, _ = certified
     (folder / "gateway").mkdir()
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"} | tls
     address = f"{HEAD}:{free_port()}"
-    head = Node(
-        HEAD,
-        f"--head --port={address.rpartition(':')[2]} --temp-dir={folder}/r --include-dashboard=false",
-        environment | {"XDG_CACHE_HOME": str(folder / "near")},
-        folder / "head.log",
-        None,
-    )
-    nodes = [head]
+    options = f"--head --port={address.rpartition(':')[2]} --temp-dir={folder}/r --include-dashboard=false"
+    with node(certified, HEAD, "near", options):
+        with joined(certified, address, NODE, "far", far=4, each=1):
+            yield address
+
+
+@contextmanager
+def joined(
+    certified: tuple[Path, dict[str, str]], address: str, host: str, name: str, **offers: int
+) -> Iterator[None]:
+    """A node of a cluster, with these resources, that does not see the folder `gateway`."""
+    joins = f"--address={address} --resources={shlex.quote(json.dumps(offers))}"
+    with node(certified, host, name, joins, certified[0] / "gateway"):
+        yield
+
+
+@contextmanager
+def node(
+    certified: tuple[Path, dict[str, str]],
+    host: str,
+    name: str,
+    options: str,
+    hidden: Path | None = None,
+) -> Iterator[None]:
+    """A node that runs, whose cache is in the folder of its name."""
+    folder, tls = certified
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"} | tls
+    environment |= {"XDG_CACHE_HOME": str(folder / name)}
+    log = folder / f"{name}.log"
+    made = Node(host, options, environment, log, hidden)
     try:
-        assert head.started(), (folder / "head.log").read_text()
-        far = environment | {"XDG_CACHE_HOME": str(folder / "far")}
-        joins = f"--address={address} --resources='{{\"far\": 4}}'"
-        nodes.append(Node(NODE, joins, far, folder / "node.log", folder / "gateway"))
-        assert nodes[1].started(), (folder / "node.log").read_text()
-        yield address
+        assert made.started(), log.read_text()
+        yield
     finally:
-        for node in reversed(nodes):
-            node.stop()
+        made.stop()
 
 
 def can_hide() -> bool:
@@ -145,12 +163,14 @@ needs_mounts = pytest.mark.skipif(
 )
 
 
-def model_there(name: str, source: Path, cluster: str, **options: Any) -> Any:
-    """A model whose only replica is on the second node, not started."""
+def model_there(
+    name: str, source: Path, cluster: str, replicas: int = 1, place: str = "far", **options: Any
+) -> Any:
+    """A model whose only replica is on the second node, or whose replicas are where this place is, not started."""
     config = ModelConfig(
         source=str(source),
-        replicas=1,
-        resources={"cpu": 0.1, "far": 1},
+        replicas=replicas,
+        resources={"cpu": 0.1, place: 1},
         threads=1,
         parallel=1,
         start_timeout_s=START_S,
@@ -235,14 +255,78 @@ async def test_the_supplier_is_killed(cluster: str, near: tuple[Path, Path]) -> 
     assert LARGE_BYTES in [path.stat().st_size for path in items.rglob("large.gguf")]
 
 
+@needs_mounts
+async def test_two_nodes_at_once(
+    cluster: str, certified: tuple[Path, dict[str, str]], near: tuple[Path, Path]
+) -> None:
+    """Two nodes that lack a file fetch it at the same time, and each is sent all of it once: what reads it has read it twice, and not more."""
+    gateway, items = near
+    model = Path(shutil.copy(MODEL, gateway / "both.gguf"))
+    os.truncate(model, BOTH_BYTES)
+    caches = items, certified[0] / "other" / "unilect" / "fleet" / "items"
+    there = model_there("both", model, cluster, replicas=2, place="each")
+    with joined(certified, cluster, OTHER, "other", each=1):
+        both = asyncio.create_task(are_fetching(caches))
+        try:
+            await there.start()
+            assert both.done()
+            await both
+            assert await greedy(there)
+            assert 2 * BOTH_BYTES <= read_bytes(supplier()) < 2.5 * BOTH_BYTES
+        finally:
+            both.cancel()
+            await there.aclose()
+
+    for folder in caches:
+        (path,) = folder.rglob("both.gguf")
+        assert ".partial" not in str(path)
+        assert sha256(path) == sha256(model)
+
+
+async def are_fetching(caches: Sequence[Path]) -> None:
+    """Return when both nodes fetch a file: what sends it is stopped when the first of them has some of it, until the other one asks, too."""
+
+    def sizes() -> list[int]:
+        return [
+            one.stat().st_size for cache in caches for one in cache.rglob("*.partial/both.gguf")
+        ]
+
+    while not any(sizes()):
+        await asyncio.sleep(0.002)
+    os.kill(sender := supplier(), signal.SIGSTOP)
+    try:
+        while len(sizes()) < 2:
+            await asyncio.sleep(0.002)
+        assert max(sizes()) < BOTH_BYTES
+    finally:
+        os.kill(sender, signal.SIGCONT)
+
+
+def read_bytes(pid: int) -> int:
+    """The bytes that a process has read since its start, of files and whatever else."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))
+
+
+def sha256(path: Path) -> str:
+    """The digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def supplier() -> int:
     """The process that reads the gateway's files."""
     (found,) = [
         process.pid
         for process in psutil.process_iter()
-        if process.name().startswith("ray::Supplier") and HEAD in " ".join(process.cmdline())
+        if process.name().startswith("ray::Supplier") and is_of_the_head(process)
     ]
     return found
+
+
+def is_of_the_head(process: psutil.Process) -> bool:
+    """Whether the first node has started a process: Ray writes over its workers' command lines, and not over its own."""
+    return any(HEAD in " ".join(one.cmdline()) for one in process.parents())
 
 
 def test_who_has_no_certificate(cluster: str, certified: tuple[Path, dict[str, str]]) -> None:

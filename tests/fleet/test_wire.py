@@ -187,7 +187,7 @@ async def test_a_deployment() -> None:
     """A deployment arrives with its settings, its resources and its files."""
     made = wire.Deployment(
         "m", "1", "gguf:/x", b'{"a":1}', 2, 0, 8, 2, 60, 16, 20, {"num_cpus": 0.5, "memory": 2**35}, 1.5,
-        [Item("/x", False, [File("x", 2**40, "0" * 64)])], 2**37,
+        [Item("/x", False, [File("x", 2**40, "0" * 64)])], 2**37, True,
     )  # fmt: skip
     asked = wire.Asked("deploy", "m", body=frames.raw(made))
 

@@ -59,6 +59,7 @@ class Replica:
         try:
             config = await self._with_files(config, made)
             spec = sources.spec_of(made.name, config.sources[0], config, made.threads)
+            spec = msgspec.structs.replace(spec, several_callers=made.several_callers)
             self._backend = sources.backend(spec)
             await self._backend.start()
         except (UnilectError, ConfigError) as error:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import ray
 from ray import serve
 from ray._private.state import available_resources_per_node
@@ -83,7 +84,9 @@ def bring(made: wire.Deployment, body: bytes) -> Any:
     Raises:
         BackendUnavailable: It does not start; the message says why. Replicas of older settings go on.
     """
-    app, digest = app_of(made.name), hashlib.sha256(body).hexdigest()[:16]
+    # how many callers a gateway knows is no setting of the model
+    settings = msgspec.msgpack.encode(msgspec.structs.replace(made, several_callers=False))
+    app, digest = app_of(made.name), hashlib.sha256(settings).hexdigest()[:16]
     try:
         before = _state(app)
         failed = before == "DEPLOY_FAILED"
@@ -154,11 +157,8 @@ def replicas_of(model: str) -> int:
 def _why(app: str) -> str:
     """Our own words out of Ray's report of a failed start, where they are there."""
     found = serve.status().applications.get(app)
-    told = (
-        []
-        if found is None
-        else [found.message, *(one.message for one in found.deployments.values())]
-    )
+    who: list[Any] = [] if found is None else [found, *found.deployments.values()]
+    told = [one.message for one in who]
     for text in told:
         if (at := text.find(FAILED)) >= 0:
             return str(text[at + len(FAILED) :]).splitlines()[0]
@@ -169,11 +169,9 @@ def _why(app: str) -> str:
 def late(made: wire.Deployment) -> str:
     """Why a model is not there in time."""
     what = lacking(made.resources)
-    return (
-        f"The model did not load within {made.start_timeout_s:.0f} s (`start_timeout_s`)."
-        if what is None
-        else f"No node of the cluster has room for a replica within {made.start_timeout_s:.0f} s (`start_timeout_s`): {what}"
-    )
+    if what is None:
+        return f"The model did not load within {made.start_timeout_s:.0f} s (`start_timeout_s`)."
+    return f"No node of the cluster has room for a replica within {made.start_timeout_s:.0f} s (`start_timeout_s`): {what}"
 
 
 def lacking(wanted: Mapping[str, Any]) -> str | None:

@@ -256,6 +256,7 @@ def backend(spec: BackendSpec) -> Backend:
         resources_of(spec.name, config),
         config.start_timeout_s,
         cache_bytes=int(fleet.file_cache_gib * 2**30),
+        several_callers=spec.several_callers,
     )
     link = link_of(spec.shared, fleet)
     return RayBackend(deployment, config, link, sends=bool(fleet.address))

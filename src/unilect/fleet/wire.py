@@ -87,6 +87,7 @@ class Deployment(Struct):
         start_timeout_s: How long a replica may take until it is ready.
         files: What its settings name and the gateway has: nodes that lack it fetch it from there.
         cache_bytes: How much a node keeps of such files.
+        several_callers: See `BackendSpec`. Replicas that start go by it; it is no reason to replace others.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Deployment(Struct):
     start_timeout_s: float
     files: list[Item] = []
     cache_bytes: int = 0
+    several_callers: bool = False
 
 
 class Facts(Struct):
