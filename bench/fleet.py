@@ -108,11 +108,7 @@ def show(found: dict[str, dict[int, list[engine.Figures]]]) -> None:
             [name, *(median(getattr(one, what) for one in figures[count]) for count in loads)]
             for name, figures in found.items()
         ]  # fmt: skip
-        for ours, of in (
-            ("1 replica", "local"),
-            ("2 replicas", "1 replica"),
-            ("2 replicas", "half"),
-        ):
+        for ours, of in RATIOS:
             if ours in found and of in found:
                 rows.append([f"{ours} / {of}", *ratios(found, ours, of, what)])
         print(f"\n{title}\n{report.table(columns, rows)}")
