@@ -21,8 +21,11 @@ from unilect.context import IN_HAND
 LONGEST = 25
 #: How long a test that is over its time has to end, fixtures included, before it is told so once more.
 OVERTIME_S = 30.0
-# What is started with SIGHUP ignored, as by nohup, leaves it so, and the servers of tests would not reload.
+# What is started with signals ignored, as by nohup or in the background of a script, leaves them so: the servers of tests would not reload,
+# and no Ctrl-C would end them.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

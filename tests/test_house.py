@@ -47,7 +47,7 @@ BUDGETS = {
     "parameters": 734,
     "routing": 3_918,
     "server": 2_099,
-    "store": 2_486,
+    "store": 2_488,
     "store/migrations": 9,
     "store/migrations/versions": 260,
     "testing": 337,

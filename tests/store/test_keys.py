@@ -4,9 +4,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from clock import Clock
 from unilect.errors import ConfigError
+from unilect.store._tables import key_changes
 from unilect.store.database import ABSENT, Database
 from unilect.store.keys import Key, StoredKeys, is_usable
 
@@ -141,6 +143,18 @@ async def test_changes(keys: StoredKeys) -> None:
     assert ["key_AAAA"] == ids
     await keys.revoke("bob")
     assert ["key_BBBB"] == (await keys.changed(later))[1]
+
+
+async def test_a_change_while_a_server_looks(keys: StoredKeys, database: Database) -> None:
+    """What another process commits between the two questions of a look is told by the next one, and once."""
+    await keys.create("ann", "AAAA", b"1")
+    number, _ = await keys.changed(0)
+    await keys.create("bob", "BBBB", b"2")
+    await database.run(lambda of: of.execute(update(key_changes).values(number=number)))
+    assert (number, ["key_AAAA"]) == await keys.changed(0)  # as before bob was there
+
+    await database.run(lambda of: of.execute(update(key_changes).values(number=number + 1)))
+    assert (number + 1, ["key_BBBB"]) == await keys.changed(number)
 
 
 async def test_two_processes(url: str) -> None:

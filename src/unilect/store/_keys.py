@@ -96,7 +96,10 @@ class KeyRows:
         last = self._connection.scalar(select(key_changes.c.number)) or 0
         if last == since:
             return last, []
-        rows = self._connection.execute(select(keys.c.id).where(keys.c.changed > since))
+        # what was committed since the last line belongs to the next look
+        rows = self._connection.execute(
+            select(keys.c.id).where(keys.c.changed > since, keys.c.changed <= last)
+        )
         return last, [row.id for row in rows]
 
     def _next(self) -> int:
