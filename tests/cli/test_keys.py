@@ -239,6 +239,10 @@ def test_other_limits(keys: Keys, servers: tuple[Server, Server]) -> None:
             '--limit: parallel: expected an integer from 1 to 100000, found "all".',
         ),
         (
+            ["create", "x", "--limit", "parallel=1", "--limit", "parallel = 2"],
+            "--limit: parallel is given twice.",
+        ),
+        (
             ["create", "x", "--limit", "money_per_day=0"],
             "--limit: money_per_day: expected a number above 0",
         ),

@@ -15,12 +15,12 @@ import pytest
 import pytest_asyncio
 from inprocess import Site, site, until
 
-from fleet_load import seen_so_many, stories, story
+from fleet_load import STREAMS, seen_so_many, stories, story
 from ray_cluster import engines_of, is_at_work, replicas_of
 from unilect.config.server import Config, ModelConfig
 
 KILLS = int(os.environ.get("UNILECT_KILLS", "2"))
-TOKENS, LONG = 400, 1800
+TOKENS, LONG = 200, 1200
 LEFT_S = 0.2
 pytestmark = [
     pytest.mark.heavy,
@@ -51,7 +51,7 @@ async def test_replicas_that_are_killed(running: Site) -> None:
     for kill in range(KILLS):
         seen = list[int]()
         streams = asyncio.ensure_future(stories(running, TOKENS, seen))
-        await seen_so_many(seen, draw.randrange(20, 400))
+        await seen_so_many(seen, draw.randrange(20, STREAMS * TOKENS // 10))
         victim, engine = draw.choice(await at_work(running))
         before = running.registry.get(None).retries
         os.kill(victim if kill % 2 == 0 else engine, signal.SIGKILL)

@@ -1,4 +1,8 @@
-"""Models that change on a cluster of two nodes, under load; and nodes that die."""
+"""
+Models that change on a cluster of two nodes, under load; and nodes that die.
+
+A model stays on its cluster when its gateway ends. So the tests of changes have one model, and each finds the replicas that the last one left.
+"""
 
 import asyncio
 import os
@@ -22,7 +26,7 @@ from unilect.config.server import Config, ModelConfig
 from unilect.errors import UnilectError
 
 KILLS = int(os.environ.get("UNILECT_KILLS", "1"))
-TOKENS = 120
+TOKENS = 80
 pytestmark = [
     pytest.mark.heavy,
     pytest.mark.asyncio(loop_scope="module"),
@@ -101,19 +105,19 @@ async def test_a_reload(nodes: list[Node]) -> None:
         [fleet]
         address = "{nodes[0].head}"
         token_file = "{nodes[0].token}"
-        [models.r]
+        [models.m]
         source = "demo:"
         replicas = 2
         resources = {{ cpu = 0.1 }}
         threads = 1
         parallel = """
-    with serve(config=f"{table}4") as server:
+    with serve(config=f"{table}5") as server:
         async with aiohttp.ClientSession() as client:
             running: Any = Site(server.root, *cast(Any, (None, client, None)))
-            expected, before, answers = await stories(running, TOKENS), processes(nodes, "r"), 0
-            (server.log.parent / "unilect.toml").write_text(f"{table}5")
+            expected, before, answers = await stories(running, TOKENS), processes(nodes, "m"), 0
+            (server.log.parent / "unilect.toml").write_text(f"{table}6")
             os.kill(server.pid, signal.SIGHUP)
-            while before & processes(nodes, "r"):
+            while before & processes(nodes, "m"):
                 assert expected == await stories(running, TOKENS)
                 answers += 1
             assert expected == await stories(running, TOKENS)
@@ -123,16 +127,16 @@ async def test_a_reload(nodes: list[Node]) -> None:
 async def test_settings_that_fail(gateway: Gateway, nodes: list[Node], tmp_path: Path) -> None:
     """Where new replicas cannot start the reason is told, and the old ones go on; settings that start replace them."""
     (broken := tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
-    old = await gateway("e")
-    before, text = processes(nodes, "e"), await said(old)
-    failure = await refused(gateway("e", source=str(broken)))
+    old = await gateway("m", parallel=6)
+    before, text = processes(nodes, "m"), await said(old)
+    failure = await refused(gateway("m", source=str(broken)))
 
     assert "broken.gguf" in failure.message
-    assert before <= processes(nodes, "e")  # beside one that Ray may still be taking down
+    assert before <= processes(nodes, "m")  # beside one that Ray may still be taking down
     assert text == await said(old)
-    new = await gateway("e", parallel=5)
+    new = await gateway("m", parallel=7)
     assert [text, text] == [await said(old), await said(new)]
-    assert not before & processes(nodes, "e")
+    assert not before & processes(nodes, "m")
 
 
 async def said(running: Site) -> str:

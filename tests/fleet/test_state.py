@@ -128,6 +128,14 @@ def test_nobody_there(head: Head, tmp_path: Path) -> None:
     assert f"Nothing answers at {address}" in text
 
 
+def test_a_host_that_is_none() -> None:
+    """A name that no host can have is told as that."""
+    from unilect.fleet import _state
+
+    with pytest.raises(_state.Refused, match=r"'a\.\.b' is no host name"):
+        _state.client("a..b:6379")
+
+
 @pytest.mark.parametrize(
     ("ray", "python", "told"),
     [

@@ -65,8 +65,7 @@ class Group(click.Group):
 def _flush() -> None:
     """Write what was printed: where nobody reads it any more the interpreter would complain of that at its end."""
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError:

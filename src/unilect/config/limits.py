@@ -97,6 +97,9 @@ def parsed(texts: Sequence[str], where: str = "--limit") -> dict[str, float]:
             hint = f"did you mean `{near}`?" if near and near != name else f"one of {', '.join(NAMES)}."  # fmt: skip
             found.add(f"{where}: {text[:60]!r} is not NAME=NUMBER; {hint}")
             continue
+        if name in limits:
+            found.add(f"{where}: {name} is given twice.")
+            continue
         mistakes = Mistakes()
         value = convert(fields[name].type, _number(number.strip()), (name,), mistakes)
         for error in mistakes.errors:

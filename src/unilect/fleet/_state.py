@@ -41,6 +41,8 @@ def client(address: str) -> Any:
             f"Nothing answers at {address} ({error.strerror or error}). Is it the address that `unilect fleet start` has printed, does "
             "it run, and does a firewall let this machine through?"
         ) from error
+    except UnicodeError as error:
+        raise Refused(f"{host[:100]!r} is no host name.") from error
     try:
         return GcsClient(address=address)
     except exceptions.AuthenticationError as error:

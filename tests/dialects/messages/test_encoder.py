@@ -302,9 +302,10 @@ def test_a_whole_call_that_a_limit_has_cut() -> None:
 
 
 @pytest.mark.parametrize("reason", ["stop", "tool_calls"])
-def test_a_call_that_a_stop_word_has_cut(reason: FinishReason) -> None:
+@pytest.mark.parametrize("cut", ['{"x', "[1]"])
+def test_a_call_that_a_stop_word_has_cut(cut: str, reason: FinishReason) -> None:
     """A call that the client's stop word has cut is no reason to run a tool: the stop reason names the word, and a whole message has no such call."""
-    calls: list[Event] = [ToolCallDelta(0, "{}", "c0", "f"), ToolCallDelta(1, '{"x', "c1", "g")]
+    calls: list[Event] = [ToolCallDelta(0, "{}", "c0", "f"), ToolCallDelta(1, cut, "c1", "g")]
     ending: list[Event] = [Finish(reason, stop="END"), Usage(3, 2)]
     body = whole(calls, ending, stop_words=["END"])
     last = stream(calls, ending, stop_words=["END"])[-2]["delta"]

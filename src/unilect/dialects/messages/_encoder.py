@@ -32,6 +32,7 @@ from unilect.events import (
 
 encode_json = msgspec.json.encode
 encode_lines = msgspec.json.Encoder().encode_lines
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _random = random.Random()  # seeded by the system; ids must be unique, and guard nothing
 _TEXT, _THOUGHT, _NO_BLOCK = -1, -2, -3  # keys of blocks; that of a call is its number
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -264,11 +265,11 @@ class MessageEncoder:
         frames.append(_event("content_block_stop", {"index": self._number}))
 
     def _is_complete(self) -> bool:
-        """Whether the open call's arguments are; looked at again when they are twice as long, so that all looks together are linear."""
+        """Whether the open call's arguments are an object; looked at again when they are twice as long, so that all looks together are linear."""
         if self._size < 2 * self._tried:
             return False
         try:
-            msgspec.json.decode("".join(self._arguments))
+            _decode_object("".join(self._arguments))
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             self._tried = self._size
             return False
