@@ -254,6 +254,22 @@ def test_wrong_content(gateway: Gateway, tmp_path: Path, instead: bytes) -> None
     assert BIG == Path(place).read_bytes()
 
 
+@pytest.mark.parametrize("changed", [bytes(len(BIG)), BIG[:-1]])
+def test_a_file_that_was_changed(gateway: Gateway, tmp_path: Path, changed: bytes) -> None:
+    """What was changed on the node is never given out, and fetched again; while a replica uses it, that is told after a while."""
+    item = moved_away(gateway.item(source=f"{gateway.folder}/x.gguf"))
+    in_use = cache(tmp_path)
+    (place,) = in_use.places([item], gateway.pieces).values()
+    Path(place).write_bytes(changed)
+    with pytest.raises(ConfigError, match="in use by a replica"):
+        cache(tmp_path).places([item], gateway.pieces)
+    in_use.close()
+
+    (again,) = cache(tmp_path).places([item], gateway.pieces).values()
+
+    assert (place, BIG) == (again, Path(again).read_bytes())
+
+
 def test_too_much_content(gateway: Gateway, tmp_path: Path) -> None:
     """A piece that is longer than what was asked for is refused."""
     item = moved_away(gateway.item(source=f"{gateway.folder}/x.gguf"))

@@ -82,3 +82,35 @@ def test_what_the_environment_cannot_hold(tmp_path: Path) -> None:
     assert "to short" not in str(raised.value)
     with pytest.raises(ConfigError, match="Set HOME, or use --token-file"):
         token.of_variable({"UNILECT_FLEET_TOKEN": GOOD}, None, False)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None])
+def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None) -> None:
+    """A file with what is no text, or a folder in its place, is told, and stays."""
+    file = tmp_path / "token"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+
+    with pytest.raises(ConfigError, match="the token of the cluster cannot be read"):
+        token.of_variable({"UNILECT_FLEET_TOKEN": GOOD}, file, False)
+    assert file.exists()
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    """Commands that put tokens of the environment into the same file at once all end well or say why, and one of the tokens is there."""
+    file, tokens = tmp_path / "token", [f"{number:032}" for number in range(8)]
+
+    def put(text: str) -> object:
+        try:
+            return token.of_variable({"UNILECT_FLEET_TOKEN": text}, file, False)
+        except ConfigError as error:
+            return error
+
+    with ThreadPoolExecutor(len(tokens)) as pool:
+        for _ in range(20):
+            told = list(pool.map(put, tokens))
+            assert all(one == file or isinstance(one, ConfigError) for one in told)
+            assert file in told
+            assert file.read_text() in tokens

@@ -27,6 +27,7 @@ from unilect.errors import ConfigError
 
 PIECE_BYTES = 4 * 1024 * 1024
 PAUSE_S = 1.0
+_LOOK_S = 0.2
 _MAX_FILES = 10_000
 _SETTLED_NS = 2 * 10**9  # a file that is written to in the same tick of the clock looks as it did
 _MARGIN_BYTES = 256 * 1024 * 1024  # of the disk, for others
@@ -204,7 +205,7 @@ class Cache:
             return {item.path: str(self._place(item, pieces)) for item in items}
         except OSError as error:
             raise ConfigError(
-                f"{error.filename}: the node cannot keep the model's files ({error.strerror or error})."
+                f"{error.filename or self._items}: the node cannot keep the model's files ({error.strerror or error})."
             ) from error
 
     def close(self) -> None:
@@ -220,16 +221,37 @@ class Cache:
         folder = self._items / key
         lock = self._used.enter_context(self._lock(key))
         fcntl.flock(lock, fcntl.LOCK_SH)
-        while not _is_whole(item, folder):  # whoever makes room may come between two locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _is_whole(item, folder):
-                self._fetch(item, folder, pieces)
+        has_come, until = False, time.monotonic() + self._patience_s
+        # whoever makes room may come between two locks
+        while not (_is_whole(item, folder) if has_come else self._is_in(item, folder)):
+            if self._is_alone(lock):
+                if not self._is_in(item, folder):
+                    self._fetch(item, folder, pieces)
+                has_come = True
+            elif time.monotonic() > until:
+                raise ConfigError(
+                    f"{item.path}: what the node has of it at {folder} is not what was sent, and is in use by a replica. Stop that one first."
+                )
+            else:
+                time.sleep(_LOOK_S)
             fcntl.flock(lock, fcntl.LOCK_SH)
         os.utime(lock.fileno())
         return folder if item.folder else folder / item.files[0].name
 
+    @staticmethod
+    def _is_alone(lock: IO[str]) -> bool:
+        """Whether an item is now this process's alone. If not, its shared lock is lost, so that one of two that ask gets it."""
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
     def _is_at(self, item: Item, path: Path) -> bool:
-        base = item.base(path)
+        """Whether an item is at a path, with the same content."""
+        return self._is_in(item, item.base(path))
+
+    def _is_in(self, item: Item, base: Path) -> bool:
         try:
             return _is_whole(item, base) and all(
                 self._digests.of(base / file.name) == file.digest for file in item.files
@@ -239,7 +261,7 @@ class Cache:
 
     def _lock(self, key: str) -> IO[str]:
         self._locks.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return (self._locks / key).open("a")
+        return (self._locks / key).open("a+")
 
     def _fetch(self, item: Item, folder: Path, pieces: Pieces) -> None:
         partial = _partial(folder)
@@ -320,9 +342,7 @@ class Cache:
     def _drop(self, key: str) -> bool:
         """Whether nobody uses an item; then it is gone."""
         with self._lock(key) as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not self._is_alone(lock):
                 return False
             for folder in (self._items / key, _partial(self._items / key)):
                 shutil.rmtree(folder, ignore_errors=True)

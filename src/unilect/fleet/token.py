@@ -49,20 +49,24 @@ def checked(file: Path) -> Path:
     Raises:
         ConfigError: It is not so.
     """
-    try:
-        mode, text = file.stat().st_mode, file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no text"
-        raise ConfigError(
-            f"{file}: the token of the cluster cannot be read ({why}). {_HOW}"
-        ) from error
-    if not _TOKEN.fullmatch(text.strip()):
+    text, mode = _read(file)
+    if not _TOKEN.fullmatch(text):
         raise ConfigError(f"{file}: holds no token of a cluster. {_HOW}")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(
             f"{file}: others can read the token of the cluster (mode {mode & 0o777:04o}). Forbid it: chmod 600 {file}"
         )
     return file
+
+
+def _read(file: Path) -> tuple[str, int]:
+    try:
+        return file.read_text().strip(), file.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no text"
+        raise ConfigError(
+            f"{file}: the token of the cluster cannot be read ({why}). {_HOW}"
+        ) from error
 
 
 def of_variable(environment: Mapping[str, str], file: Path | None, in_use: bool) -> Path | None:
@@ -85,15 +89,16 @@ def of_variable(environment: Mapping[str, str], file: Path | None, in_use: bool)
         raise ConfigError(
             f"{FLEET_TOKEN_VARIABLE}: there is no folder for this user's data to keep it in. Set HOME, or use --token-file."
         )
-    if file.exists() and file.read_text().strip() != token:
+    if file.exists() and _read(file)[0] != token:
         if in_use:
             raise ConfigError(
                 f"{FLEET_TOKEN_VARIABLE}: a node of another cluster runs here with the token in {file}. "
                 "Put this one into a file, and name it with --token-file."
             )
-        file.unlink()
+        file.unlink(missing_ok=True)  # another command may do the same
     if not file.exists():
-        _write(file, token)
+        with suppress(FileExistsError):
+            _write(file, token)
     return checked(file)
 
 
