@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -46,6 +47,14 @@ def free_row() -> int:
                 continue
             return first
     raise RuntimeError("no free ports")
+
+
+def need_serve() -> None:
+    """Skip a module as `need_ray` does, and have Ray Serve imported: it warns of itself, which is an error in tests."""
+    need_ray()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import ray.serve  # noqa: F401
 
 
 @dataclass(frozen=True)

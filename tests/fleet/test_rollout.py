@@ -125,7 +125,7 @@ async def test_a_reload(nodes: list[Node]) -> None:
 
 
 async def test_settings_that_fail(gateway: Gateway, nodes: list[Node], tmp_path: Path) -> None:
-    """Where new replicas cannot start the reason is told, and the old ones go on; settings that start replace them."""
+    """Where new replicas cannot start the reason is told, and the old ones go on, also after one of them has died; settings that start replace them."""
     (broken := tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
     old = await gateway("m", parallel=6)
     before, text = processes(nodes, "m"), await said(old)
@@ -134,6 +134,10 @@ async def test_settings_that_fail(gateway: Gateway, nodes: list[Node], tmp_path:
     assert "broken.gguf" in failure.message
     assert before <= processes(nodes, "m")  # beside one that Ray may still be taking down
     assert text == await said(old)
+    os.kill(victim := before.pop(), signal.SIGKILL)
+    await holds(lambda: len(processes(nodes, "m") - before - {victim}) == 1)
+    assert text == await said(old)
+    before = processes(nodes, "m")
     new = await gateway("m", parallel=7)
     assert [text, text] == [await said(old), await said(new)]
     assert not before & processes(nodes, "m")

@@ -4,16 +4,18 @@ A model's way onto a cluster: Ray Serve is told its settings, and replaces the r
 1. The version of a deployment is the digest of its settings. So Serve itself knows what runs already: any number of gateways with the
    same configuration change nothing.
 2. New replicas are loaded before old ones get no more requests, and old ones finish what they have (`max_surge_percent`).
-3. Where new replicas cannot be loaded the old ones go on. Whoever told the new settings gets the reason; to tell them once more is another
-   attempt.
+3. Where new replicas cannot be loaded, or have no room, the old ones go on: Serve is told their settings again, since it starts no replica
+   any more of settings that have failed. Whoever told the new settings gets the reason.
 
 Source: https://docs.ray.io/en/latest/serve/api/index.html (`serve.run_many`, `serve.status`)
 """
 
+import asyncio
 import hashlib
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import ray
@@ -22,6 +24,7 @@ from ray._private.state import available_resources_per_node
 from ray.exceptions import RayError
 from ray.serve.api import RunTarget
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.context import _get_global_client
 from ray.serve.deployment import Deployment
 from ray.serve.exceptions import RayServeException
 
@@ -33,6 +36,7 @@ from unilect.fleet.environment import REPLICA
 _NAME = "engine"
 _ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 _STARTS = 2  # attempts of Ray to start a replica before it gives a model up
+_ALL_REPLICAS = 1_000_000
 _DRAIN_S = 3600.0  # the longest answer that a replica may finish before it is stopped
 _CHECK_S = 2.0
 _SURGE_PERCENT = 100  # replicas more than there should be, while others are replaced
@@ -41,7 +45,29 @@ _LOOK_S = 0.2
 _COUNTED_S = 1.0  # between two counts of the requests in flight
 _RETRY_AFTER_S = 5.0
 _WORKING = ("NOT_STARTED", "DEPLOYING")
+_SERVES = ("RUNNING", "UNHEALTHY")  # states of settings whose replicas were loaded
+_GONE = (None, "DELETING")
+_REMOVED = (
+    "The model was taken off the cluster while it started, by `unilect fleet remove` or by another gateway that has given it up. "
+    "Start it again."
+)
+_TAKEN_BACK = "The new settings of the model were taken back: another gateway could not start them. Its log says why."
 _router: Any = _ROUTER  # by its name, though its type says otherwise
+_client: Any = _get_global_client  # it has no types
+_Result = TypeVar("_Result")
+
+
+class Told(NamedTuple):
+    """
+    What Serve keeps to for a model.
+
+    Attributes:
+        version: Of the settings.
+        body: The `wire.Deployment`, as msgpack.
+    """
+
+    version: str
+    body: bytes
 
 
 class Served(Replica):
@@ -61,7 +87,11 @@ _SERVED: Deployment = serve.deployment(
     health_check_period_s=_CHECK_S,
     max_constructor_retry_count=_STARTS,
     max_surge_percent=_SURGE_PERCENT,
-    request_router_config=RequestRouterConfig(request_router_class=_router),
+    request_router_config=RequestRouterConfig(
+        request_router_class=_router,
+        # where the replica of a conversation has no place, any other one may have it
+        request_router_kwargs={"num_fallback_replicas": _ALL_REPLICAS},
+    ),
 )
 
 
@@ -70,10 +100,10 @@ def app_of(model: str) -> str:
     return f"unilect {model}"
 
 
-def bring(made: wire.Deployment, body: bytes) -> Any:
+async def bring(made: wire.Deployment, body: bytes) -> Any:
     """
-    Have a model on the cluster as it is told, with as many replicas as it needs at least. It takes as long as the model's start; call it
-    in a thread.
+    Have a model on the cluster as it is told, with as many replicas as it needs at least. It takes as long as the model's start; who
+    leaves meanwhile leaves the model to the cluster.
 
     Args:
         body: `made` as msgpack, for the replicas.
@@ -86,39 +116,92 @@ def bring(made: wire.Deployment, body: bytes) -> Any:
     """
     # how many callers a gateway knows is no setting of the model
     settings = msgspec.msgpack.encode(msgspec.structs.replace(made, several_callers=False))
-    app, digest = app_of(made.name), hashlib.sha256(settings).hexdigest()[:16]
+    app, version = app_of(made.name), hashlib.sha256(settings).hexdigest()[:16]
     try:
-        before = _state(app)
-        failed = before == "DEPLOY_FAILED"
-        _tell(made, body, f"{digest} {time.time_ns()}" if failed else digest)
-        until = time.monotonic() + made.start_timeout_s
-        while (state := _state(app)) in _WORKING or state is None:
-            if time.monotonic() > until:
-                why = late(made)
-                if before in (
-                    None,
-                    "DELETING",
-                ):  # else it would take what others wait for, when nobody wants it
-                    serve.delete(app, _blocking=False)
-                raise BackendUnavailable(why, retry_after_s=_RETRY_AFTER_S)
-            time.sleep(_LOOK_S)
-        if state == "DEPLOY_FAILED":
-            raise BackendUnavailable(_why(app), retry_after_s=_RETRY_AFTER_S)
-        return serve.get_app_handle(app)
+        before = await _asked(state, app)
+        there = None if before in _GONE else await _asked(_told, app)
+        good = there if before in _SERVES else None
+        if before == "DEPLOY_FAILED":  # of the same version Serve would start nothing
+            version = f"{version} {time.time_ns()}"
+        elif there is not None and there.version.partition(" ")[0] == version:
+            version = there.version
+        await _asked(_tell, made, Told(version, body))
+        try:
+            await _is_there(made, app)
+        except BackendUnavailable:
+            if good is not None and good.version != version:
+                with suppress(msgspec.DecodeError):  # it is another unilect's
+                    old = wire.read(wire.Deployment, msgspec.Raw(good.body))
+                    await _asked(_tell, old, good)
+            elif before in _GONE and await _waits(app, version):
+                # it would take what others wait for, when nobody wants it
+                await _asked(_delete, app)
+            raise
+        if good is not None and good.version != version and await _asked(_told, app) == good:
+            raise BackendUnavailable(_TAKEN_BACK, retry_after_s=_RETRY_AFTER_S)
+        return await _asked(serve.get_app_handle, app)
     except (RuntimeError, ValueError, RayError, RayServeException) as error:
         raise BackendUnavailable(f"Ray cannot start the model: {last_line(error)}") from error
 
 
-def _tell(made: wire.Deployment, body: bytes, version: str) -> None:
+async def _is_there(made: wire.Deployment, app: str) -> None:
+    """
+    Wait until a model's replicas are loaded.
+
+    Raises:
+        BackendUnavailable: They cannot be, or there is no room for them, or the model was taken off meanwhile.
+    """
+    until = time.monotonic() + made.start_timeout_s
+    while (now := await _asked(state, app)) in _WORKING:
+        if time.monotonic() > until:
+            raise BackendUnavailable(await _asked(late, made), retry_after_s=_RETRY_AFTER_S)
+        await asyncio.sleep(_LOOK_S)
+    if now in _GONE:
+        raise BackendUnavailable(_REMOVED, retry_after_s=_RETRY_AFTER_S)
+    if now == "DEPLOY_FAILED":
+        raise BackendUnavailable(await _asked(_why, app), retry_after_s=_RETRY_AFTER_S)
+
+
+async def _waits(app: str, version: str) -> bool:
+    """Whether the cluster still waits for room for these settings of a model, and for no other ones that were told since."""
+    told = await _asked(_told, app) if await _asked(state, app) in _WORKING else None
+    return told is not None and told.version == version
+
+
+async def _asked(call: Callable[..., _Result], *given: Any) -> _Result:
+    """What Serve says, asked in a thread. Who leaves waits until it is said, so that nothing is told after what comes next."""
+    task = asyncio.ensure_future(asyncio.to_thread(call, *given))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+def _told(app: str) -> Told | None:
+    """What Serve keeps to for a model; None where it was told of it just now. No public function of Ray says it."""
+    try:
+        info, _ = _client().get_deployment_info(_NAME, app)
+    except KeyError:
+        return None
+    (body,) = info.replica_config.init_args
+    return Told(info.version, body)
+
+
+def _delete(app: str) -> None:
+    serve.delete(app, _blocking=False)
+
+
+def _tell(made: wire.Deployment, told: Told) -> None:
     actor = made.resources | {"runtime_env": {"env_vars": REPLICA}}
     deployment = _SERVED.options(
         max_ongoing_requests=made.in_flight, ray_actor_options=actor, **_scale(made)
     )
     # Serve compares versions, but makes one up for each call of `run`, so that every start of a gateway would replace all replicas. To say
     # which one it is takes this mark; its test is that a second gateway changes nothing.
-    deployment = deployment.options(version=version, _internal=True)
+    deployment = deployment.options(version=told.version, _internal=True)
     serve.run_many(
-        [RunTarget(deployment.bind(body), name=app_of(made.name), route_prefix=None)],
+        [RunTarget(deployment.bind(told.body), name=app_of(made.name), route_prefix=None)],
         wait_for_applications_running=False,
     )
 
@@ -140,10 +223,18 @@ def _scale(made: wire.Deployment) -> dict[str, Any]:
     return {"autoscaling_config": scaling}
 
 
-def _state(app: str) -> str | None:
+def state(app: str) -> str | None:
     """What Serve says of an application; None where there is none."""
     found = serve.status().applications.get(app)
     return None if found is None else found.status.value
+
+
+def is_gone(model: str) -> bool:
+    """Whether a model was taken off the cluster, as far as that answers. Replicas may still finish what they answer; they take nothing new."""
+    try:
+        return state(app_of(model)) in _GONE
+    except (RuntimeError, RayError, RayServeException):
+        return False
 
 
 def replicas_of(model: str) -> int:
