@@ -7,7 +7,9 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +25,9 @@ port = 0
 source = "echo:"
 replicas = 2
 resources = { cpu = 0.1 }
+options = { tokens_per_s = 40 }
 """
+LONG = "x" * 4000
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +46,16 @@ def cluster(home: Path) -> Iterator[Command]:
         yield command
 
 
-def ask(command: Command) -> str:
+def request(command: Command, **fields: Any) -> urllib.request.Request:
     """A request to the model."""
     base = command.text.partition("unilect answers at ")[2].split()[0]
-    body = {"model": "m", "messages": [{"role": "user", "content": "Hello there!"}]}
-    request = urllib.request.Request(f"{base}/chat/completions", json.dumps(body).encode())
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hello there!"}]} | fields
+    return urllib.request.Request(f"{base}/chat/completions", json.dumps(body).encode())
+
+
+def ask(command: Command) -> str:
+    """The text of an answer."""
+    with urllib.request.urlopen(request(command), timeout=30) as answer:
         return str(json.load(answer)["choices"][0]["message"]["content"])
 
 
@@ -145,17 +153,26 @@ def test_serving_into_it(cluster: Command, home: Path) -> None:
 
 
 def test_a_model_is_removed(cluster: Command, home: Path) -> None:
-    """`fleet remove` takes a model off the cluster, and refuses one that is not there; a gateway that still has it says so at once."""
+    """`fleet remove` takes a model off the cluster after its last answer, and refuses one that is not there; a gateway that has it says so meanwhile."""
     code, text = said(home, "remove", "nobody")
     assert (1, True) == (code, "nobody is no model of the cluster. Name one of these: m." in text)
 
-    code, text = said(home, "remove", "m")
-    assert (0, "m has left the cluster.") == (code, text.strip())
-    assert [] == status(home)["models"]
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        ask(cluster)
+    long = request(cluster, stream=True, messages=[{"role": "user", "content": LONG}])
+    with ThreadPoolExecutor(1) as pool:
+        with urllib.request.urlopen(long, timeout=30) as answer:
+            answer.readline()
+            removing = pool.submit(said, home, "remove", "m")
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                while not removing.done():
+                    ask(cluster)
+            assert not removing.done()
+            assert answer.readline()
+        code, text = removing.result()
+
     told = json.load(refused.value)["error"]["message"]
     assert (503, True) == (refused.value.code, "`unilect fleet remove`" in told), told
+    assert (0, "m has left the cluster.") == (code, text.strip())
+    assert [] == status(home)["models"]
 
 
 def test_nothing_to_stop(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ _BACKLOG = 2048
 _PAUSE_S = 0.1  # before a call is sent once more, of which no replica has taken notice
 _RECONNECT_S = 1.0
 _SERVE_STARTS = 20
+_TAKEN = frames.packed(frames.Reply())
 _GONE = "The model's replica died during the answer. Send the request again."
 _REMOVED = (
     "The model is not on the cluster any more: it was removed (`unilect fleet remove`), or could not be placed again. Ask the operator to "
@@ -70,6 +71,7 @@ class Middle:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._models: dict[str, tuple[wire.Deployment, Any]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._looks: dict[str, asyncio.Task[bool]] = {}
         self._loop = asyncio.new_event_loop()
         self._offers = Offers() if settings["address"] else None  # no other machine can join else
         own = {
@@ -109,7 +111,7 @@ class Middle:
             async with self._locks.setdefault(deployment.name, asyncio.Lock()):
                 if self._offers is not None:
                     await asyncio.to_thread(self._offers.offer, deployment.name, deployment.files)
-                handle = await asyncio.to_thread(_rollout.bring, deployment, bytes(asked.body))
+                handle = await _rollout.bring(deployment, bytes(asked.body))
                 self._models[deployment.name] = deployment, handle
             writer.write(wire.value(True))
         else:
@@ -119,8 +121,10 @@ class Middle:
         """
         Have a replica answer a call, and tell it when nobody listens any longer.
 
+        The reply that says nothing tells the gateway that a replica has it: from then on its death may be the call's doing.
+
         Raises:
-            BackendUnavailable: The model has no replica within its `start_timeout_s`.
+            BackendUnavailable: The model has no replica within its `start_timeout_s`, or was taken off the cluster.
             EngineDied: The replica's node is gone.
         """
         if (found := self._models.get(asked.model)) is None:
@@ -132,6 +136,7 @@ class Middle:
             answer, whole = handle.answer.remote(body), False
             try:
                 if (node := await self._taken(answer, made, until)) is not None:
+                    writer.write(_TAKEN)
                     async with self._nodes.taken(node):
                         async for item in answer:
                             writer.write(item)
@@ -151,14 +156,20 @@ class Middle:
             The replica's node. None where the replica, or the node that may have it, died before: the call can be sent once more.
 
         Raises:
-            BackendUnavailable: There was no replica for too long.
+            BackendUnavailable: There was no replica for too long, or there will be none.
         """
         first, deaths = asyncio.ensure_future(anext(answer)), self._nodes.deaths
+        first.add_done_callback(_is_known)
+        look: asyncio.Task[bool] | None = None
         try:
             while not first.done():
                 await asyncio.wait([first], timeout=LOOK_S)
                 if first.done():
                     break
+                if look is not None and look.done() and look.result():
+                    raise BackendUnavailable(_REMOVED, retry_after_s=60)
+                if look is None or look.done():
+                    look = self._look(made.name)
                 if time.monotonic() > until:
                     await self._check_replicas(made)
                 if self._nodes.deaths > deaths:
@@ -170,6 +181,16 @@ class Middle:
             return None
         finally:
             first.cancel()
+
+    def _look(self, model: str) -> "asyncio.Task[bool]":
+        """
+        One look for all calls that wait, whether their model was taken off the cluster: Ray tells them so only when its last replica has
+        finished what it answers.
+        """
+        if (look := self._looks.get(model)) is None or look.done():
+            look = asyncio.create_task(asyncio.to_thread(_rollout.is_gone, model))
+            self._looks[model] = look
+        return look
 
     async def _check_replicas(self, made: wire.Deployment) -> None:
         """
@@ -193,11 +214,22 @@ def _meaning(failure: Exception) -> UnilectError:
             return BackendUnavailable(str(failure), retry_after_s=5)
         case grpc.aio.AioRpcError() if failure.code() in _CUT:
             return EngineDied(_GONE)
+        case grpc.aio.AioRpcError():
+            code = failure.code().name
+            return BackendError(
+                f"The connection to the model's replica failed: {code}.", reason=failure.details()
+            )
     if isinstance(failure, _DIED):
         return EngineDied(_GONE)
     if not isinstance(failure, _FAILURES):
         traceback.print_exception(failure)
     return BackendError(_rollout.last_line(failure))
+
+
+def _is_known(first: "asyncio.Future[Any]") -> None:
+    """Have nobody complain of an error that comes when its caller has left."""
+    if not first.cancelled():
+        first.exception()
 
 
 def _start_serve() -> None:

@@ -72,30 +72,25 @@ class Link:
         if not self._users:
             await self.child.aclose()
 
-    async def value(
-        self, asked: wire.Asked, timeout_s: float, first_s: float | None = None
-    ) -> bytes:
+    async def value(self, asked: wire.Asked, *waits_s: float) -> bytes:
         """
-        The value that a question is answered with, as msgpack.
+        The value that a question is answered with, as msgpack; see `replies`.
 
         Raises:
             UnilectError: As is answered; or the process is gone.
         """
-        async with aclosing(self.replies(asked, timeout_s, first_s)) as replies:
+        async with aclosing(self.replies(asked, *waits_s)) as replies:
             async for reply in replies:
                 if value := bytes(reply.value):
                     return value
         raise BackendError("The model's replica sent an empty answer.")
 
-    async def replies(
-        self, asked: wire.Asked, timeout_s: float, first_s: float | None = None
-    ) -> Replies:
+    async def replies(self, asked: wire.Asked, *waits_s: float) -> Replies:
         """
-        All replies to a question. Closing the generator tells the replica that nobody waits any longer.
+        All replies to a question; the first one to a call has nothing in it, and says that a replica has taken the call. Closing the generator tells the replica that nobody waits any longer.
 
         Args:
-            timeout_s: The longest time without a reply.
-            first_s: The longest time until a replica has taken the call, where that is another one.
+            waits_s: The longest time until the first reply, the second one and so on; the last is also for all that follow.
 
         Raises:
             UnilectError: As is answered; or the process is gone.
@@ -106,11 +101,11 @@ class Link:
             raise EngineDied(_LOST) from error
         try:
             writer.write(frames.packed(asked))
-            last, wait_s = False, timeout_s if first_s is None else first_s
+            waits, last = iter(waits_s), False
+            wait_s = waits_s[-1]
             while not last:
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout(next(waits, wait_s)):
                     body = await frames.read(reader)
-                wait_s = timeout_s
                 reply = frames.reply_of(body)
                 last = reply.last
                 yield reply

@@ -34,11 +34,18 @@ from unilect.extras import install
 from unilect.fleet import wire
 from unilect.fleet._link import Link, link_of
 from unilect.fleet.files import Digests, absolute, named_by
-from unilect.requests import ChatRequest, CompletionRequest, Prompt
+from unilect.requests import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Embeddings,
+    Prompt,
+)
 from unilect.tasks import apart, shared
 
 _TOLD_WITHIN_S = 10.0  # of a limit that the process in the middle keeps itself
 _PAUSE_S = 0.1
+_INPUTS_AT_ONCE = 64  # of embeddings
 _PLACES_BESIDE = 4  # calls that count tokens and the like, beside the answers
 
 
@@ -64,6 +71,7 @@ class RayBackend:
         self._config = config
         self._link = link
         self._life = 0  # of the connection, for which the model is known to be there
+        self._stopped = False  # and not started again since
         self._facts: wire.Facts | None = None
         self._starting: asyncio.Task[None] | None = None
         self.children = (link.child,)
@@ -71,6 +79,20 @@ class RayBackend:
 
     async def start(self) -> None:
         """Have the model on the cluster; see `Backend`. One task does it for all who wait, and outlives each of them."""
+        try:
+            await self._started()
+        except EngineDied as error:
+            raise BackendUnavailable(
+                "The connection to the cluster was lost while the model started. Try again.",
+                retry_after_s=1,
+            ) from error
+
+    async def _started(self) -> None:
+        """
+        Raises:
+            EngineDied: The connection was lost meanwhile.
+            UnilectError: As `start`.
+        """
         if self._is_up:
             return
         if self._starting is None or self._starting.done():
@@ -84,7 +106,8 @@ class RayBackend:
         return self._facts is not None and child.alive and self._life == child.starts
 
     async def _bring_up(self) -> None:
-        name, timeout_s = self._deployment.name, self._config.start_timeout_s
+        self._stopped, name = False, self._deployment.name
+        timeout_s = self._config.start_timeout_s
         life = await self._link.start(name)
         deploy = wire.Asked("deploy", name, body=frames.raw(await self._with_files()))
         await self._link.value(deploy, timeout_s + _TOLD_WITHIN_S)
@@ -130,11 +153,15 @@ class RayBackend:
     async def _answer(self, request: ChatRequest | CompletionRequest) -> Batches:
         operation = "chat" if isinstance(request, ChatRequest) else "completion"
         until, taken = time.monotonic() + self._config.start_timeout_s, False
+        timeout_s = self._config.timeout_s
+        turn_s = (
+            self._config.queue_timeout_s + timeout_s
+        )  # other gateways' requests may be before it
         while True:
             try:
-                await self.start()
+                await self._started()
                 asked = self._asked(operation, request, _session(request))
-                replies = self._link.replies(asked, self._config.timeout_s, self._taken_within_s)
+                replies = self._link.replies(asked, self._taken_within_s, turn_s, timeout_s)
                 async with aclosing(replies):
                     async for reply in replies:
                         taken = True
@@ -142,6 +169,8 @@ class RayBackend:
                             yield frames.events_of(reply)
                 return
             except EngineDied:  # of a connection that was lost before a replica had the call, nobody has noticed anything
+                if self._stopped:
+                    raise BackendUnavailable("The model was stopped.", retry_after_s=5) from None
                 if taken or time.monotonic() > until:
                     raise
             await asyncio.sleep(_PAUSE_S)  # the end of the process is noticed meanwhile
@@ -150,7 +179,7 @@ class RayBackend:
         """What its engine has beside `generate`: the methods of `Embeds`, `Tokenizes` and so on."""
         facts: wire.Facts | None = self.__dict__.get("_facts")
         if name in wire.METHODS and facts is not None and name in facts.methods:
-            return partial(self._call, name)
+            return self._embed if name == "embed" else partial(self._call, name)
         raise AttributeError(name)
 
     def describe(self) -> Description:
@@ -163,7 +192,7 @@ class RayBackend:
 
     async def aclose(self) -> None:
         """Leave the model to the cluster; see `Backend`."""
-        self._life = 0
+        self._life, self._stopped = 0, True
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.wait({self._starting})
@@ -178,9 +207,19 @@ class RayBackend:
         told = await self._ask(name, given, self._config.timeout_s)
         return msgspec.msgpack.decode(told, type=wire.METHODS[name][1])
 
+    async def _embed(self, request: EmbeddingRequest) -> Embeddings:
+        """The vectors of some inputs after those of others: all at once may be more than a frame holds."""
+        inputs, vectors, tokens = request.inputs, list[list[float]](), 0
+        for first in range(0, len(inputs), _INPUTS_AT_ONCE):
+            part: Any = inputs[first : first + _INPUTS_AT_ONCE]
+            told: Embeddings = await self._call("embed", replace(request, input=part))
+            vectors += told.vectors
+            tokens += told.prompt_tokens
+        return Embeddings(vectors, tokens)
+
     async def _ask(self, operation: str, given: Any, timeout_s: float) -> Any:
         asked = self._asked(operation, given)
-        return msgspec.Raw(await self._link.value(asked, timeout_s, self._taken_within_s))
+        return msgspec.Raw(await self._link.value(asked, self._taken_within_s, timeout_s))
 
     @property
     def _taken_within_s(self) -> float:
