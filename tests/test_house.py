@@ -39,7 +39,7 @@ BUDGETS = {
     "engines": 227,
     "engines/chatglm": 555,
     "engines/gguf": 2_252,
-    "engines/process": 829,
+    "engines/process": 830,
     "engines/transformers": 3_689,
     "fleet": 2_069,
     "gateway": 2_810,

@@ -208,6 +208,33 @@ async def test_stopping_in_each_state(
     await child.aclose()
 
 
+class _Prompt(ChildProcess):
+    """A child that is stopped in the step of the event loop in which its first word has come, and before that is read."""
+
+    stop: asyncio.Task[None] | None = None
+
+    async def _handshake(self, process: asyncio.subprocess.Process) -> dict[str, Any]:
+        ready = await super()._handshake(process)
+        if self.stop is None:
+            self.stop = asyncio.create_task(self.aclose())
+            await asyncio.sleep(0)
+        return ready
+
+
+async def test_a_stop_as_it_is_ready() -> None:
+    """A child that is stopped just as it becomes ready is stopped, and is no death after which it would come back."""
+    code = """read settings; echo '{"ready": {"ok": true}}'; exec sleep 600"""
+    child = _Prompt("prompt", ["/bin/sh", "-c", code], lambda path: {}, start_timeout_s=60)
+    with pytest.raises(BackendUnavailable, match="was stopped"):
+        await child.start()
+    assert child.stop is not None
+    await child.stop
+
+    assert ("stopped", 0, 0, None) == (child.state, child.starts, child.deaths, child._reviving)
+    assert {"ok": True} == await child.start()
+    await child.aclose()
+
+
 async def test_the_first_death_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a single death in ten minutes a child is started again at once, and after the second one there is a pause."""
     pauses: list[float] = []

@@ -196,6 +196,8 @@ class ChildProcess:
         if self._stopping is None or self._stopping.done():
             serves, self.state = self.state == "ready", "stopping"  # at once: who comes now waits
             self.replaced = self.starts
+            if self._starting is not None:
+                self._starting.cancel()  # at once, too: it may have been told that the child is ready
             self._stopping = apart(self._shut_down(serves))
         await asyncio.shield(self._stopping)
 
@@ -360,8 +362,7 @@ class ChildProcess:
                 log.error("%s: %s", self.name, error.message)
 
     async def _shut_down(self, serves: bool) -> None:
-        if self._starting is not None and not self._starting.done():
-            self._starting.cancel()
+        if self._starting is not None:
             await asyncio.wait({self._starting})
         process = self._process
         if serves and process is not None and process.returncode is None:
