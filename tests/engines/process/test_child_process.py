@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import uvloop
 
 from tiny_child import Tiny, until
 from unilect.engines.process import child_process as _process
@@ -233,6 +234,34 @@ async def test_a_stop_as_it_is_ready() -> None:
     assert ("stopped", 0, 0, None) == (child.state, child.starts, child.deaths, child._reviving)
     assert {"ok": True} == await child.start()
     await child.aclose()
+
+
+def test_a_stop_while_a_failed_start_is_cleaned_up(tmp_path: Path) -> None:
+    """A child that is stopped while what is left of a failed start is cleaned up can be started again."""
+    holder = tmp_path / "holder"
+
+    async def stop_and_start() -> list[str]:
+        child = Tiny(load="fail", holder=str(holder))
+        starting = asyncio.create_task(child.process.start())
+        await until(lambda: child.process._process is not None)
+        process = child.process._process
+        assert process is not None
+        await until(lambda: process.returncode is not None)
+        await asyncio.sleep(0)  # the start waits for the watcher, which reads stderr to its end
+        stopping = asyncio.create_task(child.aclose())
+        await until(lambda: child.process.state == "stopping")
+        await asyncio.sleep(0)
+        holder.touch()
+        await stopping
+        with pytest.raises(BackendUnavailable, match="was stopped"):
+            await starting
+        child.settings.clear()
+        said = await child.ask("say hello")
+        await child.aclose()
+        return said
+
+    # as the server: asyncio's own processes have ended once their pipes have, too
+    assert ["hello"] == uvloop.run(stop_and_start())
 
 
 async def test_the_first_death_costs_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:

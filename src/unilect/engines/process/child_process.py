@@ -381,7 +381,7 @@ class ChildProcess:
                 process.send_signal(signal.SIGKILL)
             await process.wait()
         if self._watcher is not None:
-            await self._watcher
+            await asyncio.shield(self._watcher)  # who is cancelled here leaves it to the stop
             self._watcher = None
         self._forget()
 
