@@ -19,16 +19,17 @@ import hashlib
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable
 
 import msgspec
 from msgspec import Struct
 
-from unilect.backend import Backend, Capabilities, Support, children
+from unilect.backend import Backend, Capabilities, children
 from unilect.context import in_hand
 from unilect.errors import BackendTimeout, BackendUnavailable, BackendUnreachable, UnilectError
 from unilect.redact import Secrets, redacted
 from unilect.requests import Request
+from unilect.routing._abilities import alike, can, together
 from unilect.routing._affinity import Affinity, digests
 from unilect.routing._breaker import Breaker, is_failure
 from unilect.routing._fair_queue import FairQueue, QueuedBackend, QueueSettings
@@ -42,9 +43,6 @@ LOOK_TIMEOUT_S = 5.0
 TELL_EVERY_S = 60.0  # a backend that fails now and then is told no more often
 _SUSPECTS = 256  # failed requests of which it is not known yet whose fault they were
 _EQUAL_FACTOR = 1.25  # how much more work counts as the same
-_ABILITIES = ("passes_unknown", "vision", "chat", "completions", "embeddings", "rerank")
-#: None is what a backend does not know, and does not refuse.
-_BEST: tuple[Support | None, ...] = ("native", "emulated", "accepted", None, "refused")
 _SLACK, _SLACK_FACTOR = 2, 1.5  # how much more work is no reason to leave a cache
 
 
@@ -204,7 +202,7 @@ class Pool:
         if len(members) == 1:
             return members[0].backend.capabilities
         every = [member.backend.capabilities for member in members]
-        return every[0] if every and _alike(every) else _together(every)
+        return every[0] if every and alike(every) else together(every)
 
     def add(self, member: Member) -> None:
         """Take a backend in; the first request that it gets starts it, where nothing has."""
@@ -231,9 +229,9 @@ class Pool:
         Args:
             judge: Raises an error of ours for what the request asks of such a backend in vain.
         """
-        if _alike([member.backend.capabilities for member in self.members]):
+        if alike([member.backend.capabilities for member in self.members]):
             return set()
-        able = {one for one in self.members if _can(one.backend.capabilities, judge)}
+        able = {one for one in self.members if can(one.backend.capabilities, judge)}
         return {*self.members} - able if able else set()
 
     async def start(self, tell: bool = True) -> list[UnilectError]:
@@ -437,38 +435,6 @@ class Pool:
                 continue  # the last look would leave it out for good
             self.record_result(member, None)
         self._looks.pop(member, None)
-
-
-def _can(can: Capabilities, judge: Callable[[Capabilities], object]) -> bool:
-    """Whether a backend can do what is asked of it, as far as it is known before it has started."""
-    try:
-        judge(can)
-    except UnilectError:
-        return not can.settled
-    return True
-
-
-def _alike(every: Sequence[Capabilities]) -> bool:
-    return all(one == every[0] for one in every[1:])
-
-
-def _together(every: Sequence[Capabilities]) -> Capabilities:
-    """What backends can do of which a request gets one that can: each parameter as it is honoured best, and the shortest context."""
-    support = dict[str, Support]()
-    for name in {name for one in every for name in one.parameters}:
-        found = {one.parameters.get(name) for one in every}
-        if best := next(one for one in _BEST if one in found):
-            support[name] = best
-    contexts = [one.context for one in every if one.context is not None]
-    abilities = {name: any(getattr(one, name) for one in every) for name in _ABILITIES}
-    known = Capabilities(
-        parameters=support,
-        context=min(contexts, default=None),
-        why_not={name: why for one in every for name, why in one.why_not.items()},
-        settled=bool(every) and all(one.settled for one in every),
-        adapters=every[0].adapters if len({one.adapters for one in every}) == 1 else (),
-    )
-    return msgspec.structs.replace(known, **abilities)
 
 
 def _digest(request: Request) -> bytes:
