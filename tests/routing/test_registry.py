@@ -15,10 +15,10 @@ from leases import acquire
 from unilect.config.server import ModelConfig
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.errors import BackendUnavailable, ConfigError, ModelNotFound
-from unilect.requests import ChatRequest, CompletionRequest, Message
+from unilect.errors import BackendUnavailable, ModelNotFound
+from unilect.requests import ChatRequest, Message
 from unilect.routing import registry as registries
-from unilect.routing.registry import Model, Registry, check_defaults
+from unilect.routing.registry import Model, Registry
 
 IDLE_S = 0.001
 
@@ -222,25 +222,6 @@ async def test_defaults_without_wire(spy: Spy) -> None:
     request = ChatRequest(messages=[Message("user", "Hi")])
 
     assert model.with_defaults(request).temperature == 0.5
-
-
-@pytest.mark.parametrize(
-    ("defaults", "said"),
-    [
-        ({"nonsense": 1}, "models.m.defaults.nonsense: there is no such parameter"),
-        ({"temperature": "hot"}, "models.m.defaults.temperature: "),
-        ({"temperature": 3}, "models.m.defaults.temperature: "),
-        ({"stream": True}, "models.m.defaults.stream: "),
-        ({"prompt": "x"}, "models.m.defaults.prompt: "),
-    ],
-)
-def test_check_defaults(defaults: dict[str, Any], said: str) -> None:
-    """Defaults are held to the same bounds as a request, and name themselves where they are wrong."""
-    check_defaults("m", {"temperature": 0.5, "echo": True}, ChatRequest, CompletionRequest)
-    with pytest.raises(ConfigError) as raised:
-        check_defaults("m", defaults, ChatRequest, CompletionRequest)
-
-    assert said in str(raised.value)
 
 
 # The registry

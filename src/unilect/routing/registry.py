@@ -14,18 +14,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-
 from unilect.backend import Backend, Capabilities
 from unilect.config.limits import Limits
 from unilect.config.model import Price
-from unilect.config.values import convert, dotted, nearest
 from unilect.constraints.checker import Checker
 from unilect.context import in_hand
 from unilect.errors import ModelNotFound, UnilectError
-from unilect.mistakes import Mistakes
 from unilect.parameters.rules import Unsupported, filled
-from unilect.requests import Request
 from unilect.routing._prefixes import without_billing
 from unilect.routing.pool import Asked, Member, Pool
 from unilect.tasks import apart
@@ -462,39 +457,3 @@ class Registry:
             if model.required:
                 raise
             log.info("%s: it is tried again with each request", model.name)  # the pool has said why
-
-
-def check_defaults(
-    model: str,
-    defaults: Mapping[str, Any],
-    *request_classes: type[Request],
-    option: str = "defaults",
-) -> None:
-    """
-    Validate a model's defaults as if they stood in a request.
-
-    Args:
-        option: The name of these defaults.
-
-    Raises:
-        ConfigError: No kind of request has such a parameter, or it does not take the value; all are told.
-    """
-    types = {
-        field.name: field.type
-        for request_class in request_classes
-        for field in msgspec.structs.fields(request_class)
-        if field.name not in request_class.gateway_fields and field.name != "raw_fields"
-    }
-    own = {name for request_class in request_classes for name in request_class.gateway_fields}
-    found = Mistakes()
-    for name, value in defaults.items():
-        where = ("models", model, option, name)
-        if name in types:
-            convert(types[name], value, where, found)
-        elif name in own:
-            found.add(f"{dotted(where)}: each request says this itself; leave it out.", where)
-        else:
-            near = nearest(name, types)
-            hint = f"; did you mean `{near}`?" if near else ". docs/api.md lists all."
-            found.add(f"{dotted(where)}: there is no such parameter{hint}", where)
-    found.raise_all()

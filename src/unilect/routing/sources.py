@@ -35,10 +35,11 @@ from unilect.mistakes import Mistakes
 from unilect.redact import Secrets, redacted, secrets_of
 from unilect.requests import ChatRequest, CompletionRequest
 from unilect.routing import source_hints as hints
+from unilect.routing._checked_defaults import check_defaults
 from unilect.routing._fair_queue import QueueSettings
 from unilect.routing._prefixes import without_billing
 from unilect.routing.pool import Member
-from unilect.routing.registry import Model, Registry, check_defaults
+from unilect.routing.registry import Model, Registry
 
 log = logging.getLogger("unilect")
 DEMO = "demo"

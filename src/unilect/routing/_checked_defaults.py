@@ -1,0 +1,46 @@
+"""The check of a model's defaults: each is held to the type that requests have for it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from unilect.config.values import convert, dotted, nearest
+from unilect.mistakes import Mistakes
+from unilect.requests import Request
+
+
+def check_defaults(
+    model: str,
+    defaults: Mapping[str, Any],
+    *request_classes: type[Request],
+    option: str = "defaults",
+) -> None:
+    """
+    Validate a model's defaults as if they stood in a request.
+
+    Args:
+        option: The name of these defaults.
+
+    Raises:
+        ConfigError: No kind of request has such a parameter, or it does not take the value; all are told.
+    """
+    types = {
+        field.name: field.type
+        for request_class in request_classes
+        for field in msgspec.structs.fields(request_class)
+        if field.name not in request_class.gateway_fields and field.name != "raw_fields"
+    }
+    own = {name for request_class in request_classes for name in request_class.gateway_fields}
+    found = Mistakes()
+    for name, value in defaults.items():
+        where = ("models", model, option, name)
+        if name in types:
+            convert(types[name], value, where, found)
+        elif name in own:
+            found.add(f"{dotted(where)}: each request says this itself; leave it out.", where)
+        else:
+            near = nearest(name, types)
+            hint = f"; did you mean `{near}`?" if near else ". docs/api.md lists all."
+            found.add(f"{dotted(where)}: there is no such parameter{hint}", where)
+    found.raise_all()
