@@ -12,13 +12,16 @@ import pytest
 
 from engine import Spy, chat, completion
 from leases import acquire
+from tiny_child import until
 from unilect.config.server import ModelConfig
 from unilect.demo import MODEL
 from unilect.engines.gguf.engine import GgufEngine
 from unilect.errors import BackendUnavailable, ModelNotFound
 from unilect.requests import ChatRequest, Message
 from unilect.routing import registry as registries
+from unilect.routing.pool import Member
 from unilect.routing.registry import Model, Registry
+from unilect.testing.echo import Echo, Options
 
 IDLE_S = 0.001
 
@@ -180,6 +183,55 @@ async def test_closing_cancels_the_idle_stop(spy: Spy) -> None:
 
     assert timer is not None
     assert (True, False, 1) == (timer.cancelled(), alive(spy), spy.stops)
+
+
+# Starts that nobody waits for any more
+
+
+async def test_a_load_that_nobody_waits_for(spy: Spy) -> None:
+    """A load goes on without the request that has begun it: the model tells what it does, and stays as long as is said then."""
+    model = Model("m", spy)
+    asked = asyncio.create_task(acquire(model))
+    await until(lambda: spy._generator.state == "loading")
+    asked.cancel()
+    await asyncio.wait({asked})
+    assert ("loading", 0, False) == (model.state, model.in_use, model.runs_here)
+    await until(lambda: model.state == "ready")
+    assert (True, True) == (alive(spy), model.runs_here)
+    model.stay(0)
+    await until_stopped(model)
+
+    assert ("stopped", False, False) == (model.state, alive(spy), model.runs_here)
+
+
+@pytest.mark.parametrize("drains", [False, True])
+async def test_a_stop_of_a_load_that_nobody_waits_for(spy: Spy, drains: bool) -> None:
+    """A load that an operator has begun, and waits for no more, ends when the model is stopped or drained."""
+    model = Model("m", spy)
+    begun = asyncio.create_task(model.start())
+    await until(lambda: spy._generator.state == "loading")
+    begun.cancel()
+    await asyncio.wait({begun})
+    if drains:
+        model.drain()
+    else:
+        model.stay(0)
+    await until_stopped(model)
+
+    assert ("stopped", 1) == (spy._generator.state, spy.stops)
+    assert ("draining" if drains else "stopped") == model.state
+
+
+async def test_one_of_two_engines_cannot_start(spy: Spy) -> None:
+    """Of a model that could not be started whole what runs counts, and is stopped when the model is."""
+    model = Model("m", [Member(spy), Member(Echo(Options(failing_starts=9)))])
+    with pytest.raises(BackendUnavailable, match="failing_starts"):
+        await model.start()
+    assert ("ready", True, True) == (model.state, model.runs_here, alive(spy))
+    model.stay(0)
+    await until_stopped(model)
+
+    assert ("stopped", False) == (model.state, alive(spy))
 
 
 # Defaults

@@ -34,7 +34,7 @@ from unilect.routing._affinity import Affinity, digests
 from unilect.routing._breaker import Breaker, is_failure
 from unilect.routing._fair_queue import FairQueue, QueuedBackend, QueueSettings
 from unilect.routing._retry_budget import RetryBudgets
-from unilect.tasks import Tasks, apart
+from unilect.tasks import Tasks, apart, shared
 
 log = logging.getLogger("unilect")
 FIRST_LOOK_S = 0.25
@@ -91,6 +91,7 @@ class Member:
         queues: Where requests wait for it; none where it takes all that come.
         leaving: It was taken out of its pool.
         closing: Closes it, once it has been taken out and nothing runs in it.
+        started: It was started, and not stopped since.
     """
 
     def __init__(
@@ -110,6 +111,8 @@ class Member:
         self.breaker = Breaker()
         self.leaving = False
         self.closing: asyncio.Task[None] | None = None
+        self.started = False
+        self._starting: asyncio.Task[None] | None = None
         self._settings = queue or QueueSettings()
         self.queues: tuple[FairQueue, ...] = ()
         self._queued: QueuedBackend | None = None
@@ -122,9 +125,39 @@ class Member:
         return any(one.comes_back and not one.processes for one in children(self.backend))
 
     @property
+    def begun(self) -> bool:
+        """Whether a start was begun since it was stopped last: something of it may run, also where that start has failed."""
+        return self._starting is not None
+
+    @property
+    def loads(self) -> bool:
+        """Whether it is being started."""
+        return self._starting is not None and not self._starting.done()
+
+    @property
     def has_room(self) -> bool:
         """Whether a request would not wait for its turn."""
         return not self.queues or self.queues[0].has_room
+
+    async def start(self) -> None:
+        """Start the backend: a first start goes on, whoever waits for it leaves, and is known to be over. Errors as the backend."""
+        if self.started:
+            return await self.backend.start()
+        if self._starting is None or self._starting.done():
+            self._starting = apart(self._start())
+        await shared(self._starting)
+
+    async def _start(self) -> None:
+        await self.backend.start()
+        self.started = True
+
+    async def aclose(self) -> None:
+        """Stop the backend, also one that is being started."""
+        starting, self._starting, self.started = self._starting, None, False
+        if starting is not None:
+            starting.cancel()
+            await asyncio.wait({starting})
+        await self.backend.aclose()
 
     def enter(self) -> Backend | QueuedBackend:
         """The started backend for one request more, behind its queues, if it has places."""
@@ -154,7 +187,7 @@ class Member:
         """Requests have left it; it is closed with the last one, where it is leaving."""
         self.outstanding -= requests
         if self.leaving and not self.outstanding:
-            self.closing = apart(self.backend.aclose())
+            self.closing = apart(self.aclose())
 
 
 class Pool:
@@ -245,7 +278,7 @@ class Pool:
             Why some could not be started; they are looked after.
         """
         members, errors = self.members, list[UnilectError]()
-        starts = (member.backend.start() for member in members)
+        starts = (member.start() for member in members)
         results = await asyncio.gather(*starts, return_exceptions=True)
         for member, result in zip(members, results, strict=True):
             if isinstance(result, UnilectError):
@@ -412,9 +445,7 @@ class Pool:
             member.breaker.close()
         for queue in self.queues:
             queue.dismiss()
-        await asyncio.gather(
-            *(member.backend.aclose() for member in (*self.members, *self._leaving))
-        )
+        await asyncio.gather(*(member.aclose() for member in (*self.members, *self._leaving)))
 
     async def _look(self, member: Member) -> None:
         """Look after a backend until it is well again."""
@@ -424,7 +455,7 @@ class Pool:
             pause_s = min(pause_s * 2, MAX_LOOK_S)
             try:
                 # it has a deadline of its own: a model may take long to load
-                await member.backend.start()
+                await member.start()
                 async with asyncio.timeout(LOOK_TIMEOUT_S):
                     if hasattr(member.backend, "check"):
                         await member.backend.check()

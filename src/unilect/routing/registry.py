@@ -103,12 +103,16 @@ class Model:
         self._in_use = 0
         self._retired = self.closed = self.draining = False
         self.successor: Model | None = None
-        self._cold = required  # nothing of it runs, as far as we are to start it
         self._idle_timer: asyncio.TimerHandle | None = None
         self.stopping: asyncio.Task[None] | None = None
         self.own_defaults: dict[str, dict[str, Any]] = {}
         self.retries, self.fallbacks = 0, Counter[str]()
         self.on_gone: Callable[[], None] = lambda: None
+
+    @property
+    def _cold(self) -> bool:
+        """Whether nothing of it runs, as far as we are to start it."""
+        return self.required and not any(one.started for one in self.pool.members)
 
     @property
     def runs_here(self) -> bool:
@@ -138,7 +142,7 @@ class Model:
         if self.stopping is not None:
             return "stopping"
         if self._cold:
-            return "loading" if self._in_use else "stopped"
+            return "loading" if any(one.loads for one in self.pool.members) else "stopped"
         return "ready"
 
     @property
@@ -156,7 +160,7 @@ class Model:
         if not self.required or self.closed:
             return
         self._stays_s = seconds
-        if self._in_use == 0 and not self._cold:
+        if self._in_use == 0 and any(one.begun for one in self.pool.members):
             self._await_idle()
 
     def drain(self) -> None:
@@ -202,12 +206,11 @@ class Model:
             UnilectError: It cannot be started.
         """
         if not self._cold:
-            return await member.backend.start()
+            return await member.start()
         alone, began = self._in_use == 1, time.monotonic()
         if alone:
             log.info("%s: starting, for a request", self.name)
-        await member.backend.start()
-        self._cold = False
+        await member.start()
         if alone:
             log.info("%s: started in %.1f s", self.name, time.monotonic() - began)
 
@@ -226,7 +229,6 @@ class Model:
             errors = await self.pool.start(tell=not self.required)
         finally:
             self.left()
-        self._cold = self._cold and bool(errors)
         if errors and (self.required or len(errors) == len(self.pool.members)):
             raise errors[0]
 
@@ -304,7 +306,7 @@ class Model:
         try:
             await self.pool.aclose()
         finally:
-            self._cold, self.stopping = self.required, None
+            self.stopping = None
             self._stays_s = self._idle_stop_s
 
 
