@@ -116,6 +116,39 @@ async def test_a_stay_of_what_never_stops(spy: Spy) -> None:
     assert (None, None, 2) == (elsewhere.idle_stop_at, elsewhere.stopping, spy.stops)
 
 
+@pytest.mark.parametrize("drains", [False, True])
+async def test_a_stay_that_is_said_during_a_stop(spy: Spy, drains: bool) -> None:
+    """What is said of a stay while a model is being stopped holds for the request that waits for the end of that."""
+    model = Model("m", spy)
+    (await acquire(model)).release()
+    model.stay(0)
+    waiting = asyncio.create_task(acquire(model))
+    await until(lambda: model.in_use == 1)
+    assert model.stopping is not None
+    if drains:
+        model.drain()
+    else:
+        model.stay(0)
+    (await waiting).release()
+    await until_stopped(model)
+
+    assert (False, 2) == (alive(spy), spy.stops)
+
+
+async def test_a_stay_of_what_does_not_run(spy: Spy) -> None:
+    """A model that is told to stop once more, while it stops and when it has, stays as configured when it runs again."""
+    model = Model("m", spy, idle_stop_s=3600)
+    (await acquire(model)).release()
+    model.stay(0)
+    model.stay(0)
+    await until_stopped(model)
+    model.stay(0)
+    (await acquire(model)).release()
+
+    assert model.idle_stop_at is not None
+    assert (True, 1) == (alive(spy), spy.stops)
+
+
 async def test_a_lease_keeps_the_backend(spy: Spy) -> None:
     """A backend is not stopped while one of its leases is out."""
     model = Model("m", spy, idle_stop_s=IDLE_S)

@@ -152,15 +152,18 @@ class Model:
 
     def stay(self, seconds: float | None) -> None:
         """
-        Say how long it stays after its last request, until it is stopped, instead of what is configured.
+        Say how long it stays after its last request, until it is stopped, instead of what is configured. What does not run, and is not
+        asked for, is to stay as configured.
 
         Args:
             seconds: None for ever; 0 to stop it once no request runs.
         """
         if not self.required or self.closed:
             return
-        self._stays_s = seconds
-        if self._in_use == 0 and any(one.begun for one in self.pool.members):
+        runs = self.stopping is None and any(one.begun for one in self.pool.members)
+        if runs or self._in_use:
+            self._stays_s = seconds
+        if runs and not self._in_use:
             self._await_idle()
 
     def drain(self) -> None:
@@ -177,6 +180,7 @@ class Model:
         if self._idle_stop_s != other._idle_stop_s:  # else what a caller has said instead goes on
             self._idle_stop_s = other._idle_stop_s
             if not self.draining:
+                self._stays_s = other._idle_stop_s
                 self.stay(other._idle_stop_s)
 
     @property
@@ -300,6 +304,7 @@ class Model:
         if self.stopping is not None:
             return  # a request came while it stopped, and left before it was done
         log.info("%s: idle, stopping", self.name)
+        self._stays_s = self._idle_stop_s  # what is said from now on is of its next life
         self.stopping = apart(self._stop())
 
     async def _stop(self) -> None:
@@ -307,7 +312,6 @@ class Model:
             await self.pool.aclose()
         finally:
             self.stopping = None
-            self._stays_s = self._idle_stop_s
 
 
 class Registry:
