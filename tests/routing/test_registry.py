@@ -149,6 +149,20 @@ async def test_a_stay_of_what_does_not_run(spy: Spy) -> None:
     assert (True, 1) == (alive(spy), spy.stops)
 
 
+async def test_a_stay_of_a_drained_model(spy: Spy) -> None:
+    """A model that is drained is stopped after its last request, whatever a request that is refused meanwhile has said of its stay."""
+    model = Model("m", spy)
+    lease = await acquire(model)
+    model.drain()
+    with pytest.raises(BackendUnavailable, match="drained"):
+        await acquire(model)
+    model.stay(None)
+    lease.release()
+    await until_stopped(model)
+
+    assert ("draining", False, 1) == (model.state, alive(spy), spy.stops)
+
+
 async def test_a_lease_keeps_the_backend(spy: Spy) -> None:
     """A backend is not stopped while one of its leases is out."""
     model = Model("m", spy, idle_stop_s=IDLE_S)

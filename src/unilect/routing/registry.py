@@ -156,13 +156,13 @@ class Model:
         asked for, is to stay as configured.
 
         Args:
-            seconds: None for ever; 0 to stop it once no request runs.
+            seconds: None for ever; 0 to stop it once no request runs, as one that is drained is in any case.
         """
         if not self.required or self.closed:
             return
         runs = self.stopping is None and any(one.begun for one in self.pool.members)
         if runs or self._in_use:
-            self._stays_s = seconds
+            self._stays_s = 0 if self.draining else seconds
         if runs and not self._in_use:
             self._await_idle()
 
