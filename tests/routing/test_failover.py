@@ -206,3 +206,28 @@ async def test_another_backend_refuses_what_an_engine_had(error: UnilectError) -
 
     assert "answered" == await tried(first, second)
     assert (2, 1) == (first.asked, second.asked)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_fallback_that_is_drained(ends: bool) -> None:
+    """A fallback that is drained is passed over: its own fallback answers, or the request gets the error of the model that was asked."""
+    first, second, third = Scripted(BackendUnavailable("It is gone.")), Scripted(), Scripted()
+    models = {
+        "first": model_of(first, name="first", fallback="second"),
+        "second": model_of(second, name="second", fallback=None if ends else "third"),
+        "third": model_of(third, name="third"),
+    }
+    models["second"].drain()
+    answers = list[str]()
+    try:
+        with Failover(models["first"], chat(), models.__getitem__) as failover:
+            async for lease in failover:
+                with lease:
+                    answers.append(await lease.bare.answer())
+    except BackendUnavailable as error:
+        answers.append(error.message)
+
+    assert ["It is gone." if ends else "answered"] == answers
+    assert (1, 0, int(not ends)) == (first.asked, second.asked, third.asked)
+    assert [0, 0, 0] == [model.in_use for model in models.values()]
+    assert "draining" == models["second"].state

@@ -153,12 +153,9 @@ class Failover:
 
     def _leave_drained(self) -> None:
         """Go on to a model that takes requests; raises as `__enter__`."""
+        told = "The model takes no requests now: an operator has it drained. Try again later."
         try:
-            while self._model.draining:
-                told = (
-                    "The model takes no requests now: an operator has it drained. Try again later."
-                )
-                self._go_on(BackendUnavailable(told, retry_after_s=5))
+            self._go_on(BackendUnavailable(told, retry_after_s=5))
         except UnilectError:
             self._model.left()
             raise
@@ -304,24 +301,26 @@ class Failover:
         """
         if self.continuation.lost is not None:
             raise self.continuation.lost from error
-        name = self._model.fallback
-        other = self._fallback(name) if _elsewhere(error) and name not in self._seen else None
-        if name is None or other is None:
+        if (other := self._fallback() if _elsewhere(error) else None) is None:
             alone = len(self._model.pool.members) == 1
             raise (
                 self._failure if alone and self._failure is not None else error
             ) from self._failure
-        self._seen += (name,)
         self.tried.clear()
         self._again = self._home = None
         self._model.left()
         self._model, self._failure = other, None
         self._model.arrive()
 
-    def _fallback(self, name: str | None) -> Model | None:
-        """The model of this name; none where another one may not answer, or where it was taken out meanwhile."""
+    def _fallback(self) -> Model | None:
+        """The next model that takes requests; none where another one may not answer, or where it was taken out meanwhile."""
+        model = self._model
         with suppress(ModelNotFound):
-            return None if self._other is None or name is None else self._other(name)
+            while self._other and model.fallback and model.fallback not in self._seen:
+                self._seen += (model.fallback,)
+                model = self._other(model.fallback)
+                if not model.draining:
+                    return model
         return None
 
 
