@@ -834,6 +834,22 @@ async def test_one_that_is_out_is_looked_after_once_there_is_another(
     assert not member.breaker.open
 
 
+async def test_one_that_is_out_is_looked_after_once_there_is_a_fallback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A single backend that is out is found to be well again once its model was given a fallback, which gets all requests until then."""
+    monkeypatch.setattr(pool, "FIRST_LOOK_S", 0.001)
+    async with echoes(Held("first")) as site:
+        (member,), model = site.members, site.service.registry.get("m")
+        model.pool.record_result(member, BackendUnreachable("no"))
+        assert (True, {}) == (member.breaker.open, model.pool._looks)
+        model.adopt(Model("m", Held("the same"), fallback="f"))
+        async with asyncio.timeout(60):
+            await model.pool._looks[member]
+
+    assert not member.breaker.open
+
+
 async def test_a_backend_that_goes_while_the_others_start() -> None:
     """A model that starts is started, though one of its backends goes meanwhile."""
     stays, goes = Held("stays"), Held("goes")

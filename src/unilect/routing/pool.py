@@ -201,7 +201,7 @@ class Pool:
 
     Attributes:
         members: Those that are in it now.
-        has_fallback: As given.
+        has_fallback: As given, until `falls_back`.
         retries: How many failures are tried again.
         callers: Who has sent requests, the first two.
     """
@@ -242,8 +242,12 @@ class Pool:
         # it shall have its share from now on, and not all until it has caught up
         member.served = min((one.served for one in self.members), default=0)
         self.members += (member,)
-        for one in self.members:
-            self._look_after(one)
+        self._look_after_all()
+
+    def falls_back(self, has_fallback: bool) -> None:
+        """Another model answers from now on when none of the backends can, or does no more."""
+        self.has_fallback = has_fallback
+        self._look_after_all()
 
     def remove(self, member: Member) -> None:
         """Send a backend no more requests, and close it once those that it has have ended."""
@@ -393,6 +397,11 @@ class Pool:
         if fails:
             member.told_at_s = max(member.told_at_s, self._now_s())
         self._look_after(member)
+
+    def _look_after_all(self) -> None:
+        """Look after what is out already, since others can be asked now."""
+        for member in self.members:
+            self._look_after(member)
 
     def _look_after(self, member: Member) -> None:
         """Look at a backend from time to time that is out, and that others can be asked instead of."""

@@ -176,7 +176,7 @@ class Model:
         self.aliases, self.defaults, self.prepare = other.aliases, other.defaults, other.prepare
         self.unsupported, self.fallback = other.unsupported, other.fallback
         self.price, self.limits = other.price, other.limits
-        self.pool.has_fallback = other.fallback is not None
+        self.pool.falls_back(other.fallback is not None)
         if self._idle_stop_s != other._idle_stop_s:  # else what a caller has said instead goes on
             self._idle_stop_s = other._idle_stop_s
             if not self.draining:
