@@ -2,7 +2,7 @@
 
 import itertools
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -44,6 +44,7 @@ from unilect.upstreams.openai.backend import OpenAIUpstream
 
 LOST = EngineDied("It died.")
 AGAIN = Capabilities(parameters={"seed": "native", "temperature": "native"}, resumes="again")
+PENALIZED = dict.fromkeys(("seed", "presence_penalty", "frequency_penalty"), "native")
 #: What a model writes: thoughts, text with characters of several bytes, and calls.
 PIECES = st.lists(
     st.sampled_from(
@@ -270,6 +271,40 @@ async def test_an_engine_that_dies_again(lives: tuple[int, ...], text: str) -> N
     assert text == client.text
     assert (text != "Hello, 世界!") == isinstance(client.error, EngineDied)
     assert len(lives) + (client.error is None) == len(mortal.asked)
+
+
+class Reloaded(Mortal):
+    """An engine that dies after three letters, in the moment in which a reload gives its model other settings."""
+
+    def __init__(self) -> None:
+        super().__init__(3, can=replace(AGAIN, parameters=PENALIZED))
+        self.model = Model("m", cast(Any, self), defaults={"presence_penalty": 0.5})
+
+    async def generate(self, request: ChatRequest | CompletionRequest) -> Batches:
+        """As `Mortal`."""
+        try:
+            async with aclosing(super().generate(request)) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            other = {"presence_penalty": 1.5, "frequency_penalty": 1.0}
+            self.model.adopt(Model("m", cast(Any, self), defaults=other, unsupported="report"))
+            self.model.own_defaults.setdefault("", {})["presence_penalty"] = 1.0
+
+
+async def test_settings_that_change_meanwhile() -> None:
+    """A stream whose engine dies goes on with the defaults that it has begun with, and the next one has those that a reload has set."""
+    engine = Reloaded()
+    engine.model.own_defaults[""] = {"presence_penalty": 0.25}
+    service = Service(Registry([engine.model]), Accounts(Metrics()))
+    texts = []
+    for _ in range(2):
+        async with aclosing(service.run(chat(stream=True)).batches()) as batches:
+            texts.append(fold([batch async for batch in batches]).choices[0].text)
+
+    asked = [(one.presence_penalty, one.frequency_penalty) for one in engine.asked]
+    assert ["Hello, 世界!"] * 2 == texts
+    assert [(0.25, None), (0.25, None), (1.0, 1.0)] == asked
 
 
 class Ended(Mortal):

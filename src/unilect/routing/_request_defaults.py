@@ -1,7 +1,7 @@
 """
 A model's settings applied to a request, before its backend gets it: a wrapped prompt, stop sequences, defaults of plain completions.
 
-It is the same for every kind of backend. `Model.with_defaults` follows, with the defaults of every request.
+It is the same for every kind of backend. `Settings.applied` follows, with the defaults of every request.
 """
 
 from collections.abc import Callable, Sequence

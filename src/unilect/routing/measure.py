@@ -54,7 +54,7 @@ class Measures:
             tokens, exact = _of_inputs(request)
             return Size(prompt=tokens, choices=0, limit=None, room=0, knows_room=False, exact=exact)
         room, knows_room = _room(chain)
-        request = chain[0].with_defaults(chain[0].prepare(request)) if chain else request
+        request = chain[0].settings.applied(request) if chain else request
         attempts = _attempts(chain, request)
         limit = request.token_limit
         if limit is not None and knows_room:
@@ -111,7 +111,7 @@ class Measures:
         Raises:
             UnilectError: No backend of it counts.
         """
-        request = model.with_defaults(model.prepare(request))
+        request = model.settings.applied(request)
         with Failover(model) as failover:
             async for lease in failover:
                 with lease:

@@ -42,6 +42,26 @@ class Queue(NamedTuple):
     wait_s: float | None
 
 
+class Settings(NamedTuple):
+    """
+    What a model makes of a request.
+
+    Attributes:
+        prepare: What is done to it first.
+        defaults: Values for what it leaves out.
+        unsupported: What happens to parameters that its backend refuses.
+    """
+
+    prepare: Callable[[Any], Any]
+    defaults: Mapping[str, Any]
+    unsupported: Unsupported
+
+    def applied(self, request: Any) -> Any:
+        """The request with all that it leaves out."""
+        request = self.prepare(request)
+        return filled(request, self.defaults) if self.defaults else request
+
+
 class Model:
     """
     A name that clients send, and the backends that answer for it.
@@ -236,11 +256,13 @@ class Model:
         if errors and (self.required or len(errors) == len(self.pool.members)):
             raise errors[0]
 
-    def with_defaults(self, request: Any) -> Any:
-        """The request with this model's defaults for what it leaves out."""
-        if self.own_defaults and (own := self.own_defaults.get(in_hand().caller)):
-            request = filled(request, own)
-        return filled(request, self.defaults) if self.defaults else request
+    @property
+    def settings(self) -> Settings:
+        """What is made of a request of the caller in hand; it stays so for a request that has begun, whatever is set meanwhile."""
+        defaults: Mapping[str, Any] = self.defaults
+        if self.own_defaults:
+            defaults = {**defaults, **self.own_defaults.get(in_hand().caller, {})}
+        return Settings(self.prepare, defaults, self.unsupported)
 
     def arrive(self) -> None:
         """A request has come: the backends are kept running until it has `left`."""

@@ -44,7 +44,7 @@ from unilect.routing._failover import Failover, Lease
 from unilect.routing._kinds import check_kind, not_for
 from unilect.routing._resume import WHOLE, Continuation
 from unilect.routing.images import Images, other_images
-from unilect.routing.registry import Model, Registry
+from unilect.routing.registry import Model, Registry, Settings
 
 log = logging.getLogger("unilect")
 FLEX = "flex"  # the `service_tier` of who can wait
@@ -88,6 +88,7 @@ class Run:
         self._request = request
         self._checker = registry.checker
         self._names: dict[str, str] = {}
+        self._settings: tuple[Model, Settings] | None = None
         self._continuation = Continuation(True) if self.streams else WHOLE
         judges = self._check_native, self._asked
         self._failover = Failover(
@@ -165,7 +166,8 @@ class Run:
         if (made := tools.plan(request, can)) is not None:
             backend = tools.Prompted(backend, made, self._checker, self._note)
         if can.schema_keywords is not None and bonds(request):
-            backend = Enforced(backend, self._checker, lease.model.unsupported, self._ignore)
+            unsupported = self._settings_of(lease.model).unsupported
+            backend = Enforced(backend, self._checker, unsupported, self._ignore)
         if (can.fans_out or made is not None) and emulation.several(request):
             return emulation.generate(backend, request, lease.bare)
         return backend.generate(request)
@@ -198,8 +200,9 @@ class Run:
             UnilectError: The model cannot answer such a request.
         """
         request, self._names = foreign_constraints.normalize_aliases(self._request, can)
-        request = model.with_defaults(model.prepare(request))
-        request, ignored = resolve_parameters(request, can, model.unsupported, self.optional)
+        settings = self._settings_of(model)
+        request = settings.applied(request)
+        request, ignored = resolve_parameters(request, can, settings.unsupported, self.optional)
         request, lowered = self._limited(request, can.context)
         self._ignored = self.left_out
         if ignored or lowered:
@@ -208,6 +211,12 @@ class Run:
             self._ignored += tuple(filter(None, told))
         check_kind(request, model, can)
         return request
+
+    def _settings_of(self, model: Model) -> Settings:
+        """A model's settings as they were when the request came to it: a reload changes nothing of an answer that goes on."""
+        if self._settings is None or self._settings[0] is not model:
+            self._settings = model, model.settings
+        return self._settings[1]
 
     def _limited(
         self, request: ChatRequest | CompletionRequest, context: int | None
@@ -289,7 +298,7 @@ class Service:
 
         async def ask(model: Model, backend: Backend) -> int:
             can = backend.capabilities
-            whole = await self._at_hand(model.with_defaults(model.prepare(request)), can)
+            whole = await self._at_hand(model.settings.applied(request), can)
             return await tokenizes(backend).count_tokens(tools.prompted(whole, can))
 
         return await self.call(request.model, ask)
@@ -324,7 +333,7 @@ class Service:
             can = backend.capabilities
             chat, told = foreign_constraints.normalize_aliases(request, can)
             names.update(told)
-            chat = model.with_defaults(model.prepare(chat))
+            chat = model.settings.applied(chat)
             chat, ignored = resolve_parameters(chat, can, model.unsupported)
             check_kind(chat, model, can)
             chat = await self._at_hand(chat, can)
